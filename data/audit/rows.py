@@ -91,8 +91,11 @@ def audit(
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
     rows = list((look or rows_of)(entries, max_disagreement, seed))
-    told = [(measured or {}).get(row.file.submission_id, {}) for row in rows]
-    rows = [replace(row, again_tau=of.get("again_tau")) for row, of in zip(rows, told, strict=True)]
+    told = measured or {}
+    rows = [
+        replace(row, again_tau=told.get(row.file.submission_id, {}).get("again_tau"))
+        for row in rows
+    ]
     places = {id(file): place for place, file in enumerate(files)}
     for first, second in duplicate_stems(files):
         error = (
@@ -108,18 +111,15 @@ def rows_of(entries: Sequence[Prepared], max_disagreement: float, seed: int) -> 
     rows, what = list[AuditRow](), f"audit {len(entries)} files"
     progress(what, 0, len(entries))
     for entry in entries:
-        row = (
-            AuditRow(entry.source, error=entry.error)
-            if entry.error
-            else _audit_file(entry.stored, max_disagreement, seed)
-        )
-        rows.append(row)
+        rows.append(_row(entry, max_disagreement, seed))
         progress(what, len(rows), len(entries))
     return rows
 
 
-def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> AuditRow:
-    assert file is not None, "without an error a graph is in the store"
+def _row(entry: Prepared, max_disagreement: float, seed: int) -> AuditRow:
+    if entry.stored is None:
+        return AuditRow(entry.source, error=entry.error)
+    file = entry.stored
     try:
         graph = read_graph(file)
     except PipelineError as error:
@@ -148,10 +148,9 @@ def _audit_file(file: GraphFile | None, max_disagreement: float, seed: int) -> A
 
 def _spread(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return how far runtimes of each repeated config disagree: slowest over fastest - 1."""
-    ordered = runtime_ns[np.lexsort((runtime_ns, group))]
-    sizes = np.bincount(group)
-    ends = np.cumsum(sizes)
-    fastest, slowest = ordered[ends - sizes], ordered[ends - 1]
+    order, sizes = np.argsort(group, kind="stable"), np.bincount(group)
+    starts = np.cumsum(sizes) - sizes
+    fastest, slowest = (of.reduceat(runtime_ns[order], starts) for of in (np.minimum, np.maximum))
     return (slowest / np.maximum(fastest, 1) - 1)[sizes > 1]
 
 

@@ -30,12 +30,13 @@ _LINK = "is a link or a device, expected plain files alone"
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """One file inside an archive."""
+    """One file inside an archive; `problem` says why it must not be unpacked, if so."""
 
     archive: Path
     name: str
     size: int
     open: Callable[[], IO[bytes] | None]
+    problem: str
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the file's content, of which an archive may hold less than it announces.
@@ -47,8 +48,7 @@ class ArchiveMember:
             source = self.open()
             assert source is not None, "a plain file was checked before"
             with source:
-                while chunk := source.read(_CHUNK):
-                    yield chunk
+                yield from iter(partial(source.read, _CHUNK), b"")
 
 
 Graphs = dict[Part, dict[str, ArchiveMember]]  # by part and by the file's name
@@ -68,9 +68,10 @@ def opened(path: Path) -> Iterator[Graphs]:
     with archive:
         with _reading(path):
             if isinstance(archive, tarfile.TarFile):
-                graphs = _checked(_tar_members(archive, path), path)
+                members = _tar_members(archive, path)
             else:
-                graphs = _checked(_zip_members(archive, path), path)
+                members = _zip_members(archive, path)
+            graphs = _checked(members, path)
         yield graphs
 
 
@@ -98,7 +99,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[ArchiveMember, str]]:
+def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[ArchiveMember]:
     size, announced = path.stat().st_size, 0
     for info in tar:
         place_of(info.name, path)  # folders too must stay inside
@@ -107,10 +108,10 @@ def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[ArchiveMemb
             problem = "" if info.isreg() and not info.issparse() else _LINK
             if not 0 <= info.size <= announced <= size:
                 raise tarfile.ReadError(f"a member announces {info.size} bytes")
-            yield ArchiveMember(path, info.name, info.size, partial(tar.extractfile, info)), problem
+            yield ArchiveMember(path, info.name, info.size, partial(tar.extractfile, info), problem)
 
 
-def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[ArchiveMember, str]]:
+def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[ArchiveMember]:
     for info in archive.infolist():
         place_of(info.filename, path)
         usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -119,16 +120,17 @@ def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[Archive
             problem = _LINK
         if not info.is_dir():
             opening = partial(archive.open, info)
-            yield ArchiveMember(path, info.filename, info.file_size, opening), problem
+            yield ArchiveMember(path, info.filename, info.file_size, opening, problem)
 
 
-def _checked(members: Iterable[tuple[ArchiveMember, str]], path: Path) -> Graphs:
+def _checked(members: Iterable[ArchiveMember], path: Path) -> Graphs:
     graphs: Graphs = {}
     announced = 0
-    for member, problem in members:
+    for member in members:
         part, name = place_of(member.name, path) or (None, "")
         announced += member.size
-        fault = problem or ("is there twice" if part and name in graphs.get(part, {}) else "")
+        is_twice = part and name in graphs.get(part, {})
+        fault = member.problem or ("is there twice" if is_twice else "")
         if member.size > _LARGEST or announced > _LARGEST_TREE:
             fault = f"announces {member.size} bytes, more than can be"
         if fault:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from contextlib import ExitStack
+from glob import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -55,13 +56,13 @@ def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -
         lambda: _attempt(session, url, target),
         what=_shown(url),
         policy=policy,
-        gained=lambda: unfinished_bytes(target),
+        gained=lambda: bytes_here(target),
     )
 
 
-def unfinished_bytes(target: Path) -> int:
-    """Return how many bytes are there of an unfinished download."""
-    return sum(part.stat().st_size for part in _parts(target))
+def bytes_here(target: Path) -> int:
+    """Return how many bytes are there of a download, unfinished or not."""
+    return sum(path.stat().st_size for path in (target, *_parts(target)) if path.exists())
 
 
 def remote_size(session: Session, url: str) -> int:
@@ -129,26 +130,21 @@ def _store(answer: Response, part: Path, held: int, total: int | None) -> int:
 def _ask(
     session: Session, method: str, url: str, headers: dict[str, str] | None = None
 ) -> Response:
-    check_address(_shown(url))
     try:
-        answer = session.request(
-            method, url, headers=headers, timeout=_TIMEOUT_S, stream=True, allow_redirects=True
-        )
+        answer = session.request(method, url, headers=headers, timeout=_TIMEOUT_S, stream=True)
     except RequestException as error:
         reason = f"{_fault(error, url)}; check address, network and proxy; {_LATER}"
         raise PipelineError(f"{_shown(url)}: {reason}") from None
     for step in (*answer.history, answer):
         check_address(_shown(step.url))
     if not answer.ok:
-        raise PipelineError(
-            f"{_shown(url)}: HTTP {answer.status_code}; check the address; {_LATER}"
-        )
+        problem = f"HTTP {answer.status_code}; check the address; {_LATER}"
+        raise PipelineError(f"{_shown(url)}: {problem}")
     return answer
 
 
 def _parts(target: Path) -> list[Path]:
-    start = f"{target.name}.part"
-    return [path for path in target.parent.glob("*.part*") if path.name.startswith(start)]
+    return list(target.parent.glob(f"{escape(target.name)}.part*"))
 
 
 def _version(answer: Response) -> str:

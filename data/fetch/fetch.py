@@ -1,6 +1,5 @@
 """The dataset from its authors' server, one archive per part, or from Kaggle, in one archive."""
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,12 +9,12 @@ from typing import Any
 
 from requests import Session
 
-from common.atomic import atomic_path, sweep, write_text
+from common.atomic import atomic_path, sweep
 from common.errors import PipelineError
 from common.progress import progress
 from common.retry import RetryableError, RetryPolicy
 from data.fetch.archives import ArchiveMember, Graphs, opened
-from data.fetch.download import check_address, download, http_session, remote_size, unfinished_bytes
+from data.fetch.download import bytes_here, check_address, download, http_session, remote_size
 from data.fetch.parts import PUBLISHED_GRAPHS, Part
 
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
@@ -37,7 +36,7 @@ class FetchJob:
 
     @property
     def downloads(self) -> Path:
-        """Return the folder of archives, unfinished ones, and marks."""
+        """Return the folder of archives, unfinished ones too."""
         return self.out / "downloads"
 
 
@@ -99,7 +98,7 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
 
 
 def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -> list[Fetched]:
-    """Write the graphs of `parts` below the data folder and mark each part done.
+    """Write the graphs of `parts` below the data folder.
 
     A graph that is there with the right size is kept, so that a killed call can go on.
 
@@ -121,31 +120,26 @@ def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -
 
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
-    """Return the part if its mark is there and says what its folder holds; else None."""
-    held = _held(job, part)
-    try:
-        is_whole = json.loads(_mark(job, part).read_text(encoding="utf-8")) == held
-    except (OSError, ValueError, RecursionError):
-        return None
-    return Fetched(part, **held, was_there=True) if is_whole else None
+    """Return the part if its folder holds as many graphs as were published; else None."""
+    sizes = _sizes(job.out / part.folder)
+    is_whole = len(sizes) == job.expected[part]
+    return Fetched(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
 def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, ArchiveMember]) -> Fetched:
     folder = job.out / part.folder
     sweep(folder)  # what a killed call has left
     there = _sizes(folder)
+    strange = sorted(there.keys() - members.keys())
+    if strange:
+        raise PipelineError(f"{folder / strange[0]}: not of the dataset; move it away")
     done, total = 0, sum(member.size for member in members.values())
     for name, member in members.items():
         if there.get(name) != member.size:
             _place(member, folder / name)
         done += member.size
         progress(f"unpack {part.label}", done, total)
-    strange = sorted(_sizes(folder).keys() - members.keys())
-    if strange:
-        raise PipelineError(f"{folder / strange[0]}: not of the dataset; move it away")
-    held = _held(job, part)
-    write_text(_mark(job, part), json.dumps(held))
-    return Fetched(part, **held, was_there=False)
+    return Fetched(part, len(members), total, was_there=False)
 
 
 def _place(member: ArchiveMember, target: Path) -> None:
@@ -162,27 +156,17 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.glob("[!.]*.npz")}
 
 
-def _held(job: FetchJob, part: Part) -> dict[str, int]:
-    sizes = _sizes(job.out / part.folder)
-    return {"graphs": len(sizes), "bytes": sum(sizes.values())}
-
-
-def _mark(job: FetchJob, part: Part) -> Path:
-    return job.downloads / f"{part.stem}.DONE"
-
-
 def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) -> None:
-    """Check that the disk holds all that is unpacked, and the archives that lie there beside it.
+    """Check that the disk holds all that is unpacked, and the largest archive beside it.
 
     An uncompressed archive is about as large as what it holds.
     """
     archives, unpacked = [0], 0
     for part in parts:
         archive = job.downloads / f"{part.stem}.tar"
-        whole = archive.stat().st_size if archive.exists() else 0
-        size = whole or remote_size(session, base + archive.name)
-        archives.append(max(0, size - (whole or unfinished_bytes(archive))))
-        unpacked += max(0, size - _held(job, part)["bytes"])
+        size = remote_size(session, base + archive.name)
+        archives.append(max(0, size - bytes_here(archive)))
+        unpacked += max(0, size - sum(_sizes(job.out / part.folder).values()))
     _require_space(job, unpacked + max(archives))
 
 

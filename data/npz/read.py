@@ -5,6 +5,7 @@ shapes before anything is allocated, no pickled objects, and the checksum of eve
 zlib-ng inflates and checks three times as fast as zlib.
 """
 
+import math
 import struct
 import warnings
 import zipfile
@@ -59,7 +60,7 @@ class ArrayHeader:
 
     @property
     def n_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Archive:
@@ -226,39 +227,28 @@ class Archive:
     def _read_header(self, key: str, stream: "_Member") -> ArrayHeader:
         try:
             version = npy_format.read_magic(stream)
-            read = HEADER_READERS.get(version)
             with warnings.catch_warnings(action="error"):  # oddities are damage, not news
-                shape, by_column, dtype = read(stream) if read else ((), False, np.dtype("V"))
+                shape, by_column, dtype = HEADER_READERS[version](stream)
         except DamagedError:
             raise
         except Exception as error:  # numpy evaluates the header's text: it may raise anything
-            self.fail(key, f"no readable npy header: {_reason(error)}")
-        if read is None:
-            self.fail(key, f"is of npy version {version}; expected 1.0 or 2.0")
+            self.fail(key, f"no readable npy header, of version 1.0 or 2.0: {_reason(error)}")
         return ArrayHeader(shape, dtype, by_column)
 
     def _check_header(
-        self,
-        key: str,
-        header: ArrayHeader,
-        dtype: type[np.generic],
-        shape: tuple[int | None, ...],
+        self, key: str, header: ArrayHeader, dtype: type[np.generic], shape: tuple[int | None, ...]
     ) -> None:
         if header.dtype.hasobject:
             self.fail(key, "is an object array (pickle); expected plain numbers")
         if header.dtype != np.dtype(dtype):
             given = str(header.dtype)[:MAX_REASON]
             self.fail(key, f"has dtype {given}; expected {np.dtype(dtype).name}")
-        n_values = 1
-        for length in header.shape:
-            n_values *= length
-            in_range = 0 <= length <= self._members[key].file_size
-            if not in_range or n_values > np.iinfo(np.int64).max:
-                self.fail(key, "has a shape that its bytes cannot hold; expected its true lengths")
-        fits = len(header.shape) == len(shape) and all(
-            want is None or want == length for want, length in zip(shape, header.shape, strict=True)
-        )
-        if not fits:
+        longest = max(header.shape, default=0)
+        if min(header.shape, default=0) < 0 or longest > self._members[key].file_size:
+            self.fail(key, "has a shape that its bytes cannot hold; expected its true lengths")
+        if len(header.shape) != len(shape) or any(
+            want not in (None, length) for want, length in zip(shape, header.shape, strict=True)
+        ):
             wanted = ", ".join("any" if length is None else str(length) for length in shape)
             given = str(header.shape)[:MAX_REASON]
             self.fail(key, f"has shape {given}; expected ({wanted})")

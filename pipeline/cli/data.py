@@ -1,7 +1,6 @@
 """The commands that make, check and pack data, and what they make of it: features, statistics."""
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -155,7 +154,7 @@ def audit(
     """
     from data.audit.rows import as_dict
     from data.audit.rows import audit as audit_files
-    from data.audit.tree import HEADER, compare_names, file_notes, table, totals, tree_notes
+    from data.audit.tree import COLUMNS, compare_names, file_notes, totals, tree_notes
     from data.collect.manifest import read_manifest
     from data.tree import find_graphs, missing_parts
 
@@ -167,7 +166,7 @@ def audit(
         facts = {
             "files": [as_dict(row) for row in rows],
             "parts": totals(rows),
-            "official": [asdict(part) for part in compare_names(rows)],
+            "official": compare_names(rows),
             "missing_parts": missing,
             "notes": tree_notes(rows),
             "n_bad": len(errors),
@@ -175,7 +174,8 @@ def audit(
         print_json(facts)
         tell_errors(errors)
         return
-    print_table(HEADER, table(rows))
+    lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
+    print_table(tuple(COLUMNS), lines)
     typer.echo(
         f"apart: repeated configs whose runtimes differ by more than {100 * max_disagreement:g} %; "
         "ceiling: Kendall tau\nbetween two measurements of the same configs, in a file or by the "

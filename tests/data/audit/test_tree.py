@@ -78,7 +78,7 @@ def test_an_official_tree_needs_no_remark() -> None:
     parts = [part for part in official_names() if not any(name in part for name in left_out)]
     rows = [line for part in parts for line in rows_of(part)]
     assert tree_notes(rows) == []
-    assert all(part.foreign == () for part in compare_names(rows))
+    assert all(part["foreign"] == [] for part in compare_names(rows))
 
 
 VALID, TRAIN = "layout:xla:default/valid", "layout:xla:default/train"
