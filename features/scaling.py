@@ -21,16 +21,11 @@ class NodeScaler:
 
     Flags and dimension numbers stay as they are. Columns that are constant over the train split
     say nothing there, and would say something arbitrary elsewhere: they become 0.
-
-    Attributes:
-        scaling: "log1p", "standardise" or "log1p-standardise".
-        shift: (140,) float32, subtracted after the logarithm.
-        factor: (140,) float32, multiplied after the shift; 0 for constant columns.
     """
 
-    scaling: str
-    shift: NDArray[np.float32]
-    factor: NDArray[np.float32]
+    scaling: str  # one of SCALINGS
+    shift: NDArray[np.float32]  # (140,) subtracted after the logarithm
+    factor: NDArray[np.float32]  # (140,) multiplied after the shift; 0 for constant columns
 
     def __call__(self, node_feat: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scale (n, 140) stock features to (n, 140) float32; standardised ones clipped to ±10."""

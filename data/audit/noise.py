@@ -19,20 +19,12 @@ MAX_RATIO = math.sqrt(2)
 
 @dataclass(frozen=True)
 class Noise:
-    """Two measurements of the same configs, compared.
+    """Two measurements of the same configs, compared."""
 
-    Attributes:
-        n_repeated: configs that were measured at least twice.
-        tau: Kendall tau between two measurements of each of them; nan where one draw of them
-            gives no order.
-        same: the median of |ln a - ln b| over two measurements a, b of one config.
-        different: the same median over measurements of two different configs.
-    """
-
-    n_repeated: int
-    tau: float
-    same: float
-    different: float
+    n_repeated: int  # configs that were measured at least twice
+    tau: float  # between two measurements of each; nan where one draw of them gives no order
+    same: float  # median of |ln a - ln b| over two measurements a, b of one config
+    different: float  # the same median over measurements of two different configs
 
     @property
     def best_tau(self) -> float:

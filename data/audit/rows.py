@@ -27,36 +27,24 @@ LOW_TAU = 0.5
 
 @dataclass(frozen=True)
 class AuditRow:
-    """What one file holds, or what is wrong with it.
-
-    Attributes:
-        error: the reader's line, or None for a good file.
-        notes: what a reader of scores should know of it.
-        n_nodes, n_edges, n_configurable, n_configs, n_distinct: counts; 0 for a bad file;
-            n_configurable is 0 for tile kernels.
-        n_repeated: distinct configs that stand in the file more than once.
-        is_labelled: whether runtimes are known.
-        n_apart: repeated configs whose runtimes disagree by more than the bound.
-        worst_disagreement: slowest over fastest - 1 of the repeated config where that is largest;
-            None where no config is repeated, or runtimes are withheld.
-        noise: what repeated configs say of the runtimes; None for too few.
-        again_tau: Kendall tau with a second measurement, where a manifest tells of one.
-    """
+    """What one file holds, or what is wrong with it; counts of a bad file are 0."""
 
     file: GraphFile
-    error: str | None = None
-    notes: tuple[str, ...] = ()
+    error: str | None = None  # the reader's line
+    notes: tuple[str, ...] = ()  # what a reader of scores should know of it
     n_nodes: int = 0
     n_edges: int = 0
-    n_configurable: int = 0
+    n_configurable: int = 0  # nodes; of a tile kernel none
     n_configs: int = 0
     n_distinct: int = 0
-    n_repeated: int = 0
-    is_labelled: bool = False
-    n_apart: int = 0
+    n_repeated: int = 0  # distinct configs that stand in the file more than once
+    is_labelled: bool = False  # whether runtimes are known
+    n_apart: int = 0  # repeated configs whose runtimes disagree by more than the bound
+    # Slowest over fastest - 1 of the repeated config where that is largest; None where no config is
+    # repeated, or runtimes are withheld.
     worst_disagreement: float | None = None
-    noise: Noise | None = None
-    again_tau: float | None = None
+    noise: Noise | None = None  # what repeated configs say of the runtimes; None for too few
+    again_tau: float | None = None  # with a second measurement, where a manifest tells of one
 
     @property
     def ceiling(self) -> float | None:

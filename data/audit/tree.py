@@ -1,8 +1,9 @@
 """What an audit says of whole collections: totals, and how a tree compares with the public one."""
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Any
+
+import polars as pl
 
 from data.audit.rows import COUNTED, AuditRow
 from data.fetch.parts import PUBLISHED_GRAPHS
@@ -40,24 +41,23 @@ def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
     are withheld. `median_tau` is that over the graphs where two measurements can be compared, None
     without any.
     """
-    return [_total(part, found) for part, found in by_part(rows).items()]
-
-
-def _total(part: str, rows: Sequence[AuditRow]) -> dict[str, Any]:
-    collection, split = part.split("/")
-    good = [row for row in rows if row.error is None]
-    n_labelled = sum(row.is_labelled for row in good)
-    taus = [row.ceiling for row in good if row.ceiling is not None]
-    return {
-        "collection": collection,
-        "split": split,
-        "n_files": len(rows),
-        "n_bad": len(rows) - len(good),
-        "n_labelled": n_labelled,
-        **{key: sum(getattr(row, key) for row in good) for key in COUNTED},
-        "n_apart": sum(row.n_apart for row in good) if n_labelled else None,
-        "median_tau": median(taus) if taus else None,
-    }
+    facts = ("error", "is_labelled", *COUNTED, "n_apart", "ceiling")
+    columns = {name: [getattr(row, name) for row in rows] for name in facts}
+    columns["collection"] = [row.file.collection.name for row in rows]
+    columns["split"] = [row.file.split for row in rows]
+    table = pl.DataFrame(columns, schema_overrides={"error": pl.String, "ceiling": pl.Float64})
+    return (
+        table.group_by("collection", "split", maintain_order=True)
+        .agg(
+            pl.len().alias("n_files"),
+            pl.col("error").count().alias("n_bad"),
+            pl.col("is_labelled").sum().alias("n_labelled"),
+            pl.col(COUNTED).sum(),
+            pl.when(pl.col("is_labelled").any()).then(pl.col("n_apart").sum()).alias("n_apart"),
+            pl.col("ceiling").median().alias("median_tau"),
+        )
+        .to_dicts()
+    )
 
 
 def compare_names(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from common.atomic import sweep
 from common.errors import PipelineError
@@ -16,7 +17,6 @@ from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
 
-HEADER = ["collection", "split", "files", "bad", "packed now", "source MiB", "store MiB"]
 LOCK = ".lock"
 
 
@@ -152,22 +152,21 @@ def as_dict(entry: Prepared) -> dict[str, object]:
     }
 
 
-def summary(prepared: Sequence[Prepared]) -> list[list[object]]:
-    """Add up files by collection and split; a line below HEADER for each."""
-    by_part: dict[str, list[Prepared]] = {}
-    for entry in prepared:
-        by_part.setdefault(entry.source.part, []).append(entry)
-    return [
-        [
-            *part.split("/"),
-            len(found),
-            sum(entry.error is not None for entry in found),
-            sum(entry.is_new for entry in found),
-            sum(file_bytes(entry.source.path) for entry in found) / 2**20,
-            sum(file_bytes(entry.stored.path) for entry in found if entry.stored) / 2**20,
-        ]
-        for part, found in by_part.items()
+def summary(prepared: Sequence[Prepared]) -> pl.DataFrame:
+    """Add up files by collection and split."""
+    files = [
+        {
+            "collection": entry.source.collection.name,
+            "split": entry.source.split,
+            "bad": entry.error is not None,
+            "packed now": entry.is_new,
+            "source MiB": file_bytes(entry.source.path) / 2**20,
+            "store MiB": file_bytes(entry.stored.path) / 2**20 if entry.stored else 0.0,
+        }
+        for entry in prepared
     ]
+    parts = pl.DataFrame(files).group_by("collection", "split", maintain_order=True)
+    return parts.agg(pl.len().alias("files"), pl.exclude("collection", "split").sum())
 
 
 def file_bytes(path: Path) -> int:

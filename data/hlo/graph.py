@@ -22,22 +22,16 @@ class HloGraph:
     """One HLO module as the dataset stores it.
 
     Nodes are the instructions: computations in the module's order, instructions in theirs.
-
-    Attributes:
-        node_feat: (n, 140) float32.
-        node_opcode: (n,) uint8, 0 for operations unknown to the dataset.
-        edge_index: (e, 2) int64, sorted, each once; a row [u, v] means that u consumes v: v is an
-            operand of u, or the root of a computation that u calls. u > v.
-        node_splits: (1, s) int64 boundaries of the module's major computations.
-        instruction_names: n names, unique in modules that XLA wrote.
     """
 
     name: str
-    node_feat: NDArray[np.float32]
-    node_opcode: NDArray[np.uint8]
+    node_feat: NDArray[np.float32]  # (n, 140)
+    node_opcode: NDArray[np.uint8]  # (n,) 0 for operations unknown to the dataset
+    # (e, 2) sorted, each once; a row [u, v] means that u consumes v: v is an operand of u, or the
+    # root of a computation that u calls. u > v.
     edge_index: NDArray[np.int64]
-    node_splits: NDArray[np.int64]
-    instruction_names: tuple[str, ...]
+    node_splits: NDArray[np.int64]  # (1, s) boundaries of the module's major computations
+    instruction_names: tuple[str, ...]  # n names, unique in modules that XLA wrote
 
     @property
     def n_nodes(self) -> int:

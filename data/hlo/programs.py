@@ -24,23 +24,14 @@ _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True)
 class HloProgram:
-    """One HLO module of a file, with the runs of its configs if there are any.
+    """One HLO module of a file, with the runs of its configs if there are any."""
 
-    Attributes:
-        name: the file's stem; of a kernel among several `<stem>_<fingerprint>`, the fingerprint as
-            signed hexadecimal number.
-        source: what error messages name: the file and, among several kernels, the kernel.
-        module: the HloModuleProto message; not to be edited.
-        runs: the ConfigProfile messages, in the order of the file.
-        configs: those of the runs that succeeded; None for a module that comes without configs.
-    """
-
-    name: str
-    source: str
+    name: str  # the file's stem; of a kernel among several `<stem>_<fingerprint>`
+    source: str  # what error messages name: the file and, among several kernels, the kernel
     graph: HloGraph
-    module: Any
-    runs: tuple[Any, ...] = ()
-    configs: TunedConfigs | None = None
+    module: Any  # the HloModuleProto message; not to be edited
+    runs: tuple[Any, ...] = ()  # the ConfigProfile messages, in the order of the file
+    configs: TunedConfigs | None = None  # the runs that succeeded; None where there are no configs
 
 
 def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:

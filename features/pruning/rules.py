@@ -19,18 +19,11 @@ from common.errors import UsageError
 
 @dataclass(frozen=True)
 class PrunedGraph:
-    """The m nodes of a pruned graph.
+    """The m nodes of a pruned graph, and its f edges."""
 
-    Attributes:
-        kept: (m,) int64 ascending node positions in the whole graph.
-        edge_index: (f, 2) int64 edges of the pruned graph, as positions in `kept`; a row [u, v]
-            means that u consumes the output of v.
-        config_ids: (k,) int64 configurable nodes as positions in `kept`, in config order.
-    """
-
-    kept: NDArray[np.int64]
-    edge_index: NDArray[np.int64]
-    config_ids: NDArray[np.int64]
+    kept: NDArray[np.int64]  # (m,) ascending node positions in the whole graph
+    edge_index: NDArray[np.int64]  # (f, 2) positions in `kept`: [u, v], u consumes the output of v
+    config_ids: NDArray[np.int64]  # (k,) configurable nodes' positions in `kept`, in config order
 
 
 Positions = NDArray[np.int64]

@@ -42,25 +42,16 @@ class SourceEdges:
 
 @dataclass(frozen=True)
 class LayoutTables:
-    """What the statistics of one graph share between configs.
+    """What the statistics of one graph share between configs."""
 
-    Attributes:
-        weight: (k, 3) float32 share of the bytes that configurable nodes put out, by opcode group.
-        role: (k, 3, 7) int8 what the minor dimension does, by tensor and layout symbol.
-        tensor_weight: (k, 3, 3) float32 share of the bytes of all tensors, by tensor and group.
-        default_code: (k,) int8 layout of each configurable node's output as the compiler had it.
-        padded_share: (k, 49) float32 padded bytes under each layout code, as a share of all bytes.
-        sources: which configurable node's output reaches which configurable node.
-        graph: (g,) float32 statistics of the graph itself, the same for all configs.
-    """
-
+    # (k, 3) share of the bytes that configurable nodes put out, by opcode group
     weight: NDArray[np.float32]
-    role: NDArray[np.int8]
-    tensor_weight: NDArray[np.float32]
-    default_code: NDArray[np.int8]
-    padded_share: NDArray[np.float32]
-    sources: SourceEdges
-    graph: NDArray[np.float32]
+    role: NDArray[np.int8]  # (k, 3, 7) what the minor dimension does, by tensor and layout symbol
+    tensor_weight: NDArray[np.float32]  # (k, 3, 3) share of all tensors' bytes, by tensor and group
+    default_code: NDArray[np.int8]  # (k,) layout of each one's output as the compiler had it
+    padded_share: NDArray[np.float32]  # (k, 49) padded bytes by layout code, as a share of all
+    sources: SourceEdges  # which configurable node's output reaches which configurable node
+    graph: NDArray[np.float32]  # (g,) statistics of the graph itself, the same for all configs
 
 
 _ROLES = tuple(

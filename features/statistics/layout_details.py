@@ -55,19 +55,12 @@ _LOGARITHMS = [i for i, name in enumerate(_SUMMED) if name.endswith("_padding")]
 
 @dataclass(frozen=True)
 class DetailTables:
-    """What the statistics of one graph share between configs.
+    """What the statistics of one graph share between configs."""
 
-    Attributes:
-        summed: (m · a, f) float64 what a column adds to each summed statistic, by vector.
-        rarity: (m, a) float64 −log of how common each vector is in its column.
-        occurrences: (c,) int64 how often each config occurs.
-        pair_weight: (p, 3) float32 share of all pairs' bytes, by the consumer's opcode group.
-    """
-
-    summed: NDArray[np.float64]
-    rarity: NDArray[np.float64]
-    occurrences: NDArray[np.int64]
-    pair_weight: NDArray[np.float32]
+    summed: NDArray[np.float64]  # (m · a, f) what a slot adds to each summed statistic
+    rarity: NDArray[np.float64]  # (m, a) −log of how common each vector is in its column
+    occurrences: NDArray[np.int64]  # (c,) how often each config occurs
+    pair_weight: NDArray[np.float32]  # (p, 3) share of all pairs' bytes, by the consumer's group
 
 
 def layout_details(
@@ -154,26 +147,16 @@ def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.fl
 
 @dataclass(frozen=True)
 class _Entries:
-    """A configurable node with a vector of its column each; nodes in config order.
+    """A configurable node with a vector of its column each; nodes in config order."""
 
-    Attributes:
-        node, place: (d,) int64 the node, by config order, and which of its column's vectors.
-        slot: (d,) int64 column · a + place.
-        codes: (d, 3) int8 the vector's codes.
-        chosen: (d,) int8 the output's code, the node's own where it is left open.
-        own: (n,) int8 the code of each node's own layout.
-        position: (n,) int64 each node's place in config order, -1 where it is not configurable.
-        bytes_of: (n,) float64 bytes of each node's output.
-    """
-
-    node: NDArray[np.int64]
-    place: NDArray[np.int64]
-    slot: NDArray[np.int64]
-    codes: NDArray[np.int8]
-    chosen: NDArray[np.int8]
-    own: NDArray[np.int8]
-    position: NDArray[np.int64]
-    bytes_of: NDArray[np.float64]
+    node: NDArray[np.int64]  # (d,) by config order
+    place: NDArray[np.int64]  # (d,) which of its column's vectors
+    slot: NDArray[np.int64]  # (d,) column · a + place
+    codes: NDArray[np.int8]  # (d, 3) of the vector
+    chosen: NDArray[np.int8]  # (d,) the output's code, the node's own where it is left open
+    own: NDArray[np.int8]  # (n,) code of each node's own layout
+    position: NDArray[np.int64]  # (n,) place in config order, -1 where it is not configurable
+    bytes_of: NDArray[np.float64]  # (n,) of each node's output
 
     def at_edges(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Pair edges at these configurable nodes (e,) with the entries of each, by config order."""

@@ -53,16 +53,12 @@ Roles = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorRoles:
-    """The tensors of each configurable node, its output, its input and its kernel.
+    """The tensors of each configurable node, its output, its input and its kernel."""
 
-    Attributes:
-        role: (k, 3, 7) int8 which of ROLES it is to have that symbol as the minor dimension:
-            symbol 0 leaves it open, symbol d + 1 names dimension d.
-        bytes_share: (k, 3) float32 of the bytes of all these tensors; 0 of one that is not there.
-    """
-
+    # (k, 3, 7) which of ROLES it is to have that symbol as the minor dimension: symbol 0 leaves it
+    # open, symbol d + 1 names dimension d
     role: NDArray[np.int8]
-    bytes_share: NDArray[np.float32]
+    bytes_share: NDArray[np.float32]  # (k, 3) of all these tensors' bytes; 0 where there is none
 
 
 def tensor_roles(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> TensorRoles:

@@ -205,7 +205,7 @@ def prepare(
     Example: python -m pipeline prepare --data DIR
     """
     from common.settings import default_store_dir
-    from data.graph_store.prepare import HEADER, alone, as_dict, summary
+    from data.graph_store.prepare import alone, as_dict, summary
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
     from features.pruning.rules import pruning_rule
@@ -224,7 +224,8 @@ def prepare(
     if json:
         print_json({"store": target, "files": [as_dict(entry) for entry in prepared]})
     else:
-        print_table(HEADER, summary(prepared))
+        table = summary(prepared)
+        print_table(table.columns, table.rows())
         typer.echo(f"store       {target}")
     tell_errors([entry.error for entry in prepared if entry.error])
 
