@@ -111,8 +111,9 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str,
         (length,) = LENGTH.unpack(file.read(LENGTH.size))
         header = json.loads(file.read(length))
         del header["__metadata__"]
+        is_known = all(entry["dtype"] in TYPES for entry in header.values())
         is_sealed = facts.pop(SEAL_KEY).startswith(MARK.decode())
-        if is_sealed and all(isinstance(fact, str) for fact in facts.values()):
+        if is_known and is_sealed and all(isinstance(fact, str) for fact in facts.values()):
             return facts, header
     except (SafetensorError, *NOT_A_HEADER):
         pass

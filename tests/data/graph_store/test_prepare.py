@@ -51,6 +51,7 @@ def test_all_files_are_packed_once_in_the_order_given(tree: Path, store: Path) -
     again = prepare(files, store)
     assert new_ones(again) == []
     assert [entry.stored for entry in again] == [entry.stored for entry in prepared]
+    assert stored_graphs(tree, store=store) == [stored_file(store, file) for file in files[::-1]]
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert contents(store) == before
 
@@ -163,13 +164,6 @@ def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, sto
     prepare(files[:1], store)
     kept = {str(path.relative_to(store)): b"somebody's" for path in others}
     assert contents(store) == want | kept
-
-
-def test_stored_graphs_lists_the_files_of_the_store(tree: Path, store: Path) -> None:
-    found = stored_graphs(tree, store=store, splits=("valid", "test"))
-    files = find_graphs(tree, splits=("valid", "test"))
-    assert found == [stored_file(store, file) for file in files]
-    assert len(contents(store)) == len(files)
 
 
 @contextmanager

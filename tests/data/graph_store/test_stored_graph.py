@@ -23,8 +23,7 @@ from data.graph_store.stored_graph import (
 )
 from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.packing.configs import PackedConfigs
-from data.read import read_graph
+from data.read import read_graph, read_layout
 from data.tree import GraphFile, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.data.packing.stores import check_same_graph
@@ -44,12 +43,13 @@ def check_stored(source: GraphFile, store: Path) -> None:
     graph = read_graph(stored)
     assert graph.file == stored
     check_same_graph(graph, read_graph(source))
+    assert isinstance(graph, LayoutGraph | TileGraph)
     check_arrays(graph, read_arrays(source.path.read_bytes()))
     expected = LAYOUT | CONFIGS if isinstance(graph, LayoutGraph) else TILE
     assert open_tensors(stored.path).tensors.keys() == expected.keys()  # and nothing nobody reads
 
 
-def check_arrays(graph: object, arrays: dict[str, NDArray[Any]]) -> None:
+def check_arrays(graph: LayoutGraph | TileGraph, arrays: dict[str, NDArray[Any]]) -> None:
     plain = {"node_feat", "node_opcode", "edge_index"}
     if isinstance(graph, LayoutGraph):
         plain |= {"node_config_ids", "node_splits"}
@@ -59,7 +59,6 @@ def check_arrays(graph: object, arrays: dict[str, NDArray[Any]]) -> None:
             rows = graph.configs.rows(index).astype(np.float32)
             assert rows.tobytes() == (floats[index] + np.float32(0)).tobytes()
     else:
-        assert isinstance(graph, TileGraph)
         plain |= {"config_feat"}
         normalizers = arrays["config_runtime_normalizers"]
         np.testing.assert_array_equal(graph.runtime_normalizers, normalizers)
@@ -67,7 +66,6 @@ def check_arrays(graph: object, arrays: dict[str, NDArray[Any]]) -> None:
         np.testing.assert_array_equal(graph.normalized_runtime, want)
     for name in plain:
         assert getattr(graph, name).tobytes() == np.ascontiguousarray(arrays[name]).tobytes()
-    assert isinstance(graph, LayoutGraph | TileGraph)
     np.testing.assert_array_equal(graph.runtime_ns, arrays["config_runtime"])
     assert graph.is_labelled == (graph.file.split != "test")
 
@@ -83,28 +81,16 @@ def test_the_graphs_of_a_made_tree_come_back_exactly(tiny_tree: Path, tmp_path: 
         check_stored(file, tmp_path)
 
 
-def test_rows_are_read_in_any_order_and_stay_where_they_are(
-    layout_graph: LayoutGraph, tmp_path: Path
-) -> None:
-    graph = read_graph(packed(layout_graph.file, tmp_path))
-    assert isinstance(graph, LayoutGraph) and isinstance(graph.configs, PackedConfigs)
-    floats = read_arrays(layout_graph.file.path.read_bytes())["node_config_feat"]
-    rng = np.random.default_rng(0)
-    for n_rows in (0, 1, 2, 7):
-        index = rng.integers(graph.n_configs, size=n_rows)
-        assert graph.configs.rows(index).tolist() == floats[index].tolist()
-    for values in (graph.node_feat, graph.configs.indices):
-        assert isinstance(base_of(values), mmap)  # in the file: a few rows cost a few pages
-
-
-def test_values_are_checked_once_in_a_process(
+def test_a_graph_is_mapped_and_its_values_are_checked_once_in_a_process(
     layout_graph: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked, check = [], stored_graph.check_layout
     monkeypatch.setattr(stored_graph, "check_layout", lambda *a: checked.append(check(*a)))
     stored = packed(layout_graph.file, tmp_path)
     for _ in range(3):
-        read_graph(stored)
+        graph = read_layout(stored)
+        for values in (graph.node_feat, graph.configs.indices):
+            assert isinstance(base_of(values), mmap)  # in the file: a few rows cost a few pages
     assert len(checked) == 1
 
 
@@ -179,32 +165,24 @@ def test_altered_values_are_refused_though_their_checksum_is_right(
     assert str(caught.value).startswith(f"{stored.path}: damaged: tensor '")
 
 
-def test_copies_in_another_folder_and_another_order_agree(tiny_tree: Path, tmp_path: Path) -> None:
+def test_a_fingerprint_is_of_places_and_content_alone(tiny_tree: Path, tmp_path: Path) -> None:
     files = find_graphs(tiny_tree)
     whole = fingerprint(files)
     assert len(whole) == 16 and int(whole, 16) >= 0
     shutil.copytree(tiny_tree, tmp_path / "copy")
-    assert fingerprint(find_graphs(tmp_path / "copy")) == whole
-    assert fingerprint(reversed(files)) == whole
-
-
-def test_a_file_packed_otherwise_agrees_and_one_value_changed_does_not(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    file = find_graphs(tiny_tree)[0]
+    assert fingerprint(find_graphs(tmp_path / "copy")) == whole == fingerprint(reversed(files))
+    file, other = files[0], files[-1]
     arrays = read_arrays(file.path.read_bytes())
     path = tmp_path / file.path.name
     path.write_bytes(repacked(dict(reversed(arrays.items()))))
-    assert fingerprint([replace(file, path=path)]) == fingerprint([file])
+    own = fingerprint([file])
+    assert fingerprint([replace(file, path=path)]) == own
+    found = {whole, own, fingerprint([]), fingerprint([file, files[1]])}
+    for change in ({"name": "other"}, {"split": "test"}, {"collection": other.collection}):
+        found.add(fingerprint([replace(file, **change)]))
     for key in arrays:
         changed = arrays[key].copy()
         changed.reshape(-1)[-1] += 1
         path.write_bytes(repacked(arrays, **{key: changed}))
-        assert fingerprint([replace(file, path=path)]) != fingerprint([file]), key
-
-
-def test_name_split_and_collection_count(tiny_tree: Path) -> None:
-    file, *files = find_graphs(tiny_tree)
-    changes = ({}, {"name": "other"}, {"split": "test"}, {"collection": files[-1].collection})
-    others = [[], [file, files[0]], *([replace(file, **change)] for change in changes)]
-    assert len({fingerprint(other) for other in others}) == 6
+        found.add(fingerprint([replace(file, path=path)]))
+    assert len(found) == 7 + len(arrays)

@@ -13,6 +13,7 @@ import safetensors
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from common.checksums import seal
 from common.errors import PipelineError
 from data.graph_store.tensor_file import TYPES, open_tensors, read_facts, write_tensors
 
@@ -137,18 +138,24 @@ def test_a_header_that_is_none_is_refused(header: bytes, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "change",
     [
-        *({"shape": shape} for shape in ([-2, -2], [2, 3], ["2", "2"], [2.5], 4, "22", [True, 4])),
-        *({"shape": shape} for shape in ([2**32, 2**32], [2**62 + 1, 4], [1] * 1000 + [4])),
+        *({"shape": shape} for shape in ([-2, -2], [2, 3], ["2", "2"], 4, [2**62 + 1, 4])),
         *({"data_offsets": offsets} for offsets in ([16, 32], [28, 44], [40, 24], [24])),
-        *({"dtype": dtype} for dtype in ("F128", ["F32"], "F64", "I32", None)),
+        *({"dtype": dtype} for dtype in ("F128", ["F32"], "F64", "BF16", None)),
     ],
 )
-def test_a_hostile_entry_is_refused(change: dict[str, Any], small: bytes, tmp_path: Path) -> None:
+def test_a_hostile_entry_is_refused_though_its_checksum_is_right(
+    change: dict[str, Any], small: bytes, tmp_path: Path
+) -> None:
     (length,) = struct.unpack("<Q", small[:8])
     header = json.loads(small[8 : 8 + length])
     header["floats"].update(change)
+    if change == {"dtype": "BF16"}:  # the library's, but not of this project
+        header["floats"]["shape"] = [4, 2]
     text = json.dumps(header).encode()
-    refusal(tmp_path / "file", struct.pack("<Q", len(text)) + text + small[8 + length :])
+    path = tmp_path / "file"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + small[8 + length :])
+    seal(path)
+    assert " header" in refusal(path, path.read_bytes())
 
 
 def test_a_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: Path) -> None:
