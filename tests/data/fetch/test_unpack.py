@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from common.errors import PipelineError
 from data.fetch.archives import opened
 from data.fetch.fetch import FetchJob, finished, unpack
 from tests.data.fetch.conftest import TRAIN, part_files, tar_bytes, tree_of
+from tests.fake_kaggle import failure_of
 
 MakeJob = Callable[..., FetchJob]
 
@@ -42,11 +44,10 @@ def zip_bytes(*members: tuple[str | zipfile.ZipInfo, bytes], compression: int = 
     return packed.getvalue()
 
 
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(PipelineError) as caught:
-        call()
-    line = str(caught.value)
-    assert len(line.splitlines()) == 1 and len(line) < 500
+def refusal(job: FetchJob, content: bytes) -> str:
+    """Return the line that refuses an archive; nothing was written."""
+    line = failure_of(lambda: unpack_archive(job, content))
+    assert len(line) < 500 and tree_of(job.out) == {}
     return line
 
 
@@ -82,7 +83,7 @@ def test_a_hostile_member_stops_everything(
 ) -> None:
     job = make_job(TRAIN)
     content = tar_bytes(part_files(TRAIN), extra)
-    assert "nothing of it was unpacked" in refusal(lambda: unpack_archive(job, content))
+    assert "nothing of it was unpacked" in refusal(job, content)
     assert {path.name for path in tmp_path.rglob("*")} == {"out", "a.tar"}
 
 
@@ -112,22 +113,21 @@ def test_a_member_of_an_impossible_size_is_refused_at_once(
 ) -> None:
     content = tar_bytes(part_files(TRAIN))
     forged = content[: content.rindex(b"PK") // 512 * 512 + 512] + sized(kind, size) + bytes(1024)
-    assert "a.tar: " in refusal(lambda: unpack_archive(make_job(TRAIN), forged))
-    assert tree_of(make_job().out) == {}
+    assert "a.tar: " in refusal(make_job(TRAIN), forged)
 
 
 def test_a_size_that_cannot_be_is_refused_before_anything_is_written(make_job: MakeJob) -> None:
     bomb = bytearray(zip_bytes(*part_files(TRAIN).items()))
     central = bomb.rindex(b"PK\x01\x02")
     bomb[central + 24 : central + 28] = (2**32 - 2).to_bytes(4, "little")
-    line = refusal(lambda: unpack_archive(make_job(TRAIN), bytes(bomb)))
+    line = refusal(make_job(TRAIN), bytes(bomb))
     assert "announces 4294967294 bytes, more than can be" in line
 
 
 def test_a_graph_that_is_there_twice_is_refused(make_job: MakeJob) -> None:
     twice = {f"npz_all/{name}": content for name, content in part_files(TRAIN).items()}
     content = tar_bytes(part_files(TRAIN) | twice)
-    assert "is there twice" in refusal(lambda: unpack_archive(make_job(TRAIN), content))
+    assert "is there twice" in refusal(make_job(TRAIN), content)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -153,19 +153,17 @@ def test_a_wrong_number_of_graphs_names_the_part_and_writes_nothing(
     make_job: MakeJob, found: int
 ) -> None:
     job = make_job(TRAIN)
-    with pytest.raises(PipelineError, match=rf"default/train: expected 2 graphs, found {found}"):
-        unpack_archive(job, tar_bytes(part_files(TRAIN, found)))
-    assert not (job.out / "npz").exists()
+    line = refusal(job, tar_bytes(part_files(TRAIN, found)))
+    assert f"default/train: expected 2 graphs, found {found}" in line
     assert finished(job, TRAIN) is None
 
 
 @pytest.mark.parametrize("cut", [100, 150_000, -11_000])
-def test_a_cut_archive_is_named(make_job: MakeJob, cut: int) -> None:
-    with pytest.raises(PipelineError, match=r"a\.tar: (not a whole archive|.*found [01];)"):
-        unpack_archive(make_job(TRAIN), tar_bytes(part_files(TRAIN))[:cut])
-
-
-def test_a_file_that_is_not_of_the_dataset_is_named(make_job: MakeJob) -> None:
+def test_a_cut_archive_and_a_file_that_is_not_of_the_dataset_are_named(
+    make_job: MakeJob, cut: int
+) -> None:
+    line = refusal(make_job(TRAIN), tar_bytes(part_files(TRAIN))[:cut])
+    assert re.search(r"a\.tar: (not a whole archive|.*found [01];)", line)
     job = make_job(TRAIN)
     (job.out / TRAIN.folder).mkdir(parents=True)
     (job.out / TRAIN.folder / "mine.npz").write_bytes(b"x")
@@ -180,6 +178,5 @@ def test_zip_members_are_checked_alike(make_job: MakeJob) -> None:
     link.external_attr = 0o120777 << 16
     for hostile in (link, "../x.npz", "/x.npz"):
         content = zip_bytes(*members, (hostile, b"x"))
-        assert "nothing of it" in refusal(lambda c=content: unpack_archive(make_job(TRAIN), c))
-    assert tree_of(make_job().out) == {}
+        assert "nothing of it" in refusal(make_job(TRAIN), content)
     assert tree_of(unpack_archive(make_job(TRAIN), zip_bytes(*members))) == wanted
