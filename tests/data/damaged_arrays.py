@@ -30,13 +30,6 @@ def key_dropped(victim: Victim, rng: Generator) -> Damaged:
     return Damaged(packed(members), (key,))
 
 
-def key_renamed(victim: Victim, rng: Generator) -> Damaged:
-    key = some_key(victim, rng)
-    new = (f"{key.upper()}.npy", f"{key} .npy", f"{key}s.npy")[int(rng.integers(3))]
-    members = [(new if n == f"{key}.npy" else n, c) for n, c in members_of(victim.arrays)]
-    return Damaged(packed(members), (key,))
-
-
 def other_dtype(victim: Victim, rng: Generator) -> Damaged:
     key = some_key(victim, rng)
     old = victim.arrays[key].dtype
@@ -78,30 +71,25 @@ def column_lost(victim: Victim, rng: Generator) -> Damaged:
     return altered(victim, key, np.ascontiguousarray(victim.arrays[key][..., :-1]))
 
 
-def zero_configs(victim: Victim, rng: Generator) -> Damaged:
-    empty = {k: victim.arrays[k][:0] for k in PER_CONFIG if k in victim.arrays}
-    return Damaged(repacked(victim.arrays, **empty), ("config_runtime",))
+def _emptied(
+    victim: Victim, rng: Generator, *, emptied: tuple[str, ...], keys: tuple[str, ...]
+) -> Damaged:
+    empty = {key: victim.arrays[key][:0] for key in emptied if key in victim.arrays}
+    return Damaged(repacked(victim.arrays, **empty), keys)
 
 
-def zero_nodes(victim: Victim, rng: Generator) -> Damaged:
-    empty = {k: victim.arrays[k][:0] for k in ("node_feat", "node_opcode", "edge_index")}
-    return Damaged(repacked(victim.arrays, **empty), ("node_opcode", "node_feat"))
+zero_configs = partial(_emptied, emptied=PER_CONFIG, keys=("config_runtime",))
+zero_nodes = partial(
+    _emptied,
+    emptied=("node_feat", "node_opcode", "edge_index"),
+    keys=("node_opcode", "node_feat"),
+)
 
 
 def _with_value(victim: Victim, rng: Generator, *, key: str, choices: tuple[float, ...]) -> Damaged:
     values = victim.arrays[key].copy()
     values.reshape(-1)[int(rng.integers(values.size))] = choices[int(rng.integers(len(choices)))]
     return altered(victim, key, values)
-
-
-def edge_outside(victim: Victim, rng: Generator) -> Damaged:
-    choices = (-1, len(victim.arrays["node_opcode"]), 2**40, -(2**63))
-    return _with_value(victim, rng, key="edge_index", choices=choices)
-
-
-def config_id_outside(victim: Victim, rng: Generator) -> Damaged:
-    choices = (-1, len(victim.arrays["node_opcode"]), 2**40)
-    return _with_value(victim, rng, key="node_config_ids", choices=choices)
 
 
 def config_id_twice(victim: Victim, rng: Generator) -> Damaged:
@@ -146,12 +134,19 @@ def configs_by_column(victim: Victim, rng: Generator) -> Damaged:
     return altered(victim, key, np.asfortranarray(victim.arrays[key]))
 
 
+def _position_outside(victim: Victim, rng: Generator, *, key: str) -> Damaged:
+    choices = (-1, len(victim.arrays["node_opcode"]), 2**40, -(2**63))
+    return _with_value(victim, rng, key=key, choices=choices)
+
+
 NOT_FINITE = (np.nan, np.inf, -np.inf)
 _feat_not_finite = partial(_with_value, key="node_feat", choices=NOT_FINITE)
+edge_outside = partial(_position_outside, key="edge_index")
+config_id_outside = partial(_position_outside, key="node_config_ids")
 _runtime_negative = partial(_with_value, key="config_runtime", choices=(-1, -(2**63)))
 
 SHARED_DAMAGES: tuple[Damage, ...] = (
-    *(key_dropped, key_renamed, other_dtype, pickled_objects, other_axes, row_lost_or_gained),
+    *(key_dropped, other_dtype, pickled_objects, other_axes, row_lost_or_gained),
     *(column_lost, zero_configs, zero_nodes, edge_outside, node_layout_impossible),
     *(runtimes_half_hidden, _feat_not_finite, _runtime_negative),
 )

@@ -41,7 +41,7 @@ DAMAGES = {
 
 def name_of(damage: Damage) -> str:
     if isinstance(damage, partial):
-        return f"{damage.keywords['key']}-value"
+        return f"{damage.func.__name__}-{next(iter(damage.keywords.values()))}"
     return damage.__name__
 
 
