@@ -104,9 +104,7 @@ def splits_named(names: str | None) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such split.
     """
-    if names is None:
-        return SPLITS
-    chosen = [name.strip() for name in names.split(",")]
+    chosen = SPLITS if names is None else [name.strip() for name in names.split(",")]
     check_splits(chosen)
     return tuple(split for split in SPLITS if split in chosen)
 

@@ -37,9 +37,8 @@ def write_withheld(
     Raises:
         PipelineError: the file cannot be written.
     """
-    members = {name: runtimes[name] for name in sorted(runtimes)}
-    for name in sorted(normalizers or {}):
-        members[_NORMALIZER + name] = (normalizers or {})[name]
+    members = dict(sorted(runtimes.items()))
+    members |= {_NORMALIZER + name: of for name, of in sorted((normalizers or {}).items())}
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **members)
 

@@ -48,25 +48,21 @@ def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
             "expected one kind"
         )
     kind = CONFIG_KINDS[kinds.pop()]
-    succeeded = [_succeeded(run, NO_RUNTIME_NS[kind]) for run in entry.runs]
+    succeeded = [
+        not run.error and run.profile.compute_time_ns > NO_RUNTIME_NS[kind] for run in entry.runs
+    ]
     good = list(compress(entry.runs, succeeded))
     if not good:
         raise PipelineError(
             f"{source}: none of {len(entry.runs)} runs succeeded; expected at least one"
         )
+    runtime_ns = np.array([run.profile.compute_time_ns for run in good], dtype=np.int64)
     if kind == "layout":
         arrays = _layout_arrays(entry, good, n_nodes, source)
     else:
-        arrays = _tile_arrays(good, source)
+        arrays = _tile_arrays(good, runtime_ns, source)
+    arrays["config_runtime"] = runtime_ns
     return TunedConfigs(kind, arrays, len(entry.runs) - len(good), np.flatnonzero(succeeded))
-
-
-def _succeeded(run: Any, no_runtime_ns: int) -> bool:
-    return not run.error and run.HasField("profile") and run.profile.compute_time_ns > no_runtime_ns
-
-
-def _runtimes(runs: Sequence[Any]) -> NDArray[np.int64]:
-    return np.array([run.profile.compute_time_ns for run in runs], dtype=np.int64)
 
 
 def _layout_arrays(
@@ -103,25 +99,24 @@ def _layout_arrays(
     return {
         "node_config_feat": configs.reshape(len(runs), len(ids), -1).astype(np.float32),
         "node_config_ids": np.array(ids, dtype=np.int64),
-        "config_runtime": _runtimes(runs),
     }
 
 
-def _tile_arrays(runs: Sequence[Any], source: str) -> dict[str, NDArray[Any]]:
+def _tile_arrays(
+    runs: Sequence[Any], runtime_ns: NDArray[np.int64], source: str
+) -> dict[str, NDArray[Any]]:
     default = next((run for run in runs if run.is_default), None)
     if default is None:
         raise PipelineError(
             f"{source}: no run of the default config succeeded; expected one, to normalize by"
         )
-    runtimes = _runtimes(runs)
     configs = [
         [value for field in TILE_BOUNDS for value in tile_bounds(getattr(tile, field))]
         for tile in (run.op_config.tile_size_config for run in runs)
     ]
     return {
         "config_feat": np.array(configs, dtype=np.int64).astype(np.float32),
-        "config_runtime": runtimes,
-        "config_runtime_normalizers": np.full_like(runtimes, default.profile.compute_time_ns),
+        "config_runtime_normalizers": np.full_like(runtime_ns, default.profile.compute_time_ns),
     }
 
 

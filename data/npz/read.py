@@ -164,7 +164,7 @@ class Archive:
             content = np.empty(header.n_bytes, np.uint8)
             for start in range(0, header.n_bytes, CHUNK_BYTES):
                 part = content[start : start + CHUNK_BYTES]
-                part[:] = np.frombuffer(stream.exactly(len(part)), np.uint8)
+                part[:] = np.frombuffer(stream.read(len(part)), np.uint8)
             stream.finish()
         # The dataset's own edge_index is stored column by column in some files.
         values = content.view(header.dtype)
@@ -195,11 +195,10 @@ class Archive:
         with self._open(key, dtype, shape) as (stream, header):
             if header.by_column and len(header.shape) > 1:
                 self.fail(key, "is stored column by column; expected row by row (C order)")
-            n_bytes = header.n_bytes
-            row_bytes = n_bytes // max(1, header.shape[0])
+            row_bytes = header.n_bytes // max(1, header.shape[0])
             step = max(1, chunk_bytes // max(1, row_bytes)) * row_bytes
-            for start in range(0, n_bytes, max(1, step)):
-                yield stream.exactly(min(step, n_bytes - start))
+            for start in range(0, header.n_bytes, max(1, step)):
+                yield stream.read(min(step, header.n_bytes - start))
             stream.finish()
 
     @contextmanager
@@ -217,9 +216,8 @@ class Archive:
             self._check_header(key, header, dtype, shape)
             held = info.file_size - stream.position
             if header.n_bytes != held:
-                self.fail(
-                    key, f"has shape {header.shape}, {header.n_bytes} bytes, but holds {held}"
-                )
+                told = f"has shape {header.shape}, {header.n_bytes} bytes"
+                self.fail(key, f"{told}, but holds {held}")
             yield stream, header
         except (DamagedError, struct.error, *NOT_READABLE, OSError) as error:
             self.fail(key, f"damaged: {_reason(error)}")
@@ -272,31 +270,20 @@ class _Member:
         is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
         self._inflate = FAST_ZLIB.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
 
-    def read(self, n_bytes: int = 1, /) -> bytes:
-        """Read `n_bytes`, fewer only at the member's end.
+    def read(self, n_bytes: int, /) -> bytes:
+        """Read `n_bytes`.
 
         Raises:
-            DamagedError: the packed bytes are no deflate stream, or they end too early.
+            DamagedError: the packed bytes are no deflate stream, or the member holds fewer.
         """
         content = self._some(n_bytes)
         while len(content) < n_bytes:
             piece = self._some(n_bytes - len(content))
             if not piece:
-                break
+                raise DamagedError("ends too early")
             content += piece
         self._checksum = FAST_ZLIB.crc32(content, self._checksum)
         self.position += len(content)
-        return content
-
-    def exactly(self, n_bytes: int) -> bytes:
-        """Read `n_bytes`.
-
-        Raises:
-            DamagedError: as `read`, or the member holds fewer.
-        """
-        content = self.read(n_bytes)
-        if len(content) < n_bytes:
-            raise DamagedError("ends too early")
         return content
 
     def finish(self) -> None:
@@ -305,7 +292,7 @@ class _Member:
         Raises:
             DamagedError: more bytes follow, packed or not, or the checksum is another.
         """
-        if self.read(1):
+        if self._some(1):
             raise DamagedError("holds more bytes than its shape says")
         inflate = self._inflate
         if self._next != self._end or (inflate and (not inflate.eof or inflate.unused_data)):
