@@ -21,7 +21,7 @@ from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
-MAX_DISAGREEMENT = 0.01
+MAX_DISAGREEMENT = 0.01  # of the slowest runtime of a config with its fastest, as a share of it
 LOW_TAU = 0.5
 
 
@@ -39,7 +39,7 @@ class AuditRow:
     n_distinct: int = 0
     n_repeated: int = 0  # distinct configs that stand in the file more than once
     is_labelled: bool = False  # whether runtimes are known
-    n_apart: int = 0  # repeated configs whose runtimes disagree by more than the bound
+    n_apart: int = 0  # repeated configs whose runtimes disagree by more than 1 %
     # Slowest over fastest - 1 of the repeated config where that is largest; None where no config is
     # repeated, or runtimes are withheld.
     worst_disagreement: float | None = None
@@ -54,15 +54,14 @@ class AuditRow:
         return self.noise.tau
 
 
-# Makes the rows of what was prepared, given the bound of disagreement and the seed, as `rows_of`.
-Auditor = Callable[[Sequence[Prepared], float, int], Sequence[AuditRow]]
+# Makes the rows of what was prepared, given the seed, as `rows_of`.
+Auditor = Callable[[Sequence[Prepared], int], Sequence[AuditRow]]
 
 
 def audit(
     files: Sequence[GraphFile],
     *,
     prepared: Sequence[Prepared] | None = None,
-    max_disagreement: float = MAX_DISAGREEMENT,
     seed: int = 0,
     look: Auditor | None = None,
     measured: Mapping[str, Mapping[str, Any]] | None = None,
@@ -72,13 +71,11 @@ def audit(
     Args:
         prepared: what became of each file on its way into the store; good files are then read
             from there, and their rows name the file of the store.
-        max_disagreement: how far the slowest and the fastest runtime of one config may lie apart,
-            as a share of the fastest.
         look: how the rows are made; None = here, by `rows_of`.
         measured: what a manifest says of the graphs, by submission ID.
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
-    rows = list((look or rows_of)(entries, max_disagreement, seed))
+    rows = list((look or rows_of)(entries, seed))
     told = measured or {}
     rows = [
         replace(row, again_tau=told.get(row.file.submission_id, {}).get("again_tau"))
@@ -94,17 +91,17 @@ def audit(
     return rows
 
 
-def rows_of(entries: Sequence[Prepared], max_disagreement: float, seed: int) -> list[AuditRow]:
+def rows_of(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
     """Read graphs one by one: a row each, in order."""
     rows, what = list[AuditRow](), f"audit {len(entries)} files"
     progress(what, 0, len(entries))
     for entry in entries:
-        rows.append(_row(entry, max_disagreement, seed))
+        rows.append(_row(entry, seed))
         progress(what, len(rows), len(entries))
     return rows
 
 
-def _row(entry: Prepared, max_disagreement: float, seed: int) -> AuditRow:
+def _row(entry: Prepared, seed: int) -> AuditRow:
     if entry.stored is None:
         return AuditRow(entry.source, error=entry.error)
     file = entry.stored
@@ -128,7 +125,7 @@ def _row(entry: Prepared, max_disagreement: float, seed: int) -> AuditRow:
         n_distinct=len(first),
         n_repeated=len(spread),
         is_labelled=graph.is_labelled,
-        n_apart=int((spread > max_disagreement).sum()) if graph.is_labelled else 0,
+        n_apart=int((spread > MAX_DISAGREEMENT).sum()) if graph.is_labelled else 0,
         worst_disagreement=float(spread.max()) if graph.is_labelled and len(spread) else None,
         noise=noise,
     )

@@ -154,19 +154,17 @@ def as_dict(entry: Prepared) -> dict[str, object]:
 
 def summary(prepared: Sequence[Prepared]) -> pl.DataFrame:
     """Add up files by collection and split."""
-    files = [
-        {
-            "collection": entry.source.collection.name,
-            "split": entry.source.split,
-            "bad": entry.error is not None,
-            "packed now": entry.is_new,
-            "source MiB": file_bytes(entry.source.path) / 2**20,
-            "store MiB": file_bytes(entry.stored.path) / 2**20 if entry.stored else 0.0,
-        }
-        for entry in prepared
-    ]
-    parts = pl.DataFrame(files).group_by("collection", "split", maintain_order=True)
-    return parts.agg(pl.len().alias("files"), pl.exclude("collection", "split").sum())
+    files = [{"collection": one.source.collection.name, **as_dict(one)} for one in prepared]
+    parts = pl.DataFrame(files, infer_schema_length=None).group_by(
+        "collection", "split", maintain_order=True
+    )
+    return parts.agg(
+        pl.len().alias("files"),
+        pl.col("error").count().alias("bad"),
+        pl.col("is_new").sum().alias("packed now"),
+        (pl.col("source_bytes").sum() / 2**20).alias("source MiB"),
+        (pl.col("stored_bytes").sum() / 2**20).alias("store MiB"),
+    )
 
 
 def file_bytes(path: Path) -> int:

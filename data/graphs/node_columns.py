@@ -6,48 +6,44 @@ window, its convolution dimension numbers, its slices and paddings, and its layo
 
 RANK_MAX = 6
 
-FLOATS_AND_OTHERS = ("f16", "f32", "f64", "bf16", "c64", "c128", "tuple", "opaque", "token")
 ELEMENT_TYPES = (
     *("invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
-    *FLOATS_AND_OTHERS,
+    *("f16", "f32", "f64", "bf16", "c64", "c128", "tuple", "opaque", "token"),
 )
 # Bytes of one element, in the order of ELEMENT_TYPES; 0 for what has no elements of its own.
 ELEMENT_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)
 
 
 def _numbered(prefix: str, count: int, *totals: str) -> list[str]:
-    return [f"{prefix}_{i}" for i in range(count)] + [f"{prefix}_{name}" for name in totals]
+    return [f"{prefix}_{i}" for i in (*range(count), *totals)]
 
 
-def _build_names() -> tuple[str, ...]:
-    names = ["is_root", "element_size_in_bits"]
-    names += [f"shape_element_type_is_{kind}" for kind in ELEMENT_TYPES]
-    names += _numbered("shape_dimensions", 6, "sum", "product")
-    names += ["shape_tuple_shapes_size", "parameter_number"]
-    names += _numbered("dimensions", 6)
-    for part in ("size", "stride", "padding_low", "padding_high"):
-        names += _numbered(f"window_{part}", 6, "sum", "product")
-    for part in ("window_dilation", "base_dilation"):
-        names += _numbered(f"window_{part}", 6, "sum", "product")
-    names += _numbered("window_window_reversal", 6, "true_count", "false_count")
-    convolution = "convolution_dim_numbers"
-    names += [f"{convolution}_input_batch_dim", f"{convolution}_input_feature_dim"]
-    names += _numbered(f"{convolution}_input_spatial_dims", 4)
-    names += [f"{convolution}_kernel_input_feature_dim", f"{convolution}_kernel_output_feature_dim"]
-    names += _numbered(f"{convolution}_kernel_spatial_dims", 4)
-    names += [f"{convolution}_output_batch_dim", f"{convolution}_output_feature_dim"]
-    names += ["feature_group_count", "batch_group_count"]
-    for part in ("start", "stride", "limit"):
-        names += _numbered(f"slice_dims_{part}", 2, "sum", "product")
-    names += _numbered("dynamic_slice_sizes", 2, "sum", "product")
-    for part in ("low", "high"):
-        names += _numbered(f"padding_config_edge_padding_{part}", 2, "sum", "product")
-    names += ["is_stable"]
-    names += _numbered("layout_minor_to_major", 6)
-    return tuple(names)
-
-
-NODE_FEATURE_NAMES = _build_names()
+_WINDOW = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
+_SUMS = ("sum", "product")
+NODE_FEATURE_NAMES = (
+    *("is_root", "element_size_in_bits"),
+    *(f"shape_element_type_is_{kind}" for kind in ELEMENT_TYPES),
+    *_numbered("shape_dimensions", 6, *_SUMS),
+    *("shape_tuple_shapes_size", "parameter_number"),
+    *_numbered("dimensions", 6),
+    *(name for part in _WINDOW for name in _numbered(f"window_{part}", 6, *_SUMS)),
+    *_numbered("window_window_reversal", 6, "true_count", "false_count"),
+    *("convolution_dim_numbers_input_batch_dim", "convolution_dim_numbers_input_feature_dim"),
+    *_numbered("convolution_dim_numbers_input_spatial_dims", 4),
+    "convolution_dim_numbers_kernel_input_feature_dim",
+    "convolution_dim_numbers_kernel_output_feature_dim",
+    *_numbered("convolution_dim_numbers_kernel_spatial_dims", 4),
+    *("convolution_dim_numbers_output_batch_dim", "convolution_dim_numbers_output_feature_dim"),
+    *("feature_group_count", "batch_group_count"),
+    *_numbered("slice_dims_start", 2, *_SUMS),
+    *_numbered("slice_dims_stride", 2, *_SUMS),
+    *_numbered("slice_dims_limit", 2, *_SUMS),
+    *_numbered("dynamic_slice_sizes", 2, *_SUMS),
+    *_numbered("padding_config_edge_padding_low", 2, *_SUMS),
+    *_numbered("padding_config_edge_padding_high", 2, *_SUMS),
+    "is_stable",
+    *_numbered("layout_minor_to_major", 6),
+)
 
 ELEMENT_TYPE = slice(2, 21)
 SHAPE_DIMENSIONS = slice(21, 27)

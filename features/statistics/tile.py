@@ -39,17 +39,24 @@ TILE_DETAILS = (
 
 def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
     """Compute the statistics of all configs of a kernel; (c, f) float32, as in TILE_STATISTICS."""
-    root = output_node(graph)
+    root, bytes_of = output_node(graph), output_bytes(graph.node_feat)
     dimensions, effective, tiles = output_tiles(graph, root)
     log_steps = np.log(tiles).sum(axis=1)
     log_waste = log_steps + np.log(effective).sum(axis=1) - np.log(dimensions).sum()
     minor = max(int(minor_to_major(graph.node_feat[root : root + 1])[0, 0]), 0)
     minor_share = (effective[:, minor] / dimensions[minor]).clip(0, 1)
-    constants = np.asarray(_kernel_statistics(graph, root), dtype=np.float32)
+    constants = [
+        graph.n_nodes,
+        graph.node_feat[root, SHAPE_PRODUCT],
+        bytes_of[root],
+        bytes_of[graph.node_opcode == OPCODES["parameter"]].sum(),
+        *np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 0),
+        *((graph.node_opcode == OPCODES[name]).sum() for name in COUNTED_OPCODES),
+    ]
     columns = [
         np.log1p(np.abs(graph.config_feat[:, :N_TILE_VALUES])),
         np.stack([log_steps, log_waste, minor_share], axis=1),
-        np.tile(constants, (graph.n_configs, 1)),
+        np.tile([np.log1p(value) for value in constants], (graph.n_configs, 1)),
     ]
     return np.concatenate(columns, axis=1).astype(np.float32)
 
@@ -120,20 +127,6 @@ def output_tiles(
     given = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)
     bounds = np.where(given > 0, given, dimensions)
     return dimensions, bounds, np.ceil(dimensions / bounds)
-
-
-def _kernel_statistics(graph: TileGraph, root: int) -> list[float]:
-    bytes_of = output_bytes(graph.node_feat)
-    dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 0)
-    is_parameter = graph.node_opcode == OPCODES["parameter"]
-    return [
-        float(np.log1p(graph.n_nodes)),
-        float(np.log1p(graph.node_feat[root, SHAPE_PRODUCT])),
-        float(np.log1p(bytes_of[root])),
-        float(np.log1p(bytes_of[is_parameter].sum())),
-        *np.log1p(dimensions).tolist(),
-        *(float(np.log1p((graph.node_opcode == OPCODES[n]).sum())) for n in COUNTED_OPCODES),
-    ]
 
 
 def output_node(graph: TileGraph) -> int:

@@ -140,9 +140,6 @@ def fetch(
 @command
 def audit(
     data: DataDir = None,
-    max_disagreement: Annotated[
-        float, typer.Option(min=0, help="How far runtimes of a config may lie apart, as a share.")
-    ] = 0.01,
     json: Json = False,
     seed: Seed = None,
 ) -> None:
@@ -160,7 +157,7 @@ def audit(
 
     folder = data_dir(data)
     files, measured = find_graphs(folder), read_manifest(folder)["graphs"]
-    rows = audit_files(files, max_disagreement=max_disagreement, seed=seed or 0, measured=measured)
+    rows = audit_files(files, seed=seed or 0, measured=measured)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
     if json:
         facts = {
@@ -177,9 +174,9 @@ def audit(
     lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
     print_table(tuple(COLUMNS), lines)
     typer.echo(
-        f"apart: repeated configs whose runtimes differ by more than {100 * max_disagreement:g} %; "
-        "ceiling: Kendall tau\nbetween two measurements of the same configs, in a file or by the "
-        "manifest; median over graphs"
+        "apart: repeated configs whose runtimes differ by more than 1 %; ceiling: Kendall tau\n"
+        "between two measurements of the same configs, in a file or by the manifest; median over "
+        "graphs"
     )
     notes = [*tree_notes(rows), *file_notes(rows)]
     for line in [*(f"missing: {part}" for part in missing), *(f"note: {note}" for note in notes)]:

@@ -42,20 +42,20 @@ def packing(workers: Workers) -> Packer:
 def auditing(workers: Workers) -> Auditor:
     """Return what audits files on these workers."""
 
-    def look(entries: Sequence[Prepared], max_disagreement: float, seed: int) -> list[AuditRow]:
+    def look(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
         of = {entry.source: entry for entry in entries}
         jobs = [
             Job(
                 f"audit {block[0].submission_id} and {len(block) - 1} more",
                 rows_of,
-                ([of[file] for file in block], max_disagreement, seed),
+                ([of[file] for file in block], seed),
                 seconds=AUDIT_S * _bytes(block),
                 reads=tuple(s.path for s in (of[file].stored for file in block) if s),
             )
             for block in _blocks([entry.source for entry in entries])
         ]
         is_here = workers.are_here(jobs)
-        return rows_of(entries, max_disagreement, seed) if is_here else _in_order(jobs, workers)
+        return rows_of(entries, seed) if is_here else _in_order(jobs, workers)
 
     return look
 

@@ -108,8 +108,6 @@ def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path
     (row,) = audit([file])
     assert (row.n_distinct, row.n_repeated, row.n_apart, row.notes) == (20, 20, 2, ())
     assert row.worst_disagreement == pytest.approx(0.1)
-    assert audit([file], max_disagreement=0.2)[0].n_apart == 0
-    assert audit([file], max_disagreement=0)[0].n_apart == 3
     assert row.noise is not None
     assert row.noise.tau == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
     assert (row.noise.n_repeated, row.noise.same, row.noise.is_dominant) == (20, 0, False)

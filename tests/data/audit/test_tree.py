@@ -144,9 +144,9 @@ def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> Non
 
 
 def test_json_holds_everything(tiny_tree: Path) -> None:
-    found = json.loads(call("audit", "--data", tiny_tree, "--json", "--max-disagreement", 0))
+    found = json.loads(call("audit", "--data", tiny_tree, "--json"))
     files = find_graphs(tiny_tree)
-    rows = audit(files, max_disagreement=0)
+    rows = audit(files)
     assert found["files"] == json.loads(json.dumps([as_dict(line) for line in rows]))
     assert found["parts"] == totals(rows)
     assert found["notes"] == tree_notes(rows)
