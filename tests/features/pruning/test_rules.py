@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from features.pruning.rules import PrunedGraph, pruning_rule
+from features.pruning.rules import pruning_rule
 from tests.real_data import real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.
@@ -46,22 +46,16 @@ def nodes_within(edges: Edges, config_ids: NDArray[np.int64], hops: int) -> list
     return sorted(node for node, far in distance.items() if far <= hops)
 
 
-def check(
-    pruned: PrunedGraph, edges: Edges, config_ids: NDArray[np.int64], kept: list[int]
-) -> None:
-    """What holds for rules that keep the edges between nodes."""
-    check_mapping(pruned, config_ids, kept)
-    inside = [[u, v] for u, v in edges.tolist() if u in set(kept) and v in set(kept)]
-    assert pruned.kept[pruned.edge_index].tolist() == inside
-
-
-def check_mapping(pruned: PrunedGraph, config_ids: NDArray[np.int64], kept: list[int]) -> None:
-    """What holds for every rule: shapes, types, order, and the way back to the whole graph."""
+def check(rule: str, edges: Edges, n_nodes: int, ids: NDArray[np.int64], kept: list[int]) -> None:
+    """Check shapes, types, order, edges between kept nodes, and the way back to the whole graph."""
+    pruned = pruning_rule(rule)(edges, n_nodes, ids)
     assert pruned.edge_index.shape == (len(pruned.edge_index), 2)
     for array in (pruned.kept, pruned.edge_index, pruned.config_ids):
         assert array.dtype == np.int64
     assert pruned.kept.tolist() == kept
-    assert pruned.kept[pruned.config_ids].tolist() == config_ids.tolist()
+    assert pruned.kept[pruned.config_ids].tolist() == ids.tolist()
+    inside = [[u, v] for u, v in edges.tolist() if u in set(kept) and v in set(kept)]
+    assert pruned.kept[pruned.edge_index].tolist() == inside
 
 
 @pytest.mark.parametrize(
@@ -74,7 +68,7 @@ def test_rules_keep_what_a_search_reaches(
 ) -> None:
     edges, n_nodes, config_ids = graph
     kept = list(range(n_nodes)) if hops is None else nodes_within(edges, config_ids, hops)
-    check(pruning_rule(rule)(edges, n_nodes, config_ids), edges, config_ids, kept)
+    check(rule, edges, n_nodes, config_ids, kept)
 
 
 @pytest.mark.parametrize("name", ["", "hops-0", "hops-100", "Config"])
@@ -97,4 +91,4 @@ def test_real_graphs_are_cut_as_the_references_say(nodes: range) -> None:
         if graph.n_nodes in nodes:
             edges, config_ids = graph.edge_index, graph.node_config_ids
             kept = nodes_within(edges, config_ids, 1)
-            check(pruning_rule("hops-1")(edges, graph.n_nodes, config_ids), edges, config_ids, kept)
+            check("hops-1", edges, graph.n_nodes, config_ids, kept)

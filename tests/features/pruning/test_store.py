@@ -107,24 +107,23 @@ def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored:
     graph = read_layout(stored)
     store_pruned([stored], RULE)
     path = pruned_file(stored.path, RULE)
-    good = path.read_bytes()
-    opened = open_tensors(path)
-    other = {name: values[:0] for name, values in opened.tensors.items()}
+    good, opened = path.read_bytes(), open_tensors(path)
     path.unlink()
-    if change == "damaged":
-        path.write_bytes(good)
-        damage(path)
+    tensors, facts = dict(opened.tensors), dict(opened.facts)
+    if change in tensors:
+        tensors[change] = tensors[change] + 10**6
+    elif change == "no tensors":
+        tensors.clear()
+    elif change in facts:
+        facts[change] = "another"
+    if change == "a folder":
+        path.mkdir()
     elif change == "cut":
         path.write_bytes(good[:-1])
-    elif change == "no tensors":
-        write_tensors(path, {}, facts=opened.facts)
-    elif change == "a folder":
-        path.mkdir()
-    elif change in ("source", "version"):
-        write_tensors(path, other, facts={**opened.facts, change: "another"})
-    elif change in opened.tensors:
-        altered = opened.tensors[change] + 10**6
-        write_tensors(path, {**opened.tensors, change: altered}, facts=opened.facts)
+    elif change != "missing":
+        write_tensors(path, tensors, facts=facts)
+    if change == "damaged":
+        damage(path)
     assert read_pruned(graph, RULE) is None
     check_same(prune_layout_graph(graph, rule=RULE)[0], prune(graph, RULE))
     if change == "a folder":
