@@ -89,11 +89,10 @@ def open_tensors(path: Path) -> TensorFile:
         facts, header = _read_header(path, file)
         start = file.tell()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    tensors = {}
+    tensors = dict[str, NDArray[Any]]()
     for name, entry in header.items():
         dtype, (first, _) = TYPES[entry["dtype"]], entry["data_offsets"]
-        count = math.prod(entry["shape"])
-        values = np.frombuffer(mapped, dtype, count, start + first) if count else np.empty(0, dtype)
+        values = np.frombuffer(mapped, dtype, math.prod(entry["shape"]), start + first)
         tensors[name] = values.reshape(entry["shape"])
     return TensorFile(facts, tensors, identity)
 

@@ -270,7 +270,7 @@ class _Member:
         is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
         self._inflate = FAST_ZLIB.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
 
-    def read(self, n_bytes: int, /) -> bytes:
+    def read(self, n_bytes: int = 1, /) -> bytes:
         """Read `n_bytes`.
 
         Raises:

@@ -126,7 +126,7 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     )
 
 
-def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDArray[np.float64]]:
+def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDArray[Any]]:
     return {name: np.bincount(slot, values, n_slots) for name, values in terms.items()}
 
 

@@ -78,7 +78,7 @@ def test_a_cut_download_goes_on_where_it_broke_off(
     storage.will(LARGE, *[Trouble(cut_after=200_000)] + [Trouble(status=503)] * 9)
     assert "HTTP 503" in failure(out)
     assert not out.exists()
-    storage._troubles.clear()
+    storage.troubles.clear()
     kaggle.outputs = {name: url + "&again=1" for name, url in kaggle.outputs.items()}  # signed anew
     fetch_output(SLUG, out, policy=POLICY)
     assert contents(out)[LARGE[1:]] == FILES[LARGE[1:]]

@@ -10,24 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 from urllib.parse import unquote
 
 
 @dataclass(frozen=True)
 class Trouble:
     status: int = 0  # answered instead of the file
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""  # of that answer
+    headers: dict[str, str] = field(default_factory=dict)  # of that answer
     cut_after: int | None = None  # bytes of the body, then the connection is dropped
-    stall_after: int | None = None  # bytes of the body, then nothing more comes
+    stalls: bool = False  # instead of being dropped: nothing more comes
     ignore_range: bool = False
     replace_with: bytes | None = None  # the file becomes another one before the answer
     ask_less: int | None = None  # a range ends so many bytes after its start
     plain_copy: bool = False  # neither ETag nor Last-Modified
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     method: str
     path: str
     headers: dict[str, str]
@@ -47,21 +46,17 @@ class FileServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.files: dict[str, bytes] = {}
         self.asked: list[Asked] = []
-        self._troubles: dict[str, list[Trouble]] = defaultdict(list)
+        self.troubles: dict[str, list[Trouble]] = defaultdict(list)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing where a client has hung up."""
 
     def will(self, path: str, *troubles: Trouble) -> None:
         """Queue troubles for the next GETs of `path`; after them all goes well again."""
-        self._troubles[path].extend(troubles)
+        self.troubles[path].extend(troubles)
 
     def gets(self, path: str) -> list[Asked]:
         return [asked for asked in self.asked if (asked.method, asked.path) == ("GET", path)]
-
-    def next_trouble(self, method: str, path: str) -> Trouble:
-        queued = [] if method == "HEAD" else self._troubles[path]
-        return queued.pop(0) if queued else Trouble()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -69,10 +64,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._serve("GET")
+        self._serve(self.command)
 
     def do_HEAD(self) -> None:
-        self._serve("HEAD")
+        self._serve(self.command)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the tests read standard error."""
@@ -80,54 +75,43 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, method: str) -> None:
         path = unquote(self.path.split("?")[0])
         self.server.asked.append(Asked(method, path, dict(self.headers)))
-        trouble = self.server.next_trouble(method, path)
+        queued = [] if method == "HEAD" else self.server.troubles[path]
+        trouble = queued.pop(0) if queued else Trouble()
         if trouble.replace_with is not None:
             self.server.files[path] = trouble.replace_with
         content = self.server.files.get(path)
         if trouble.status or content is None:
-            self._send(trouble.status or 404, trouble.body, trouble.headers, method, trouble)
+            self._send(trouble.status or 404, b"", trouble.headers, trouble)
             return
-        etag = f'"{hashlib.md5(content).hexdigest()}"'
-        headers = {"Accept-Ranges": "bytes", "Last-Modified": formatdate(0, usegmt=True)}
-        headers = {} if trouble.plain_copy else {**headers, "ETag": etag}
-        start, end = self._range(content, etag, trouble)
-        if start is None:
-            self._send(200, content, headers, method, trouble)
-        elif start >= len(content):
-            self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"}, method, trouble)
-        else:
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
-            self._send(206, content[start:end], headers, method, trouble)
-
-    def _range(self, content: bytes, etag: str, trouble: Trouble) -> tuple[int | None, int]:
+        etag, date = f'"{hashlib.md5(content).hexdigest()}"', formatdate(0, usegmt=True)
+        headers = {} if trouble.plain_copy else {"ETag": etag, "Last-Modified": date}
+        headers["Accept-Ranges"] = "bytes"
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        changed = self.headers.get("If-Range", etag) not in (etag, formatdate(0, usegmt=True))
+        changed = self.headers.get("If-Range", etag) not in (etag, date)
         if asked is None or trouble.ignore_range or changed:
-            return None, len(content)
-        start = int(asked[1])
-        return start, min(len(content), start + (trouble.ask_less or len(content)))
-
-    def _send(
-        self, status: int, body: bytes, headers: dict[str, str], method: str, trouble: Trouble
-    ) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if method == "HEAD":
+            self._send(200, content, headers, trouble)
             return
-        if trouble.stall_after is not None:
-            self.wfile.write(body[: trouble.stall_after])
-            self.wfile.flush()
-            self.rfile.read(1)  # until the client is gone
-            self.close_connection = True
+        start = int(asked[1])
+        part = content[start : start + (trouble.ask_less or len(content))]
+        headers["Content-Range"] = f"bytes {start}-{start + len(part) - 1}/{len(content)}"
+        self._send(206 if part else 416, part, headers, trouble)
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str], trouble: Trouble) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
             return
         self.wfile.write(body[: trouble.cut_after])
-        if trouble.cut_after is not None:
-            self.wfile.flush()
+        if trouble.cut_after is None:
+            return
+        self.wfile.flush()
+        if trouble.stalls:
+            self.rfile.read(1)  # until the client is gone
+        else:
             self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
+        self.close_connection = True
 
 
 @contextmanager

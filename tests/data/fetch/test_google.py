@@ -126,7 +126,7 @@ def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
     name, wanted = f"/{TRAIN.stem}.tar", part_files(TRAIN, 40)
     files.files[name] = tar_bytes(wanted)
     if stage == "download":  # stall in the middle
-        files.will(name, Trouble(stall_after=2_000_000))
+        files.will(name, Trouble(cut_after=2_000_000, stalls=True))
         sign = f"downloads{name}.part-*"
     else:
         sign = f"{TRAIN.folder}/g.3.npz"

@@ -1,8 +1,7 @@
 """The store is brought up to date: what changed is packed again, what is damaged is named."""
 
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +82,10 @@ def test_only_what_changed_is_packed_again(tree: Path, store: Path) -> None:
 def test_a_new_version_packs_all_again(
     tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = find_graphs(tree)
+    files = find_graphs(tree, splits=("valid",))
     prepare(files, store)
     monkeypatch.setattr(stored_graph, "VERSION", "another")
-    assert new_ones(prepare(files, store)) == files
-    assert new_ones(prepare(files, store)) == []
-    for file in files:
-        read_graph(stored_file(store, file))
+    assert [new_ones(prepare(files, store)) for _ in range(2)] == [files, []]
 
 
 DAMAGES: list[Callable[[Path], object]] = [
@@ -166,17 +162,6 @@ def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, sto
     assert contents(store) == want | kept
 
 
-@contextmanager
-def file_limit(n_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes, as a quota does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
@@ -185,8 +170,13 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     want = contents(tmp_path / "want")
     largest = max(map(len, want.values()))
     store = tmp_path / "store"
-    with file_limit(largest - 1), pytest.raises(PipelineError) as error:
-        prepare(files, store)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, before[1]))  # as a quota does
+    try:
+        with pytest.raises(PipelineError) as error:
+            prepare(files, store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     packed = contents(store)
     first = stored_file(store, files[len(packed)]).path
     assert str(error.value) == f"{first}: cannot be written: File too large"
