@@ -1,8 +1,10 @@
 """Read one graph into memory, from a file of the official tree or of the store."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from data.graph_store.stored_graph import LAYOUT, TILE, configs_of, graph_tensors
+from data.graph_store.stored_graph import configs_of, graph_tensors
+from data.graphs.checks import LAYOUT, TILE
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.tree import GraphFile
 
@@ -18,13 +20,12 @@ def read_graph(file: GraphFile) -> Graph:
 
 def read_layout(file: GraphFile) -> LayoutGraph:
     """Read a layout graph; raises as `read_graph`."""
-    tensors = graph_tensors(file)
-    fields: dict[str, Any] = {name: tensors[name] for name in LAYOUT}
+    tensors: Mapping[str, Any] = graph_tensors(file)
+    fields = {name: tensors[name] for name in LAYOUT}
     return LayoutGraph(file=file, configs=configs_of(tensors), **fields)
 
 
 def read_tile(file: GraphFile) -> TileGraph:
     """Read a tile kernel; raises as `read_graph`."""
-    tensors = graph_tensors(file)
-    fields: dict[str, Any] = {name: tensors[name] for name in TILE}
-    return TileGraph(file=file, **fields)
+    tensors: Mapping[str, Any] = graph_tensors(file)
+    return TileGraph(file=file, **{name: tensors[name] for name in TILE})

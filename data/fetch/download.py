@@ -130,6 +130,7 @@ def _store(answer: Response, part: Path, held: int, total: int | None) -> int:
 def _ask(
     session: Session, method: str, url: str, headers: dict[str, str] | None = None
 ) -> Response:
+    check_address(_shown(url))
     try:
         answer = session.request(method, url, headers=headers, timeout=_TIMEOUT_S, stream=True)
     except RequestException as error:

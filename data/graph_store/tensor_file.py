@@ -92,7 +92,9 @@ def open_tensors(path: Path) -> TensorFile:
     tensors = dict[str, NDArray[Any]]()
     for name, entry in header.items():
         dtype, (first, _) = TYPES[entry["dtype"]], entry["data_offsets"]
-        values = np.frombuffer(mapped, dtype, math.prod(entry["shape"]), start + first)
+        values: NDArray[Any] = np.frombuffer(
+            mapped, dtype, math.prod(entry["shape"]), start + first
+        )
         tensors[name] = values.reshape(entry["shape"])
     return TensorFile(facts, tensors, identity)
 

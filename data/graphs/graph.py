@@ -20,26 +20,19 @@ N_TILE_VALUES = 24
 
 @dataclass(frozen=True)
 class Graph:
-    """What layout graphs and tile kernels share.
-
-    Attributes:
-        node_feat: (n, 140) float32, as stored (absent dimensions padded with 0).
-        node_opcode: (n,) uint8, the dataset's own opcode numbers (0 = unknown).
-        edge_index: (e, 2) int64; a row [u, v] means that u consumes the output of v.
-        runtime_ns: (c,) int64; all 0 where runtimes are withheld.
-        rows: (c,) int64 which of its file's configs these are; None = all.
-        n_guests: how many of the last configs are scored beside the others without being counted
-            among them: what a config is compared with (means, rarity, attention) is the others.
-        made: what is made of the graph once for all rankers that read it alike, by how they do.
-    """
+    """What layout graphs and tile kernels share."""
 
     file: GraphFile
-    node_feat: NDArray[np.float32]
-    node_opcode: NDArray[np.uint8]
-    edge_index: NDArray[np.int64]
-    runtime_ns: NDArray[np.int64]
+    node_feat: NDArray[np.float32]  # (n, 140) as stored: absent dimensions padded with 0
+    node_opcode: NDArray[np.uint8]  # (n,) the dataset's own opcode numbers, 0 = unknown
+    edge_index: NDArray[np.int64]  # (e, 2); a row [u, v] means that u consumes the output of v
+    runtime_ns: NDArray[np.int64]  # (c,); all 0 where runtimes are withheld
+    # (c,) which of its file's configs these are; None = all
     rows: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    # How many of the last configs are scored beside the others without being counted among them:
+    # what a config is compared with (means, rarity, attention) is the others.
     n_guests: int = field(default=0, kw_only=True)
+    # What is made of the graph once for all rankers that read it alike, by how they do.
     made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -63,18 +56,13 @@ class Graph:
 
 @dataclass(frozen=True)
 class LayoutGraph(Graph):
-    """A whole program whose configs give tensor layouts to k configurable nodes.
+    """A whole program whose configs give tensor layouts to k configurable nodes."""
 
-    Attributes:
-        configs: yields (rows, k, 18) int8 by row index; values -1..5, -1 = left to the compiler.
-            The 18 are the minor-to-major orders of the node's output, input and kernel, 6 each.
-        node_config_ids: (k,) int64 node positions of the configurable nodes, in config order.
-        node_splits: (1, s) int64 boundaries of the program's computations in the node list.
-    """
-
+    # Yields (rows, k, 18) int8 by row index; values -1..5, -1 = left to the compiler. The 18 are the
+    # minor-to-major orders of the node's output, input and kernel, 6 each.
     configs: PackedConfigs
-    node_config_ids: NDArray[np.int64]
-    node_splits: NDArray[np.int64]
+    node_config_ids: NDArray[np.int64]  # (k,) positions of the configurable nodes, in config order
+    node_splits: NDArray[np.int64]  # (1, s) boundaries of the computations in the node list
 
     def only(self, rows: NDArray[np.int64]) -> Self:
         """Return the graph with the configs at `rows` (r,) alone, in that order."""
@@ -84,15 +72,10 @@ class LayoutGraph(Graph):
 
 @dataclass(frozen=True)
 class TileGraph(Graph):
-    """A fused kernel whose configs are tile sizes.
+    """A fused kernel whose configs are tile sizes."""
 
-    Attributes:
-        config_feat: (c, 24) float32: kernel, output and input bounds, each 6 sizes, sum, product.
-        runtime_normalizers: (c,) int64; the default config's runtime, 1 where withheld.
-    """
-
-    config_feat: NDArray[np.float32]
-    runtime_normalizers: NDArray[np.int64]
+    config_feat: NDArray[np.float32]  # (c, 24) kernel, output, input: 6 bounds, sum, product each
+    runtime_normalizers: NDArray[np.int64]  # (c,) the default config's runtime, 1 where withheld
 
     @property
     def normalized_runtime(self) -> NDArray[np.float64]:

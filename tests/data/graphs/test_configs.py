@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -18,8 +17,6 @@ from data.graphs.distinct import (
     sample_rows,
 )
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.read import read_graph
-from tests.real_data import real_file, requires_real_data
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
@@ -96,30 +93,6 @@ def test_every_measurement_has_the_same_chance(layout_graph: LayoutGraph) -> Non
     rows = sample_rows(graph, 150)
     expected = 150 * 300 / len(often)
     assert abs((rows < 300).sum() - expected) < 4 * np.sqrt(expected)
-
-
-@requires_real_data
-@pytest.mark.parametrize(
-    ("submission_id", "n_distinct"),
-    [
-        ("layout:xla:default:unet3d", 681),
-        ("layout:xla:default:unet_3d.4x4.bf16", 1469),
-        ("layout:xla:random:openai_v0_rnn_optimized", 1),
-        ("layout:xla:default:cd708819d3f5103afd6460b15e74eaf3", 994),
-        ("layout:xla:random:cd708819d3f5103afd6460b15e74eaf3", 1000),
-        ("layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba", 988),
-        ("layout:nlp:random:23559853d9702baaaacbb0c83fd32266", 999),
-    ],
-)
-def test_real_graphs_hold_the_described_number_of_distinct_configs(
-    submission_id: str, n_distinct: int
-) -> None:
-    graph = read_graph(real_file(submission_id))
-    first, group = distinct_configs(graph)
-    assert isinstance(graph, LayoutGraph)
-    values = graph.configs.rows(np.arange(graph.n_configs)).reshape(graph.n_configs, -1)
-    assert len(first) == n_distinct == len(np.unique(values, axis=0))
-    np.testing.assert_array_equal(values[first][group], values)
 
 
 def test_hashes_are_the_recorded_ones() -> None:

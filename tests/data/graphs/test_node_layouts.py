@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from data.graphs.node_layouts import dimension_sizes, minor_to_major, tensor_ranks
 from data.read import read_graph
 from data.tree import GraphFile
-from tests.features.graphs import random_nodes
 from tests.real_data import real_files, requires_real_data
 
 
@@ -49,10 +48,6 @@ def test_every_node_of_every_real_file(file: GraphFile) -> None:
     products = np.where(inside, sizes, 1).prod(axis=1)
     has_dimension = inside.any(axis=1)
     np.testing.assert_allclose(products[has_dimension], node_feat[has_dimension, 28], rtol=1e-6)
-
-
-def test_random_nodes() -> None:
-    check(random_nodes(np.random.default_rng(0), 600, n_shapes=100))
 
 
 def node(layout: list[int], sizes: list[int]) -> NDArray[np.float32]:

@@ -110,16 +110,6 @@ def test_a_size_that_the_data_cannot_inflate_to_is_refused_unread(tmp_path: Path
         read(path)
 
 
-@pytest.mark.parametrize("lengths", [(0, 10**30), (201, 3), (199, 3), (2**62, 4)])
-def test_a_shape_that_does_not_fit_is_refused_by_its_header_alone(
-    tmp_path: Path, lengths: tuple[int, int]
-) -> None:
-    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {lengths}}}\n"
-    path = write(tmp_path, packed([("a.npy", raw_npy(header, COUNTING.tobytes()))]))
-    with Archive(path) as archive, pytest.raises(PipelineError, match="key 'a': has "):
-        archive.header("a", dtype=np.int64, shape=(None, None))
-
-
 @pytest.mark.slow
 def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
     """As the largest layout files hold; mostly zeros, so that it packs small."""

@@ -12,7 +12,7 @@ from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.packing.config_encoder import pack_values
 from data.read import read_layout
-from data.tree import COLLECTIONS, find_graphs
+from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_details import LAYOUT_DETAILS
 from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
@@ -167,14 +167,9 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 def test_random_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
     graphs = [twice_measured(random_layout_graph(seed)) for seed in range(30)]
+    layouts = [collection_named("layout:xla:random"), collection_named("layout:nlp:default")]
+    for file in find_graphs(SAMPLE, collections=layouts, splits=("valid", "test")):
+        check(read_layout(file), np.arange(3))
     together = np.concatenate([check(graph, np.arange(graph.n_configs)) for graph in graphs])
     for column, name in enumerate(LAYOUT_DETAILS):
         assert len(np.unique(together[:, column])) > 1, name
-
-
-@pytest.mark.parametrize("name", ["layout:xla:random", "layout:nlp:default"])
-def test_sample_graphs_equal_the_loop(name: str) -> None:
-    collections = tuple(c for c in COLLECTIONS if c.name == name)
-    for file in find_graphs(SAMPLE, collections=collections, splits=("valid", "test")):
-        graph = read_layout(file)
-        check(graph, np.random.default_rng(0).choice(graph.n_configs, 3, replace=False))
