@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from common.errors import PipelineError
 from data.official.published import official_sizes
-from data.tree import COLLECTIONS, SPLITS, Collection, collections_named, splits_named
+from data.tree import Collection, collections_named, splits_named
 
 _LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
 
@@ -37,6 +37,7 @@ PUBLISHED_GRAPHS: dict[Part, int] = {
     for size in official_sizes()
     for collection in collections_named(size.collection)
 }
+_PARTS = {part.folder.as_posix(): part for part in PUBLISHED_GRAPHS}
 
 
 def parts_named(collections: str | None, splits: str | None) -> list[Part]:
@@ -66,12 +67,7 @@ def place_of(name: str, source: object) -> tuple[Part, str] | None:
             f"{source}: member {ascii(name)[:200]} would leave the folder, or can name no file; "
             "nothing of it was unpacked: do not use this file"
         )
-    if parts and parts[0] != "npz":
-        parts = parts[1:]
-    *folders, file = parts or ("",)
-    if not file.endswith(".npz") or file.startswith("."):
-        return None
-    for collection in COLLECTIONS:
-        if folders[:-1] == ["npz", *collection.folder.split("/")] and folders[-1] in SPLITS:
-            return Part(collection, folders[-1]), file
-    return None
+    path = PurePosixPath(*(parts if parts[:1] == ("npz",) else parts[1:]))
+    part = _PARTS.get(str(path.parent))
+    is_graph = path.suffix == ".npz" and not path.name.startswith(".")
+    return (part, path.name) if part and is_graph else None

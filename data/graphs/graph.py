@@ -58,8 +58,8 @@ class Graph:
 class LayoutGraph(Graph):
     """A whole program whose configs give tensor layouts to k configurable nodes."""
 
-    # Yields (rows, k, 18) int8 by row index; values -1..5, -1 = left to the compiler. The 18 are the
-    # minor-to-major orders of the node's output, input and kernel, 6 each.
+    # Yields (rows, k, 18) int8 by row index; values -1..5, -1 = left to the compiler. The 18 are
+    # the minor-to-major orders of the node's output, input and kernel, 6 each.
     configs: PackedConfigs
     node_config_ids: NDArray[np.int64]  # (k,) positions of the configurable nodes, in config order
     node_splits: NDArray[np.int64]  # (1, s) boundaries of the computations in the node list

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store import stored_graph
-from data.graph_store.stored_graph import (
-    CONFIGS,
-    LAYOUT,
-    TILE,
-    fingerprint,
-    is_fresh,
-    store_graph,
-    stored_file,
-)
+from data.graph_store.stored_graph import fingerprint, is_fresh, store_graph, stored_file
 from data.graph_store.tensor_file import open_tensors, write_tensors
+from data.graphs.checks import CONFIGS, LAYOUT, TILE
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph, read_layout
 from data.tree import GraphFile, find_graphs
@@ -45,7 +38,7 @@ def check_stored(source: GraphFile, store: Path) -> None:
     check_same_graph(graph, read_graph(source))
     assert isinstance(graph, LayoutGraph | TileGraph)
     check_arrays(graph, read_arrays(source.path.read_bytes()))
-    expected = LAYOUT | CONFIGS if isinstance(graph, LayoutGraph) else TILE
+    expected = {**LAYOUT, **CONFIGS} if isinstance(graph, LayoutGraph) else TILE
     assert open_tensors(stored.path).tensors.keys() == expected.keys()  # and nothing nobody reads
 
 
@@ -156,7 +149,7 @@ def test_a_graph_at_another_place_of_the_tree_is_another_source(
 def test_altered_values_are_refused_though_their_checksum_is_right(
     name: str, change: Any, layout_graph: LayoutGraph, tile_graph: TileGraph, tmp_path: Path
 ) -> None:
-    stored = packed((layout_graph if name in LAYOUT | CONFIGS else tile_graph).file, tmp_path)
+    stored = packed((layout_graph if name in {**LAYOUT, **CONFIGS} else tile_graph).file, tmp_path)
     opened = open_tensors(stored.path)
     tensors = {**opened.tensors, name: change(opened.tensors[name])}
     write_tensors(stored.path, tensors, facts=opened.facts)
