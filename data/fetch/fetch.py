@@ -9,7 +9,7 @@ from typing import Any
 
 from requests import Session
 
-from common.atomic import atomic_path, sweep
+from common.atomic import atomic_path, sweep, write_text
 from common.errors import PipelineError
 from common.progress import progress
 from common.retry import RetryableError, RetryPolicy
@@ -36,7 +36,7 @@ class FetchJob:
 
     @property
     def downloads(self) -> Path:
-        """Return the folder of archives, unfinished ones too."""
+        """Return the folder of archives, unfinished ones, and marks."""
         return self.out / "downloads"
 
 
@@ -98,7 +98,7 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
 
 
 def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -> list[Fetched]:
-    """Write the graphs of `parts` below the data folder.
+    """Write the graphs of `parts` below the data folder and mark each part done.
 
     A graph that is there with the right size is kept, so that a killed call can go on.
 
@@ -120,9 +120,9 @@ def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -
 
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
-    """Return the part if its folder holds as many graphs as were published; else None."""
+    """Return the part if its mark is there, and as many graphs as were published; else None."""
     sizes = _sizes(job.out / part.folder)
-    is_whole = len(sizes) == job.expected[part]
+    is_whole = _mark(job, part).exists() and len(sizes) == job.expected[part]
     return Fetched(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
@@ -139,6 +139,7 @@ def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, ArchiveMember]
             _place(member, folder / name)
         done += member.size
         progress(f"unpack {part.label}", done, total)
+    write_text(_mark(job, part), "")
     return Fetched(part, len(members), total, was_there=False)
 
 
@@ -150,6 +151,10 @@ def _place(member: ArchiveMember, target: Path) -> None:
             raise PipelineError(
                 f"{member.archive}: holds less of {target.name} than it announces; delete it"
             )
+
+
+def _mark(job: FetchJob, part: Part) -> Path:
+    return job.downloads / f"{part.stem}.DONE"
 
 
 def _sizes(folder: Path) -> dict[str, int]:

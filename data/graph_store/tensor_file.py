@@ -8,7 +8,6 @@ import json
 import math
 import mmap
 import os
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +36,6 @@ TYPES = {
     "U64": np.uint64,
     "F64": np.float64,
 }
-LENGTH = struct.Struct("<Q")  # of the header, in front of it
 NOT_A_HEADER = (AttributeError, KeyError, TypeError, ValueError, RecursionError, OSError)
 REMEDY = "remove the file, and it is made again"
 
@@ -109,7 +107,7 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str,
     try:
         with safe_open(path, framework="numpy") as opened:  # checks that all lies inside the file
             facts = json.loads(opened.metadata()[FACTS])
-        (length,) = LENGTH.unpack(file.read(LENGTH.size))
+        length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
         del header["__metadata__"]
         is_known = all(entry["dtype"] in TYPES for entry in header.values())

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.progress import progress
-from data.graph_store.stored_graph import STORE_SUFFIX, VERSION, is_stored
-from data.graph_store.tensor_file import open_tensors, read_facts, write_tensors
+from data.graph_store.stored_graph import STORE_SUFFIX, VERSION, is_stored, source_digest
+from data.graph_store.tensor_file import open_tensors, write_tensors
 from data.graphs.checks import Schema, check_positions, check_shapes
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_layouts import minor_to_major
@@ -67,7 +67,7 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
     for number, file in enumerate(layouts, start=1):
         graph = read_layout(file)
         if read_pruned(graph, rule) is None:
-            facts = {"version": VERSION, "source": read_facts(file.path)["source"]}
+            facts = {"version": VERSION, "source": source_digest(file)}
             write_tensors(pruned_file(file.path, rule), vars(prune(graph, rule)), facts=facts)
         progress("prune", number, len(layouts))
 
@@ -82,7 +82,7 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
     pruning_rule(rule)
     if not is_stored(graph.file):
         return None
-    path, source = pruned_file(graph.file.path, rule), read_facts(graph.file.path)["source"]
+    path, source = pruned_file(graph.file.path, rule), source_digest(graph.file)
 
     def fail(name: str, problem: str) -> NoReturn:
         raise PipelineError(f"{path}: tensor '{name}' {problem}")
