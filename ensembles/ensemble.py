@@ -20,7 +20,7 @@ from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.training.jobs import Ranker
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ensemble:
     """Models that rank one collection together."""
 
@@ -58,10 +58,6 @@ class Ensemble:
             return blended
         return diversify_scores(graph, blended, self.mixing.diversity)
 
-    def __repr__(self) -> str:
-        """Say what it is in one line."""
-        return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
-
 
 def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     """Return whose models rank a collection in a run folder, without loading them.
@@ -74,9 +70,9 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
         PipelineError: no run folder, an unfinished run, or models of another kind.
     """
     config = read_config(folder)
-    if "collection" in config and wanted is None:
-        return collection_named(config["collection"])
     if wanted is None:
+        if "collection" in config:
+            return collection_named(config["collection"])
         raise PipelineError(
             f"{folder}: holds models of many collections; pass --collection, such as "
             "layout:xla:random"

@@ -157,14 +157,6 @@ class BlendConfig(FrozenConfig):
     weights: dict[str, Weight] = Field(default={})
     choose: bool = False
 
-    def pick_diversity_for(self, kind: str) -> tuple[float, float] | None:
-        """Return error and length of the spread of picks for `kind`; None for best first."""
-        if kind == "layout":
-            spread, length = self.layout_spread, self.layout_spread_length
-        else:
-            spread, length = self.tile_spread, self.tile_spread_length
-        return (spread, length) if spread else None
-
 
 class Recipe(FrozenConfig):
     """Everything that decides what a run does, but for the data and the folder it writes to.
@@ -240,7 +232,8 @@ class Recipe(FrozenConfig):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a table: the class for models of one's own is made anew."""
-        return _recipe_of, (self.model_dump(mode="json"),)
+        read = functools.partial(Recipe.from_table, source="recipe")
+        return read, (self.model_dump(mode="json"),)
 
     def models_of(self, kind: str) -> tuple[str, ...]:
         """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
@@ -300,10 +293,6 @@ def _with_own_models(layout: tuple[str, ...], tile: tuple[str, ...]) -> type[Rec
                 )
             tables[name] = (config, config())
     return create_model("Recipe", __base__=Recipe, **tables)
-
-
-def _recipe_of(table: dict[str, Any]) -> Recipe:
-    return Recipe.from_table(table, source="recipe")
 
 
 def load_recipe(

@@ -83,21 +83,17 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
     return sampled
 
 
-class OpenGraph:
-    """What computes the statistics of one graph, the one that was asked for last."""
+def statistics_table(chosen: StatisticsSet) -> Table:
+    """Return what computes graphs' statistics; the graph asked for last stays in memory."""
+    open_graph: dict[GraphFile, RowStatistics] = {}
 
-    def __init__(self, chosen: StatisticsSet) -> None:
-        self._chosen = chosen
-        self._file: GraphFile | None = None
-        self._compute: RowStatistics | None = None
+    def table(file: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        if file not in open_graph:
+            open_graph.clear()  # the last graph goes before the next one comes
+            open_graph[file] = statistics_of(read_graph(file), chosen)
+        return open_graph[file](rows)
 
-    def __call__(self, file: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute the statistics of some configs of a graph; (r, f) float32."""
-        if self._compute is None or file != self._file:
-            self._compute = None  # the last graph goes before the next one comes
-            self._compute = statistics_of(read_graph(file), self._chosen)
-            self._file = file
-        return self._compute(rows)
+    return table
 
 
 def binned(

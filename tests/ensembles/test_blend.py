@@ -130,10 +130,7 @@ def test_a_score_that_is_none_is_refused(bad: float | None) -> None:
     broken = scores(GOOD).with_columns(
         score=pl.when(pl.col("config_hash") == 9).then(pl.lit(bad)).otherwise(pl.col("score"))
     )
-    with pytest.raises(
-        PipelineError,
-        match=r"member y: config 2 of graph a has the score .*; expected a finite number",
-    ):
+    with pytest.raises(PipelineError, match="member y has no score for some configs of graph a;"):
         blend({"x": scores(GOOD), "y": broken}, method="minmax-mean", weights=even("x", "y"))
 
 

@@ -14,6 +14,7 @@ from common.progress import time_limit, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
+from ensembles import scores
 from ensembles.scores import KEEP_EVERY_S, begun_path, scores_by_graph
 from models.predict import read_scores, scores_table
 
@@ -40,7 +41,7 @@ class Counting:
             self.limits.enter_context(time_limit(0))
         return np.arange(graph.n_configs, dtype=np.float32) / 3
 
-    def clock(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
@@ -53,8 +54,9 @@ def files(tiny_tree: Path) -> list[GraphFile]:
 
 
 def score(path: Path, files: list[GraphFile], ranker: Counting) -> None:
-    with ranker.limits:
-        scores_by_graph({path: lambda: ranker}, files, what="predict", clock=ranker.clock)
+    with ranker.limits, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "time", ranker)
+        scores_by_graph({path: lambda: ranker}, files, what="predict")
 
 
 def scored(files: list[GraphFile]) -> pl.DataFrame:

@@ -42,7 +42,7 @@ def test_models_are_known_by_their_configuration(trained: Path, tmp_path: Path) 
     write_model(root / "s", done=False, place='collections = ["layout:xla:random"]')
     (root / "run").mkdir()
     (root / "run" / "config.toml").write_text('[recipe]\nname = "a whole run"\n')
-    found = {(model.place, model.member, model.is_done) for model in find_models(root)}
+    found = {(*key, model.is_done) for key, model in find_models(root).items()}
     assert found == {("tile-xla", "tile_linear-seed0", True), ("layout", "a-seed0", False)}
 
 

@@ -17,7 +17,7 @@ from models.config.own_models import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, ModelEntry, model_entry
 from models.training.jobs import Ranker, TrainJob
-from models.trees.baselines import BASELINES
+from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 # Models of one's own that shall be tested as the built-in ones are; of layouts.

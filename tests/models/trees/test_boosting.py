@@ -33,7 +33,7 @@ from models.trees.boosting import (
     read_importances,
     row_folds,
 )
-from models.trees.rows import GraphRows, OpenGraph, relevance, sample_rows
+from models.trees.rows import GraphRows, relevance, sample_rows, statistics_table
 
 OBJECTIVES = ("lambdarank", "pairwise_logistic")
 
@@ -58,7 +58,7 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
     config = BoostingConfig(min_rows_per_leaf=2)
     graphs = sample_rows(files, config, 0)
     names = statistics_names("layout", statistics)
-    streamed = boosting_rows.binned(graphs, config, OpenGraph(statistics), names)
+    streamed = boosting_rows.binned(graphs, config, statistics_table(statistics), names)
     table = np.concatenate([statistics_of(read_graph(g.file), statistics)(g.rows) for g in graphs])
     one = lightgbm.Dataset(
         table,
@@ -119,7 +119,7 @@ def test_graphs_are_read_one_at_a_time(files: list[GraphFile], monkeypatch) -> N
         return read_graph(file)
 
     monkeypatch.setattr(boosting_rows, "read_graph", read)
-    table = OpenGraph("plain")
+    table = statistics_table("plain")
     rows = np.arange(3)
     for file in (files[0], files[0], files[1], files[0]):
         expected = statistics_of(read_graph(file), "plain")(rows)
