@@ -13,7 +13,8 @@ of its paired difference to the best member lies above 0, else the best member. 
 blend stays unless the winner beats it in the same way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from ensembles.choice.objectives import (
     Floats,
     Judge,
     Metric,
-    Objective,
     ScoredGraphs,
     exact_values,
 )
@@ -109,7 +109,7 @@ class Nested:
             return np.ones(n_members)
         if without not in self._fits:
             used = [i for fold, own in enumerate(self.folds) if fold not in without for i in own]
-            self._fits[without] = greedy_counts(self.judge(used), n_members)
+            self._fits[without] = greedy_counts(partial(self.judge, used), n_members)
             progress("choose a blend", len(self._fits), n_folds * (n_folds + 1) // 2)
         return self._fits[without]
 
@@ -125,7 +125,7 @@ class Nested:
         return self._judged[without, fold]
 
 
-def greedy_counts(objective: Objective, n_members: int) -> Floats:
+def greedy_counts(objective: Callable[[Floats], Floats], n_members: int) -> Floats:
     """Start from the best member; add, again and again, the one that leaves the mean highest.
 
     Taken is the best of all bags on the way, of equals the smallest: what adds nothing by itself

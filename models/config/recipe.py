@@ -9,7 +9,6 @@ import tomli_w
 from pydantic import (
     AfterValidator,
     Field,
-    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
@@ -196,21 +195,14 @@ class Recipe(FrozenConfig):
     config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
     blend: BlendConfig = BlendConfig()
 
-    @field_validator("blend")
-    @classmethod
-    def _weighs_models(cls, blend: BlendConfig, info: ValidationInfo) -> BlendConfig:
-        parts = [info.data[kind].models for kind in ("layout", "tile") if kind in info.data]
-        own = [short_name(model) for part in parts for model in part if is_own(model)]
-        known = (*get_args(LayoutModelName), *get_args(TileModelName), *own)
-        for name in blend.weights:
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        known = (*get_args(LayoutModelName), *get_args(TileModelName), *self.own_models)
+        for name in self.blend.weights:
             if name not in known:
                 raise ValueError(
                     f"blend.weights.{name}: no such model; expected {', '.join(known)}"
                 )
-        return blend
-
-    @model_validator(mode="after")
-    def _can_learn_together(self) -> Self:
         model = "config_columns_boosting"
         if self.layout.together and model in self.models_of("layout"):
             raise ValueError(f"layout.together: {model} learns one graph; expected false")

@@ -1,7 +1,6 @@
 """The functions for Python: files of each kind, configs of one's own, and the docs' example."""
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing.config_encoder import pack_values
-from data.tree import collection_named
 from ensembles import load_graph, load_ranker, rank
-from ensembles.ensemble import load_ensemble, ranked_by
+from ensembles.ensemble import load_ensemble
 from tests.command_line import python_in
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -43,13 +41,6 @@ def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: 
         assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()
         assert ranked.seconds is not None
         assert ranked.seconds > 0
-
-
-def test_what_ranks_a_collection_is_told_without_loading_it(rankers: Path, tmp_path: Path) -> None:
-    shutil.copy(rankers / TILE_MODEL / "config.toml", tmp_path)  # without weights
-    assert ranked_by(tmp_path, None).name == TILES
-    with pytest.raises(PipelineError, match="ranks tile configs, not layout"):
-        ranked_by(tmp_path, collection_named(LAYOUTS))
 
 
 def test_a_graph_outside_the_tree_is_told_by_its_keys(
@@ -109,16 +100,11 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         rank(tiles, kernel, configs=np.array([[1.0] * 24, [1.0] * 3 + [2.5] * 21]))
     with pytest.raises(UsageError, match="this file holds tiles"):
         kernel.candidates(3)
-
-
-def test_calls_that_make_no_sense_are_refused(rankers: Path, tmp_path: Path) -> None:
-    ranker = load_ranker(rankers / LAYOUT_MODEL)
-    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
     with pytest.raises(UsageError, match="top 0: expected 1 or more"):
-        rank(ranker, graph, top=0)
+        rank(layouts, graph, top=0)
     with pytest.raises(UsageError, match=r"1000000000 candidates; expected 1\.\.39768215 "):
         graph.candidates(10**9)
-    ranked = rank(ranker, graph)
+    ranked = rank(layouts, graph)
     with pytest.raises(UsageError, match=r"no config 1; expected 0\.\.0"):
         ranked.layouts(1)
     with pytest.raises(UsageError, match="its configs are layouts, no tiles"):

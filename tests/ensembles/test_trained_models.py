@@ -71,7 +71,9 @@ def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
         take_models(models_to_take(source, RECIPE, [TILE], tmp_path / "other"))
 
 
-def test_a_missing_or_unfinished_model_is_named(trained: Path, tmp_path: Path) -> None:
+def test_missing_and_unfinished_models_and_other_settings_are_named(
+    trained: Path, tmp_path: Path
+) -> None:
     with pytest.raises(PipelineError, match="no trained model layout-xla-random/cross_config_sage"):
         take_models(models_to_take(trained, RECIPE, [TILE, XLA], tmp_path / "run"))
     assert not (tmp_path / "run").exists()
@@ -79,9 +81,6 @@ def test_a_missing_or_unfinished_model_is_named(trained: Path, tmp_path: Path) -
     next((tmp_path / "copy").rglob("tile_linear-seed0/DONE")).unlink()
     with pytest.raises(PipelineError, match="no trained model tile-xla/tile_linear-seed0; expect"):
         take_models(models_to_take(tmp_path / "copy", RECIPE, [TILE], tmp_path / "run"))
-
-
-def test_models_of_other_settings_are_refused(trained: Path, tmp_path: Path) -> None:
     other = load_recipe("smoke", ['tile.models=["tile_linear"]', "features.prune=hops-2"])
     with pytest.raises(PipelineError, match=r"was trained with features\.prune = "):
         take_models(models_to_take(trained, other, [TILE], tmp_path / "run"))

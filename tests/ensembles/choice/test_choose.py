@@ -61,7 +61,7 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
         judge, folds = tau_judge(graphs), folds_of(graphs, 4)
         fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, judge=judge)
         best = fitted.weights_of(GREEDY, frozenset())
-        naive.append(judge(range(12))(best[None] / best.sum())[0])
+        naive.append(judge(range(12), best[None] / best.sum())[0])
     value, difference = np.mean(nested, axis=0)
     error = np.std(nested, axis=0) / np.sqrt(12)
     assert abs(value) < 3 * error[0]

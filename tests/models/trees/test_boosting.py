@@ -81,9 +81,14 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_few_rows_are_enough(objective, files: list[GraphFile], tmp_path: Path) -> None:
+def test_a_few_rows_are_enough_and_other_statistics_are_refused(
+    objective, files: list[GraphFile], tmp_path: Path
+) -> None:
     config = BoostingConfig(objective=objective, configs_per_graph=6, num_boost_round=3)
     assert "split_gain" in train(files[:1], config, tmp_path)
+    other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
+    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
+        load("layout_boosting", tmp_path, other)
 
 
 def test_memory_is_bytes_per_row_and_statistic() -> None:
@@ -152,16 +157,10 @@ def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
         load("layout_boosting", tmp_path / "one", Recipe(threads=1, layout_boosting=config))
 
 
-def test_a_graph_of_many_configs_is_parted_into_groups() -> None:
-    rows = np.arange(25)
-    graph = GraphRows(kernel_file("a"), rows, rows + 1.0, rows.astype(np.int32))
-    assert graph.groups(10) == [9, 8, 8]
-    assert graph.groups(25) == [25]
-
-
-def test_relevance_falls_with_runtime() -> None:
-    found = relevance(np.asarray([3.0, 1.0, 2.0, 1.0, 9.0]), 4)
-    assert found.tolist() == [1, 3, 2, 3, 0]
+def test_relevance_falls_with_runtime_and_many_configs_are_parted_into_groups() -> None:
+    assert relevance(np.asarray([3.0, 1.0, 2.0, 1.0, 9.0]), 4).tolist() == [1, 3, 2, 3, 0]
+    graph = layout_rows("a", [*range(1, 26)])
+    assert (graph.groups(10), graph.groups(25)) == ([9, 8, 8], [25])
 
 
 def test_importances_are_those_of_the_trees(files: list[GraphFile], tmp_path: Path) -> None:
@@ -189,17 +188,6 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
     assert found is not None
     assert found.rows() == [("b", 0.625, 0.75), ("a", 0.375, 0.25)]
     assert read_importances([tmp_path / "none"]) is None
-
-
-def test_a_model_of_other_statistics_is_refused(files: list[GraphFile], tmp_path: Path) -> None:
-    train(files, BoostingConfig(num_boost_round=2), tmp_path)
-    other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
-    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
-        load("layout_boosting", tmp_path, other)
-
-
-def kernel_file(name: str) -> GraphFile:
-    return GraphFile(collection_named("tile:xla"), "train", name, Path(name))
 
 
 def layout_rows(name: str, runtime: list[float]) -> GraphRows:
