@@ -242,14 +242,8 @@ def rank(
         UsageError: `top` is below 1.
     """
     _check_top(top)
-    if ranker.collection.kind != graph.kind:
-        raise PipelineError(
-            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
-            f"{ranker.collection.name}"
-        )
+    _check_fits(ranker, graph)
     ranked = graph if configs is None else with_configs(graph, configs)
-    if configs is None and graph.kind == "layout":
-        check_layouts(graph, str(graph.path))
     start = time.perf_counter()
     members = ranker.member_scores(ranked.graph)
     scores = ranker.blended(ranked.graph, members)
@@ -260,12 +254,22 @@ def rank(
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
     """Score one config, so that what follows is timed without what libraries do at first use."""
+    _check_fits(ranker, graph)
     whole = graph.graph
     if isinstance(whole, LayoutGraph):
-        check_layouts(graph, str(graph.path))
-        ranker.score(with_configs(graph, whole.configs.rows(np.zeros(1, np.int64))).graph)
+        ranker.score(whole.only(np.zeros(1, np.int64)))
     elif isinstance(whole, TileGraph):
         ranker.score(with_configs(graph, whole.config_feat[:1]).graph)
+
+
+def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
+    if ranker.collection.kind != graph.kind:
+        raise PipelineError(
+            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
+            f"{ranker.collection.name}"
+        )
+    if graph.kind == "layout":
+        check_layouts(graph, str(graph.path))
 
 
 def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
@@ -286,13 +290,7 @@ def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
     """Load the models of a run folder that rank a graph: of its collection, if that is known.
 
     Raises:
-        PipelineError: as `load_ranker`, or the models rank the other kind of configs.
+        PipelineError: as `load_ranker`.
     """
     told = graph.collection.name if graph.collection else None
-    ranker = load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
-    if ranker.collection.kind != graph.kind:
-        raise PipelineError(
-            f"{run}: ranks {ranker.collection.kind} configs; {graph.path} holds {graph.kind} "
-            "configs; expected a run of that kind"
-        )
-    return ranker
+    return load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))

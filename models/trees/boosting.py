@@ -250,19 +250,13 @@ def choose_rounds(
     curves: list[list[float]] = []
     for fold in range(fold_of.max() + 1):
         held_out = np.flatnonzero(fold_of == fold)
-
-        def judge(
-            scores: Values, _: "lightgbm.Dataset", rows: NDArray[np.int64] = held_out
-        ) -> tuple[str, float, bool]:
-            return "ranked", ranked(graphs, rows, scores), True
-
         recorded: dict[str, dict[str, list[float]]] = {}
         lightgbm.train(
             parameters,
             dataset.subset(np.flatnonzero(fold_of != fold).tolist()),
             config.num_boost_round,
             valid_sets=[dataset.subset(held_out.tolist())],
-            feval=judge,
+            feval=lambda scores, _, rows=held_out: ("ranked", ranked(graphs, rows, scores), True),
             callbacks=[
                 lightgbm.early_stopping(config.early_stop, verbose=False),
                 lightgbm.record_evaluation(recorded),

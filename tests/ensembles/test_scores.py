@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.checksums import write_table
-from common.errors import OutOfTime, PipelineError
+from common.errors import OutOfTime
 from common.progress import time_limit, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
@@ -129,14 +129,3 @@ def test_members_take_turns_on_each_graph_and_are_stopped_between_two(
     scores_by_graph({path: lambda: last for path in paths}, files, what="")
     assert last.asked == [names[2], names[3], names[3]]
     assert all(read_scores(path).equals(scored(files)) for path in paths)
-
-
-def test_damaged_scores_are_named(files: list[GraphFile], tmp_path: Path) -> None:
-    path = tmp_path / "valid.parquet"
-    with pytest.raises(OutOfTime):
-        score(path, files, Counting(over_after=2))
-    content = bytearray(begun_path(path).read_bytes())
-    content[len(content) // 2] ^= 1
-    begun_path(path).write_bytes(content)
-    with pytest.raises(PipelineError, match=r"valid\.begun\.parquet: .*remove the file"):
-        score(path, files, Counting())

@@ -74,6 +74,8 @@ def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
 def test_missing_and_unfinished_models_and_other_settings_are_named(
     trained: Path, tmp_path: Path
 ) -> None:
+    with pytest.raises(PipelineError, match="no such folder"):
+        find_models(tmp_path / "absent")
     with pytest.raises(PipelineError, match="no trained model layout-xla-random/cross_config_sage"):
         take_models(models_to_take(trained, RECIPE, [TILE, XLA], tmp_path / "run"))
     assert not (tmp_path / "run").exists()
@@ -111,14 +113,6 @@ def test_models_of_what_is_asked_are_continued_and_what_is_there_stays(tmp_path:
     assert continue_earlier(tmp_path / "in", TILE, tmp_path / "out") == []
     (copied,) = continue_earlier(tmp_path / "in", LAYOUTS, tmp_path / "out")
     assert copied == tmp_path / "out" / "a-seed0" and (copied / "DONE").exists()
-
-
-def test_a_damaged_configuration_or_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="no such folder"):
-        find_models(tmp_path / "absent")
-    (tmp_path / "config.toml").write_text("not toml")
-    with pytest.raises(PipelineError, match=r"config\.toml: not a TOML file"):
-        find_models(tmp_path)
 
 
 def test_a_run_with_given_models_equals_the_run_that_trained_them(

@@ -90,6 +90,8 @@ def test_a_folder_of_another_run_is_refused(
     train_model(job_in(folder, tiny_tree), XLA_RANDOM, resume=False)
     with pytest.raises(UsageError, match=named):
         train_model(job_in(folder, tiny_tree, **changes), XLA_RANDOM, resume=True)
+    with pytest.raises(PipelineError, match="ranks layout configs"):
+        train_model(job_in(tmp_path / "m", tiny_tree), collection_named("tile:xla"), resume=False)
 
 
 def test_a_begun_folder_needs_resume_and_one_of_something_else_is_left_alone(
@@ -113,11 +115,6 @@ def test_first_difference_names_the_key() -> None:
     assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
     old, new = ({"recipe": load_recipe(n).model_dump(mode="json")} for n in ("smoke", "reference"))
     assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"
-
-
-def test_a_layout_model_cannot_learn_tiles(tiny_tree: Path, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="ranks layout configs"):
-        train_model(job_in(tmp_path / "m", tiny_tree), collection_named("tile:xla"), resume=False)
 
 
 def test_withheld_and_single_config_graphs_teach_nothing(tiny_tree: Path, tmp_path: Path) -> None:

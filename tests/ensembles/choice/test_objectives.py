@@ -86,12 +86,3 @@ def test_greedy_selection_equals_the_slow_reference(
     graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=12, seed=seed)
     objective = partial(tau_judge(graphs), range(4))
     assert greedy_counts(objective, 4).tolist() == slow_greedy(graphs)
-
-
-def test_greedy_selection_comes_near_the_best_of_random_weights() -> None:
-    for seed in SEEDS:
-        graphs = noisy([1.0, 1.0, 1.5, 2.0, 2.0, np.inf], n_graphs=4, n_configs=15, seed=seed)
-        objective = partial(tau_judge(graphs), range(4))
-        counts = greedy_counts(objective, 6)
-        drawn = np.random.default_rng(seed).multinomial(16, np.ones(6) / 6, size=4_000) / 16
-        assert objective(counts[None] / counts.sum())[0] >= objective(drawn).max() - 0.02

@@ -84,22 +84,6 @@ def test_pairs_and_whatever_comes_first_or_last_are_shared_exactly(groups: list[
     assert n_variants <= 2**k
 
 
-def test_nodes_that_are_tied_change_one_after_the_other() -> None:
-    groups = np.repeat(np.arange(5), 4)
-    asked: list[Masks] = []
-
-    def value(masks: Masks) -> NDArray[np.float64]:
-        asked.append(masks)
-        return np.zeros((len(masks), 1))
-
-    shares(value, groups, np.random.default_rng(0))
-    (masks,) = asked  # in one call
-    changed = np.stack([masks[:, groups == group].sum(axis=1) for group in range(5)], axis=1)
-    n_broken = ((changed > 0) & (changed < 4)).sum(axis=1)
-    assert n_broken.max() == 1
-    assert (changed == 2).any()
-
-
 def test_what_many_nodes_do_together_is_shared_out_whole_and_nearly_alike() -> None:
     rng = np.random.default_rng(1)
     k = 7

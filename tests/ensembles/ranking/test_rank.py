@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ranking import configs as shown_configs
 from features.statistics.configs import statistics_of
@@ -28,15 +29,21 @@ from tests.features.hlo_modules import layout_tuning, tile_tuning
 CHOICE = "compiler's choice"
 
 
+def rewritten(file: GraphFile, path: Path, **changes: Any) -> Path:
+    """Write a file's arrays elsewhere, some of them changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with np.load(file.path) as arrays:
+        np.savez(path, **{**arrays, **changes})
+    return path
+
+
 def test_a_config_that_repeats_is_listed_once(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     file = first_of(tiny_tree, LAYOUTS)
-    with np.load(file.path) as arrays:
-        configs = arrays["node_config_feat"][[0, 1, 2, 0, 1, 2]]
-        runtimes = np.arange(1, 7)
-        path = tmp_path / "twice.npz"
-        np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
+    configs = np.load(file.path)["node_config_feat"][[0, 1, 2, 0, 1, 2]]
+    changes = {"node_config_feat": configs, "config_runtime": np.arange(1, 7)}
+    path = rewritten(file, tmp_path / "twice.npz", **changes)
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL)
     assert call(*words).splitlines()[0].startswith("device: CPU, ")
     ranked = json.loads(call(*words, "--json"))
@@ -52,11 +59,10 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     """Rows 0, 2 and 4 are the fastest config, measured as 4, 2 and 3: the first pick is perfect."""
-    path = tmp_path / "noisy.npz"
-    with np.load(first_of(tiny_tree, LAYOUTS).path) as arrays:
-        configs = arrays["node_config_feat"][[0, 1, 0, 2, 0]]
-        runtimes = np.array([4, 9, 2, 5, 3])
-        np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
+    file = first_of(tiny_tree, LAYOUTS)
+    configs = np.load(file.path)["node_config_feat"][[0, 1, 0, 2, 0]]
+    changes = {"node_config_feat": configs, "config_runtime": np.array([4, 9, 2, 5, 3])}
+    path = rewritten(file, tmp_path / "noisy.npz", **changes)
     ranked = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(path))
     scores = np.array([0, 3, 0, 1, 0], np.float32)
     measured = replace(ranked, scores=scores).measured()
@@ -69,14 +75,12 @@ def test_it_is_said_how_well_two_measurements_agree(
 ) -> None:
     """By the manifest of the folder, or where the file repeats configs by these."""
     file = first_of(tiny_tree, LAYOUTS)
-    path = tmp_path / file.path.relative_to(tiny_tree)
-    path.parent.mkdir(parents=True)
-    with np.load(file.path) as arrays:
-        configs, runtimes = arrays["node_config_feat"][:12], np.arange(1, 13)
-        np.savez(path, **{**arrays, "node_config_feat": configs, "config_runtime": runtimes})
-        twice = {"node_config_feat": np.tile(configs, (2, 1, 1))}
-        both = {"config_runtime": np.r_[runtimes, runtimes[::-1]]}
-        np.savez(tmp_path / "twice.npz", **{**arrays, **twice, **both})
+    configs, runtimes = np.load(file.path)["node_config_feat"][:12], np.arange(1, 13)
+    changes = {"node_config_feat": configs, "config_runtime": runtimes}
+    path = rewritten(file, tmp_path / file.path.relative_to(tiny_tree), **changes)
+    twice = {"node_config_feat": np.tile(configs, (2, 1, 1))}
+    both = {"config_runtime": np.r_[runtimes, runtimes[::-1]]}
+    rewritten(file, tmp_path / "twice.npz", **twice, **both)
     words = ("--run", rankers / LAYOUT_MODEL, "--top", 1)
     assert "two measurements" not in call("rank", path, *words)
     entry = {"again_tau": 0.75, "relative_noise": 0.0125}
@@ -223,7 +227,7 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
     cases: list[tuple[tuple[object, ...], int, str]] = [
         ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
-        ((tuned, "--run", tiles), 1, f"{tiles}: ranks tile configs; {tuned} holds layout"),
+        ((tuned, "--run", tiles), 1, f"{tuned}: holds layout configs; the models rank"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
         ((tuned, "--run", layouts, "--collection", TILES), 2, "holds layout configs, but its"),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),

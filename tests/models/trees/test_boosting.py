@@ -1,7 +1,6 @@
 """Boosting: rows that are streamed, rounds that folds choose, importances."""
 
 import math
-from collections import Counter
 from pathlib import Path
 
 import lightgbm
@@ -161,22 +160,6 @@ def test_relevance_falls_with_runtime_and_many_configs_are_parted_into_groups() 
     assert relevance(np.asarray([3.0, 1.0, 2.0, 1.0, 9.0]), 4).tolist() == [1, 3, 2, 3, 0]
     graph = layout_rows("a", [*range(1, 26)])
     assert (graph.groups(10), graph.groups(25)) == ([9, 8, 8], [25])
-
-
-def test_importances_are_those_of_the_trees(files: list[GraphFile], tmp_path: Path) -> None:
-    lines = train(files, BoostingConfig(num_boost_round=8), tmp_path).splitlines()
-    names = next(line for line in lines if line.startswith("feature_names=")).split("=")[1].split()
-    table = pl.read_parquet(tmp_path / IMPORTANCES)
-    assert sorted(table["statistic"]) == sorted(names)
-    assert table["gain"].is_sorted(descending=True)
-    splits = dict(table.select("statistic", "splits").iter_rows())
-    used = Counter(
-        names[int(number)]
-        for line in lines
-        if line.startswith("split_feature=")
-        for number in line.removeprefix("split_feature=").split()
-    )
-    assert {name: n for name, n in splits.items() if n} == used
 
 
 def test_importances_are_averaged_over_models(tmp_path: Path) -> None:

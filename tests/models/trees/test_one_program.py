@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +18,9 @@ from data.tree import collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.rankers import ConfigColumnsConfig
 from models.config.recipe import Recipe
-from models.train import load_model
 from models.training.jobs import TrainJob
-from models.trees import one_program
-from models.trees.boosting import IMPORTANCES, MODEL_FILE, read_importances
+from models.trees.boosting import MODEL_FILE, read_importances
 from models.trees.one_program import BOTH_FILE, COLUMNS_FILE, column_features, load, train
-from tests.command_line import call
 from tests.features.graphs import random_layout_graph
 from tests.models.rearrange import relabel_nodes
 
@@ -76,19 +72,6 @@ def test_a_program_is_told_by_its_content_and_any_small_change_makes_another() -
     assert len(contents) == 30
 
 
-@pytest.fixture
-def parted(layout_graph: LayoutGraph, tmp_path: Path) -> tuple[LayoutGraph, LayoutGraph]:
-    """The same program with some configs to learn from, and with others."""
-    first, _ = distinct_configs(layout_graph)
-    order = np.random.default_rng(0).permutation(len(first))
-    held_out, learned = order[: len(order) // 3], order[len(order) // 3 :]
-    files = [
-        write_configs(layout_graph, part, tmp_path, split)
-        for part, split in ((learned, "train"), (held_out, "valid"))
-    ]
-    return read_layout(files[0]), read_layout(files[1])
-
-
 def trained(learned: LayoutGraph, folder: Path, rounds: int = 3) -> Recipe:
     config = ConfigColumnsConfig(num_boost_round=rounds)
     recipe = Recipe(threads=1, config_columns_boosting=config)
@@ -126,6 +109,8 @@ def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_pa
         learned = measured(program, cost, tmp_path / name, 60)
         ranker = load(NAME, tmp_path / name, trained(learned, tmp_path / name, 40))
         assert (tmp_path / name / BOTH_FILE).exists() == (len(ranker.rankers) == 2)
+        used = read_importances([tmp_path / name])["statistic"][:5]
+        assert ("usual_nodes" in used) == (name == "statistic")
         further = np.isin(distinct_configs(program)[1], np.arange(60), invert=True)
         scores = [ranker.score(program), *(one.score(program) for one in ranker.rankers)]
         taus[name] = [kendall_tau(found[further], cost[further]) for found in scores]
@@ -133,36 +118,6 @@ def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_pa
     assert len(taus["statistic"]) == 3 and len(taus["column"]) == 2
     blended, columns_alone, _ = taus["statistic"]
     assert blended > columns_alone
-
-
-def test_few_configs_are_compared_by_nothing(
-    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    help_ = one_program.statistics_help
-
-    def compared(taken: one_program.GraphRows, *others: Any) -> bool:
-        asked.append(len(taken.rows))
-        return help_(taken, *others) or True
-
-    monkeypatch.setattr(one_program, "statistics_help", compared)
-    for at_most, compares in ((19, 0), (20, 1)):
-        learned = measured(program, costs(program)[0], tmp_path / f"{at_most}", at_most)
-        trained(learned, tmp_path / f"{at_most}")
-        assert asked == [20] * compares
-        assert (tmp_path / f"{at_most}" / BOTH_FILE).exists() == bool(compares)
-
-
-def test_a_blend_is_trained_to_the_same_bytes(program: LayoutGraph, tmp_path: Path) -> None:
-    learned = measured(program, costs(program)[0], tmp_path, 60)
-    for name in ("first", "second"):
-        trained(learned, tmp_path / name, 40)
-    files = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert {COLUMNS_FILE, MODEL_FILE, BOTH_FILE, IMPORTANCES} == set(files)
-    for name in files:
-        content = (tmp_path / "first" / name).read_bytes()
-        assert (tmp_path / "second" / name).read_bytes() == content
-    assert {"usual_nodes"} <= set(read_importances([tmp_path / "first"])["statistic"][:5])
 
 
 @pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE, BOTH_FILE])
@@ -177,8 +132,10 @@ def test_a_damaged_or_missing_file_is_named(
             load(NAME, tmp_path, recipe)
 
 
-def test_other_programs_are_refused_in_one_line(parted, tiny_tree: Path, tmp_path: Path) -> None:
-    learned, _ = parted
+def test_other_programs_are_refused_in_one_line(
+    program: LayoutGraph, tiny_tree: Path, tmp_path: Path
+) -> None:
+    learned = measured(program, costs(program)[0], tmp_path, 19)
     ranker = load(NAME, tmp_path, trained(learned, tmp_path))
     graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
     other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
@@ -188,22 +145,3 @@ def test_other_programs_are_refused_in_one_line(parted, tiny_tree: Path, tmp_pat
     files = [graph.file for graph in graphs[:2]]
     with pytest.raises(PipelineError, match=r"2 graphs .* expected one train file"):
         train(TrainJob(NAME, Recipe(), files, 0, tmp_path))
-
-
-def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
-    """As the README says: train on what was measured, rank other configs of the program."""
-    learned, further = parted
-    out = tmp_path / "columns"
-    call(
-        *("train", "--data", tmp_path, "--recipe", "within_graph", "--out", out),
-        *("--collection", learned.file.collection.name, "--set", "seeds=[0]"),
-        *("--set", "config_columns_boosting.num_boost_round=100"),
-    )
-    scores = load_model(out / f"{NAME}-seed0").score(further)
-    assert scores.shape == (further.n_configs,)
-    assert kendall_tau(scores, further.runtime_ns) > 0.3
-    printed = call(
-        *("rank", "--run", out / "config_columns_boosting-seed0", further.file.path),
-        *("--top", 3, "--json"),
-    )
-    assert printed.count('"rank"') == 3
