@@ -224,8 +224,8 @@ def diversify_table(
         PipelineError: a graph has no file, two, a damaged one, or other configs; of layouts some
             may be scored alone.
     """
-    for first, second in duplicate_stems(files):
-        raise PipelineError(f"{second.path}: has the name of {first.path}; expected one of them")
+    for file, twin in duplicate_stems(files):
+        raise PipelineError(f"{twin.path}: has the name of {file.path}; expected one of them")
     by_name = {file.name: file for file in files}
     tables = []
     numbered = scores.with_row_index("number")

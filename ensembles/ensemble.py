@@ -97,23 +97,26 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     return source
 
 
-def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
-    """Load the model of a model's run folder, or all that `run` trained for a collection.
+def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
+    """Load the trained models of a run folder.
 
     Args:
-        collection: as `ranked_by` takes it.
+        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
+            one that it was trained on. Where the run has none of it, a sibling's serve.
 
     Raises:
-        PipelineError: as `ranked_by`, or models are missing, unfinished or damaged.
+        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
+        UsageError: no such collection.
     """
     from models.train import load_model
 
-    source, config = ranked_by(folder, collection), read_config(folder)
+    folder, wanted = Path(run), collection_named(collection) if collection else None
+    source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
         alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
         return Ensemble(source, {folder.name: load_model(folder)}, alone)
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
     rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
-    mixing = written_mixing(folder, recipe.blend, collection or source, list(rankers))
+    mixing = written_mixing(folder, recipe.blend, wanted or source, list(rankers))
     return Ensemble(source, rankers, mixing)

@@ -14,8 +14,7 @@ from data.audit.noise import measure_noise
 from data.collect.manifest import measured_of
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.tree import collection_named
-from ensembles.ensemble import Ensemble, load_ensemble
+from ensembles.ensemble import Ensemble, load_ranker
 from ensembles.ranking.configs import (
     NodeLayouts,
     Order,
@@ -270,20 +269,6 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
         )
     if graph.kind == "layout":
         check_layouts(graph, str(graph.path))
-
-
-def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
-    """Load the trained models of a run folder.
-
-    Args:
-        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
-            one that it was trained on. Where the run has none of it, a sibling's serve.
-
-    Raises:
-        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
-        UsageError: no such collection.
-    """
-    return load_ensemble(Path(run), collection_named(collection) if collection else None)
 
 
 def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:

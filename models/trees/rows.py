@@ -39,13 +39,11 @@ class GraphRows:
     Attributes:
         rows: (r,) int64 of the file.
         runtime: (r,) float64 mean over equal configs; a tile config's relative to its normalizer.
-        relevance: (r,) int32.
     """
 
     file: GraphFile
     rows: NDArray[np.int64]
     runtime: NDArray[np.float64]
-    relevance: NDArray[np.int32]
 
     def groups(self, at_most: int) -> list[int]:
         """Return the sizes of the groups within which configs are compared; rows are shuffled."""
@@ -75,8 +73,7 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
         chosen = order[: config.configs_per_graph]
         rows, runtime = first[chosen], group_means(relative, group)[chosen]
         if len(rows) >= 2 and runtime.min() < runtime.max():
-            levels = relevance(runtime, config.relevance_levels)
-            sampled.append(GraphRows(file, rows, runtime, levels))
+            sampled.append(GraphRows(file, rows, runtime))
     if not sampled:
         kind = files[0].collection.kind if files else ""
         raise PipelineError(f"boosting: no {kind} graph has two configs of different runtime")
@@ -127,7 +124,7 @@ def binned(
     bins = lightgbm.Dataset(np.concatenate(sampled), feature_name=list(names), params=parameters)
     return lightgbm.Dataset(
         [Rows(graph) for graph in graphs],
-        label=np.concatenate([graph.relevance for graph in graphs]),
+        label=np.concatenate([relevance(g.runtime, config.relevance_levels) for g in graphs]),
         group=[size for graph in graphs for size in graph.groups(config.configs_per_group)],
         reference=bins.construct(),
         params=parameters,

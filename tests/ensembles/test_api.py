@@ -12,7 +12,6 @@ from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing.config_encoder import pack_values
 from ensembles import load_graph, load_ranker, rank
-from ensembles.ensemble import load_ensemble
 from tests.command_line import python_in
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -35,7 +34,7 @@ def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: 
         assert graph.collection == file.collection
         assert graph.instruction_names is None
         ranked = rank(load_ranker(rankers / model), graph, top=3)
-        expected = load_ensemble(rankers / model, None).score(graph.graph)
+        expected = load_ranker(rankers / model).score(graph.graph)
         np.testing.assert_array_equal(ranked.scores, expected)
         np.testing.assert_array_equal(ranked.order, np.argsort(expected, kind="stable"))
         assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()

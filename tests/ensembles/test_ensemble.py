@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.tree import find_graphs
-from ensembles.ensemble import load_ensemble
+from ensembles.ensemble import load_ranker
 from models.graph_task import NetworkRanker
 from models.run_folder import mark_done
 from tests.command_line import call
@@ -57,5 +57,5 @@ def test_a_model_ranks_with_as_many_threads_as_its_recipe_says(
     config = folder / "config.toml"
     config.write_text(config.read_text().replace("threads = 1\n", "threads = 2\n"))
     mark_done(folder)
-    (ranker,) = load_ensemble(folder, None).rankers.values()
+    (ranker,) = load_ranker(folder).rankers.values()
     assert isinstance(ranker, NetworkRanker) and ranker.threads == 2

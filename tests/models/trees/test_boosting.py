@@ -61,7 +61,7 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
     table = np.concatenate([statistics_of(read_graph(g.file), statistics)(g.rows) for g in graphs])
     one = lightgbm.Dataset(
         table,
-        np.concatenate([graph.relevance for graph in graphs]),
+        np.concatenate([relevance(graph.runtime, 32) for graph in graphs]),
         group=[len(graph.rows) for graph in graphs],
         feature_name=list(names),
         params=boosting_rows.dataset_parameters(config, len(table)),
@@ -107,7 +107,7 @@ def table(file, rows):
     return rng.normal(size=(len(rows), f)).astype(np.float32)
 def work():
     rows = np.arange(n_rows)
-    graphs = [GraphRows(file, rows, rows + 1.0, (rows % 32).astype(np.int32)) for file in files]
+    graphs = [GraphRows(file, rows, rows + 1.0) for file in files]
     names = [f"s{i}" for i in range(f)]
     return binned(graphs, BoostingConfig(), table, names)
 """
@@ -176,7 +176,7 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
 def layout_rows(name: str, runtime: list[float]) -> GraphRows:
     file = GraphFile(collection_named("layout:xla:random"), "train", name, Path(name))
     values = np.asarray(runtime)
-    return GraphRows(file, np.arange(len(values)), values, relevance(values, 32))
+    return GraphRows(file, np.arange(len(values)), values)
 
 
 def test_folds_keep_families_apart_and_part_the_configs_of_one() -> None:
