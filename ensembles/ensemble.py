@@ -49,14 +49,11 @@ class Ensemble:
             PipelineError: scores that are not finite.
         """
         tables = {name: scores_table(graph, scores) for name, scores in members.items()}
-        if len(tables) == 1 and self.mixing.diversity is None:  # as a run blends
-            (alone,) = tables.values()
-            return alone["score"].to_numpy()
-        table = blend(tables, method=self.mixing.method, weights=self.mixing.weights)
-        blended = table["score"].to_numpy()
-        if self.mixing.diversity is None:
-            return blended
-        return diversify_scores(graph, blended, self.mixing.diversity)
+        method, weights, diversity = self.mixing
+        if len(tables) == 1 and diversity is None:  # as a run blends
+            return tables.popitem()[1]["score"].to_numpy()
+        blended = blend(tables, method=method, weights=weights)["score"].to_numpy()
+        return diversify_scores(graph, blended, diversity) if diversity else blended
 
 
 def ranked_by(folder: Path, wanted: Collection | None) -> Collection:

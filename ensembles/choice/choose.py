@@ -68,7 +68,6 @@ class Nested:
         own = [exact_values(graphs, column, metric) for column in graphs.scores.T]
         self.member_values = np.stack(own, axis=1)  # (g, m)
         self._fits: dict[frozenset[int], Floats] = {}
-        self._judged: dict[tuple[frozenset[int], int], Floats] = {}
 
     def outer_values(self) -> tuple[Floats, Floats]:
         """Return (g,) values of the best blend, and of the best member, found on other folds."""
@@ -117,12 +116,9 @@ class Nested:
         held = self.folds[fold]
         if name != GREEDY:
             return self.fixed_values[name][held]
-        if (without, fold) not in self._judged:
-            weights = self.weights_of(name, without)
-            scores = self.graphs.scores @ (weights / weights.sum())
-            values = exact_values(self.graphs, scores, self.metric, held)
-            self._judged[without, fold] = values
-        return self._judged[without, fold]
+        weights = self.weights_of(name, without)
+        scores = self.graphs.scores @ (weights / weights.sum())
+        return exact_values(self.graphs, scores, self.metric, held)
 
 
 def greedy_counts(objective: Callable[[Floats], Floats], n_members: int) -> Floats:

@@ -62,15 +62,10 @@ class Ranked:
         Returns:
             For each `rank`, `config` and `score`; of a config that the file holds several times the
             row that is ranked first.
-
-        Raises:
-            UsageError: `top` is below 1.
         """
-        listed = self.top if top is None else top
-        _check_top(listed)
         order = self.order
         _, first = np.unique(self.group[order], return_index=True)
-        rows = order[np.sort(first)][:listed].tolist()
+        rows = order[np.sort(first)][: self.top if top is None else top].tolist()
         return [
             {"rank": number, "config": row, "score": float(self.scores[row])}
             for number, row in enumerate(rows, start=1)
@@ -218,11 +213,6 @@ class Ranked:
         return self.graph
 
 
-def _check_top(top: int | None) -> None:
-    if top is not None and top < 1:
-        raise UsageError(f"top {top}: expected 1 or more")
-
-
 def rank(
     ranker: Ensemble,
     graph: NamedGraph,
@@ -240,7 +230,8 @@ def rank(
             scores are not finite.
         UsageError: `top` is below 1.
     """
-    _check_top(top)
+    if top is not None and top < 1:
+        raise UsageError(f"top {top}: expected 1 or more")
     _check_fits(ranker, graph)
     ranked = graph if configs is None else with_configs(graph, configs)
     start = time.perf_counter()

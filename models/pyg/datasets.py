@@ -27,8 +27,8 @@ class TpuGraphsTile(Dataset):
         collections: names separated by commas; None = all of this kind that the folder has.
         prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
             see features/pruning/rules.py.
-        scaling: "none" leaves x as stored; a name of features/scaling.py is learned from these
-            graphs, so only for the train split: other splits are given its `scaler`.
+        scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
+            these graphs, so only for the train split: other splits are given its `scaler`.
         transform: called with each graph that is taken, such as a ConfigSampler.
         store: the packed graphs' folder; None = the usual one. What it lacks is packed first.
         cache_mib: graphs are kept in memory up to so many MiB in each process.
@@ -47,7 +47,7 @@ class TpuGraphsTile(Dataset):
         *,
         collections: str | None = None,
         prune: str = "none",
-        scaling: str | NodeScaler = "none",
+        scaling: str | NodeScaler | None = "none",
         transform: Callable[[TpuGraph], Any] | None = None,
         store: str | Path | None = None,
         cache_mib: int = 1024,

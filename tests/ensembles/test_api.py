@@ -92,6 +92,12 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         too_deep = np.full((2, 3, 18), -1)
         too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
         rank(layouts, graph, configs=too_deep)
+    for order in ((0, 0), (0, -1, 1)):  # of the file's own configs
+        values = np.full((3, 3, 18), -1, np.int8)
+        values[2, 2, : len(order)] = order
+        wrong = replace(graph, graph=replace(graph.graph, configs=pack_values(values)))
+        with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
+            rank(layouts, wrong)
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
         load_graph(kernels)
     kernel = load_graph(kernels, kernel="abc")
@@ -108,19 +114,6 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         ranked.layouts(1)
     with pytest.raises(UsageError, match="its configs are layouts, no tiles"):
         ranked.tile(0)
-
-
-@pytest.mark.parametrize("order", [(0, 0), (0, -1, 1)])
-def test_a_files_own_configs_are_checked(
-    rankers: Path, tmp_path: Path, order: tuple[int, ...]
-) -> None:
-    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
-    assert isinstance(graph.graph, LayoutGraph)
-    values = np.full((3, 3, 18), -1, np.int8)
-    values[2, 2, : len(order)] = order
-    wrong = replace(graph, graph=replace(graph.graph, configs=pack_values(values)))
-    with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
-        rank(load_ranker(rankers / LAYOUT_MODEL), wrong)
 
 
 def test_the_example_of_the_docs_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:
