@@ -60,13 +60,9 @@ def test_tile_networks_are_exact_unless_a_recipe_says_otherwise() -> None:
     assert load_recipe("smoke").late_fusion_sage.training.precision == "float32"
 
 
-def test_seed_moves_all_seeds() -> None:
-    recipe = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7)
+def test_a_seed_moves_all_seeds_and_the_config_of_a_run_is_a_recipe(tmp_path: Path) -> None:
+    recipe, path = load_recipe("smoke", ["seeds=[0,1,2]"], seed=7), tmp_path / "config.toml"
     assert recipe.seeds == (7, 8, 9)
-
-
-def test_the_config_of_a_run_is_a_recipe(tmp_path: Path) -> None:
-    recipe, path = load_recipe("smoke", ["seeds=[3]"]), tmp_path / "config.toml"
     path.write_text('data = "0123"\n' + tomli_w.dumps({"recipe": recipe.model_dump(mode="json")}))
     assert load_recipe(str(path)) == recipe
     path.write_text("recipe = 3\n")
