@@ -96,35 +96,19 @@ def joined(
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()
     for name, table in members.items():
-        _refuse_unfinite(name, table)
-        scaled = table.with_columns(
+        finite = table.filter(pl.col("score").is_finite())  # the others are none
+        scaled = finite.with_columns(
             scale(pl.col("score").cast(pl.Float64)).over("graph").alias(name)
         )
-        if same_configs(table, result):  # as is usual, and many times as fast
+        if finite.select(KEYS).equals(result.select(KEYS)):  # as is usual, and many times as fast
             own = pl.col(name) if distinct else pl.col(name).mean().over(KEYS)
             result = result.with_columns(scaled.select(*KEYS, name).select(own))
         else:
             per_config = scaled.group_by(KEYS).agg(pl.col(name).mean())
             _refuse_unscored(rows_of, per_config.join(result, on=KEYS, how="anti"))
             result = result.join(per_config, on=KEYS, how="left", maintain_order="left")
-        unscored = result.filter(~pl.col(name).is_finite().fill_null(False))
-        _refuse_unscored(f"member {name}", unscored)
+        _refuse_unscored(f"member {name}", result.filter(pl.col(name).is_null()))
     return result
-
-
-def same_configs(table: pl.DataFrame, rows: pl.DataFrame) -> bool:
-    """Tell whether two tables hold the same configs in the same order."""
-    return table.select(KEYS).equals(rows.select(KEYS))
-
-
-def _refuse_unfinite(name: str, table: pl.DataFrame) -> None:
-    wrong = table.filter(~pl.col("score").is_finite().fill_null(False))
-    if wrong.height:
-        row = wrong.row(0, named=True)
-        raise PipelineError(
-            f"blend: member {name}: config {row['config']} of graph {row['graph']} has the score "
-            f"{row['score']}; expected a finite number"
-        )
 
 
 def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:
@@ -141,11 +125,6 @@ def member_weights(
     """Give each member its model's weight, 1 where the recipe names none.
 
     Args:
-        members: "<model>-seed<number>".
+        members: "<model>-seed<number>"; any other name is its model's.
     """
-    return {name: weights_by_model.get(model_of(name), 1.0) for name in members}
-
-
-def model_of(member: str) -> str:
-    """Return the model's name of a member, "<model>-seed<number>"; any other name as it is."""
-    return member.rsplit("-seed", 1)[0]
+    return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}

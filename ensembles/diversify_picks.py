@@ -26,7 +26,7 @@ from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing.configs import PackedConfigs
 from data.packing.vectors import n_usual
 from data.read import read_graph
-from data.tree import GraphFile
+from data.tree import GraphFile, duplicate_stems
 
 # Chosen together; the others follow by score. The best of ten tiles is reported as well, while
 # layouts are judged by their whole order.
@@ -134,8 +134,9 @@ def diversify_picks(
     Returns:
         (min(n_picks, m),) int64 positions in the order they are picked.
     """
-    guess = _standardised(scores)[: len(shared)]
-    draws = guess[:, None].astype(np.float32) + error * _errors(shared)  # (m, draws)
+    guess = scores.astype(np.float64) - scores.mean(dtype=np.float64)
+    guess /= guess.std() or 1
+    draws = guess[: len(shared), None].astype(np.float32) + error * _errors(shared)  # (m, draws)
     picked, fastest = [first], draws[first]  # errors are 0 on average
     either = np.empty_like(draws)
     for _ in range(1, min(n_picks, len(draws))):
@@ -169,12 +170,6 @@ def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray
     nodes = np.bincount(configs.alphabets.column_of, minlength=places.shape[1]).astype(np.float32)
     differing = np.stack([(places != own) @ nodes for own in places])
     return differing.astype(np.float64) / max(1, configs.n_configurable)
-
-
-def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    centred = scores.astype(np.float64) - scores.mean(dtype=np.float64)
-    deviation = centred.std()
-    return centred / deviation if deviation > 0 else centred
 
 
 def _errors(shared: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -229,26 +224,25 @@ def diversify_table(
         PipelineError: a graph has no file, two, a damaged one, or other configs; of layouts some
             may be scored alone.
     """
-    by_name: dict[str, GraphFile] = {}
-    for file in files:
-        other = by_name.setdefault(file.name, file)
-        if other != file:
-            raise PipelineError(f"{file.path}: has the name of {other.path}; expected one of them")
+    for file, twin in duplicate_stems(files):
+        raise PipelineError(f"{twin.path}: has the name of {file.path}; expected one of them")
+    by_name = {file.name: file for file in files}
     tables = []
     numbered = scores.with_row_index("number")
     for (name,), table in numbered.group_by("graph", maintain_order=True):
         if name not in by_name:
             raise PipelineError(f"graph {name}: scored, but there is no file of it to read")
         graph = read_graph(by_name[str(name)])
-        own = pl.DataFrame({"config_hash": config_hashes(graph)}).with_row_index("row")
-        distinct = own.unique("config_hash", keep="first")
+        hashes = config_hashes(graph)
+        first, _ = distinct_rows(hashes)
+        distinct = pl.DataFrame({"config_hash": hashes[first], "row": first})
         known = table.join(distinct, on="config_hash", how="left", maintain_order="left")
         is_part = isinstance(graph, TileGraph) and known["row"].n_unique() != distinct.height
         if known["row"].null_count() or is_part:
             raise PipelineError(
                 f"{graph.file.path}: holds other configs than the scores; expected the same data"
             )
-        rows = known["row"].to_numpy().astype(np.int64)
+        rows = known["row"].to_numpy()
         placed = diversify_scores(graph, known["score"].to_numpy(), diversity, rows)
         tables.append(table.with_columns(score=placed))
     return pl.concat([numbered.clear(), *tables]).sort("number").drop("number")

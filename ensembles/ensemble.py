@@ -20,7 +20,7 @@ from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.training.jobs import Ranker
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ensemble:
     """Models that rank one collection together."""
 
@@ -49,18 +49,11 @@ class Ensemble:
             PipelineError: scores that are not finite.
         """
         tables = {name: scores_table(graph, scores) for name, scores in members.items()}
-        if len(tables) == 1 and self.mixing.diversity is None:  # as a run blends
-            (alone,) = tables.values()
-            return alone["score"].to_numpy()
-        table = blend(tables, method=self.mixing.method, weights=self.mixing.weights)
-        blended = table["score"].to_numpy()
-        if self.mixing.diversity is None:
-            return blended
-        return diversify_scores(graph, blended, self.mixing.diversity)
-
-    def __repr__(self) -> str:
-        """Say what it is in one line."""
-        return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
+        method, weights, diversity = self.mixing
+        if len(tables) == 1 and diversity is None:  # as a run blends
+            return tables.popitem()[1]["score"].to_numpy()
+        blended = blend(tables, method=method, weights=weights)["score"].to_numpy()
+        return diversify_scores(graph, blended, diversity) if diversity else blended
 
 
 def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
@@ -74,9 +67,9 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
         PipelineError: no run folder, an unfinished run, or models of another kind.
     """
     config = read_config(folder)
-    if "collection" in config and wanted is None:
-        return collection_named(config["collection"])
     if wanted is None:
+        if "collection" in config:
+            return collection_named(config["collection"])
         raise PipelineError(
             f"{folder}: holds models of many collections; pass --collection, such as "
             "layout:xla:random"
@@ -101,23 +94,26 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     return source
 
 
-def load_ensemble(folder: Path, collection: Collection | None) -> Ensemble:
-    """Load the model of a model's run folder, or all that `run` trained for a collection.
+def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
+    """Load the trained models of a run folder.
 
     Args:
-        collection: as `ranked_by` takes it.
+        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
+            one that it was trained on. Where the run has none of it, a sibling's serve.
 
     Raises:
-        PipelineError: as `ranked_by`, or models are missing, unfinished or damaged.
+        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
+        UsageError: no such collection.
     """
     from models.train import load_model
 
-    source, config = ranked_by(folder, collection), read_config(folder)
+    folder, wanted = Path(run), collection_named(collection) if collection else None
+    source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
         alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
         return Ensemble(source, {folder.name: load_model(folder)}, alone)
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
     rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
-    mixing = written_mixing(folder, recipe.blend, collection or source, list(rankers))
+    mixing = written_mixing(folder, recipe.blend, wanted or source, list(rankers))
     return Ensemble(source, rankers, mixing)

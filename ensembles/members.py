@@ -14,7 +14,7 @@ from pathlib import Path
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe
 from models.training.jobs import Ranker
-from models.trees.baselines import BASELINES, FLOORS
+from models.trees.linear import BASELINES, FLOORS
 
 HEURISTIC, FLOOR = "heuristic", "floor"
 
@@ -64,21 +64,15 @@ def choose_source(
     if collection.name in trainable:
         return Source(collection)
     reason = reasons.get(collection.name, "no train split")
-    for sibling in siblings(collection):
-        if sibling.name in trainable:
-            return Source(sibling, reason)
-    return Source(None, f"{reason}; and no sibling collection has anything to learn from")
-
-
-def siblings(collection: Collection) -> list[Collection]:
-    """Return the other collections of the same kind, nearest first."""
     parts = collection.name.split(":")
-    others = [c for c in COLLECTIONS if c.kind == collection.kind and c != collection]
 
     def distance(other: Collection) -> tuple[bool, ...]:
         return tuple(a != b for a, b in zip(parts, other.name.split(":"), strict=True))
 
-    return sorted(others, key=distance)
+    siblings = [c for c in COLLECTIONS if c.kind == collection.kind and c.name in trainable]
+    if siblings:
+        return Source(min(siblings, key=distance), reason)
+    return Source(None, f"{reason}; and no sibling collection has anything to learn from")
 
 
 def members_of(

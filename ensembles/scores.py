@@ -38,7 +38,6 @@ def scores_by_graph(
     *,
     what: str,
     subsets: Mapping[str, Rows] = ALL_CONFIGS,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Make the score file of each member, or the rest of it; each graph is read once for all.
 
@@ -54,7 +53,7 @@ def scores_by_graph(
     """
     tables = {path: _begun_tables(begun_path(path)) for path in members if not path.exists()}
     left = [file for file in files if any(file.name not in own for own in tables.values())]
-    total, kept_at = len(files) * len(tables), clock()
+    total, kept_at = len(files) * len(tables), time.monotonic()
     if tables:
         progress(what, 0, total)  # says what begins
     if left and out_of_time():
@@ -65,9 +64,11 @@ def scores_by_graph(
             name = graph.file.name
             if name in tables[path]:
                 continue
-            if out_of_time() or clock() - kept_at >= KEEP_EVERY_S:
-                kept_at = clock()
-                _keep(tables)
+            if out_of_time() or time.monotonic() - kept_at >= KEEP_EVERY_S:
+                kept_at = time.monotonic()
+                for other, begun in tables.items():
+                    if begun:
+                        write_table(begun_path(other), pl.concat(begun.values()))
             if out_of_time():
                 raise _stopped(tables, files)
             tables[path][name] = scores_table(graph, rankers[path].score(graph))
@@ -76,12 +77,6 @@ def scores_by_graph(
         write_table(path, pl.concat([own[file.name] for file in files]))
     for path in members:
         begun_path(path).unlink(missing_ok=True)
-
-
-def _keep(tables: Mapping[Path, Tables]) -> None:
-    for path, own in tables.items():
-        if own:
-            write_table(begun_path(path), pl.concat(own.values()))
 
 
 def _stopped(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:

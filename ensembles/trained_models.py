@@ -8,10 +8,9 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import PipelineError
 from data.tree import LAYOUTS, Collection
@@ -21,14 +20,13 @@ from models.run_folder import CONFIG, first_difference, is_done, read_config
 
 _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
 
+Key = tuple[str, str]  # the slug of what a model learned from, and "<model>-seed<number>"
 
-@dataclass(frozen=True)
-class FoundModel:
+
+class FoundModel(NamedTuple):
     """A model's run folder."""
 
     folder: Path
-    place: str  # the slug of what it learned from
-    member: str  # "<model>-seed<number>"
     config: dict[str, Any]
 
     @property
@@ -36,22 +34,36 @@ class FoundModel:
         return is_done(self.folder)
 
 
-def find_models(root: Path) -> list[FoundModel]:
-    """List the models' run folders below `root`, by path; hidden folders are left out.
+def find_models(
+    root: Path, is_wanted: Callable[[Key], bool] = lambda _: True
+) -> dict[Key, FoundModel]:
+    """Find the models' run folders below `root`; hidden folders are left out.
+
+    Of several of one model a finished one is taken, the first by path.
 
     Raises:
-        PipelineError: `root` is no folder, or a configuration is damaged.
+        PipelineError: `root` is no folder, a configuration is damaged, or two of one model differ.
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
-    found = []
+    found: dict[Key, FoundModel] = {}
     for place, below, files in os.walk(root):
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         config = read_config(Path(place)) if CONFIG in files else {}
-        if "model" in config and "seed" in config:  # a whole run's own folder holds none itself
-            learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
-            member = f"{config['model']}-seed{config['seed']}"
-            found.append(FoundModel(Path(place), learned.replace(":", "-"), member, config))
+        if "model" not in config or "seed" not in config:  # a whole run's own folder holds none
+            continue
+        learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
+        key = learned.replace(":", "-"), f"{config['model']}-seed{config['seed']}"
+        if not is_wanted(key):
+            continue
+        model, other = FoundModel(Path(place), config), found.get(key)
+        if other is None or (model.is_done and not other.is_done):
+            found[key] = model
+        elif model.is_done == other.is_done and not _same_content(model.folder, other.folder):
+            raise PipelineError(
+                f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
+                "detach or move the other"
+            )
     return found
 
 
@@ -63,9 +75,8 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
     Raises:
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
-    found = (model for model in find_models(earlier) if model.place == collection.slug)
-    copies = [(model.folder, out / model.member) for model in one_of_each(found).values()]
-    return [target for folder, target in copies if _copy(folder, target)]
+    found = find_models(earlier, lambda key: key[0] == collection.slug)
+    return take_models({out / member: model.folder for (_, member), model in found.items()})
 
 
 def models_to_take(
@@ -85,8 +96,7 @@ def models_to_take(
         for member in members_of(recipe, collection, out)
         if not is_done(member.folder)
     }
-    found = (model for model in find_models(source) if (model.place, model.member) in wanted)
-    models = one_of_each(found)
+    models = find_models(source, wanted.__contains__)
     missing = sorted(key for key in wanted if key not in models or not models[key].is_done)
     if missing:
         first, more = "/".join(missing[0]), len(missing) - 1
@@ -99,34 +109,28 @@ def models_to_take(
     return {wanted[key]: model.folder for key, model in models.items()}
 
 
-def take_models(found: Mapping[Path, Path]) -> None:
-    """Copy what `models_to_take` has found; what the run has already stays.
+def take_models(found: Mapping[Path, Path]) -> list[Path]:
+    """Copy what `models_to_take` has found; return the new folders: what is there already stays.
 
     Raises:
         PipelineError: a folder cannot be copied.
     """
-    for target, folder in found.items():
-        _copy(folder, target)
-
-
-def one_of_each(models: Iterable[FoundModel]) -> dict[tuple[str, str], FoundModel]:
-    """Return one of each model by place and member: a finished one if there is one.
-
-    Raises:
-        PipelineError: two of them differ.
-    """
-    chosen: dict[tuple[str, str], FoundModel] = {}
-    for model in models:
-        key = model.place, model.member
-        other = chosen.get(key)
-        if other is None or (model.is_done and not other.is_done):
-            chosen[key] = model
-        elif model.is_done == other.is_done and not _same_content(model.folder, other.folder):
-            raise PipelineError(
-                f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
-                "detach or move the other"
-            )
-    return chosen
+    missing = {target: folder for target, folder in found.items() if not target.exists()}
+    for target, folder in missing.items():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(
+                prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
+            ) as made:
+                inner = Path(made) / target.name
+                inner.mkdir()
+                for name in _names(folder):
+                    shutil.copyfile(folder / name, inner / name)
+                inner.rename(target)
+        except OSError as error:
+            reason = f"cannot be copied from {folder}: {error.strerror}"
+            raise PipelineError(f"{target}: {reason}") from error
+    return list(missing)
 
 
 def _check_settings(model: FoundModel, recipe: Recipe) -> None:
@@ -149,22 +153,3 @@ def _same_content(one: Path, other: Path) -> bool:
 
 def _names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-
-
-def _copy(source: Path, target: Path) -> bool:
-    if target.exists():
-        return False
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
-        ) as made:
-            inner = Path(made) / target.name
-            inner.mkdir()
-            for name in _names(source):
-                shutil.copyfile(source / name, inner / name)
-            inner.rename(target)
-    except OSError as error:
-        reason = f"cannot be copied from {source}: {error.strerror}"
-        raise PipelineError(f"{target}: {reason}") from error
-    return True

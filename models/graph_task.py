@@ -41,7 +41,10 @@ Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDev
 
 @dataclass(frozen=True)
 class DrawnGraphs(Generic[Inputs]):
-    """Train graphs of which each step takes some, read beside the step before."""
+    """Train graphs of which each step takes some, read beside the step before.
+
+    A subclass has `graph_loss`, unless its `step_loss` takes all graphs of a step at once.
+    """
 
     files: tuple[GraphFile, ...]  # train graphs that a ranker can learn from
     inputs: LRUCache[Inputs]
@@ -63,20 +66,15 @@ class DrawnGraphs(Generic[Inputs]):
         """Return the names of graphs, for messages."""
         return ", ".join(self.files[i].name for i in indices)
 
-
-@dataclass(frozen=True)
-class GraphByGraph(DrawnGraphs[Inputs], ABC):
-    """Such graphs, each of which has a loss of its own."""
-
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         """Return the mean loss over random graphs."""
         chosen = self.chosen(rng)
         losses = [self.graph_loss(model, index, rng) for index in chosen]
         return torch.stack(losses).mean(), self.named(chosen)
 
-    @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         """Return the loss, (), of some configs of the graph at `index`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

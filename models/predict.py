@@ -57,13 +57,10 @@ def read_ahead(
 
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
         coming = [thread.submit(read, file) for file in files[:1]]
-        for file in files[1:]:
-            ready = coming.pop()
-            graph = ready.result()
-            coming.append(thread.submit(read, file))
+        for number in range(len(files)):
+            graph = coming.pop().result()
+            coming += [thread.submit(read, file) for file in files[number + 1 : number + 2]]
             yield graph
-        for last in coming:
-            yield last.result()
 
 
 def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:

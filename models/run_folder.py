@@ -103,18 +103,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         PipelineError: `folder` is no run folder, or its configuration is damaged.
     """
-    if not (folder / CONFIG).exists():
-        raise PipelineError(f"{folder}: {_why_no_run(folder)}")
-    return read_toml(folder / CONFIG)
-
-
-def _why_no_run(folder: Path) -> str:
     if not folder.is_dir():
-        return "no such folder; expected a run folder"
-    inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
-    if not inner:
-        return f"not a run folder; {CONFIG} is missing"
-    return f"not a run folder, but holds such: {', '.join(inner)}; pass one"
+        raise PipelineError(f"{folder}: no such folder; expected a run folder")
+    if not (folder / CONFIG).exists():
+        inner = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}")))
+        told = f", but holds such: {inner}; pass one" if inner else f"; {CONFIG} is missing"
+        raise PipelineError(f"{folder}: not a run folder{told}")
+    return read_toml(folder / CONFIG)
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:

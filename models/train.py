@@ -10,8 +10,8 @@ from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.own_models import source_of
 from models.config.recipe import Recipe
-from models.registry import model_entry
-from models.run_folder import CONFIG, DONE, begin, check_done, is_done, mark_done, read_config
+from models.registry import ModelEntry, model_entry
+from models.run_folder import CONFIG, begin, check_done, is_done, mark_done, read_config
 from models.training.device import training_device
 from models.training.gpu import TRAINING_KEYS, memory_told
 from models.training.jobs import Ranker, TrainJob
@@ -40,10 +40,10 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     begin(job.run_dir, _config(job, collection), resume=resume)
     if is_done(job.run_dir):
         check_done(job.run_dir)
-        (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
-        return
-    with alone_in(job.run_dir):
-        _train_begun(job, collection.name)
+    else:
+        with alone_in(job.run_dir):
+            _train_begun(job, entry, collection.name)
+    (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
 
 
 def check_device(recipe: Recipe, model: str) -> None:
@@ -68,18 +68,15 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
     }
 
 
-def _train_begun(job: TrainJob, place: str) -> None:
-    entry = model_entry(job.recipe, job.model)
-    if not is_done(job.run_dir):
-        progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
-        config = getattr(job.recipe, job.model)
-        with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
-            entry.train(job)
-        held = (path for path in sorted(job.run_dir.iterdir()) if path.is_file())
-        passing = (CHECKPOINT, DONE)
-        results = [p for p in held if p.name not in passing and not p.name.startswith(".")]
-        mark_done(job.run_dir, results)
-    (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
+def _train_begun(job: TrainJob, entry: ModelEntry, place: str) -> None:
+    if is_done(job.run_dir):  # by another process, meanwhile
+        return
+    progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
+    config = getattr(job.recipe, job.model)
+    with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
+        entry.train(job)
+    held = sorted(path for path in job.run_dir.iterdir() if path.is_file())
+    mark_done(job.run_dir, (p for p in held if p.name != CHECKPOINT and p.name[0] != "."))
 
 
 def load_model(folder: Path) -> Ranker:

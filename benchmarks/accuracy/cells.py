@@ -28,7 +28,7 @@ from models.run_folder import first_difference
 from models.train import load_model, train_model
 from models.training.folds import family_of
 from models.training.jobs import Ranker, TrainJob
-from models.trees.baselines import FLOORS
+from models.trees.linear import FLOORS
 from pipeline.run.report import environment
 from submissions.labels import Labels
 from submissions.score import score_graph

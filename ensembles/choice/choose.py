@@ -13,8 +13,9 @@ of its paired difference to the best member lies above 0, else the best member. 
 blend stays unless the winner beats it in the same way.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +25,9 @@ from ensembles.choice.objectives import (
     Floats,
     Judge,
     Metric,
-    Objective,
     ScoredGraphs,
     exact_values,
 )
-
-Interval = tuple[float, float]
 
 GREEDY, BEST_MEMBER, RECIPE = "greedy", "best member", "recipe"
 SURE = 0.99  # confidence of the intervals that decide
@@ -70,7 +68,6 @@ class Nested:
         own = [exact_values(graphs, column, metric) for column in graphs.scores.T]
         self.member_values = np.stack(own, axis=1)  # (g, m)
         self._fits: dict[frozenset[int], Floats] = {}
-        self._judged: dict[tuple[frozenset[int], int], Floats] = {}
 
     def outer_values(self) -> tuple[Floats, Floats]:
         """Return (g,) values of the best blend, and of the best member, found on other folds."""
@@ -103,13 +100,15 @@ class Nested:
         return np.concatenate(parts)
 
     def weights_of(self, name: str, without: frozenset[int]) -> Floats:
-        """Return a blend's weights (m,), fitted to all folds but `without`."""
+        """Return a blend's weights (m,), or the best member's, by all folds but `without`."""
         n_members, n_folds = len(self.graphs.members), len(self.folds)
+        if name == BEST_MEMBER:
+            return self.best_member(self.every - without)
         if name != GREEDY:
             return np.ones(n_members)
         if without not in self._fits:
             used = [i for fold, own in enumerate(self.folds) if fold not in without for i in own]
-            self._fits[without] = greedy_counts(self.judge(used), n_members)
+            self._fits[without] = greedy_counts(partial(self.judge, used), n_members)
             progress("choose a blend", len(self._fits), n_folds * (n_folds + 1) // 2)
         return self._fits[without]
 
@@ -117,15 +116,12 @@ class Nested:
         held = self.folds[fold]
         if name != GREEDY:
             return self.fixed_values[name][held]
-        if (without, fold) not in self._judged:
-            weights = self.weights_of(name, without)
-            scores = self.graphs.scores @ (weights / weights.sum())
-            values = exact_values(self.graphs, scores, self.metric, held)
-            self._judged[without, fold] = values
-        return self._judged[without, fold]
+        weights = self.weights_of(name, without)
+        scores = self.graphs.scores @ (weights / weights.sum())
+        return exact_values(self.graphs, scores, self.metric, held)
 
 
-def greedy_counts(objective: Objective, n_members: int) -> Floats:
+def greedy_counts(objective: Callable[[Floats], Floats], n_members: int) -> Floats:
     """Start from the best member; add, again and again, the one that leaves the mean highest.
 
     Taken is the best of all bags on the way, of equals the smallest: what adds nothing by itself
@@ -139,87 +135,60 @@ def greedy_counts(objective: Objective, n_members: int) -> Floats:
     highest = -np.inf
     for n_selected in range(1, MAX_SELECTED + 1):
         values = objective((counts + additions) / n_selected)
-        counts = counts + additions[_first_best(values, counts)]
+        equal = values >= values.max() - LEAST_GAIN  # of these the first that is selected already
+        counts = counts + additions[np.argmax(equal * (1 + (counts > 0)))]
         if values.max() > highest + LEAST_GAIN:
             best, highest = counts, values.max()
     return best
 
 
-def _first_best(values: Floats, counts: Floats) -> int:
-    equal = values >= values.max() - LEAST_GAIN
-    return int(np.argmax(equal & (counts > 0)) if (equal & (counts > 0)).any() else equal.argmax())
-
-
-@dataclass(frozen=True)
-class BlendChoice:
-    """The blend that is taken, and what it rests on. Values are means over graphs, more is better.
-
-    `nested_value` is of the outer folds, for the choice; of RECIPE, where nothing is fitted or
-    chosen, its plain value.
-    """
-
-    chosen: str  # a candidate's name, BEST_MEMBER or RECIPE
-    weights: dict[str, float]  # by member, summing to 1; empty for RECIPE
-    nested_value: float
-    nested_ci95: Interval
-    candidates: dict[str, float]  # each blend's value on folds its weights were not fitted to
-    member_values: dict[str, float]
-    best_blend_value: float  # nested, of the blend that was best without the graph at hand
-    best_member_value: float  # likewise of the best member
-    difference: float  # best_blend_value less best_member_value, paired over graphs
-    difference_ci99: Interval
-    recipe_value: float | None  # plain; None without a recipe's blend
-    recipe_difference: float | None  # the winner of the two less the recipe's blend, likewise
-    recipe_difference_ci99: Interval | None
-    n_graphs: int
-    n_families: int
-
-
-def choose_blend(nested: Nested, *, recipe: Floats | None = None, seed: int = 0) -> BlendChoice:
+def choose_blend(nested: Nested, *, recipe: Floats | None = None, seed: int = 0) -> dict[str, Any]:
     """Choose among blends with fixed weights, fitted ones and single members.
 
     Args:
         recipe: (n,) scores of the blend that stays unless it is beaten; None for none.
+
+    Returns:
+        `chosen`: a candidate's name, BEST_MEMBER or RECIPE; `weights` by member, summing to 1,
+        empty for RECIPE. The rest are means over graphs, more is better: `nested_value` and
+        `nested_ci95` of the outer folds, for the choice (of RECIPE, where nothing is fitted or
+        chosen, its plain value); `candidates`, each blend on folds its weights were not fitted to;
+        `member_values`; `difference` of the best blend to the best member, both nested, paired over
+        graphs, with its 99 % interval `difference_ci99`; likewise `recipe_difference` of the winner
+        of the two to the recipe's blend, and `recipe_value`, plain; `n_graphs` and `n_families`.
     """
     graphs = nested.graphs
     blend, member = nested.outer_values()
     interval = family_interval(blend - member, graphs.families, seed=seed, confidence=SURE)
     winner = nested.best_blend(nested.every) if interval[0] > 0 else BEST_MEMBER
     values = blend if interval[0] > 0 else member
-    recipe_value = recipe_gain = recipe_interval = None
+    against: dict[str, Any] = dict.fromkeys(
+        ("recipe_value", "recipe_difference", "recipe_difference_ci99")
+    )
     if recipe is not None:
         own = exact_values(graphs, recipe, nested.metric)
         gain = values - own
-        recipe_value, recipe_gain = float(own.mean()), float(gain.mean())
-        recipe_interval = family_interval(gain, graphs.families, seed=seed, confidence=SURE)
-        if recipe_interval[0] <= 0:
+        surely = family_interval(gain, graphs.families, seed=seed, confidence=SURE)
+        against = dict(zip(against, (float(own.mean()), float(gain.mean()), surely), strict=True))
+        if surely[0] <= 0:
             winner, values = RECIPE, own
-    return BlendChoice(
-        chosen=winner,
-        weights=_weights(nested, winner),
-        nested_value=float(values.mean()),
-        nested_ci95=family_interval(values, graphs.families, seed=seed),
-        candidates={n: float(nested.judged(n, nested.every).mean()) for n in nested.candidates},
-        member_values=_by_member(graphs, nested.member_values.mean(axis=0)),
-        best_blend_value=float(blend.mean()),
-        best_member_value=float(member.mean()),
-        difference=float((blend - member).mean()),
-        difference_ci99=interval,
-        recipe_value=recipe_value,
-        recipe_difference=recipe_gain,
-        recipe_difference_ci99=recipe_interval,
-        n_graphs=len(graphs),
-        n_families=len(set(graphs.families)),
-    )
-
-
-def _weights(nested: Nested, chosen: str) -> dict[str, float]:
-    if chosen == RECIPE:
-        return {}
-    if chosen == BEST_MEMBER:
-        return _by_member(nested.graphs, nested.best_member(nested.every))
-    weights = nested.weights_of(chosen, frozenset())
-    return _by_member(nested.graphs, weights / weights.sum())
+    weights = {}
+    if winner != RECIPE:
+        fitted = nested.weights_of(winner, frozenset())
+        weights = _by_member(graphs, fitted / fitted.sum())
+    return {
+        "chosen": winner,
+        "weights": weights,
+        "nested_value": float(values.mean()),
+        "nested_ci95": family_interval(values, graphs.families, seed=seed),
+        "candidates": {n: float(nested.judged(n, nested.every).mean()) for n in nested.candidates},
+        "member_values": _by_member(graphs, nested.member_values.mean(axis=0)),
+        "difference": float((blend - member).mean()),
+        "difference_ci99": interval,
+        **against,
+        "n_graphs": len(graphs),
+        "n_families": len(set(graphs.families)),
+    }
 
 
 def _by_member(graphs: ScoredGraphs, values: Floats) -> dict[str, float]:

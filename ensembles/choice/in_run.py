@@ -2,22 +2,36 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
+from threadpoolctl import threadpool_limits
 
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
 from common.progress import log
+from data.graphs.distinct import config_hashes
+from data.graphs.graph import TileGraph
+from data.read import read_graph
 from data.tree import Collection, GraphFile
-from ensembles.blend import SCALES, Mixing, member_weights
-from ensembles.choice.choose import RECIPE
-from ensembles.choice.from_scores import choose, labelled, mixing_of
+from ensembles.blend import KEYS, SCALES, Mixing, blend, joined, member_weights, minmax, mix
+from ensembles.choice.choose import RECIPE, Nested, choose_blend
+from ensembles.choice.objectives import (
+    Floats,
+    ScoredGraphs,
+    best_of_five,
+    tau_as_submitted,
+    tau_judge,
+    tile_judge,
+)
 from ensembles.diversify_picks import PickDiversity
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
+from models.predict import SCORE_SCHEMA
+from models.training.folds import family_of, grouped_folds
 
 CHOSEN_NOTE = (
     "The blend was chosen on the valid split, so the collection's value there is too good; "
@@ -27,16 +41,122 @@ KEPT_NOTE = (
     "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
     "plain value on the valid split, to which nothing was fitted."
 )
+# The official xla splits have seven; how far few families widen an interval is in common.bootstrap.
+MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
+FITTED_SCALE = "minmax-mean"  # of blends with fitted weights, and of single members
+RUNTIME_SCHEMA = {
+    **{name: dtype for name, dtype in SCORE_SCHEMA.items() if name != "score"},
+    "runtime": pl.Float64,
+}
+
+
+class Labelled(NamedTuple):
+    """Labelled graphs to choose by, all of one kind."""
+
+    files: Sequence[GraphFile]
+    runtimes: pl.DataFrame  # as in RUNTIME_SCHEMA; a tile kernel's are over its normalizer
+
+    def too_few(self) -> str | None:
+        """Say what is missing to choose by these graphs, or None if they suffice."""
+        families = {family_of(file) for file in self.files}
+        if len(self.files) >= MIN_GRAPHS and len(families) >= MIN_FAMILIES:
+            return None
+        return (
+            f"{len(self.files)} labelled graphs of {len(families)} families; a choice needs "
+            f"{MIN_GRAPHS} of {MIN_FAMILIES}"
+        )
+
+    def scored_by(self, members: Mapping[str, pl.DataFrame]) -> "Labelled":
+        """Leave the configs that some member has scored."""
+        rows = [*KEYS, "config"]
+        scored = pl.concat(table.select(rows) for table in members.values()).unique()
+        if self.runtimes.join(scored, on="graph", how="anti").height:
+            return self  # nobody has scored that graph: whoever joins them will say so
+        taken = self.runtimes.join(scored, on=rows, how="semi", maintain_order="left")
+        return self._replace(runtimes=taken)
+
+
+def labelled(files: Sequence[GraphFile]) -> Labelled:
+    """Read the runtimes of those graphs that can be judged, one graph in memory at a time.
+
+    Graphs whose runtimes are withheld are left out, and layout graphs whose runtimes give no order.
+
+    Raises:
+        PipelineError: a damaged file.
+    """
+    known, tables = [], [pl.DataFrame(schema=RUNTIME_SCHEMA)]
+    for file in files:
+        graph = read_graph(file)
+        tile = isinstance(graph, TileGraph)
+        runtime = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+        if not graph.is_labelled or (not tile and runtime.min() == runtime.max()):
+            continue
+        columns = {
+            "graph": [file.name] * graph.n_configs,
+            "config": np.arange(graph.n_configs, dtype=np.uint32),
+            "config_hash": config_hashes(graph),
+            "runtime": runtime.astype(np.float64),
+        }
+        known.append(file)
+        tables.append(pl.DataFrame(columns, schema=RUNTIME_SCHEMA))
+    return Labelled(known, pl.concat(tables))
+
+
+def choose(
+    by: Labelled, members: Mapping[str, pl.DataFrame], *, recipe: Mixing, seed: int = 0
+) -> dict[str, Any]:
+    """Choose a blend for members that have scored the labelled graphs, as `choose_blend`.
+
+    Args:
+        recipe: the blend that stays unless it is beaten, of tiles judged with its spread of picks;
+            all others are judged, and used, without. Of layouts all are judged without: Kendall's
+            tau sees no gain in picks.
+
+    Raises:
+        PipelineError: a member has not scored just these configs.
+    """
+    by, is_layout = by.scored_by(members), by.files[0].collection.kind == "layout"
+    judged = by.runtimes.select("graph").unique()
+    own = {name: table.join(judged, on="graph", how="semi") for name, table in members.items()}
+    graphs = _scored_graphs(by, own)
+    even = member_weights(list(own), {})
+    blends = {method: blend(own, method=method, weights=even) for method in SCALES}
+    n_folds = min(MAX_FOLDS, len(set(graphs.families)))
+    place = {file.name: index for index, file in enumerate(by.files)}
+    folds = [[place[f.name] for f in fold] for fold in grouped_folds(by.files, n_folds, seed)]
+    with threadpool_limits(1, user_api="blas"):  # the products are small: threads would wait
+        fixed = {method: _on_rows(by, scores) for method, scores in blends.items()}
+        metric = tau_as_submitted if is_layout else best_of_five
+        judge = tau_judge(graphs, seed=seed) if is_layout else tile_judge(graphs)
+        nested = Nested(graphs, fixed, folds, metric=metric, judge=judge)
+        judged_as = recipe._replace(diversity=None) if is_layout else recipe
+        kept = _on_rows(by, mix(own, judged_as, by.files))
+        return choose_blend(nested, recipe=kept, seed=seed)
+
+
+def _scored_graphs(by: Labelled, members: Mapping[str, pl.DataFrame]) -> ScoredGraphs:
+    table = joined(by.runtimes, members, minmax, rows_of="the labelled data")
+    sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"]
+    return ScoredGraphs(
+        families=tuple(family_of(file) for file in by.files),
+        starts=np.concatenate([[0], sizes.to_numpy().astype(np.int64).cumsum()]),
+        members=tuple(members),
+        scores=table.select(list(members)).to_numpy(),
+        runtime=by.runtimes["runtime"].to_numpy(),
+    )
+
+
+def _on_rows(by: Labelled, blended: pl.DataFrame) -> Floats:
+    """Return a blend's scores in the order of the runtimes; (n,)."""
+    table = joined(by.runtimes, {"blend": blended}, lambda score: score, rows_of="labelled data")
+    return table["blend"].to_numpy()
 
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
     """Return the recipe's own blend of members that rank configs of `kind`."""
-    diversity = blending.pick_diversity_for(kind)
-    return Mixing(
-        blending.method,
-        member_weights(members, blending.weights),
-        PickDiversity(*diversity) if diversity else None,
-    )
+    spread, length = (getattr(blending, f"{kind}_{key}") for key in ("spread", "spread_length"))
+    diversity = PickDiversity(spread, length) if spread else None
+    return Mixing(blending.method, member_weights(members, blending.weights), diversity)
 
 
 def written_mixing(
@@ -80,45 +200,37 @@ def choose_in_run(
     names = " and ".join(collection.name for collection in files)
     kind = next(iter(files)).kind
     own = recipe_mixing(blending, kind, members)
-    known, scored = (files, tables) if len(files) == 1 else _by_id(files, tables)
-    by = labelled([file for some in known.values() for file in some])
+    # The searches of a source have graphs of the same names: they are told apart by their IDs.
+    by = labelled([replace(f, name=f.submission_id) for some in files.values() for f in some])
     reason = by.too_few()
     if reason:
         log.info(f"{names}: {reason}; the recipe's blend stays")
         record = {"chosen": RECIPE, "reason": reason, "nested_value": None, **mixing_record(own)}
     else:
-        parts = scored.values()
-        every = {name: pl.concat(part[name] for part in parts) for name in members}
+        by_id = pl.col("graph")
+        every = {
+            name: pl.concat(
+                tables[c][name].with_columns(graph=pl.lit(f"{c.name}:") + by_id) for c in files
+            )
+            for name in members
+        }
         choice = choose(by, every, recipe=own, seed=seed)
-        is_kept = choice.chosen == RECIPE
-        mixing = own if is_kept else mixing_of(choice)
-        if kind == "layout":  # whose picks the choice did not judge
-            mixing = mixing._replace(diversity=own.diversity)
+        is_kept, mixing = choice["chosen"] == RECIPE, own
+        if not is_kept:
+            method = choice["chosen"] if choice["chosen"] in SCALES else FITTED_SCALE
+            # Of layouts, whose picks the choice did not judge, they stay as spread as they were.
+            diversity = own.diversity if kind == "layout" else None
+            mixing = Mixing(method, choice["weights"], diversity)
         note = KEPT_NOTE if is_kept else CHOSEN_NOTE
-        record = {**asdict(choice), **mixing_record(mixing), "note": note}
+        record = {**choice, **mixing_record(mixing), "note": note}
         log.info(
             f"{names}: no blend beats the recipe's by more than noise; it stays"
             if is_kept
-            else f"{names}: blended by {choice.chosen}; on valid graphs that had no part in "
-            f"the choice {choice.nested_value:.4f}, which is what to believe"
+            else f"{names}: blended by {choice['chosen']}; on valid graphs that had no part in "
+            f"the choice {choice['nested_value']:.4f}, which is what to believe"
         )
     for path in paths:
         write_choice(path, {**record, "of": [collection.name for collection in files]})
-
-
-def _by_id(
-    files: Mapping[Collection, Sequence[GraphFile]],
-    tables: Mapping[Collection, Mapping[str, pl.DataFrame]],
-) -> tuple[dict[Collection, list[GraphFile]], dict[Collection, dict[str, pl.DataFrame]]]:
-    """Name graphs by their IDs: the searches of a source have graphs of the same names."""
-    named = {
-        c: [replace(file, name=file.submission_id) for file in own] for c, own in files.items()
-    }
-    told = {
-        c: {n: t.with_columns(graph=f"{c.name}:" + pl.col("graph")) for n, t in own.items()}
-        for c, own in tables.items()
-    }
-    return named, told
 
 
 def mixing_record(mixing: Mixing) -> dict[str, Any]:
@@ -146,14 +258,14 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    check_seal(path, "remove the file, and the choice is made again")
+    remedy = "remove the file, and the choice is made again"
+    check_seal(path, remedy)
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _mixing_in(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
-            f"{path}: cannot be read: {error}; expected a choice with method and weights; remove "
-            "the file, and the choice is made again"
+            f"{path}: cannot be read: {error}; expected a choice with method and weights; {remedy}"
         ) from error
     return {key: value for key, value in record.items() if key != SEAL_KEY}
 

@@ -15,8 +15,8 @@ from common.metrics import TILE_PICKS, kendall_tau, ranking_from_scores, tile_sc
 Floats = NDArray[np.float64]
 # Scores (c,) and runtime (c,) of one graph to its metric; more = better.
 Metric = Callable[[Floats, Floats], float]
-Objective = Callable[[Floats], Floats]  # weightings (q, m) to their mean metric (q,)
-Judge = Callable[[Sequence[int]], Objective]  # which graphs to the mean metric over them
+# Weightings (q, m) to their mean metric (q,) over the graphs that are chosen.
+Judge = Callable[[Sequence[int], Floats], Floats]
 
 N_PAIRS = 60_000  # of all graphs together: 150 for each of 400
 SHORT_LIST = 64  # configs of a kernel
@@ -81,19 +81,15 @@ def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) ->
         differences.append((scores[slower] - scores[faster]).T)
         weights.append(np.full(len(slower), weight, np.float32))
 
-    def judge(chosen: Sequence[int]) -> Objective:
+    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
         difference = np.concatenate([differences[index] for index in chosen], axis=1)
         weight = np.concatenate([weights[index] for index in chosen]) / np.float32(len(chosen))
-
-        def mean(weightings: Floats) -> Floats:
-            shares = weightings.astype(np.float32)  # (q, m) @ (m, pairs)
-            total = np.zeros(len(shares))
-            for first in range(0, len(weight), BLOCK):
-                block = slice(first, first + BLOCK)
-                total += np.sign(shares @ difference[:, block]) @ weight[block]
-            return total
-
-        return mean
+        shares = weightings.astype(np.float32)  # (q, m) @ (m, pairs)
+        total = np.zeros(len(shares))
+        for first in range(0, len(weight), BLOCK):
+            block = slice(first, first + BLOCK)
+            total += np.sign(shares @ difference[:, block]) @ weight[block]
+        return total
 
     return judge
 
@@ -136,19 +132,15 @@ def tile_judge(graphs: ScoredGraphs) -> Judge:
         scores[index, : len(listed)] = own[by_runtime] + row_order
         values[index, : len(listed)] = 2 - runtime[by_runtime] / runtime.min()
 
-    def judge(chosen: Sequence[int]) -> Objective:
+    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
         own_scores, own_values = scores[list(chosen)], values[list(chosen)]
-
-        def mean(weightings: Floats) -> Floats:
-            result = np.empty(len(weightings))
-            for place, weights in enumerate(weightings):
-                blended = own_scores @ weights  # (g, short list)
-                bound = np.partition(blended, TILE_PICKS - 1, axis=1)[:, TILE_PICKS - 1, None]
-                best = np.argmax(blended <= bound, axis=1)  # the first: they are by runtime
-                result[place] = np.take_along_axis(own_values, best[:, None], axis=1).mean()
-            return result
-
-        return mean
+        result = np.empty(len(weightings))
+        for place, weights in enumerate(weightings):
+            blended = own_scores @ weights  # (g, short list)
+            bound = np.partition(blended, TILE_PICKS - 1, axis=1)[:, TILE_PICKS - 1, None]
+            best = np.argmax(blended <= bound, axis=1)  # the first: they are by runtime
+            result[place] = np.take_along_axis(own_values, best[:, None], axis=1).mean()
+        return result
 
     return judge
 

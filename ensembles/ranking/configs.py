@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
+from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, LayoutGraph, TileGraph
 from data.graphs.node_columns import RANK_MAX
 from data.packing.config_encoder import ConfigEncoder, pack_values
 from data.packing.vectors import HIGHEST, LOWEST
@@ -68,22 +68,15 @@ def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
         NodeLayouts(
             node,
             names[node] if names else None,
-            named.opcode(node),
-            _tensors(row, named.opcode(node)),
+            opcode := named.opcode(node),
+            {
+                tensor: without_end(values.tolist(), -1) or None
+                for tensor, values in zip(TENSORS, row.reshape(-1, RANK_MAX), strict=True)
+                if tensor != "kernel" or opcode != ONE_OPERAND or values[0] >= 0
+            },
         )
         for node, row in zip(named.graph.node_config_ids.tolist(), rows, strict=True)
     )
-
-
-def _tensors(row: NDArray[np.int8], opcode: str) -> dict[str, Order | None]:
-    """Return the orders of a node's tensors by name, from its values (18,)."""
-    orders = {
-        tensor: without_end(values.tolist(), -1) or None
-        for tensor, values in zip(TENSORS, row.reshape(-1, RANK_MAX), strict=True)
-    }
-    if opcode == ONE_OPERAND and orders["kernel"] is None:
-        del orders["kernel"]
-    return orders
 
 
 def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
@@ -146,28 +139,34 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     Raises:
         PipelineError: another shape, no config, or a value that is illegal in this program.
     """
-    values = np.asarray(configs)
-    if isinstance(named.graph, TileGraph):
-        return replace(named, graph=_tiles(named.graph, values), run_numbers=None)
-    assert isinstance(named.graph, LayoutGraph)
-    wanted = (len(named.graph.node_config_ids), N_LAYOUT_VALUES)
-    if values.ndim != 3 or values.shape[1:] != wanted or not len(values):
+    graph, values = named.graph, np.asarray(configs)
+    of_tiles = isinstance(graph, TileGraph)
+    axes = {"value": N_TILE_VALUES}
+    if isinstance(graph, LayoutGraph):
+        axes = {"node": len(graph.node_config_ids), "value": N_LAYOUT_VALUES}
+    lowest, highest = (0, np.inf) if of_tiles else (LOWEST, HIGHEST)
+    if values.shape[1:] != (*axes.values(),) or not len(values):
+        expected = ", ".join(map(str, axes.values()))
         raise PipelineError(
-            f"configs of {named.name}: have shape {values.shape}; expected (c, {wanted[0]}, "
-            f"{wanted[1]}), the values of {wanted[0]} configurable nodes in c configs"
+            f"configs of {named.name}: have shape {values.shape}; expected (c, {expected})"
         )
-    in_range = (values >= LOWEST) & (values <= HIGHEST) & (values == np.rint(values))
-    if not in_range.all():
-        config, node, place = (int(i) for i in np.argwhere(~in_range)[0])
+    is_whole = np.isfinite(values) & (values == np.rint(values))
+    wrong = np.argwhere(~is_whole | (values < lowest) | (values > highest))
+    if len(wrong):
+        where = ", ".join(f"{n} {i}" for n, i in zip(("config", *axes), wrong[0], strict=True))
         raise PipelineError(
-            f"configs of {named.name}: config {config}, node {node}, value {place} is "
-            f"{values[config, node, place]}; expected a whole number {LOWEST}..{HIGHEST}"
+            f"configs of {named.name}: {where} is {values[tuple(wrong[0])]}; expected a whole "
+            f"number from {lowest}{'' if of_tiles else f' to {highest}'}"
         )
-    unknown = np.zeros(len(values), np.int64)
-    packed = pack_values(values.astype(np.int8))
-    graph = replace(named.graph, configs=packed, runtime_ns=unknown)
-    given = replace(named, graph=graph, run_numbers=None)
-    check_layouts(given, "configs")
+    changes: dict[str, Any] = {"runtime_ns": np.zeros(len(values), np.int64)}
+    if of_tiles:
+        changes["config_feat"] = np.ascontiguousarray(values, np.float32)
+        changes["runtime_normalizers"] = np.ones(len(values), np.int64)
+    else:
+        changes["configs"] = pack_values(values.astype(np.int8))
+    given = replace(named, graph=replace(graph, **changes), run_numbers=None)
+    if not of_tiles:
+        check_layouts(given, "configs")
     return given
 
 
@@ -187,28 +186,6 @@ def with_guests(graph: LayoutGraph, guests: Iterable[NDArray[np.int8]]) -> Layou
     n_guests = packed.n_configs - graph.n_configs
     runtime_ns = np.pad(graph.runtime_ns, (0, n_guests))
     return replace(graph, configs=packed, runtime_ns=runtime_ns, rows=None, n_guests=n_guests)
-
-
-def _tiles(graph: TileGraph, values: NDArray[Any]) -> Graph:
-    name = graph.file.name
-    if values.ndim != 2 or values.shape[1] != N_TILE_VALUES or not len(values):
-        raise PipelineError(
-            f"configs of {name}: have shape {values.shape}; expected (c, {N_TILE_VALUES})"
-        )
-    is_size = np.isfinite(values) & (values >= 0) & (values == np.floor(values))
-    if not is_size.all():
-        row, place = (int(i) for i in np.argwhere(~is_size)[0])
-        raise PipelineError(
-            f"configs of {name}: config {row}, value {place} is {values[row, place]}; expected "
-            "whole sizes from 0"
-        )
-    unknown = np.zeros(len(values), np.int64)
-    return replace(
-        graph,
-        config_feat=np.ascontiguousarray(values, np.float32),
-        runtime_ns=unknown,
-        runtime_normalizers=np.ones_like(unknown),
-    )
 
 
 def check_layouts(named: NamedGraph, source: str) -> None:

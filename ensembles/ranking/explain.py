@@ -122,7 +122,7 @@ class Part:
         return change_of(self.before, self.after)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """What sets a config apart from another.
 
@@ -146,10 +146,6 @@ class Explanation:
     together: float
     n_variants: int
     seconds: float
-
-    def __repr__(self) -> str:
-        """Say what it is in one line."""
-        return f"<{self.heading}>"
 
     @property
     def heading(self) -> str:

@@ -5,6 +5,7 @@ it, nodes stand on topological levels, ordered so that few edges cross. A page i
 boxes and as long as it must be: programs are deep.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ NARROWEST = 480  # where the last box begins, at least, so that the heading fits
 TEXT = 47  # characters that fit into a box
 HEADING = 88.0
 GAP = 20  # between what does not hang together
-SWEEPS = 6  # over the levels, to bring nodes beside their neighbours
 FAINTEST, STRONGEST = 0.12, 0.6  # opacity of the colour of a part
 TEMPLATE = Path(__file__).with_name("picture.svg.j2")
 
@@ -78,27 +78,28 @@ def arranged(nodes: Sequence[int], links: Sequence[Link]) -> dict[int, Place]:
     depth = _depths(nodes, links)
     near = {n: [other for link in links if n in link for other in link] for n in nodes}
     places: dict[int, Place] = {}
+
+    def across(node: int) -> float:
+        """Return the mean place of what stands above it, so that few edges cross."""
+        return float(np.mean([places[other][0] for other in near[node] if other in places] or [0]))
+
     top = HEADING
     for node in nodes:
         if node in places:
             continue
-        block = dict.fromkeys([node])
-        for _ in nodes:
-            block |= dict.fromkeys(other for stop in block for other in near[stop])
-        numbers = sorted({depth[stop] for stop in block})
-        levels = [[stop for stop in block if depth[stop] == number] for number in numbers]
-        _untangle(levels, near)
-        rows = [
-            level[first : first + MOST_BESIDE]
-            for level in levels
-            for first in range(0, len(level), MOST_BESIDE)
-        ]
-        widest = max(map(len, rows))
-        for row in rows:
-            for number, stop in enumerate(row):
-                left = number + (widest - len(row)) / 2
-                places[stop] = MARGIN + left * STEP[0], top
-            top += STEP[1]
+        block = [node]
+        for stop in block:  # grows meanwhile
+            block += dict.fromkeys(other for other in near[stop] if other not in block)
+        levels = Counter(depth[stop] for stop in block)
+        widest = min(max(levels.values()), MOST_BESIDE)
+        for number in sorted(levels):
+            level = sorted((stop for stop in block if depth[stop] == number), key=across)
+            for first in range(0, len(level), MOST_BESIDE):
+                row = level[first : first + MOST_BESIDE]
+                for beside, stop in enumerate(row):
+                    left = beside + (widest - len(row)) / 2
+                    places[stop] = MARGIN + left * STEP[0], top
+                top += STEP[1]
         top += GAP
     return places
 
@@ -112,19 +113,6 @@ def _depths(nodes: Sequence[int], links: Sequence[Link]) -> dict[int, int]:
     for node in set(nodes) - {consumer for _, consumer in links}:
         depth[node] = min([depth[v] - 1 for u, v in links if u == node] or [0])
     return depth
-
-
-def _untangle(levels: list[list[int]], near: dict[int, list[int]]) -> None:
-    """Sort each level in place by the mean of the places that its nodes are linked with."""
-    place = {node: float(i) for level in levels for i, node in enumerate(level)}
-    for sweep in range(SWEEPS):
-        for level in levels[:: (-1) ** sweep]:
-            level.sort(
-                key=lambda n: float(
-                    np.mean([place[other] for other in near[n] if other != n] or [place[n]])
-                )
-            )
-            place.update({node: i - len(level) / 2 for i, node in enumerate(level)})
 
 
 def _middle(place: Place, height: float) -> Place:

@@ -32,7 +32,7 @@ ZIP_START = b"PK\x03\x04"
 MOST_CANDIDATE_BYTES = 2 << 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NamedGraph:
     """One program or kernel whose configs can be ranked."""
 
@@ -60,11 +60,6 @@ class NamedGraph:
     def instruction_names(self) -> tuple[str, ...] | None:
         """The names of the n instructions; None where the file has none, as in npz."""
         return self.program.graph.instruction_names if self.program else None
-
-    def __repr__(self) -> str:
-        """Say what it is in one line."""
-        graph = self.graph
-        return f"<{self.kind} graph {self.name}: {graph.n_nodes} nodes, {graph.n_configs} configs>"
 
     def opcode(self, node: int) -> str:
         """Return the operation of a node, such as "convolution"."""
@@ -132,11 +127,18 @@ def load_graphs(path: Path | str, *, collection: str | None = None) -> list[Name
     given = collection_named(collection) if collection else None
     if not path.is_file():
         raise PipelineError(f"{path}: no such file; expected a graph's npz, or a protobuf file")
-    if _is_npz(path):
-        return [_from_npz(path, given)]
-    graphs = [_from_program(program, path, given) for program in read_programs(path)]
+    with path.open("rb") as stream:
+        is_npz = path.suffix == ".npz" or stream.read(4) == ZIP_START
+    if is_npz:
+        graphs = [_from_npz(path, given)]
+    else:
+        graphs = [_from_program(program, path, given) for program in read_programs(path)]
     for graph in graphs:
-        _check_kind(graph.kind, given, path)
+        if graph.collection and graph.collection.kind != graph.kind:
+            raise UsageError(
+                f"{path}: holds {graph.kind} configs, but its collection is "
+                f"{graph.collection.name}; expected a {graph.kind} collection"
+            )
     return graphs
 
 
@@ -222,11 +224,6 @@ def _left_to_the_compiler(program: HloProgram) -> dict[str, NDArray[Any]]:
     }
 
 
-def _is_npz(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return path.suffix == ".npz" or stream.read(4) == ZIP_START
-
-
 def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
     split, told = "test", given
     try:
@@ -236,14 +233,5 @@ def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
         pass  # outside the official folders
     with Archive(path) as archive:
         kind = "tile" if "config_feat" in archive.keys else "layout"
-    _check_kind(kind, told, path)
-    read_as = told or collection_named(ANY_OF_KIND[kind])
+    read_as = told if told and told.kind == kind else collection_named(ANY_OF_KIND[kind])
     return NamedGraph(read_graph(GraphFile(read_as, split, path.stem, path)), told)
-
-
-def _check_kind(kind: str, collection: Collection | None, path: Path) -> None:
-    if collection and collection.kind != kind:
-        raise UsageError(
-            f"{path}: holds {kind} configs, but its collection is {collection.name}; "
-            f"expected a {kind} collection"
-        )

@@ -14,8 +14,7 @@ from data.audit.noise import measure_noise
 from data.collect.manifest import measured_of
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.tree import collection_named
-from ensembles.ensemble import Ensemble, load_ensemble
+from ensembles.ensemble import Ensemble, load_ranker
 from ensembles.ranking.configs import (
     NodeLayouts,
     Order,
@@ -30,7 +29,7 @@ from ensembles.ranking.program import NamedGraph
 MEASURED_PICKS = (1, 5, 10)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ranked:
     """A graph's configs in predicted order."""
 
@@ -41,11 +40,6 @@ class Ranked:
     graph: NamedGraph
     seconds: float  # how long the models took to score all configs; nothing else is in it
     top: int | None = None  # how many configs `best` lists by default; None = all
-
-    def __repr__(self) -> str:
-        """Say what it is in one line."""
-        first = int(self.order[0])
-        return f"<{len(self.scores)} configs ranked by {', '.join(self.members)}; first {first}>"
 
     @property
     def members(self) -> list[str]:
@@ -68,15 +62,10 @@ class Ranked:
         Returns:
             For each `rank`, `config` and `score`; of a config that the file holds several times the
             row that is ranked first.
-
-        Raises:
-            UsageError: `top` is below 1.
         """
-        listed = self.top if top is None else top
-        _check_top(listed)
         order = self.order
         _, first = np.unique(self.group[order], return_index=True)
-        rows = order[np.sort(first)][:listed].tolist()
+        rows = order[np.sort(first)][: self.top if top is None else top].tolist()
         return [
             {"rank": number, "config": row, "score": float(self.scores[row])}
             for number, row in enumerate(rows, start=1)
@@ -224,11 +213,6 @@ class Ranked:
         return self.graph
 
 
-def _check_top(top: int | None) -> None:
-    if top is not None and top < 1:
-        raise UsageError(f"top {top}: expected 1 or more")
-
-
 def rank(
     ranker: Ensemble,
     graph: NamedGraph,
@@ -246,15 +230,10 @@ def rank(
             scores are not finite.
         UsageError: `top` is below 1.
     """
-    _check_top(top)
-    if ranker.collection.kind != graph.kind:
-        raise PipelineError(
-            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
-            f"{ranker.collection.name}"
-        )
+    if top is not None and top < 1:
+        raise UsageError(f"top {top}: expected 1 or more")
+    _check_fits(ranker, graph)
     ranked = graph if configs is None else with_configs(graph, configs)
-    if configs is None and graph.kind == "layout":
-        check_layouts(graph, str(graph.path))
     start = time.perf_counter()
     members = ranker.member_scores(ranked.graph)
     scores = ranker.blended(ranked.graph, members)
@@ -265,39 +244,29 @@ def rank(
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
     """Score one config, so that what follows is timed without what libraries do at first use."""
+    _check_fits(ranker, graph)
     whole = graph.graph
     if isinstance(whole, LayoutGraph):
-        check_layouts(graph, str(graph.path))
-        ranker.score(with_configs(graph, whole.configs.rows(np.zeros(1, np.int64))).graph)
+        ranker.score(whole.only(np.zeros(1, np.int64)))
     elif isinstance(whole, TileGraph):
         ranker.score(with_configs(graph, whole.config_feat[:1]).graph)
 
 
-def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
-    """Load the trained models of a run folder.
-
-    Args:
-        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
-            one that it was trained on. Where the run has none of it, a sibling's serve.
-
-    Raises:
-        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
-        UsageError: no such collection.
-    """
-    return load_ensemble(Path(run), collection_named(collection) if collection else None)
+def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
+    if ranker.collection.kind != graph.kind:
+        raise PipelineError(
+            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
+            f"{ranker.collection.name}"
+        )
+    if graph.kind == "layout":
+        check_layouts(graph, str(graph.path))
 
 
 def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
     """Load the models of a run folder that rank a graph: of its collection, if that is known.
 
     Raises:
-        PipelineError: as `load_ranker`, or the models rank the other kind of configs.
+        PipelineError: as `load_ranker`.
     """
     told = graph.collection.name if graph.collection else None
-    ranker = load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
-    if ranker.collection.kind != graph.kind:
-        raise PipelineError(
-            f"{run}: ranks {ranker.collection.kind} configs; {graph.path} holds {graph.kind} "
-            "configs; expected a run of that kind"
-        )
-    return ranker
+    return load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))

@@ -14,7 +14,7 @@ from common import settings
 from common.atomic import write_bytes, write_text
 from common.errors import PipelineError, UsageError
 from common.kaggle.secrets import redact, refuse_secrets
-from ensembles.trained_models import find_models, one_of_each
+from ensembles.trained_models import find_models
 from kernels.building.build import REQUIRED_MODULES
 from kernels.building.metadata import read_object, slug_of
 from models.run_folder import CONFIG, DONE
@@ -48,7 +48,7 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
     metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
-    models = dict(sorted(one_of_each(find_models(run)).items()))
+    models = dict(sorted(find_models(run).items()))
     for model in models.values():
         if not model.is_done:
             raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")

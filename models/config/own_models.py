@@ -54,8 +54,7 @@ def source_of(place: str) -> dict[str, str]:
 def checked(place: str) -> Any:
     """Return the network at `place`, with a `forward` whose faults name it.
 
-    It raises PipelineError where the class's own fails, gives not one score for each config, or in
-    training scores that no weight can be learned from.
+    It raises PipelineError where the class's own fails, or gives not one score for each config.
     """
     import torch  # by the class, so at hand already
 
@@ -77,11 +76,6 @@ def checked(place: str) -> Any:
         if returned != expected:
             raise PipelineError(
                 f"model '{place}': forward returned {returned}, expected {expected}"
-            )
-        if self.training and torch.is_grad_enabled() and not scores.requires_grad:
-            raise PipelineError(
-                f"model '{place}': forward returned scores without a gradient; expected them "
-                "computed by torch from the network's parameters"
             )
         return scores
 

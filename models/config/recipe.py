@@ -9,7 +9,6 @@ import tomli_w
 from pydantic import (
     AfterValidator,
     Field,
-    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
@@ -157,14 +156,6 @@ class BlendConfig(FrozenConfig):
     weights: dict[str, Weight] = Field(default={})
     choose: bool = False
 
-    def pick_diversity_for(self, kind: str) -> tuple[float, float] | None:
-        """Return error and length of the spread of picks for `kind`; None for best first."""
-        if kind == "layout":
-            spread, length = self.layout_spread, self.layout_spread_length
-        else:
-            spread, length = self.tile_spread, self.tile_spread_length
-        return (spread, length) if spread else None
-
 
 class Recipe(FrozenConfig):
     """Everything that decides what a run does, but for the data and the folder it writes to.
@@ -204,21 +195,14 @@ class Recipe(FrozenConfig):
     config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
     blend: BlendConfig = BlendConfig()
 
-    @field_validator("blend")
-    @classmethod
-    def _weighs_models(cls, blend: BlendConfig, info: ValidationInfo) -> BlendConfig:
-        parts = [info.data[kind].models for kind in ("layout", "tile") if kind in info.data]
-        own = [short_name(model) for part in parts for model in part if is_own(model)]
-        known = (*get_args(LayoutModelName), *get_args(TileModelName), *own)
-        for name in blend.weights:
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        known = (*get_args(LayoutModelName), *get_args(TileModelName), *self.own_models)
+        for name in self.blend.weights:
             if name not in known:
                 raise ValueError(
                     f"blend.weights.{name}: no such model; expected {', '.join(known)}"
                 )
-        return blend
-
-    @model_validator(mode="after")
-    def _can_learn_together(self) -> Self:
         model = "config_columns_boosting"
         if self.layout.together and model in self.models_of("layout"):
             raise ValueError(f"layout.together: {model} learns one graph; expected false")
@@ -240,7 +224,8 @@ class Recipe(FrozenConfig):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a table: the class for models of one's own is made anew."""
-        return _recipe_of, (self.model_dump(mode="json"),)
+        read = functools.partial(Recipe.from_table, source="recipe")
+        return read, (self.model_dump(mode="json"),)
 
     def models_of(self, kind: str) -> tuple[str, ...]:
         """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
@@ -300,10 +285,6 @@ def _with_own_models(layout: tuple[str, ...], tile: tuple[str, ...]) -> type[Rec
                 )
             tables[name] = (config, config())
     return create_model("Recipe", __base__=Recipe, **tables)
-
-
-def _recipe_of(table: dict[str, Any]) -> Recipe:
-    return Recipe.from_table(table, source="recipe")
 
 
 def load_recipe(

@@ -17,7 +17,7 @@ from features.pruning.store import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from models.config.recipe import FeaturesConfig
-from models.graph_task import GraphByGraph, JudgedGraphs, learn_nodes, torch_for
+from models.graph_task import JudgedGraphs, learn_nodes, torch_for
 from models.layout.inputs import LayoutInputs
 from models.layout.network import LayoutNetwork
 from models.training.dataset import LRUCache
@@ -32,7 +32,7 @@ SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learn
 
 
 @dataclass(frozen=True)
-class LayoutTask(JudgedGraphs[LayoutInputs], GraphByGraph[LayoutInputs]):
+class LayoutTask(JudgedGraphs[LayoutInputs]):
     """Ranks a sample of one graph's distinct configs per step."""
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:

@@ -1,8 +1,7 @@
 """The dataset for PyTorch Geometric: datasets, and a transform that draws configs; docs/pyg.md."""
 
 from models.pyg.datasets import TpuGraphsLayout, TpuGraphsTile
-from models.pyg.graphs import TpuGraph, from_inputs, tpu_graph
-from models.pyg.sampler import ConfigSampler
+from models.pyg.graphs import ConfigSampler, TpuGraph, from_inputs, tpu_graph
 
 __all__ = [
     "ConfigSampler",

@@ -1,7 +1,7 @@
 """The dataset's collections as PyG datasets over the packed store."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from torch_geometric.data import Dataset
 from common.errors import UsageError
 from data.graph_store.prepare import stored_graphs
 from data.read import read_graph
-from data.tree import Collection, GraphFile, collections_named
+from data.tree import GraphFile, collections_named
 from features.pruning.rules import pruning_rule
 from features.scaling import SCALINGS, NodeScaler, fit_node_scaler
 from models.pyg.graphs import TpuGraph, tpu_graph
@@ -25,8 +25,10 @@ class TpuGraphsTile(Dataset):
         root: the data folder, which holds npz/.
         split: "train", "valid" or "test"; runtimes of the last are withheld.
         collections: names separated by commas; None = all of this kind that the folder has.
-        scaling: "none" leaves x as stored; a name of features/scaling.py is learned from these
-            graphs, so only for the train split: other splits are given its `scaler`.
+        prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
+            see features/pruning/rules.py.
+        scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
+            these graphs, so only for the train split: other splits are given its `scaler`.
         transform: called with each graph that is taken, such as a ConfigSampler.
         store: the packed graphs' folder; None = the usual one. What it lacks is packed first.
         cache_mib: graphs are kept in memory up to so many MiB in each process.
@@ -37,7 +39,6 @@ class TpuGraphsTile(Dataset):
     """
 
     kind = "tile"
-    prune = "none"
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class TpuGraphsTile(Dataset):
         split: str = "train",
         *,
         collections: str | None = None,
-        scaling: str | NodeScaler = "none",
+        prune: str = "none",
+        scaling: str | NodeScaler | None = "none",
         transform: Callable[[TpuGraph], Any] | None = None,
         store: str | Path | None = None,
         cache_mib: int = 1024,
@@ -57,9 +59,15 @@ class TpuGraphsTile(Dataset):
                 f"scaling '{scaling}' of split {split}: it is learned from train graphs; expected "
                 "scaling=train.scaler, of the dataset of these"
             )
-        chosen, folder = _of_kind(self.kind, collections), Path(store) if store else None
+        pruning_rule(prune)
+        named, folder = collections_named(collections), Path(store) if store else None
+        chosen = [collection for collection in named if collection.kind == self.kind]
+        if collections and len(chosen) < len(named):
+            raise UsageError(
+                f"collections '{collections}': expected those of {self.kind} configs alone"
+            )
         self.files = stored_graphs(Path(root), collections=chosen, splits=(split,), store=folder)
-        self.cache_mib = cache_mib
+        self.cache_mib, self.prune = cache_mib, prune
         self.scaler = scaling if isinstance(scaling, NodeScaler) else None
         super().__init__(str(root), transform)
         if isinstance(scaling, str) and scaling != "none":
@@ -88,26 +96,6 @@ class TpuGraphsTile(Dataset):
 
 
 class TpuGraphsLayout(TpuGraphsTile):
-    """Layout graphs of one split; takes what TpuGraphsTile does, and:
-
-    Args:
-        prune: "none" keeps all nodes, "hops-1" configurable ones and their neighbours; see
-            features/pruning/rules.py.
-    """
+    """Layout graphs of one split; takes what TpuGraphsTile does."""
 
     kind = "layout"
-
-    def __init__(
-        self, root: str | Path, split: str = "train", *, prune: str = "none", **options: Any
-    ) -> None:
-        pruning_rule(prune)
-        self.prune = prune
-        super().__init__(root, split, **options)
-
-
-def _of_kind(kind: str, names: str | None) -> Sequence[Collection]:
-    named = collections_named(names)
-    chosen = [collection for collection in named if collection.kind == kind]
-    if names and len(chosen) < len(named):
-        raise UsageError(f"collections '{names}': expected those of {kind} configs alone")
-    return chosen

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from data.graphs.distinct import distinct_configs
 from data.read import read_layout
 from features.pruning.store import PrunedNodes, prune_layout_graph
-from models.graph_task import GraphByGraph, learn_nodes, torch_for
+from models.graph_task import DrawnGraphs, learn_nodes, torch_for
 from models.segments.cut import Segment, SegmentedGraph, cut
 from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights
 from models.training.dataset import LRUCache
@@ -29,7 +29,7 @@ HEAD_FOLDER = "head"
 
 
 @dataclass(frozen=True)
-class PooledGraphs(GraphByGraph[SegmentedGraph]):
+class PooledGraphs(DrawnGraphs[SegmentedGraph]):
     """The train graphs, and of each a fixed pool of configs, drawn by `seed`.
 
     Only the pool's configs are learned from: what is remembered of segments grows with it.

@@ -33,7 +33,14 @@ from models.config.recipe import Recipe
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import TrainJob
 from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRanker, fit_linear, read
-from models.trees.rows import GraphRows, OpenGraph, Table, binned, dataset_parameters, sample_rows
+from models.trees.rows import (
+    GraphRows,
+    Table,
+    binned,
+    dataset_parameters,
+    sample_rows,
+    statistics_table,
+)
 
 if TYPE_CHECKING:
     import lightgbm
@@ -64,7 +71,7 @@ def train(job: TrainJob) -> None:
         linear, scores = fit_linear(graphs, LINEAR)
         linear.write(job.run_dir)
         start = LINEAR_SCALE * scores
-    trees = prepare(job, graphs, OpenGraph(config.statistics), names, start)
+    trees = prepare(job, graphs, statistics_table(config.statistics), names, start)
     write_boosters({MODEL_FILE: trees.train()}, job.run_dir)
 
 
@@ -161,14 +168,10 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
         return None
-    shares = [
-        read_table(path).with_columns(
-            pl.col(column) / pl.col(column).sum().clip(lower_bound=1e-12)
-            for column in ("gain", "splits")
-        )
-        for path in paths
-    ]
-    table = pl.concat(shares).group_by("statistic").agg(pl.col("gain", "splits").sum() / len(paths))
+    both = pl.col("gain", "splits")
+    share = both / both.sum().clip(lower_bound=1e-12)
+    shares = pl.concat(read_table(path).with_columns(share) for path in paths)
+    table = shares.group_by("statistic").agg(both.sum() / len(paths))
     return table.sort("gain", "statistic", descending=[True, False])
 
 
@@ -247,19 +250,13 @@ def choose_rounds(
     curves: list[list[float]] = []
     for fold in range(fold_of.max() + 1):
         held_out = np.flatnonzero(fold_of == fold)
-
-        def judge(
-            scores: Values, _: "lightgbm.Dataset", rows: NDArray[np.int64] = held_out
-        ) -> tuple[str, float, bool]:
-            return "ranked", ranked(graphs, rows, scores), True
-
         recorded: dict[str, dict[str, list[float]]] = {}
         lightgbm.train(
             parameters,
             dataset.subset(np.flatnonzero(fold_of != fold).tolist()),
             config.num_boost_round,
             valid_sets=[dataset.subset(held_out.tolist())],
-            feval=judge,
+            feval=lambda scores, _, rows=held_out: ("ranked", ranked(graphs, rows, scores), True),
             callbacks=[
                 lightgbm.early_stopping(config.early_stop, verbose=False),
                 lightgbm.record_evaluation(recorded),
@@ -294,13 +291,11 @@ def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Val
         runtime = graph.runtime[held_out[mine] - start]
         start += len(graph.rows)
         if len(runtime) >= 2 and runtime.min() < runtime.max():
-            judge = _judge_tile if graph.file.collection.kind == "tile" else kendall_tau
-            values.append(judge(-scores[mine], runtime))
+            if graph.file.collection.kind == "tile":
+                values.append(tile_score(np.argsort(-scores[mine], kind="stable"), runtime))
+            else:
+                values.append(kendall_tau(-scores[mine], runtime))
     return float(np.mean(values)) if values else 0.0
-
-
-def _judge_tile(scores: Values, runtime: Values) -> float:
-    return tile_score(np.argsort(scores, kind="stable"), runtime)
 
 
 def pairwise_logistic(runtime: Values) -> Objective:

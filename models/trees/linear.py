@@ -20,7 +20,7 @@ from features.statistics.configs import STATISTICS, StatisticsSet, statistics_na
 from models.config.rankers import LinearConfig
 from models.config.recipe import Recipe
 from models.training.jobs import TrainJob
-from models.trees.rows import GraphRows, OpenGraph, sample_rows
+from models.trees.rows import GraphRows, sample_rows, statistics_table
 
 MODEL_FILE = "linear.json"
 # What trees may begin from. Its scores have a deviation of about 1 in a graph; a
@@ -47,11 +47,10 @@ def fit_linear(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    open_graph = OpenGraph(config.statistics)
+    table_of = statistics_table(config.statistics)
     tables, targets = [], []
     for graph in graphs:
-        statistics = open_graph(graph.file, graph.rows)
-        tables.append(statistics)
+        tables.append(table_of(graph.file, graph.rows))
         ranks = rankdata(graph.runtime)  # a few very slow configs would decide all weights
         targets.append((ranks - ranks.mean()) / ranks.std())
     model = make_pipeline(
@@ -106,3 +105,31 @@ def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
     if not isinstance(content, dict) or tuple(content) not in known:
         raise PipelineError(f"{path}: of other statistics; remove its folder, and train it again")
     return LinearRanker(content, config.statistics)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A ranking without training: a weighted sum of plain statistics; `weights` are by their names.
+
+    It is the fallback of last resort for data that nothing can be learned from, named in the report
+    wherever it is used; and the floor that every model's figure is shown beside.
+    """
+
+    weights: dict[str, float]
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        first, group = distinct_configs(graph)
+        names, columns = (
+            STATISTICS[graph.file.collection.kind],
+            statistics_of(graph, "plain")(first),
+        )
+        scores = np.zeros(len(first), np.float32)
+        for name, weight in self.weights.items():
+            scores += np.float32(weight) * columns[:, names.index(name)]
+        return scores[group]
+
+
+# Fewest steps over the output; among equals, the largest kernel tile.
+TILE = Baseline({"log_steps": 1.0, "log_kernel_bounds_product": -1e-3})
+BASELINES = {"layout": Baseline({"copied_bytes_share": 1.0, "log_padding": 1.0}), "tile": TILE}
+FLOORS = {"layout": Baseline({"copied_bytes_share": 1.0}), "tile": TILE}

@@ -29,7 +29,12 @@ from data.graphs.distinct import program_content
 from data.graphs.graph import Graph, LayoutGraph
 from data.read import read_layout
 from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
-from features.statistics.configs import RowStatistics, statistics_names, statistics_of
+from features.statistics.configs import (
+    RowStatistics,
+    StatisticsSet,
+    statistics_names,
+    statistics_of,
+)
 from features.statistics.layout import TENSORS
 from models.config.rankers import ConfigColumnsConfig
 from models.config.recipe import Recipe
@@ -66,12 +71,31 @@ class ColumnFeatures:
     tensor: list[int]
     layout: list[list[int]]
 
-    @property
-    def names(self) -> list[str]:
-        return [
+    def names(self, statistics: StatisticsSet | None = None) -> list[str]:
+        """Return the names of the columns of `rows_of`."""
+        own = [
             f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
             for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)
         ]
+        return [*own, *(statistics_names("layout", statistics) if statistics else ())]
+
+    def rows_of(self, graph: Graph, statistics: StatisticsSet | None = None) -> RowStatistics:
+        """Return what computes the features of configs, and beside them statistics, if any.
+
+        Raises:
+            PipelineError: `graph` is another program.
+        """
+        assert isinstance(graph, LayoutGraph)
+        if program_content(graph) != self.program:
+            raise PipelineError(
+                f"{graph.file.path}: another program than {self.name}, whose configs were learned; "
+                "expected that one, or a model of another kind"
+            )
+        columns = partial(self.table, graph)
+        if statistics is None:
+            return columns
+        further = statistics_of(graph, statistics)
+        return lambda rows: np.concatenate([columns(rows), further(rows)], axis=1)
 
     def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the features of some configs (r,) of the program; (r, f) of 0 and 1."""
@@ -107,11 +131,6 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
     return ColumnFeatures(program_content(graph), graph.file.name, node, tensor, layout)
 
 
-def beside(*parts: RowStatistics) -> RowStatistics:
-    """Return what computes the columns of several, side by side."""
-    return lambda rows: np.concatenate([part(rows) for part in parts], axis=1)
-
-
 def train(job: TrainJob) -> None:
     """Train on the labelled configs of one graph; write columns.json, booster.txt, importances.
 
@@ -130,16 +149,17 @@ def train(job: TrainJob) -> None:
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
     (taken,) = sample_rows(job.files, config, job.seed)
     features = column_features(graph, taken.rows)
-    columns = partial(features.table, graph)
-    alone = prepare(job, [taken], lambda _, rows: columns(rows), features.names)
-    boosters = {MODEL_FILE: alone.train()}
+
+    def prepared(statistics: StatisticsSet | None) -> tuple[Trees, RowStatistics]:
+        compute, names = features.rows_of(graph, statistics), features.names(statistics)
+        return prepare(job, [taken], lambda _, rows: compute(rows), names), compute
+
+    alone = prepared(None)
+    boosters = {MODEL_FILE: alone[0].train()}
     if len(taken.rows) >= LEAST_HELD_OUT * config.folds:
-        both = beside(columns, statistics_of(graph, config.statistics))
-        both_names = [*features.names, *statistics_names("layout", config.statistics)]
-        with_both = prepare(job, [taken], lambda _, rows: both(rows), both_names)
-        candidates: list[tuple[Trees, RowStatistics]] = [(alone, columns), (with_both, both)]
-        if statistics_help(taken, candidates, config.folds, job.recipe.n_threads):
-            boosters[BOTH_FILE] = with_both.train()
+        both = prepared(config.statistics)
+        if statistics_help(taken, (alone, both), config.folds, job.recipe.n_threads):
+            boosters[BOTH_FILE] = both[0].train()
     write_boosters(boosters, job.run_dir)
     content = {**asdict(features), "boosters": len(boosters)}
     write_text(job.run_dir / COLUMNS_FILE, json.dumps(content) + "\n")
@@ -190,25 +210,10 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
         features = ColumnFeatures(**content)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    chosen = getattr(recipe, name).statistics
-
-    def columns_of(graph: Graph) -> RowStatistics:
-        assert isinstance(graph, LayoutGraph)
-        if program_content(graph) != features.program:
-            raise PipelineError(
-                f"{graph.file.path}: another program than {features.name}, whose configs "
-                f"{run_dir} has learned; expected that one, or a model of another kind"
-            )
-        return partial(features.table, graph)
-
-    def both_of(graph: Graph) -> RowStatistics:
-        return beside(columns_of(graph), statistics_of(graph, chosen))
-
-    both = [*features.names, *statistics_names("layout", chosen)]
-    known = (MODEL_FILE, features.names, columns_of), (BOTH_FILE, both, both_of)
-    return OneProgramRanker(
-        [
-            BoostingRanker(read_booster(run_dir / file, names), rows_of, recipe.n_threads)
-            for file, names, rows_of in known[:n_boosters]
-        ]
-    )
+    rankers = []
+    known = (MODEL_FILE, None), (BOTH_FILE, getattr(recipe, name).statistics)
+    for file, chosen in known[:n_boosters]:
+        booster = read_booster(run_dir / file, features.names(chosen))
+        rows_of = partial(features.rows_of, statistics=chosen)
+        rankers.append(BoostingRanker(booster, rows_of, recipe.n_threads))
+    return OneProgramRanker(rankers)

@@ -39,13 +39,11 @@ class GraphRows:
     Attributes:
         rows: (r,) int64 of the file.
         runtime: (r,) float64 mean over equal configs; a tile config's relative to its normalizer.
-        relevance: (r,) int32.
     """
 
     file: GraphFile
     rows: NDArray[np.int64]
     runtime: NDArray[np.float64]
-    relevance: NDArray[np.int32]
 
     def groups(self, at_most: int) -> list[int]:
         """Return the sizes of the groups within which configs are compared; rows are shuffled."""
@@ -75,29 +73,24 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
         chosen = order[: config.configs_per_graph]
         rows, runtime = first[chosen], group_means(relative, group)[chosen]
         if len(rows) >= 2 and runtime.min() < runtime.max():
-            levels = relevance(runtime, config.relevance_levels)
-            sampled.append(GraphRows(file, rows, runtime, levels))
+            sampled.append(GraphRows(file, rows, runtime))
     if not sampled:
         kind = files[0].collection.kind if files else ""
         raise PipelineError(f"boosting: no {kind} graph has two configs of different runtime")
     return sampled
 
 
-class OpenGraph:
-    """What computes the statistics of one graph, the one that was asked for last."""
+def statistics_table(chosen: StatisticsSet) -> Table:
+    """Return what computes graphs' statistics; the graph asked for last stays in memory."""
+    open_graph: dict[GraphFile, RowStatistics] = {}
 
-    def __init__(self, chosen: StatisticsSet) -> None:
-        self._chosen = chosen
-        self._file: GraphFile | None = None
-        self._compute: RowStatistics | None = None
+    def table(file: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        if file not in open_graph:
+            open_graph.clear()  # the last graph goes before the next one comes
+            open_graph[file] = statistics_of(read_graph(file), chosen)
+        return open_graph[file](rows)
 
-    def __call__(self, file: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute the statistics of some configs of a graph; (r, f) float32."""
-        if self._compute is None or file != self._file:
-            self._compute = None  # the last graph goes before the next one comes
-            self._compute = statistics_of(read_graph(file), self._chosen)
-            self._file = file
-        return self._compute(rows)
+    return table
 
 
 def binned(
@@ -131,7 +124,7 @@ def binned(
     bins = lightgbm.Dataset(np.concatenate(sampled), feature_name=list(names), params=parameters)
     return lightgbm.Dataset(
         [Rows(graph) for graph in graphs],
-        label=np.concatenate([graph.relevance for graph in graphs]),
+        label=np.concatenate([relevance(g.runtime, config.relevance_levels) for g in graphs]),
         group=[size for graph in graphs for size in graph.groups(config.configs_per_group)],
         reference=bins.construct(),
         params=parameters,

@@ -11,10 +11,10 @@ from common.checksums import read_table
 from common.errors import PipelineError, UsageError
 from common.settings import CONFIGS
 from data.tree import COLLECTIONS, collection_named, find_graphs
+from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
-from ensembles.ranking.rank import load_ranker
 from models.config.recipe import load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config

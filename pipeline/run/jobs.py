@@ -16,7 +16,7 @@ from common.checksums import write_table
 from data.audit.rows import AuditRow
 from data.official.published import PartSize
 from data.tree import Collection, GraphFile, collection_named
-from ensembles.ensemble import load_ensemble
+from ensembles.ensemble import load_ranker
 from ensembles.members import FLOOR, HEURISTIC, Member
 from ensembles.scores import begun_path, scores_by_graph
 from models.config.recipe import Recipe
@@ -118,13 +118,13 @@ def _train(training: TrainJob, collection: Collection, resume: bool) -> None:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """The ensemble of a run folder, as what makes a score file; `wanted` as in `load_ensemble`."""
+    """The ensemble of a run folder, as what makes a score file; `wanted` None = a model's own."""
 
     folder: Path
     wanted: Collection | None
 
     def load(self) -> Ranker:
-        return load_ensemble(self.folder, self.wanted)
+        return load_ranker(self.folder, collection=self.wanted.name if self.wanted else None)
 
 
 @dataclass(frozen=True)

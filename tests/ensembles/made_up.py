@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ensembles.choice.objectives import Floats, Judge, Metric, Objective, ScoredGraphs
+from ensembles.choice.objectives import Floats, Judge, Metric, ScoredGraphs
 
 
 def made_up(
@@ -52,16 +52,12 @@ def folds_of(graphs: ScoredGraphs, n_folds: int) -> list[list[int]]:
 def exact_judge(graphs: ScoredGraphs, metric: Metric) -> Judge:
     """Judge by any metric of all configs: slow, for few or small graphs."""
 
-    def judge(chosen: Sequence[int]) -> Objective:
+    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
         rows = [list(graphs.rows())[index] for index in chosen]
-
-        def mean(weightings: Floats) -> Floats:
-            values = [
-                [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
-                for weights in weightings
-            ]
-            return np.mean(values, axis=1)
-
-        return mean
+        values = [
+            [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
+            for weights in weightings
+        ]
+        return np.mean(values, axis=1)
 
     return judge

@@ -1,7 +1,6 @@
 """The functions for Python: files of each kind, configs of one's own, and the docs' example."""
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing.config_encoder import pack_values
-from data.tree import collection_named
 from ensembles import load_graph, load_ranker, rank
-from ensembles.ensemble import load_ensemble, ranked_by
 from tests.command_line import python_in
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -37,19 +34,12 @@ def test_an_npz_is_ranked_by_the_scores_of_its_models(rankers: Path, tiny_tree: 
         assert graph.collection == file.collection
         assert graph.instruction_names is None
         ranked = rank(load_ranker(rankers / model), graph, top=3)
-        expected = load_ensemble(rankers / model, None).score(graph.graph)
+        expected = load_ranker(rankers / model).score(graph.graph)
         np.testing.assert_array_equal(ranked.scores, expected)
         np.testing.assert_array_equal(ranked.order, np.argsort(expected, kind="stable"))
         assert [entry["config"] for entry in ranked.best()] == ranked.order[:3].tolist()
         assert ranked.seconds is not None
         assert ranked.seconds > 0
-
-
-def test_what_ranks_a_collection_is_told_without_loading_it(rankers: Path, tmp_path: Path) -> None:
-    shutil.copy(rankers / TILE_MODEL / "config.toml", tmp_path)  # without weights
-    assert ranked_by(tmp_path, None).name == TILES
-    with pytest.raises(PipelineError, match="ranks tile configs, not layout"):
-        ranked_by(tmp_path, collection_named(LAYOUTS))
 
 
 def test_a_graph_outside_the_tree_is_told_by_its_keys(
@@ -102,6 +92,12 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         too_deep = np.full((2, 3, 18), -1)
         too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
         rank(layouts, graph, configs=too_deep)
+    for order in ((0, 0), (0, -1, 1)):  # of the file's own configs
+        values = np.full((3, 3, 18), -1, np.int8)
+        values[2, 2, : len(order)] = order
+        wrong = replace(graph, graph=replace(graph.graph, configs=pack_values(values)))
+        with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
+            rank(layouts, wrong)
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
         load_graph(kernels)
     kernel = load_graph(kernels, kernel="abc")
@@ -109,33 +105,15 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         rank(tiles, kernel, configs=np.array([[1.0] * 24, [1.0] * 3 + [2.5] * 21]))
     with pytest.raises(UsageError, match="this file holds tiles"):
         kernel.candidates(3)
-
-
-def test_calls_that_make_no_sense_are_refused(rankers: Path, tmp_path: Path) -> None:
-    ranker = load_ranker(rankers / LAYOUT_MODEL)
-    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
     with pytest.raises(UsageError, match="top 0: expected 1 or more"):
-        rank(ranker, graph, top=0)
+        rank(layouts, graph, top=0)
     with pytest.raises(UsageError, match=r"1000000000 candidates; expected 1\.\.39768215 "):
         graph.candidates(10**9)
-    ranked = rank(ranker, graph)
+    ranked = rank(layouts, graph)
     with pytest.raises(UsageError, match=r"no config 1; expected 0\.\.0"):
         ranked.layouts(1)
     with pytest.raises(UsageError, match="its configs are layouts, no tiles"):
         ranked.tile(0)
-
-
-@pytest.mark.parametrize("order", [(0, 0), (0, -1, 1)])
-def test_a_files_own_configs_are_checked(
-    rankers: Path, tmp_path: Path, order: tuple[int, ...]
-) -> None:
-    graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
-    assert isinstance(graph.graph, LayoutGraph)
-    values = np.full((3, 3, 18), -1, np.int8)
-    values[2, 2, : len(order)] = order
-    wrong = replace(graph, graph=replace(graph.graph, configs=pack_values(values)))
-    with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
-        rank(load_ranker(rankers / LAYOUT_MODEL), wrong)
 
 
 def test_the_example_of_the_docs_runs_from_another_folder(rankers: Path, tmp_path: Path) -> None:

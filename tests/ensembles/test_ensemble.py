@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.tree import find_graphs
-from ensembles.ensemble import load_ensemble
+from ensembles.ensemble import load_ranker
 from models.graph_task import NetworkRanker
 from models.run_folder import mark_done
 from tests.command_line import call
@@ -15,23 +15,18 @@ from tests.ensembles.programs import LAYOUT_MODEL
 MODELS = ('layout.models=["layout_linear", "layout_boosting"]', 'tile.models=["tile_linear"]')
 
 
-@pytest.fixture(scope="module")
-def tree(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def tree(tiny_tree: Path, tmp_path: Path) -> Path:
     """Two layout collections; the second has nothing to learn from."""
-    folder = tmp_path_factory.mktemp("data")
+    folder = tmp_path / "data"
     for part in ("default", "random/test"):
         shutil.copytree(tiny_tree / "npz/layout/xla" / part, folder / "npz/layout/xla" / part)
     return folder
 
 
-@pytest.fixture
-def finished(tree: Path, tmp_path: Path) -> Path:
-    settings = [part for text in MODELS for part in ("--set", text)]
-    call("run", "--data", tree, "--recipe", "smoke", *settings, "--out", tmp_path / "run")
-    return tmp_path / "run"
-
-
-def test_an_unfinished_run_is_refused(finished: Path, tree: Path) -> None:
+def test_an_unfinished_run_and_a_folder_of_models_are_refused(tree: Path, tmp_path: Path) -> None:
+    settings, finished = [part for text in MODELS for part in ("--set", text)], tmp_path / "run"
+    call("run", "--data", tree, "--recipe", "smoke", *settings, "--out", finished)
     default, random = (
         next(f.path for f in find_graphs(tree, splits=("test",)) if f.collection.name == name)
         for name in ("layout:xla:default", "layout:xla:random")
@@ -48,14 +43,10 @@ def test_an_unfinished_run_is_refused(finished: Path, tree: Path) -> None:
         assert said.startswith(f"error: {finished}: an unfinished run; finish it with")
         assert f"`run … --out {finished} --resume`" in said
         assert said.count("\n") == 1
-
-
-def test_a_folder_of_models_names_them(tree: Path, finished: Path) -> None:
-    file = find_graphs(tree, splits=("test",))[0]
     models = finished / "models/layout-xla-default"
-    said = call("rank", file.path, "--run", models, expect=1)
+    said = call("rank", default, "--run", models, expect=1)
     assert f"{models}: not a run folder, but holds such: layout_boosting-seed0, layout_lin" in said
-    none = call("rank", file.path, "--run", models / "none", expect=1)
+    none = call("rank", default, "--run", models / "none", expect=1)
     assert f"{models / 'none'}: no such folder" in none
 
 
@@ -66,5 +57,5 @@ def test_a_model_ranks_with_as_many_threads_as_its_recipe_says(
     config = folder / "config.toml"
     config.write_text(config.read_text().replace("threads = 1\n", "threads = 2\n"))
     mark_done(folder)
-    (ranker,) = load_ensemble(folder, None).rankers.values()
+    (ranker,) = load_ranker(folder).rankers.values()
     assert isinstance(ranker, NetworkRanker) and ranker.threads == 2

@@ -9,11 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from common.checksums import write_table
-from common.errors import OutOfTime, PipelineError
+from common.errors import OutOfTime
 from common.progress import time_limit, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
+from ensembles import scores
 from ensembles.scores import KEEP_EVERY_S, begun_path, scores_by_graph
 from models.predict import read_scores, scores_table
 
@@ -40,7 +41,7 @@ class Counting:
             self.limits.enter_context(time_limit(0))
         return np.arange(graph.n_configs, dtype=np.float32) / 3
 
-    def clock(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
@@ -53,8 +54,9 @@ def files(tiny_tree: Path) -> list[GraphFile]:
 
 
 def score(path: Path, files: list[GraphFile], ranker: Counting) -> None:
-    with ranker.limits:
-        scores_by_graph({path: lambda: ranker}, files, what="predict", clock=ranker.clock)
+    with ranker.limits, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "time", ranker)
+        scores_by_graph({path: lambda: ranker}, files, what="predict")
 
 
 def scored(files: list[GraphFile]) -> pl.DataFrame:
@@ -127,14 +129,3 @@ def test_members_take_turns_on_each_graph_and_are_stopped_between_two(
     scores_by_graph({path: lambda: last for path in paths}, files, what="")
     assert last.asked == [names[2], names[3], names[3]]
     assert all(read_scores(path).equals(scored(files)) for path in paths)
-
-
-def test_damaged_scores_are_named(files: list[GraphFile], tmp_path: Path) -> None:
-    path = tmp_path / "valid.parquet"
-    with pytest.raises(OutOfTime):
-        score(path, files, Counting(over_after=2))
-    content = bytearray(begun_path(path).read_bytes())
-    content[len(content) // 2] ^= 1
-    begun_path(path).write_bytes(content)
-    with pytest.raises(PipelineError, match=r"valid\.begun\.parquet: .*remove the file"):
-        score(path, files, Counting())

@@ -11,13 +11,13 @@ from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
 from data.read import read_graph
-from data.tree import find_graphs
+from data.tree import GraphFile, find_graphs
 from ensembles.ranking.configs import with_guests
 from models.config.own_models import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, ModelEntry, model_entry
 from models.training.jobs import Ranker, TrainJob
-from models.trees.baselines import BASELINES
+from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 # Models of one's own that shall be tested as the built-in ones are; of layouts.
@@ -33,6 +33,10 @@ def smoke_recipe() -> Recipe:
 
 def entry_of(name: str) -> ModelEntry:
     return model_entry(smoke_recipe(), name)
+
+
+def train_files(tree: Path, kind: str) -> list[GraphFile]:
+    return [f for f in find_graphs(tree, splits=("train",)) if f.collection.kind == kind]
 
 
 def one_graph_recipe() -> Recipe:
@@ -63,8 +67,7 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
     @functools.cache
     def get(name: str) -> tuple[Ranker, Graph]:
         kind = name.removeprefix("heuristic-") if name not in NAMES else entry_of(name).kind
-        files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
-        graphs = [read_graph(file) for file in files]
+        graphs = map(read_graph, train_files(tiny_tree, kind))
         graph = max(graphs, key=lambda graph: graph.n_configs)
         if name not in NAMES:
             return BASELINES[kind], graph
@@ -114,9 +117,7 @@ def test_equal_configs_get_equal_scores(name: str, trained) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    recipe = smoke_recipe()
-    kind = entry_of(name).kind
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
+    recipe, files = smoke_recipe(), train_files(tiny_tree, entry_of(name).kind)
     files = files[: 1 if name == "config_columns_boosting" else 2]
     graph = read_graph(files[0])
     scores = []
@@ -154,9 +155,7 @@ NETWORKS = [name for name in NAMES if smoke_recipe().training_of(name)]
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    kind = entry_of(name).kind
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
-    scores = {}
+    files, scores = train_files(tiny_tree, entry_of(name).kind), {}
     for precision in ("float32", "bfloat16"):
         sets = [WITH_OWN, f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
         recipe = load_recipe("smoke", sets)

@@ -20,7 +20,7 @@ from models.layout.inputs import LayoutInputs, layout_inputs
 from models.predict import read_ahead, sampled, scores_table
 from models.train import train_model
 from models.training.jobs import TrainJob
-from models.trees.baselines import FLOORS
+from models.trees.linear import FLOORS
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import pytest
 from common.errors import PipelineError, UsageError
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
-from models.run_folder import DONE, begin, check_done, first_difference, is_done, mark_done
+from models.run_folder import DONE, begin, check_done, first_difference, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import split_usable
 from models.training.jobs import TrainJob
-from models.training.loop import CHECKPOINT
 
 XLA_RANDOM = collection_named("layout:xla:random")
 
@@ -31,13 +30,18 @@ def job_in(folder: Path, tree: Path, **changes: object) -> TrainJob:
     return TrainJob(**values)  # type: ignore[arg-type]
 
 
-def test_a_finished_model_is_not_trained_again(tiny_tree: Path, tmp_path: Path) -> None:
-    job = job_in(tmp_path / "model", tiny_tree)
+def test_a_finished_model_has_no_checkpoint_and_is_not_trained_again(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    job = job_in(tmp_path / "model", tiny_tree, model="cross_config_sage")
     train_model(job, XLA_RANDOM, resume=False)
-    assert is_done(job.run_dir)
     before = {path.name: path.stat().st_mtime_ns for path in job.run_dir.iterdir()}
+    assert set(before) == {"config.toml", "metrics.jsonl", "model.safetensors", "DONE", ".lock"}
     train_model(job, XLA_RANDOM, resume=True)
     assert {path.name: path.stat().st_mtime_ns for path in job.run_dir.iterdir()} == before
+    (job.run_dir / DONE).unlink()
+    with pytest.raises(PipelineError, match="has not ended"):
+        load_model(job.run_dir)
 
 
 @pytest.mark.parametrize("name", ["booster.txt", "config.toml", "importances.parquet"])
@@ -76,14 +80,6 @@ def test_a_mark_that_is_damaged_is_noticed_or_changes_nothing(tmp_path: Path) ->
     assert noticed >= 8 * 8  # every bit of the checksum
 
 
-def test_a_finished_gnn_leaves_weights_and_no_checkpoint(tiny_tree: Path, tmp_path: Path) -> None:
-    job = job_in(tmp_path / "model", tiny_tree, model="cross_config_sage")
-    train_model(job, XLA_RANDOM, resume=False)
-    names = {path.name for path in job.run_dir.iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "model.safetensors", "DONE", ".lock"}
-    assert not (job.run_dir / CHECKPOINT).exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "named"), [({"seed": 3}, "seed = 0, now 3"), ({"files": ()}, "train_data")]
 )
@@ -94,20 +90,23 @@ def test_a_folder_of_another_run_is_refused(
     train_model(job_in(folder, tiny_tree), XLA_RANDOM, resume=False)
     with pytest.raises(UsageError, match=named):
         train_model(job_in(folder, tiny_tree, **changes), XLA_RANDOM, resume=True)
+    with pytest.raises(PipelineError, match="ranks layout configs"):
+        train_model(job_in(tmp_path / "m", tiny_tree), collection_named("tile:xla"), resume=False)
 
 
-def test_a_begun_folder_needs_resume(tmp_path: Path) -> None:
+def test_a_begun_folder_needs_resume_and_one_of_something_else_is_left_alone(
+    tmp_path: Path,
+) -> None:
     begin(tmp_path / "run", {"seed": 1}, resume=False)
     begin(tmp_path / "run", {"seed": 1}, resume=True)
     with pytest.raises(UsageError, match="--resume"):
         begin(tmp_path / "run", {"seed": 1}, resume=False)
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("precious")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("precious")
     with pytest.raises(UsageError, match="no run folder"):
-        begin(tmp_path, {"seed": 1}, resume=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+        begin(other, {"seed": 1}, resume=True)
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 
 def test_first_difference_names_the_key() -> None:
@@ -116,19 +115,6 @@ def test_first_difference_names_the_key() -> None:
     assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
     old, new = ({"recipe": load_recipe(n).model_dump(mode="json")} for n in ("smoke", "reference"))
     assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"
-
-
-def test_a_model_whose_training_has_not_ended_cannot_rank(tiny_tree: Path, tmp_path: Path) -> None:
-    job = job_in(tmp_path / "model", tiny_tree)
-    train_model(job, XLA_RANDOM, resume=False)
-    (job.run_dir / "DONE").unlink()
-    with pytest.raises(PipelineError, match="has not ended"):
-        load_model(job.run_dir)
-
-
-def test_a_layout_model_cannot_learn_tiles(tiny_tree: Path, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="ranks layout configs"):
-        train_model(job_in(tmp_path / "m", tiny_tree), collection_named("tile:xla"), resume=False)
 
 
 def test_withheld_and_single_config_graphs_teach_nothing(tiny_tree: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from data.read import read_layout, read_tile
 from models.run_folder import DONE
 from models.train import load_model, train_model
 from models.training.jobs import TrainJob
-from models.trees.baselines import FLOORS
+from models.trees.linear import FLOORS
 
 SMALL = (
     "cross_config_sage.hidden=8",

@@ -1,10 +1,11 @@
 """What is chosen, and that its figure is honest."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from common.bootstrap import family_interval
-from ensembles.choice.choose import BEST_MEMBER, GREEDY, RECIPE, BlendChoice, Nested, choose_blend
+from ensembles.choice.choose import BEST_MEMBER, GREEDY, RECIPE, Nested, choose_blend
 from ensembles.choice.objectives import (
     Floats,
     ScoredGraphs,
@@ -18,7 +19,7 @@ from tests.ensembles.made_up import folds_of, made_up, noisy
 
 def choice_of(
     graphs: ScoredGraphs, *, recipe: Floats | None = None, tile: bool = False
-) -> BlendChoice:
+) -> dict[str, Any]:
     fixed = {"minmax-mean": graphs.scores.mean(axis=1)}
     judge = tile_judge(graphs) if tile else tau_judge(graphs)
     metric = best_of_five if tile else tau_as_submitted
@@ -30,29 +31,24 @@ def test_a_complementary_member_is_found_and_chosen() -> None:
     """Members that err independently are better together than the best alone."""
     graphs = noisy([1.0, 1.1, np.inf], n_graphs=16, n_configs=60, seed=0, per_family=2)
     choice = choice_of(graphs)
-    assert choice.chosen not in (BEST_MEMBER, RECIPE)
-    assert choice.weights["model0"] > 0.25
-    assert choice.weights["model1"] > 0.25
-    assert choice.weights["model2"] < 0.2
-    assert choice.difference_ci99[0] > 0
-    assert choice.nested_value > max(choice.member_values.values())
-    assert sum(choice.weights.values()) == pytest.approx(1)
-
-
-def test_a_complementary_ranker_of_tiles_is_found_and_chosen() -> None:
-    graphs = noisy([1.5, 1.5, np.inf], n_graphs=60, n_configs=100, seed=2)
-    choice = choice_of(graphs, tile=True)
-    assert choice.chosen not in (BEST_MEMBER, RECIPE)
-    assert choice.nested_value > choice.best_member_value
+    assert choice["chosen"] not in (BEST_MEMBER, RECIPE)
+    assert min(choice["weights"][name] for name in ("model0", "model1")) > 0.25
+    assert choice["weights"]["model2"] < 0.2
+    assert choice["difference_ci99"][0] > 0
+    assert choice["nested_value"] > max(choice["member_values"].values())
+    assert sum(choice["weights"].values()) == pytest.approx(1)
+    tiles = noisy([1.5, 1.5, np.inf], n_graphs=60, n_configs=100, seed=2)
+    choice = choice_of(tiles, tile=True)
+    assert choice["chosen"] not in (BEST_MEMBER, RECIPE) and choice["difference"] > 0
 
 
 def test_copies_of_a_model_are_not_chosen_over_the_model() -> None:
     one = noisy([1.0], n_graphs=12, n_configs=40, seed=2)
     raw = [np.repeat(one.scores[rows], 3, axis=1) for rows in one.rows()]
     choice = choice_of(made_up(raw, [one.runtime[rows] for rows in one.rows()]))
-    assert choice.chosen == BEST_MEMBER
-    assert choice.weights == {"model0": 1, "model1": 0, "model2": 0}
-    assert choice.nested_value == pytest.approx(choice.member_values["model0"])
+    assert choice["chosen"] == BEST_MEMBER
+    assert choice["weights"] == {"model0": 1, "model1": 0, "model2": 0}
+    assert choice["nested_value"] == pytest.approx(choice["member_values"]["model0"])
 
 
 def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
@@ -61,11 +57,11 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
     for seed in range(12):
         graphs = noisy([np.inf] * 5, n_graphs=12, n_configs=20, seed=seed)
         choice = choice_of(graphs)
-        nested.append((choice.nested_value, choice.difference))
+        nested.append((choice["nested_value"], choice["difference"]))
         judge, folds = tau_judge(graphs), folds_of(graphs, 4)
         fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, judge=judge)
         best = fitted.weights_of(GREEDY, frozenset())
-        naive.append(judge(range(12))(best[None] / best.sum())[0])
+        naive.append(judge(range(12), best[None] / best.sum())[0])
     value, difference = np.mean(nested, axis=0)
     error = np.std(nested, axis=0) / np.sqrt(12)
     assert abs(value) < 3 * error[0]
@@ -76,25 +72,24 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
 def test_of_seven_graphs_noise_is_seldom_taken_for_a_difference_and_a_gain_is_found() -> None:
     """As many as the valid splits of the official xla collections have."""
     chosen = [
-        choice_of(noisy([np.inf] * 3, n_graphs=7, n_configs=12, seed=200 + seed)).chosen
+        choice_of(noisy([np.inf] * 3, n_graphs=7, n_configs=12, seed=200 + seed))["chosen"]
         for seed in range(60)
     ]
     assert sum(name != BEST_MEMBER for name in chosen) <= 2
     apart = noisy([1.0, 1.0], n_graphs=7, n_configs=300, seed=1)
-    assert choice_of(apart).chosen != BEST_MEMBER
+    assert choice_of(apart)["chosen"] != BEST_MEMBER
 
 
 def test_the_recipes_blend_stays_unless_it_is_beaten() -> None:
     graphs = noisy([1.0, 1.0, 1.0], n_graphs=16, n_configs=60, seed=3)
     good, bad = graphs.scores.mean(axis=1), -graphs.scores[:, 0]
     kept = choice_of(graphs, recipe=good)
-    assert kept.chosen == RECIPE
-    assert kept.weights == {}
-    assert kept.nested_value == kept.recipe_value
+    assert kept["chosen"] == RECIPE
+    assert kept["weights"] == {}
+    assert kept["nested_value"] == kept["recipe_value"]
     replaced = choice_of(graphs, recipe=bad)
-    assert replaced.chosen not in (BEST_MEMBER, RECIPE)
-    assert replaced.recipe_difference is not None
-    assert replaced.recipe_difference > 1
+    assert replaced["chosen"] not in (BEST_MEMBER, RECIPE)
+    assert replaced["recipe_difference"] > 1
 
 
 def test_a_fold_is_judged_by_weights_that_have_not_seen_it() -> None:
@@ -113,16 +108,3 @@ def test_a_fold_is_judged_by_weights_that_have_not_seen_it() -> None:
     for before, after in zip(*judged, strict=True):
         np.testing.assert_allclose(before[folds[0]], -after[folds[0]])
         assert not np.allclose(before[folds[1]], after[folds[1]])
-
-
-def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
-    for n_families, per_family in ((4, 3), (12, 1)):
-        rng = np.random.default_rng(7)
-        families = [f"f{i}" for i in range(n_families) for _ in range(per_family)]
-        covered = 0
-        for seed in range(300):
-            of_family = np.repeat(rng.normal(size=n_families), per_family)
-            values = of_family + 0.2 * rng.normal(size=len(families))
-            low, high = family_interval(values, families, seed=seed)
-            covered += low <= 0 <= high
-        assert 0.9 < covered / 300 <= 1

@@ -1,4 +1,4 @@
-"""The two searches of a source decide together where each alone has too few labelled graphs."""
+"""Which graphs and configs decide on a blend: those of a source's two searches together."""
 
 import logging
 from collections.abc import Callable
@@ -15,15 +15,19 @@ from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.choice.choose import RECIPE
 from ensembles.choice.in_run import (
+    RUNTIME_SCHEMA,
+    Labelled,
     choice_file,
     choose_in_run,
+    labelled,
     read_choice,
     recipe_mixing,
     written_mixing,
 )
 from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
-from models.predict import scores_table
+from models.predict import read_ahead, sampled, scores_table
+from models.trees.linear import FLOORS
 
 SEARCHES = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 FAMILIES = ("depthwise_b1", "dilated_b1", "lstm_b4", "mixer_b1", "plain_b2")
@@ -85,3 +89,26 @@ def test_a_spread_of_picks_costs_a_recipe_nothing_where_layouts_are_judged(tmp_p
     assert record["pick_diversity"] == {"error": 1.0, "length": 0.3}
     mixing = written_mixing(tmp_path, blending, SEARCHES[0], names)
     assert mixing == recipe_mixing(blending, "layout", names)
+
+
+def choosing(*names: str) -> Labelled:
+    files = [GraphFile(SEARCHES[0], "valid", name, Path(f"{name}.npz")) for name in names]
+    return Labelled(files, pl.DataFrame(schema=RUNTIME_SCHEMA))
+
+
+def test_seven_graphs_as_of_an_official_xla_split_suffice_and_few_or_few_families_do_not() -> None:
+    names = ("bert", "inception", "resnet50", "resnet_v1", "tf2_bert", "unet_3d", "mlperf_ssd")
+    assert choosing(*names).too_few() is None
+    assert "3 labelled graphs" in str(choosing("bert", "unet_3d", "inception").too_few())
+    siblings = choosing(*(f"unet_3d.{n}x{n}.fp32" for n in range(2, 12)))
+    assert "10 labelled graphs of 1 families; a choice needs" in str(siblings.too_few())
+
+
+def test_configs_that_nobody_has_scored_have_no_say(tiny_tree: Path) -> None:
+    files = find_graphs(tiny_tree, collections=(SEARCHES[0],), splits=("train",))
+    by, subsets = labelled(files), sampled(files, 5)
+    graphs = list(read_ahead(files, subsets))
+    table = pl.concat(scores_table(graph, FLOORS["layout"].score(graph)) for graph in graphs)
+    scored = by.scored_by({"a": table, "b": table}).runtimes
+    assert scored.select("graph", "config").equals(table.select("graph", "config"))
+    assert by.scored_by({"a": table.filter(pl.col("graph") != files[0].name)}) is by

@@ -1,5 +1,7 @@
 """Greedy selection and the fast means that it asks for equal slow, obvious ways."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -31,14 +33,14 @@ def with_ties(seed: int, n_configs: int) -> ScoredGraphs:
 
 def test_all_pairs_give_the_exact_mean_tau() -> None:
     graphs = with_ties(0, 20)
-    fast = tau_judge(graphs)(SOME)(WEIGHTINGS)
-    np.testing.assert_allclose(fast, exact_judge(graphs, kendall_tau)(SOME)(WEIGHTINGS), atol=1e-6)
+    fast = tau_judge(graphs)(SOME, WEIGHTINGS)
+    np.testing.assert_allclose(fast, exact_judge(graphs, kendall_tau)(SOME, WEIGHTINGS), atol=1e-6)
 
 
 def test_sampled_pairs_estimate_mean_tau_without_bias() -> None:
     graphs = with_ties(1, 60)
-    exact = exact_judge(graphs, kendall_tau)(SOME)(WEIGHTINGS)
-    draws = [tau_judge(graphs, n_pairs=500, seed=s)(SOME)(WEIGHTINGS) for s in range(200)]
+    exact = exact_judge(graphs, kendall_tau)(SOME, WEIGHTINGS)
+    draws = [tau_judge(graphs, n_pairs=500, seed=s)(SOME, WEIGHTINGS) for s in range(200)]
     assert np.std(draws, axis=0).max() < 1 / np.sqrt(300)
     np.testing.assert_allclose(np.mean(draws, axis=0), exact, atol=4 / np.sqrt(300 * 200))
 
@@ -46,20 +48,20 @@ def test_sampled_pairs_estimate_mean_tau_without_bias() -> None:
 @pytest.mark.parametrize("n_configs", [1, 3, 5, 30])
 def test_tile_scores_of_short_kernels_are_exact(n_configs: int) -> None:
     graphs = with_ties(2, n_configs)
-    fast = tile_judge(graphs)(SOME)(WEIGHTINGS)
-    np.testing.assert_allclose(fast, exact_judge(graphs, best_of_five)(SOME)(WEIGHTINGS))
+    fast = tile_judge(graphs)(SOME, WEIGHTINGS)
+    np.testing.assert_allclose(fast, exact_judge(graphs, best_of_five)(SOME, WEIGHTINGS))
 
 
 def test_tile_scores_by_a_short_list_are_near() -> None:
     graphs = noisy([1.0, 1.5, 2.0], n_graphs=40, n_configs=400, seed=3)
     every = range(len(graphs))
-    fast = tile_judge(graphs)(every)(WEIGHTINGS)
-    exact = exact_judge(graphs, best_of_five)(every)(WEIGHTINGS)
+    fast = tile_judge(graphs)(every, WEIGHTINGS)
+    exact = exact_judge(graphs, best_of_five)(every, WEIGHTINGS)
     np.testing.assert_allclose(fast, exact, atol=2e-3)
 
 
 def mean_tau(graphs: ScoredGraphs, weights: Floats) -> float:
-    return float(exact_judge(graphs, kendall_tau)(range(len(graphs)))(weights[None])[0])
+    return float(exact_judge(graphs, kendall_tau)(range(len(graphs)), weights[None])[0])
 
 
 def slow_greedy(graphs: ScoredGraphs) -> list[int]:
@@ -82,14 +84,5 @@ def test_greedy_selection_equals_the_slow_reference(
 ) -> None:
     monkeypatch.setattr(choose, "MAX_SELECTED", BAG)
     graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=12, seed=seed)
-    objective = tau_judge(graphs)(range(4))
+    objective = partial(tau_judge(graphs), range(4))
     assert greedy_counts(objective, 4).tolist() == slow_greedy(graphs)
-
-
-def test_greedy_selection_comes_near_the_best_of_random_weights() -> None:
-    for seed in SEEDS:
-        graphs = noisy([1.0, 1.0, 1.5, 2.0, 2.0, np.inf], n_graphs=4, n_configs=15, seed=seed)
-        objective = tau_judge(graphs)(range(4))
-        counts = greedy_counts(objective, 6)
-        drawn = np.random.default_rng(seed).multinomial(16, np.ones(6) / 6, size=4_000) / 16
-        assert objective(counts[None] / counts.sum())[0] >= objective(drawn).max() - 0.02

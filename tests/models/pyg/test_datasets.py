@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch_geometric.loader import DataLoader
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
+from common.settings import ROOT
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from models.pyg import ConfigSampler, TpuGraphsLayout, TpuGraphsTile
 
@@ -28,12 +29,8 @@ def test_it_is_indexed_as_pygs_datasets_are(tiny_tree: Path) -> None:
     assert names(dataset[[0, 2]]) == [every[0], every[2]]
     assert dataset[-1].name == dataset.files[-1].name
     assert dataset.num_node_features == 140
-
-
-def test_a_transform_does_not_reach_what_is_kept(tiny_tree: Path) -> None:
-    dataset = TpuGraphsLayout(tiny_tree, "train")
     graph = dataset[0]
-    del graph.x
+    del graph.x  # what is kept stays
     assert dataset[0].x is not None
 
 
@@ -56,16 +53,12 @@ def test_splits_and_collections(tiny_tree: Path) -> None:
             r"learned from train graphs; expected",
         ),
         ({"prune": "sqrt"}, "sqrt"),
+        ({"root": ROOT / "docs"}, "holds no npz"),
     ],
 )
 def test_what_is_not_known_is_refused(options: dict, told: str, tiny_tree: Path) -> None:
-    with pytest.raises(UsageError, match=told):
-        TpuGraphsLayout(tiny_tree, **options)
-
-
-def test_a_folder_without_graphs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="holds no npz"):
-        TpuGraphsLayout(tmp_path)
+    with pytest.raises(PipelineError, match=told):
+        TpuGraphsLayout(**{"root": tiny_tree, **options})
 
 
 def test_scaling_is_learned_from_train_and_given_to_valid(tiny_tree: Path) -> None:

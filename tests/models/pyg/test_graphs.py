@@ -25,7 +25,7 @@ from models.pyg import (
     from_inputs,
     tpu_graph,
 )
-from tests.real_data import REAL, requires_real_data
+from models.training.losses import pairwise_hinge
 
 DATASETS = {"layout": TpuGraphsLayout, "tile": TpuGraphsTile}
 
@@ -65,18 +65,6 @@ def test_it_holds_what_the_file_does(kind: str, tiny_tree: Path) -> None:
         check_against_npz(graph, source, rows)
 
 
-@requires_real_data
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
-@pytest.mark.parametrize("kind", DATASETS)
-def test_it_holds_what_a_real_file_does(kind: str, split: str, tmp_path: Path) -> None:
-    dataset = DATASETS[kind](REAL, split, store=tmp_path)
-    for graph, packed in zip(dataset, dataset.files, strict=True):
-        source = REAL / "npz" / packed.collection.folder / split / f"{packed.name}.npz"
-        if source.stat().st_size < 8 << 20:
-            rows = np.array([len(graph.configs) - 1, 0])
-            check_against_npz(graph, replace(packed, path=source), rows)
-
-
 def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
     dataset = TpuGraphsLayout(
         tiny_tree, "train", transform=ConfigSampler(7, seed=0), prune="hops-1"
@@ -99,16 +87,14 @@ def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
     assert torch.equal(batch[2].config_node_ids, graphs[2].config_node_ids)
 
 
-def test_a_batch_joins_no_more_tensors_than_a_network_reads(tiny_tree: Path) -> None:
+def test_a_batch_joins_no_other_tensors_than_a_network_reads_and_ones_own_fields(
+    tiny_tree: Path,
+) -> None:
     graphs = list(TpuGraphsLayout(tiny_tree, "train", transform=ConfigSampler(7, seed=0)))[:2]
     joined = Batch.from_data_list(graphs)
     found = {name for name, value in joined.to_dict().items() if torch.is_tensor(value)}
     read = {"x", "opcode", "node_layout", "edge_index", "config_node_ids", "config_feat", "runtime"}
     assert found == read | {"batch", "ptr"}
-
-
-def test_fields_of_ones_own_are_numbered_as_pyg_does(tiny_tree: Path) -> None:
-    graphs = list(TpuGraphsLayout(tiny_tree, "train", transform=ConfigSampler(7, seed=0)))[:2]
     n_nodes = graphs[0].num_nodes
     for graph in graphs:
         graph.update({"root_index": torch.tensor([0]), "num_nodes": graph.num_nodes})
@@ -118,18 +104,15 @@ def test_fields_of_ones_own_are_numbered_as_pyg_does(tiny_tree: Path) -> None:
     assert batch[1].edge_index.max() + n_nodes == batch.edge_index.max()
 
 
-def test_kernels_batch_by_rows(tiny_tree: Path) -> None:
+def test_kernels_batch_by_rows_and_packed_configs_as_a_list(tiny_tree: Path) -> None:
     dataset = TpuGraphsTile(tiny_tree, "train", transform=ConfigSampler(3, seed=0))
     graphs = list(dataset)[:3]
     batch = Batch.from_data_list(graphs)
     assert batch.config_feat.shape == (3, 3, 24)
     assert torch.equal(batch.config_feat[1], graphs[1].config_feat[0])
-
-
-def test_graphs_whose_configs_are_packed_batch_as_a_list(tiny_tree: Path) -> None:
-    graphs = list(TpuGraphsLayout(tiny_tree, "train"))[:2]
-    batch = Batch.from_data_list(graphs)
-    assert [len(table) for table in batch.configs] == [len(graph.configs) for graph in graphs]
+    packed = list(TpuGraphsLayout(tiny_tree, "train"))[:2]
+    tables = Batch.from_data_list(packed).configs
+    assert [len(table) for table in tables] == [len(graph.configs) for graph in packed]
 
 
 def test_a_recipes_network_is_given_the_same(layout_graph: LayoutGraph) -> None:
@@ -145,13 +128,13 @@ def test_a_recipes_network_is_given_the_same(layout_graph: LayoutGraph) -> None:
     assert set(own.keys()) - set(given.keys()) == {"name", "collection", "config_rows", "runtime"}
 
 
-@pytest.mark.parametrize("rows", [[-1], [10**6], [[0]], [True, False], [0.5]])
-def test_rows_that_are_none_are_refused(rows: list, layout_graph: LayoutGraph) -> None:
-    with pytest.raises(UsageError, match="expected a list of rows from 0 to "):
-        tpu_graph(layout_graph).take(rows)
-
-
-def test_configs_cannot_be_taken_twice(layout_graph: LayoutGraph) -> None:
+def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
+    for rows in ([-1], [10**6], [[0]], [True, False], [0.5]):
+        with pytest.raises(UsageError, match="expected a list of rows from 0 to "):
+            tpu_graph(layout_graph).take(rows)
+    for options in ({"n_configs": 0}, {"n_configs": 8, "seed": -1}):
+        with pytest.raises(UsageError, match=r"ConfigSampler: .*expected at least 1"):
+            ConfigSampler(**options)
     with pytest.raises(UsageError, match="were taken already"):
         tpu_graph(layout_graph).take([0]).take([0])
 
@@ -179,3 +162,58 @@ def test_a_graph_of_many_configs_is_never_unpacked_whole(layout_graph: LayoutGra
     tracemalloc.stop()
     assert taken.config_feat.shape == (n_nodes, 64, 18)
     assert peak < 48 << 20
+
+
+@pytest.fixture
+def measured(layout_graph: LayoutGraph) -> TpuGraph:
+    """A graph whose first config was measured three times."""
+    rows = np.r_[0, 0, 0, 1 : layout_graph.n_configs]
+    twice = layout_graph.only(rows)
+    twice.runtime_ns[:3] = 10, 20, 60
+    return tpu_graph(twice)
+
+
+def test_distinct_configs_come_once_with_their_mean_or_all_measurements(measured: TpuGraph) -> None:
+    n_distinct = len(measured.configs.first)
+    taken = ConfigSampler(n_distinct, seed=0)(measured)
+    assert "configs" in measured and "config_feat" not in measured  # it stays as it is
+    rows = taken.config_rows
+    assert sorted(rows.tolist()) == measured.configs.first.tolist()
+    assert taken.runtime[0, rows == 0] == 30
+    assert torch.equal(taken.config_feat, measured.take(rows).config_feat)
+    taken = ConfigSampler(len(measured.configs), seed=0, distinct=False)(measured)
+    rows = taken.config_rows
+    assert sorted(rows.tolist()) == list(range(len(measured.configs)))
+    assert sorted(taken.runtime[0, rows < 3].tolist()) == [10, 20, 60]
+
+
+def test_too_few_configs_are_filled_up_with_what_no_loss_counts(measured: TpuGraph) -> None:
+    n_distinct = len(measured.configs.first)
+    taken = ConfigSampler(n_distinct + 4, seed=0)(measured)
+    assert taken.config_feat.shape[1] == n_distinct + 4
+    assert torch.isinf(taken.runtime[0]).tolist() == [False] * n_distinct + [True] * 4
+    scores = torch.randn(1, n_distinct + 4)
+    whole = pairwise_hinge(scores, taken.runtime)
+    torch.testing.assert_close(whole, pairwise_hinge(scores[:, :-4], taken.runtime[:, :-4]))
+
+
+def test_a_seed_an_epoch_and_a_graph_decide(measured: TpuGraph) -> None:
+    def drawn(seed: int, epoch: int = 0, name: str = "a") -> list[int]:
+        sampler = ConfigSampler(8, seed=seed)
+        sampler.set_epoch(epoch)
+        measured.name = name
+        torch.rand(1)  # torch's generator has no say
+        return sampler(measured).config_rows.tolist()
+
+    assert drawn(0) == drawn(0)
+    assert len({tuple(d) for d in (drawn(0), drawn(1), drawn(0, 1), drawn(0, 0, "b"))}) == 4
+
+
+def test_without_a_seed_torch_decides(measured: TpuGraph) -> None:
+    sampler = ConfigSampler(8)
+    draws = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        draws.append([sampler(measured).config_rows.tolist() for _ in range(2)])
+    assert draws[0] == draws[1] != draws[2]
+    assert draws[0][0] != draws[0][1]

@@ -1,7 +1,6 @@
 """Boosting: rows that are streamed, rounds that folds choose, importances."""
 
 import math
-from collections import Counter
 from pathlib import Path
 
 import lightgbm
@@ -33,7 +32,7 @@ from models.trees.boosting import (
     read_importances,
     row_folds,
 )
-from models.trees.rows import GraphRows, OpenGraph, relevance, sample_rows
+from models.trees.rows import GraphRows, relevance, sample_rows, statistics_table
 
 OBJECTIVES = ("lambdarank", "pairwise_logistic")
 
@@ -58,11 +57,11 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
     config = BoostingConfig(min_rows_per_leaf=2)
     graphs = sample_rows(files, config, 0)
     names = statistics_names("layout", statistics)
-    streamed = boosting_rows.binned(graphs, config, OpenGraph(statistics), names)
+    streamed = boosting_rows.binned(graphs, config, statistics_table(statistics), names)
     table = np.concatenate([statistics_of(read_graph(g.file), statistics)(g.rows) for g in graphs])
     one = lightgbm.Dataset(
         table,
-        np.concatenate([graph.relevance for graph in graphs]),
+        np.concatenate([relevance(graph.runtime, 32) for graph in graphs]),
         group=[len(graph.rows) for graph in graphs],
         feature_name=list(names),
         params=boosting_rows.dataset_parameters(config, len(table)),
@@ -81,9 +80,14 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_few_rows_are_enough(objective, files: list[GraphFile], tmp_path: Path) -> None:
+def test_a_few_rows_are_enough_and_other_statistics_are_refused(
+    objective, files: list[GraphFile], tmp_path: Path
+) -> None:
     config = BoostingConfig(objective=objective, configs_per_graph=6, num_boost_round=3)
     assert "split_gain" in train(files[:1], config, tmp_path)
+    other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
+    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
+        load("layout_boosting", tmp_path, other)
 
 
 def test_memory_is_bytes_per_row_and_statistic() -> None:
@@ -103,7 +107,7 @@ def table(file, rows):
     return rng.normal(size=(len(rows), f)).astype(np.float32)
 def work():
     rows = np.arange(n_rows)
-    graphs = [GraphRows(file, rows, rows + 1.0, (rows % 32).astype(np.int32)) for file in files]
+    graphs = [GraphRows(file, rows, rows + 1.0) for file in files]
     names = [f"s{i}" for i in range(f)]
     return binned(graphs, BoostingConfig(), table, names)
 """
@@ -119,7 +123,7 @@ def test_graphs_are_read_one_at_a_time(files: list[GraphFile], monkeypatch) -> N
         return read_graph(file)
 
     monkeypatch.setattr(boosting_rows, "read_graph", read)
-    table = OpenGraph("plain")
+    table = statistics_table("plain")
     rows = np.arange(3)
     for file in (files[0], files[0], files[1], files[0]):
         expected = statistics_of(read_graph(file), "plain")(rows)
@@ -152,32 +156,10 @@ def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
         load("layout_boosting", tmp_path / "one", Recipe(threads=1, layout_boosting=config))
 
 
-def test_a_graph_of_many_configs_is_parted_into_groups() -> None:
-    rows = np.arange(25)
-    graph = GraphRows(kernel_file("a"), rows, rows + 1.0, rows.astype(np.int32))
-    assert graph.groups(10) == [9, 8, 8]
-    assert graph.groups(25) == [25]
-
-
-def test_relevance_falls_with_runtime() -> None:
-    found = relevance(np.asarray([3.0, 1.0, 2.0, 1.0, 9.0]), 4)
-    assert found.tolist() == [1, 3, 2, 3, 0]
-
-
-def test_importances_are_those_of_the_trees(files: list[GraphFile], tmp_path: Path) -> None:
-    lines = train(files, BoostingConfig(num_boost_round=8), tmp_path).splitlines()
-    names = next(line for line in lines if line.startswith("feature_names=")).split("=")[1].split()
-    table = pl.read_parquet(tmp_path / IMPORTANCES)
-    assert sorted(table["statistic"]) == sorted(names)
-    assert table["gain"].is_sorted(descending=True)
-    splits = dict(table.select("statistic", "splits").iter_rows())
-    used = Counter(
-        names[int(number)]
-        for line in lines
-        if line.startswith("split_feature=")
-        for number in line.removeprefix("split_feature=").split()
-    )
-    assert {name: n for name, n in splits.items() if n} == used
+def test_relevance_falls_with_runtime_and_many_configs_are_parted_into_groups() -> None:
+    assert relevance(np.asarray([3.0, 1.0, 2.0, 1.0, 9.0]), 4).tolist() == [1, 3, 2, 3, 0]
+    graph = layout_rows("a", [*range(1, 26)])
+    assert (graph.groups(10), graph.groups(25)) == ([9, 8, 8], [25])
 
 
 def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
@@ -191,21 +173,10 @@ def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
     assert read_importances([tmp_path / "none"]) is None
 
 
-def test_a_model_of_other_statistics_is_refused(files: list[GraphFile], tmp_path: Path) -> None:
-    train(files, BoostingConfig(num_boost_round=2), tmp_path)
-    other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
-    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
-        load("layout_boosting", tmp_path, other)
-
-
-def kernel_file(name: str) -> GraphFile:
-    return GraphFile(collection_named("tile:xla"), "train", name, Path(name))
-
-
 def layout_rows(name: str, runtime: list[float]) -> GraphRows:
     file = GraphFile(collection_named("layout:xla:random"), "train", name, Path(name))
     values = np.asarray(runtime)
-    return GraphRows(file, np.arange(len(values)), values, relevance(values, 32))
+    return GraphRows(file, np.arange(len(values)), values)
 
 
 def test_folds_keep_families_apart_and_part_the_configs_of_one() -> None:

@@ -44,14 +44,8 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     graph = read_graph(files[0])
     scores = load(name, tmp_path, recipe).score(graph)
     assert kendall_tau(scores, graph.runtime_ns) > 0.2
-
-
-def test_a_model_of_other_statistics_is_refused(tiny_tree: Path, tmp_path: Path) -> None:
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
-    train(TrainJob("tile_linear", Recipe(), files[:2], 0, tmp_path))
-    other = Recipe(tile_linear=LinearConfig(statistics="plain"))
     with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
-        load("tile_linear", tmp_path, other)
+        load(name, tmp_path, Recipe(**{name: LinearConfig(statistics="plain")}))
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
-        load("tile_linear", tmp_path, Recipe())
+        load(name, tmp_path, recipe)

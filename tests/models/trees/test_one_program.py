@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +18,9 @@ from data.tree import collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.rankers import ConfigColumnsConfig
 from models.config.recipe import Recipe
-from models.train import load_model
 from models.training.jobs import TrainJob
-from models.trees import one_program
-from models.trees.boosting import IMPORTANCES, MODEL_FILE, read_importances
+from models.trees.boosting import MODEL_FILE, read_importances
 from models.trees.one_program import BOTH_FILE, COLUMNS_FILE, column_features, load, train
-from tests.command_line import call
 from tests.features.graphs import random_layout_graph
 from tests.models.rearrange import relabel_nodes
 
@@ -35,16 +31,18 @@ def test_features_are_one_hot_layouts_of_tensors() -> None:
     for seed in range(10):
         graph = random_layout_graph(seed)
         rows = np.arange(graph.n_configs)
+        few = column_features(graph, rows[:2])  # of the others some layouts are never seen
         features = column_features(graph, rows)
         table = features.table(graph, rows)
         values = graph.configs.rows(rows).reshape(len(rows), -1, 3, 6).tolist()
-        kinds = zip(features.node, features.tensor, features.layout, strict=True)
-        want = [
-            [float(config[node][tensor] == layout) for config in values]
-            for node, tensor, layout in kinds
-        ]
-        np.testing.assert_array_equal(table.T, np.asarray(want).reshape(-1, len(rows)))
-        assert len(set(features.names)) == len(features.names)
+        for one in (few, features):
+            want = [
+                [float(config[node][tensor] == layout) for config in values]
+                for node, tensor, layout in zip(one.node, one.tensor, one.layout, strict=True)
+            ]
+            found = one.table(graph, rows)
+            np.testing.assert_array_equal(found.T, np.asarray(want).reshape(-1, len(rows)))
+        assert len(set(features.names())) == len(features.names())
         # All configs are told apart, and no feature is there twice.
         first, _ = distinct_configs(graph)
         assert len(np.unique(table[first], axis=0)) == len(first)
@@ -53,18 +51,7 @@ def test_features_are_one_hot_layouts_of_tensors() -> None:
         assert not columns & {tuple(1 - value for value in column) for column in columns}
 
 
-def test_layouts_never_seen_set_no_feature() -> None:
-    graph = random_layout_graph(4)
-    features = column_features(graph, np.arange(2))
-    table = features.table(graph, np.arange(graph.n_configs))
-    seen = {tuple(layout) for layout in features.layout}
-    values = graph.configs.rows(np.arange(graph.n_configs)).reshape(graph.n_configs, -1, 3, 6)
-    for row, config in zip(table, values.tolist(), strict=True):
-        for value, node, tensor in zip(row, features.node, features.tensor, strict=True):
-            assert value == 0 or tuple(config[node][tensor]) in seen
-
-
-def test_a_program_is_told_by_its_content() -> None:
+def test_a_program_is_told_by_its_content_and_any_small_change_makes_another() -> None:
     contents = set()
     for seed in range(30):
         graph = random_layout_graph(seed)
@@ -72,40 +59,17 @@ def test_a_program_is_told_by_its_content() -> None:
         contents.add(content)
         order = np.random.default_rng(seed).permutation(graph.n_nodes)
         assert program_content(relabel_nodes(graph, order)) == content
-        configs = random_layout_graph(seed + 100).runtime_ns
-        assert program_content(replace(graph, runtime_ns=configs)) == content
+        assert program_content(replace(graph, runtime_ns=np.ones(3))) == content
+        if min(len(graph.edge_index), len(graph.node_config_ids)) > 3:
+            features, opcode = graph.node_feat.copy(), graph.node_opcode.copy()
+            features[0, 50] += 1
+            opcode[-1] += 1
+            turned = graph.node_config_ids[::-1]  # its configs mean other nodes
+            changes = {"node_feat": features, "node_opcode": opcode, "node_config_ids": turned}
+            changes["edge_index"] = graph.edge_index[1:]
+            for name, value in changes.items():
+                assert program_content(replace(graph, **{name: value})) != content, name
     assert len(contents) == 30
-
-
-def test_a_small_change_is_another_program() -> None:
-    graph = next(
-        g
-        for g in map(random_layout_graph, range(50))
-        if min(len(g.edge_index), len(g.node_config_ids)) > 3
-    )
-    content = program_content(graph)
-    features = graph.node_feat.copy()
-    features[0, 50] += 1
-    assert program_content(replace(graph, node_feat=features)) != content
-    assert program_content(replace(graph, edge_index=graph.edge_index[1:])) != content
-    opcode = graph.node_opcode.copy()
-    opcode[-1] += 1
-    assert program_content(replace(graph, node_opcode=opcode)) != content
-    other = replace(graph, node_config_ids=graph.node_config_ids[::-1])
-    assert program_content(other) != content  # its configs mean other nodes
-
-
-@pytest.fixture
-def parted(layout_graph: LayoutGraph, tmp_path: Path) -> tuple[LayoutGraph, LayoutGraph]:
-    """The same program with some configs to learn from, and with others."""
-    first, _ = distinct_configs(layout_graph)
-    order = np.random.default_rng(0).permutation(len(first))
-    held_out, learned = order[: len(order) // 3], order[len(order) // 3 :]
-    files = [
-        write_configs(layout_graph, part, tmp_path, split)
-        for part, split in ((learned, "train"), (held_out, "valid"))
-    ]
-    return read_layout(files[0]), read_layout(files[1])
 
 
 def trained(learned: LayoutGraph, folder: Path, rounds: int = 3) -> Recipe:
@@ -145,6 +109,8 @@ def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_pa
         learned = measured(program, cost, tmp_path / name, 60)
         ranker = load(NAME, tmp_path / name, trained(learned, tmp_path / name, 40))
         assert (tmp_path / name / BOTH_FILE).exists() == (len(ranker.rankers) == 2)
+        used = read_importances([tmp_path / name])["statistic"][:5]
+        assert ("usual_nodes" in used) == (name == "statistic")
         further = np.isin(distinct_configs(program)[1], np.arange(60), invert=True)
         scores = [ranker.score(program), *(one.score(program) for one in ranker.rankers)]
         taus[name] = [kendall_tau(found[further], cost[further]) for found in scores]
@@ -152,36 +118,6 @@ def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_pa
     assert len(taus["statistic"]) == 3 and len(taus["column"]) == 2
     blended, columns_alone, _ = taus["statistic"]
     assert blended > columns_alone
-
-
-def test_few_configs_are_compared_by_nothing(
-    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    help_ = one_program.statistics_help
-
-    def compared(taken: one_program.GraphRows, *others: Any) -> bool:
-        asked.append(len(taken.rows))
-        return help_(taken, *others) or True
-
-    monkeypatch.setattr(one_program, "statistics_help", compared)
-    for at_most, compares in ((19, 0), (20, 1)):
-        learned = measured(program, costs(program)[0], tmp_path / f"{at_most}", at_most)
-        trained(learned, tmp_path / f"{at_most}")
-        assert asked == [20] * compares
-        assert (tmp_path / f"{at_most}" / BOTH_FILE).exists() == bool(compares)
-
-
-def test_a_blend_is_trained_to_the_same_bytes(program: LayoutGraph, tmp_path: Path) -> None:
-    learned = measured(program, costs(program)[0], tmp_path, 60)
-    for name in ("first", "second"):
-        trained(learned, tmp_path / name, 40)
-    files = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert {COLUMNS_FILE, MODEL_FILE, BOTH_FILE, IMPORTANCES} == set(files)
-    for name in files:
-        content = (tmp_path / "first" / name).read_bytes()
-        assert (tmp_path / "second" / name).read_bytes() == content
-    assert {"usual_nodes"} <= set(read_importances([tmp_path / "first"])["statistic"][:5])
 
 
 @pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE, BOTH_FILE])
@@ -196,36 +132,16 @@ def test_a_damaged_or_missing_file_is_named(
             load(NAME, tmp_path, recipe)
 
 
-def test_another_program_is_refused_in_one_line(parted, tiny_tree: Path, tmp_path: Path) -> None:
-    learned, _ = parted
+def test_other_programs_are_refused_in_one_line(
+    program: LayoutGraph, tiny_tree: Path, tmp_path: Path
+) -> None:
+    learned = measured(program, costs(program)[0], tmp_path, 19)
     ranker = load(NAME, tmp_path, trained(learned, tmp_path))
     graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
     other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
     with pytest.raises(PipelineError, match=f"another program than {learned.file.name}") as error:
         ranker.score(other)
     assert "\n" not in str(error.value)
-
-
-def test_several_graphs_are_refused(tiny_tree: Path, tmp_path: Path) -> None:
-    files = [f for f in find_graphs(tiny_tree) if f.collection.name == "layout:xla:random"][:2]
+    files = [graph.file for graph in graphs[:2]]
     with pytest.raises(PipelineError, match=r"2 graphs .* expected one train file"):
         train(TrainJob(NAME, Recipe(), files, 0, tmp_path))
-
-
-def test_the_commands_train_and_rank(parted, tmp_path: Path) -> None:
-    """As the README says: train on what was measured, rank other configs of the program."""
-    learned, further = parted
-    out = tmp_path / "columns"
-    call(
-        *("train", "--data", tmp_path, "--recipe", "within_graph", "--out", out),
-        *("--collection", learned.file.collection.name, "--set", "seeds=[0]"),
-        *("--set", "config_columns_boosting.num_boost_round=100"),
-    )
-    scores = load_model(out / f"{NAME}-seed0").score(further)
-    assert scores.shape == (further.n_configs,)
-    assert kendall_tau(scores, further.runtime_ns) > 0.3
-    printed = call(
-        *("rank", "--run", out / "config_columns_boosting-seed0", further.file.path),
-        *("--top", 3, "--json"),
-    )
-    assert printed.count('"rank"') == 3

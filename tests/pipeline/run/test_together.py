@@ -13,7 +13,7 @@ from data.graphs.distinct import distinct_configs
 from data.official.published import official_sizes
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, GraphFile, find_graphs
-from ensembles.ensemble import load_ensemble
+from ensembles.ensemble import load_ranker
 from kernels.datasets.folder import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
@@ -97,7 +97,7 @@ def test_rank_takes_it_for_any_layout_collection(
     finished: Path,
     tree: Path,  # type: ignore[no-untyped-def]
 ) -> None:
-    assert list(load_ensemble(finished, collection).rankers) == MEMBERS
+    assert list(load_ranker(finished, collection=collection.name).rankers) == MEMBERS
     file = find_graphs(tree, collections=(collection,), splits=("test",))[0]
     ranking = read_submission(finished / "submission.csv")[file.submission_id]
     _, group = distinct_configs(read_graph(file))
