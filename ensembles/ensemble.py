@@ -20,13 +20,17 @@ from models.run_folder import CONFIG, check_done, is_done, read_config
 from models.training.jobs import Ranker
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Ensemble:
     """Models that rank one collection together."""
 
     collection: Collection  # whose train split they learned from
     rankers: dict[str, Ranker]
     mixing: Mixing
+
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of one graph; (c,) float32, lower = faster.

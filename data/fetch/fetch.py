@@ -120,9 +120,9 @@ def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -
 
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
-    """Return the part if its mark is there, and as many graphs as were published; else None."""
-    sizes = _sizes(job.out / part.folder)
-    is_whole = _mark(job, part).exists() and len(sizes) == job.expected[part]
+    """Return the part if its mark is there and says what its folder holds; else None."""
+    sizes, mark = _sizes(job.out / part.folder), _mark(job, part)
+    is_whole = mark.is_file() and mark.read_bytes() == _held(sizes)
     return Fetched(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
@@ -139,7 +139,7 @@ def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, ArchiveMember]
             _place(member, folder / name)
         done += member.size
         progress(f"unpack {part.label}", done, total)
-    write_text(_mark(job, part), "")
+    write_text(_mark(job, part), _held(_sizes(folder)).decode())
     return Fetched(part, len(members), total, was_there=False)
 
 
@@ -155,6 +155,10 @@ def _place(member: ArchiveMember, target: Path) -> None:
 
 def _mark(job: FetchJob, part: Part) -> Path:
     return job.downloads / f"{part.stem}.DONE"
+
+
+def _held(sizes: Mapping[str, int]) -> bytes:
+    return f"{len(sizes)} graphs, {sum(sizes.values())} bytes\n".encode()
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -32,7 +32,7 @@ ZIP_START = b"PK\x03\x04"
 MOST_CANDIDATE_BYTES = 2 << 30
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class NamedGraph:
     """One program or kernel whose configs can be ranked."""
 
@@ -60,6 +60,11 @@ class NamedGraph:
     def instruction_names(self) -> tuple[str, ...] | None:
         """The names of the n instructions; None where the file has none, as in npz."""
         return self.program.graph.instruction_names if self.program else None
+
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        graph = self.graph
+        return f"<{self.kind} graph {self.name}: {graph.n_nodes} nodes, {graph.n_configs} configs>"
 
     def opcode(self, node: int) -> str:
         """Return the operation of a node, such as "convolution"."""

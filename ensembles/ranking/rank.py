@@ -29,7 +29,7 @@ from ensembles.ranking.program import NamedGraph
 MEASURED_PICKS = (1, 5, 10)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Ranked:
     """A graph's configs in predicted order."""
 
@@ -40,6 +40,11 @@ class Ranked:
     graph: NamedGraph
     seconds: float  # how long the models took to score all configs; nothing else is in it
     top: int | None = None  # how many configs `best` lists by default; None = all
+
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        first = int(self.order[0])
+        return f"<{len(self.scores)} configs ranked by {', '.join(self.members)}; first {first}>"
 
     @property
     def members(self) -> list[str]:

@@ -101,6 +101,7 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
         labelled, withheld = (first_of(tiny_tree, name, split) for split in ("train", "test"))
         graph, ranker = load_graph(labelled.path), load_ranker(rankers / model)
         ranked = rank(ranker, graph)
+        assert all(len(repr(shown)) < 120 for shown in (graph, ranker, ranked))
         config = int(ranked.order[2])
         why = ranked.why(config)
         (own,) = ranked.member_scores.values()

@@ -26,6 +26,7 @@ from models.pyg import (
     tpu_graph,
 )
 from models.training.losses import pairwise_hinge
+from tests.real_data import REAL, requires_real_data
 
 DATASETS = {"layout": TpuGraphsLayout, "tile": TpuGraphsTile}
 
@@ -63,6 +64,18 @@ def test_it_holds_what_the_file_does(kind: str, tiny_tree: Path) -> None:
         assert (graph.name, graph.collection) == (source.name, source.collection.name)
         rows = np.random.default_rng(0).permutation(len(graph.configs))[:5]
         check_against_npz(graph, source, rows)
+
+
+@requires_real_data
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("kind", DATASETS)
+def test_it_holds_what_a_real_file_does(kind: str, split: str, tmp_path: Path) -> None:
+    dataset = DATASETS[kind](REAL, split, store=tmp_path)
+    for graph, packed in zip(dataset, dataset.files, strict=True):
+        source = REAL / "npz" / packed.collection.folder / split / f"{packed.name}.npz"
+        if source.stat().st_size < 8 << 20:
+            rows = np.array([len(graph.configs) - 1, 0])
+            check_against_npz(graph, replace(packed, path=source), rows)
 
 
 def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
