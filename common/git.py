@@ -1,4 +1,4 @@
-"""Ask git which revision the code is of, and in what it differs."""
+"""Ask git which revision the code is of."""
 
 import os
 import subprocess
@@ -7,7 +7,6 @@ from pathlib import Path
 from common.settings import ROOT
 
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
-MAX_DIFF = 1 << 20
 
 
 def revision(root: Path = ROOT) -> str | None:
@@ -26,19 +25,6 @@ def revision(root: Path = ROOT) -> str | None:
         return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def changes(root: Path = ROOT) -> str | None:
-    """Return in what the code differs from its revision, at most 1 MiB; None if in nothing.
-
-    Files that git does not know of are not in it, as in `revision`; nor is anything in a kernel.
-    """
-    try:
-        diff = _git(root, "diff", "HEAD") if (root / ".git").exists() else ""
-    except (OSError, subprocess.SubprocessError):
-        return None
-    cut = f"\n… cut at {MAX_DIFF} characters\n" if len(diff) > MAX_DIFF else ""
-    return (diff[:MAX_DIFF] + cut).encode(errors="replace").decode() or None
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -1,14 +1,12 @@
 """The command `optimize`: a configuration of a JAX function that is verified to be faster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pipeline.cli.console import Json, Seed, command, print_json, print_table
-
-if TYPE_CHECKING:
-    from pipeline.optimize.optimize import Optimized
+from pipeline.cli import options
+from pipeline.cli.console import command, print_json, print_table
 
 
 @command
@@ -24,9 +22,9 @@ def optimize(
     ] = None,
     candidates: Annotated[int, typer.Option(min=2, help="How many to compile at most.")] = 60,
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a candidate.")] = 60.0,
-    device: Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")] = None,
-    json: Json = False,
-    seed: Seed = None,
+    device: options.Device = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
 ) -> None:
     """Find a faster configuration of a JAX function on this machine, and verify it.
 
@@ -35,40 +33,34 @@ def optimize(
 
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
+    from pipeline.optimize import write
     from pipeline.optimize.optimize import Ask
     from pipeline.optimize.optimize import optimize as search
-    from pipeline.optimize.write import BEST, write_result
 
     spaces = tuple(dict.fromkeys(space.split(",")))
-    seeded = seed or 0
-    ask = Ask(program, spaces, candidates, timeout_s=timeout_s, seed=seeded, device=device)
+    ask = Ask(program, spaces, candidates, timeout_s=timeout_s, seed=seed or 0, device=device)
     pick = None
     if run is not None:
         from pipeline.optimize.ranker import pick_by
 
         pick = pick_by(run, ask)
     found = search(ask, out, minutes=minutes, pick=pick)
-    result = write_result(found, out)
+    result = write.write_result(found, out)
     if json:
         print_json(result)
-    else:
-        _tell(found, out / BEST)
-
-
-def _tell(found: "Optimized", path: Path) -> None:
-    from pipeline.optimize import write
-
+        return
     rows = [
         (v.candidate.source, write.ratio_text(v.ratio), write.told_text(v)) for v in found.finalists
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
-    default, ratio = f"{found.default_ms:.3f} ms", found.best and write.ratio_text(found.best.ratio)
-    together, why_not = write.all_cores_text(found), write.why_not_text(found)
+    default = f"{found.default_ms:.3f} ms"
     if not found.is_faster:
+        why_not = write.why_not_text(found)
         typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
     if found.best:
         label = "faster      " if found.is_faster else "best tried  "
+        ratio, together = write.ratio_text(found.best.ratio), write.all_cores_text(found)
         typer.echo(f"{label}{ratio} of the default's {default}, one thread{together}")
         typer.echo(f"by          {write.told_text(found.best)}")
     typer.echo(f"itself      {write.ratio_text(found.same)}: the default over itself")
@@ -76,5 +68,5 @@ def _tell(found: "Optimized", path: Path) -> None:
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")
     typer.echo(f"as screened {write.sources_text(found)}")
-    typer.echo(f"use         {path.with_name(write.APPLY)}")
-    typer.echo(f"page        {path.with_name(write.PAGE)}")
+    typer.echo(f"use         {out / write.APPLY}")
+    typer.echo(f"page        {out / write.PAGE}")

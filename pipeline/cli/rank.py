@@ -7,7 +7,8 @@ import typer
 
 from common.atomic import write_text
 from common.errors import UsageError
-from pipeline.cli.console import Json, Seed, command, print_json, print_table, say
+from pipeline.cli import options
+from pipeline.cli.console import command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ensembles.ranking.explain import Explanation
@@ -48,8 +49,8 @@ def rank(
     explain_out: Annotated[
         Path | None, typer.Option(help="Draw the program around those nodes here, as .svg.")
     ] = None,
-    json: Json = False,
-    seed: Seed = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
 ) -> None:
     """Print the best configs of a graph, fastest first.
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import PipelineError
-from pipeline.cli.console import DataDir, Json, command, data_dir, print_json, print_table, say
+from pipeline.cli import options
+from pipeline.cli.console import command, data_dir, print_json, print_table, say
 
 Report = dict[str, Any]
 
@@ -15,12 +16,12 @@ Report = dict[str, Any]
 @command
 def score(
     submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
-    data: DataDir = None,
+    data: options.Data = None,
     split: Annotated[str, typer.Option(help="Which split the rankings answer.")] = "valid",
     private: Annotated[
         bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
     ] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Judge a submission by measured runtimes.
 

@@ -1,14 +1,13 @@
 """The `submission` commands: check, upload, list."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from common.errors import PipelineError, UsageError
+from pipeline.cli import options
 from pipeline.cli.console import (
-    DataDir,
-    Json,
     command,
     data_dir,
     print_json,
@@ -17,9 +16,6 @@ from pipeline.cli.console import (
     say,
     tell_errors,
 )
-
-if TYPE_CHECKING:
-    from submissions.upload.send import Submission
 
 LONGEST_MESSAGE = 400  # characters; the tag after it must not be cut off
 
@@ -32,9 +28,9 @@ SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
 @command
 def check(
     file: SubmissionFile,
-    data: DataDir = None,
+    data: options.Data = None,
     split: Annotated[str, typer.Option(help="Which split the file answers.")] = "test",
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Check that a submission answers every graph, and nothing else.
 
@@ -73,7 +69,7 @@ def upload(
         float, typer.Option(min=0, help="Minutes until the score is no longer waited for.")
     ] = 15,
     force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Check a submission, send it once, and wait for its score.
 
@@ -82,7 +78,7 @@ def upload(
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
     from submissions.upload.check import problems_before_upload
-    from submissions.upload.send import COMPETITION, submit, wait_for_score
+    from submissions.upload.send import COMPETITION, COMPLETE, submit, wait_for_score
 
     if len(message) > LONGEST_MESSAGE:
         raise UsageError(
@@ -93,19 +89,25 @@ def upload(
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise PipelineError(f"{problems[0]}{more}; nothing was sent")
     sent = submit(file, message, force=force)
-    size_bytes = sent.size_bytes
     if not json:
-        typer.echo(
-            f"uploaded    {file} ({size_bytes} bytes) to {COMPETITION} as submission {sent.ref}"
-        )
-    _print_score(file, wait_for_score(sent) if wait else sent, waited=wait, json=json)
+        where = f"to {COMPETITION} as submission {sent.ref}"
+        typer.echo(f"uploaded    {file} ({sent.size_bytes} bytes) {where}")
+    sent = wait_for_score(sent) if wait else sent
+    if json:
+        facts = ("ref", "size_bytes", "status", "public_score", "private_score")
+        print_json({"file": file, **{name: getattr(sent, name) for name in facts}})
+    elif sent.status == COMPLETE:
+        for name, score in (("public", sent.public_score), ("private", sent.private_score)):
+            typer.echo(f"{name:<12}{'-' if score is None else score}")
+    if wait and sent.status != COMPLETE:
+        say(f"{file}: sent, not scored yet; `submission list` tells")
 
 
 @app.command("list")
 @command
 def list_sent(
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List what has been submitted, with scores.
 
@@ -113,30 +115,10 @@ def list_sent(
     """
     from submissions.upload.send import list_submissions
 
-    rows = [
-        (
-            row.ref,
-            row.submitted_at.isoformat(sep=" ", timespec="minutes") if row.submitted_at else None,
-            row.status,
-            row.public_score,
-            row.private_score,
-            row.description,
-            row.error or None,
-        )
-        for row in list_submissions(limit)
-    ]
     names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
+    rows = []
+    for row in list_submissions(limit):
+        at = row.submitted_at and row.submitted_at.isoformat(sep=" ", timespec="minutes")
+        scores = (row.public_score, row.private_score)
+        rows.append((row.ref, at, row.status, *scores, row.description, row.error or None))
     print_rows(names, rows, if_known=("error",), as_json=json)
-
-
-def _print_score(file: Path, sent: "Submission", *, waited: bool, json: bool) -> None:
-    from submissions.upload.send import COMPLETE
-
-    if json:
-        facts = ("ref", "size_bytes", "status", "public_score", "private_score")
-        print_json({"file": file, **{name: getattr(sent, name) for name in facts}})
-    elif sent.status == COMPLETE:
-        for name, score in (("public", sent.public_score), ("private", sent.private_score)):
-            typer.echo(f"{name:<12}{'-' if score is None else score}")
-    if waited and sent.status != COMPLETE:
-        say(f"{file}: sent, not scored yet; `submission list` tells")

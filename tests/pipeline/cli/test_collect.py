@@ -92,17 +92,6 @@ def test_programs_are_listed() -> None:
     assert len(listed) == len(catalogue())
 
 
-@pytest.mark.parametrize(
-    "option",
-    [("--configs", 30), ("--kind", "layout"), ("--timeout-s", 60.0)],
-    ids=lambda option: option[0],
-)
-def test_a_plan_takes_no_settings_but_its_own(tmp_path: Path, option: tuple[str, object]) -> None:
-    said = call("collect", "--plan", "sample", *option, "--out", tmp_path / "data", expect=2)
-    assert said == f"error: {option[0]}: a --plan has settings of its own\n"
-    assert not (tmp_path / "data").exists()
-
-
 def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     """`make sample` is the command that the Makefile has, with no time to measure in."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

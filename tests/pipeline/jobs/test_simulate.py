@@ -14,13 +14,13 @@ def test_equal_jobs_that_are_no_multiple_of_the_workers_leave_some_idle() -> Non
     for n, seconds, efficiency in ((1, 90, 1), (3, 30, 1), (8, 20, 9 / 16), (20, 10, 9 / 20)):
         told = simulate(jobs, [False] * n)
         assert (told.seconds, told.efficiency) == (seconds, pytest.approx(efficiency))
-        assert told.is_limited_by_it == (n == 20)
+        assert bool(told.limit) == (n == 20)
 
 
 def test_a_way_of_jobs_that_wait_is_what_limits_many_workers() -> None:
     jobs = [job("a", 5), job("b", 9, "a", "c"), job("c", 2), *(job(f"{n}", 1) for n in range(9))]
     told = simulate(jobs, [False] * 9)
-    assert told.seconds == 14 and told.longest_way == ["a", "b"] and told.is_limited_by_it
+    assert told.seconds == 14 and told.limit == ["a", "b"]
     assert simulate(jobs, [False]).seconds == 25
     assert simulate([], [False]).efficiency == 1
 

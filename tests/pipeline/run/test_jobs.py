@@ -77,17 +77,6 @@ def test_a_ranking_in_parts_is_the_whole_one(
     assert read_scores(first)["graph"].unique().len() == len(ranking.files)
 
 
-def test_parts_hold_every_graph_once_and_are_no_more_than_graphs(
-    ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in (1, 2, 3, 50):
-        left = cut(n, ranking, law, monkeypatch)
-        parts = ranking.parts(law)
-        assert len(left) == len(parts) == min(n, len(ranking.files))
-        assert [file for part in parts for file in part.files] == ranking.files
-        assert len({path for part in parts for path in part.members}) == 2 * len(parts)
-
-
 def test_rankings_wait_for_the_trainings_that_they_take(
     kernels: list[GraphFile], tmp_path: Path
 ) -> None:

@@ -73,8 +73,8 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     cases: list[tuple[int, list[Path], tuple[object, ...], str]] = [
         (2, runs[:2], ("--method", "best"), "expected one of minmax-mean, rank-mean"),
         (2, runs[:1] * 2, plain, "--runs: the same run is given twice"),
-        (1, [runs[0], empty], plain, f"run `predict --run {empty} --split test` first"),
-        (1, [runs[0], none], plain, f"error: {none}: no such folder or file; expected"),
+        (1, [runs[0], empty], plain, "expected what `predict --run RUN --split test` writes"),
+        (1, [runs[0], none], plain, f"error: {none}: no such file; expected"),
         (1, [whole, few], plain, f"member {few} has no score for some configs of graph"),
     ]
     for code, members, words, said in cases:
@@ -146,18 +146,10 @@ def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
     graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
     path.write_text(path.read_text().replace("n_graphs", "n_graphz"))  # all can be read
     assert f"{path}: damaged" in call("rank", graph.path, "--run", other, expect=1)
-    weights = '"weights": {"tile_linear-seed0": "much"}'
-    for damaged in (
-        "{}",
-        "[]",
-        "{",
-        '{"method": "x", "weights": {}}',
-        f'{{"method": "rank-mean", {weights}}}',
-    ):
+    for damaged in ("{}", "[]", "{", '{"method": "x", "weights": {}}'):
         path.write_text(damaged)
         text = call("rank", graph.path, "--run", other, expect=1)
-        assert str(path) in text
-        assert "expected a choice with method and weights" in text
+        assert f"{path}: " in text and "expected a choice with method and weights" in text
 
 
 def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
@@ -183,24 +175,6 @@ def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
     assert written_mixing(tmp_path, off, TILE, list(tables)) == recipe_mixing(
         off, "tile", list(tables)
     )
-
-
-def test_the_command_spreads_the_picks(runs: list[Path], tmp_path: Path) -> None:
-    both = ("--runs", runs[1], runs[2], "--out", tmp_path / "spread.parquet")
-    tiles = ("--diversify-picks", SAMPLE)
-    text = call("blend", *both, *tiles, expect=2)
-    assert "--diversify-picks: pass --collection as well" in text
-    text = call("blend", *both, *tiles, "--collection", "layout:xla:random", expect=1)
-    assert "scored, but there is no file of it to read" in text
-    call("blend", *both, *tiles, "--collection", "tile:xla")
-    spread = pl.read_parquet(tmp_path / "spread.parquet")
-    call("blend", *both, "--collection", "tile:xla")
-    blended = pl.read_parquet(tmp_path / "spread.parquet")
-    assert spread.drop("score").equals(blended.drop("score"))
-    for name, table in spread.group_by("graph"):
-        own = blended.filter(pl.col("graph") == name[0])
-        assert table["score"].arg_min() == own["score"].arg_min()
-        assert table["score"].arg_sort().to_list() != own["score"].arg_sort().to_list()
 
 
 def test_a_training_that_is_out_of_time_goes_on_later(tmp_path: Path) -> None:

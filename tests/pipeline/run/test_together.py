@@ -182,5 +182,5 @@ def test_on_paper_it_is_trained_once_as_well() -> None:
 def test_a_simulated_run_waits_for_the_one_training() -> None:
     sizes = [part for part in official_sizes() if part.kind == "layout"]
     alone = load_recipe("smoke", [KEYS[0], "layout.models=[layout_linear]"])
-    (way, _) = simulate_run(alone, sizes, Machine(None), n_cores=64).work.longest_way
+    (way, _) = simulate_run(alone, sizes, Machine(None), n_cores=64).work.limit
     assert way == f"train layout/{MEMBERS[1]}"
