@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from common.errors import PipelineError, UsageError
 from pipeline.cli import options
 from pipeline.cli.console import LOADING, command, data_dir, print_json, say
-from pipeline.cli.score import print_scores
+from pipeline.cli.submission import print_scores
 
 
 @command
@@ -56,8 +57,8 @@ def run(
     if json:
         print_json(report)
         return
+    from pipeline.run.jobs import SUBMISSION
     from pipeline.run.report import REPORT_PAGE
-    from pipeline.run.state import SUBMISSION
 
     print_scores(report)
     submission = out / SUBMISSION["test"]
@@ -166,10 +167,28 @@ def blend(
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say(LOADING)
-    from pipeline.run.single_stages import blend_files
+    from common.checksums import write_table
+    from data.tree import collection_named
+    from ensembles.blend import SCALES, member_weights
+    from ensembles.blend import blend as blend_scores
+    from models.predict import read_scores
+    from submissions.write import submission_rows, write_submission
 
     every = [*runs, *(more_runs or [])]
-    blend_files(method, every, out, collection=collection, split=split, submission=submission)
+    if len(set(every)) < len(every):
+        raise UsageError("--runs: the same run is given twice; expected each once")
+    if method not in SCALES:
+        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
+    if submission and not collection:
+        raise UsageError("--submission: pass --collection as well; rows are named by it")
+    paths = {run: run / f"scores-{split}.parquet" if run.is_dir() else run for run in every}
+    if lacking := [path for path in paths.values() if not path.exists()]:
+        command = f"predict --run RUN --split {split}"
+        raise PipelineError(f"{lacking[0]}: no such file; expected what `{command}` writes")
+    members = {str(run): read_scores(path) for run, path in paths.items()}
+    blended = blend_scores(members, method=method, weights=member_weights(list(members), {}))
+    write_table(out, blended)
     typer.echo(f"scores      {out}")
-    if submission:
+    if submission and collection:
+        write_submission(submission, submission_rows([(collection_named(collection), blended)]))
         typer.echo(f"submission  {submission}")

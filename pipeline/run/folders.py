@@ -9,7 +9,7 @@ from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError
 from common.settings import CONFIGS
-from data.tree import COLLECTIONS, collection_named, find_graphs
+from data.tree import COLLECTIONS, collection_named, npz_root
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
@@ -108,16 +108,11 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         raise UsageError(f"--graph {name}: {len(found)} graphs of that name; expected {known}")
     collection, graph = collection_named(found[0][0]), found[0][1]
     if collection.kind == "layout":
-        folder = data_dir or Path(report["data"])
-        files = find_graphs(folder, collections=[collection], splits=("valid",))
-        path = next((file.path for file in files if file.name == graph), None)
-        if path is None:
-            raise PipelineError(
-                f"{folder}: has no {collection.name}/valid/{graph}.npz; pass --data"
-            )
-        ranker = load_ranker(run, collection=collection.name)
+        root = npz_root(data_dir or Path(report["data"]))
+        path = root / collection.folder / "valid" / f"{graph}.npz"
         configs, default = firsts[found[0]]
         config = next((config for config in configs if config != default), default)
+        ranker = load_ranker(run, collection=collection.name)
         explained = explain(ranker, load_graph(path), config)
         write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
     return found[0]

@@ -29,7 +29,7 @@ from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
-from pipeline.run.state import SUBMISSION, RunState
+from pipeline.run.jobs import SUBMISSION, RunState
 from submissions.labels import Labels, cut_to_samples, read_labels_of
 from submissions.report.curves import (
     BEST_SCHEMA,

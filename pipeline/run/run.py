@@ -44,9 +44,8 @@ from models.train import check_device
 from models.training.gpu import gpu_here, tell_device
 from pipeline.jobs.files import auditing, packing
 from pipeline.jobs.workers import HERE, Workers
-from pipeline.run.jobs import Law, machine_with, part_sizes
+from pipeline.run.jobs import SUBMISSION, Costs, Law, RunState, machine_with, part_sizes
 from pipeline.run.report import as_first_made, build_report, write_report
-from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission

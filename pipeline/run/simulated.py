@@ -13,8 +13,7 @@ from pipeline.jobs.files import BLOCK_BYTES, BLOCK_FILES
 from pipeline.jobs.job import Job
 from pipeline.jobs.simulate import Simulated, simulate
 from pipeline.planning.costs import Machine, disk_bytes, processor_s
-from pipeline.run.jobs import Law
-from pipeline.run.state import RunState
+from pipeline.run.jobs import Law, RunState
 
 NOWHERE = Path("/dev/null/run")  # where nothing can be done already
 

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.checksums import write_table
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
@@ -16,10 +15,8 @@ from data.tree import (
     collection_named,
     find_graphs,
 )
-from ensembles.blend import SCALES, blend, member_weights
 from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
-from models.predict import read_scores
 from models.run_folder import CONFIG, check_free, read_config
 from models.train import check_device
 from models.training.dataset import split_usable
@@ -30,7 +27,6 @@ from pipeline.jobs.workers import HERE, Workers
 from pipeline.planning.plan import part_size
 from pipeline.run.jobs import Law, Ranking, WholeRun, machine_with, ranking_jobs, training_jobs
 from pipeline.run.trackers import logged_to
-from submissions.write import submission_rows, write_submission
 
 JUDGED_SPLIT = "valid"
 
@@ -128,44 +124,3 @@ def predict_split(
     finally:
         shutil.rmtree(parts, ignore_errors=True)
     return path, len(files)
-
-
-def blend_files(
-    method: str,
-    runs: Sequence[Path],
-    out: Path,
-    *,
-    collection: str | None,
-    split: str,
-    submission: Path | None,
-) -> None:
-    """Blend score files of one collection, each member weighing the same.
-
-    Args:
-        method: one of ensembles.blend.SCALES.
-        runs: run folders, of which the scores of `split` are taken, or score files.
-        collection: of all scores; needed for a submission.
-        submission: also write the rankings there.
-
-    Raises:
-        UsageError: no such method, or options that it needs are missing.
-        PipelineError: files that cannot be read, or of different data.
-    """
-    if len(set(runs)) < len(runs):
-        raise UsageError("--runs: the same run is given twice; expected each once")
-    if method not in SCALES:
-        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
-    if submission and not collection:
-        raise UsageError("--submission: pass --collection as well; rows are named by it")
-    members = {}
-    for run in runs:
-        path = run / f"scores-{split}.parquet" if run.is_dir() else run
-        if not path.exists():
-            command = f"predict --run RUN --split {split}"
-            raise PipelineError(f"{path}: no such file; expected what `{command}` writes")
-        members[str(run)] = read_scores(path)
-    mixed = blend(members, method=method, weights=member_weights(list(members), {}))
-    write_table(out, mixed)
-    if submission and collection:
-        rankings = submission_rows([(collection_named(collection), mixed)])
-        write_submission(submission, rankings)

@@ -1,10 +1,7 @@
 """Jobs done on paper: how long they take, and what they are limited by."""
 
-import numpy as np
 import pytest
 
-from pipeline.jobs.job import Job
-from pipeline.jobs.run_jobs import ways_s
 from pipeline.jobs.simulate import simulate
 from tests.pipeline.jobs.test_run_jobs import job
 
@@ -32,16 +29,3 @@ def test_gpus_are_at_work_only_with_what_needs_one() -> None:
     alone = simulate(jobs, [True])
     assert (alone.seconds, alone.efficiency) == (14, pytest.approx(8 / 14))
     assert simulate(jobs, [True, True, False]).efficiency == pytest.approx(8 / 12)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_order_is_twice_as_fast(seed: int) -> None:
-    """Graham's bound, for workers alike."""
-    rng = np.random.default_rng(seed)
-    jobs = list[Job]()
-    for number in range(40):
-        after = rng.choice(number, min(number, 2), replace=False) if rng.random() < 0.5 else ()
-        jobs.append(job(str(number), float(rng.exponential()), *map(str, after)))
-    n = int(rng.integers(1, 9))
-    least_s = max(sum(job.seconds for job in jobs) / n, *ways_s(jobs).values())
-    assert least_s <= simulate(jobs, [False] * n).seconds * (1 + 1e-9) <= 2 * least_s

@@ -1,4 +1,4 @@
-"""The `collect` command: one program, or a whole plan."""
+"""The commands that measure programs on this machine: collect, optimize."""
 
 from pathlib import Path
 from typing import Annotated
@@ -87,3 +87,66 @@ def collect(
         typer.echo(f"data        {out}")
     if program and not all(outcome.path for outcome in outcomes):
         raise typer.Exit(EXIT_FAULT)  # the one graph that was asked for was left out
+
+
+@command
+def optimize(
+    program: Annotated[str, typer.Option(help="package.module:function, or a catalogue's name.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; the same command goes on.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long it may take.")] = 10.0,
+    space: Annotated[
+        str, typer.Option(help="What is decided: options,layouts,fusion; or tiles of a kernel.")
+    ] = "options",
+    run: Annotated[
+        Path | None, typer.Option(help="Run whose models propose layouts, or tiles.")
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=2, help="How many to compile at most.")] = 60,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a candidate.")] = 60.0,
+    device: options.Device = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
+) -> None:
+    """Find a faster configuration of a JAX function on this machine, and verify it.
+
+    Ends with OUT/best.json, OUT/apply.py, which holds the function as fast as was found, and
+    OUT/optimize.html. Where nothing is faster than the compiler's default, it says so.
+
+    Example: python -m pipeline optimize --program my_model:step --out DIR
+    """
+    from pipeline.optimize import write
+    from pipeline.optimize.optimize import Ask
+    from pipeline.optimize.optimize import optimize as search
+
+    spaces = tuple(dict.fromkeys(space.split(",")))
+    ask = Ask(program, spaces, candidates, timeout_s=timeout_s, seed=seed or 0, device=device)
+    pick = None
+    if run is not None:
+        from pipeline.optimize.ranker import pick_by
+
+        pick = pick_by(run, ask)
+    found = search(ask, out, minutes=minutes, pick=pick)
+    result = write.write_result(found, out)
+    if json:
+        print_json(result)
+        return
+    rows = [
+        (v.candidate.source, write.ratio_text(v.ratio), write.told_text(v)) for v in found.finalists
+    ]
+    if rows:
+        print_table(("from", "time / default's", "decisions"), rows)
+    default = f"{found.default_ms:.3f} ms"
+    if not found.is_faster:
+        why_not = write.why_not_text(found)
+        typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
+    if found.best:
+        label = "faster      " if found.is_faster else "best tried  "
+        ratio, together = write.ratio_text(found.best.ratio), write.all_cores_text(found)
+        typer.echo(f"{label}{ratio} of the default's {default}, one thread{together}")
+        typer.echo(f"by          {write.told_text(found.best)}")
+    typer.echo(f"itself      {write.ratio_text(found.same)}: the default over itself")
+    reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
+    failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
+    typer.echo(f"tried       {write.tried_text(found)}{failed}")
+    typer.echo(f"as screened {write.sources_text(found)}")
+    typer.echo(f"use         {out / write.APPLY}")
+    typer.echo(f"page        {out / write.PAGE}")
