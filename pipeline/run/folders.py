@@ -127,7 +127,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    row = {"folder": folder, "state": "done" if is_done(folder) else "unfinished"}
+    row: dict[str, Any] = {"folder": folder, "state": "done" if is_done(folder) else "unfinished"}
     row |= dict.fromkeys(("recipe", "model", "revision", "score", "values", "problem"))
     row |= {"models": (), "changed": {}, "seeds": ()}
     try:

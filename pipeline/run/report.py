@@ -72,8 +72,8 @@ def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
     labels = {file.submission_id: read_labels_of(file) for file in files}
     rankings = read_submission(state.out / SUBMISSION["valid"]) if files else {}
     whole, (rankings, labels) = labels, cut_to_samples(files, rankings, labels)
-    known = [row for row in state.rows if row.ceiling is not None]
-    ceilings = {row.file.submission_id: row.ceiling for row in known}
+    rows = state.rows
+    ceilings = {row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None}
     scored = score_submission(rankings, labels, ceilings=ceilings)
     note_samples(scored, whole)
     _add_evidence(state, scored["collections"], labels)
@@ -86,7 +86,7 @@ def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
             {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
         ],
         "missing_parts": state.missing,
-        "bad_files": [row.error for row in state.rows if row.error],
+        "bad_files": [row.error for row in rows if row.error],
         "data": str(data_dir),
         "learning_curves": learning_curves(state.out),
         "environment": environment(state.recipe.n_threads) | state.device,

@@ -1,4 +1,4 @@
-"""The stages of a run on their own: train one collection, predict one split, blend score files."""
+"""The stages of a run on their own: train one collection, predict one split."""
 
 import shutil
 from collections.abc import Sequence
@@ -106,10 +106,7 @@ def predict_split(
     target = wanted or own
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     path = out or run / f"scores-{split}.parquet"
-    config = read_config(run)
-    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG))
-    every = recipe.models_of(target.kind) * len(recipe.seeds)
-    models = (config["model"],) if "model" in config else every
+    recipe, models = models_of(run, target.kind)
     at_most = recipe.valid_configs if split == JUDGED_SPLIT else 0
     sources = find_graphs(data_dir, collections=(target,), splits=(split,))
     law = Law(recipe, [part_size(sources)], machine_with(tell_device(recipe, gpu_here())))
@@ -124,3 +121,11 @@ def predict_split(
     finally:
         shutil.rmtree(parts, ignore_errors=True)
     return path, len(files)
+
+
+def models_of(run: Path, kind: str) -> tuple[Recipe, Sequence[str]]:
+    """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
+    config = read_config(run)
+    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG))
+    every = recipe.models_of(kind) * len(recipe.seeds)
+    return recipe, (config["model"],) if "model" in config else every

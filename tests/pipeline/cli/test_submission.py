@@ -223,25 +223,16 @@ def test_withheld_runtimes_are_read_if_asked_for(tree: Path) -> None:
     assert not list(default_store_dir(tree).rglob("*.safetensors"))  # nothing is packed for it
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--submission", "nosuch.csv"), "nosuch.csv"),
-        (("--submission", "short.csv"), f"short.csv: {X}:b: row is"),
-        (("--private",), "private"),
-    ],
-)
-def test_faults_are_one_line(
-    tree: Path, tmp_path: Path, arguments: tuple[str, ...], named: str
-) -> None:
-    folder = tmp_path / "tree"
-    shutil.copytree(tree, folder)
-    shutil.rmtree(folder / "private")
-    lines = (folder / "seed0.csv").read_text().splitlines()
-    short = [line for line in lines if not line.startswith(f"{X}:b")]
-    (folder / "short.csv").write_text("\n".join(short))
-    given = [str(folder / part) if "." in part else part for part in arguments]
-    text = call("score", "--data", folder, *one(folder), *given, expect=1)
-    assert text.startswith("error: ")
-    assert text.count("\n") == 1
-    assert named in text
+def test_faults_are_one_line(tree: Path, tmp_path: Path) -> None:
+    lines = (tree / "seed0.csv").read_text().splitlines()
+    short = tmp_path / "short.csv"
+    short.write_text("\n".join(line for line in lines if not line.startswith(f"{X}:b")))
+    bare = tmp_path / "bare"
+    shutil.copytree(tree / "npz", bare / "npz")
+    for data, words, named in (
+        (tree, ("--submission", tree / "nosuch.csv"), "nosuch.csv"),
+        (tree, ("--submission", short), f"short.csv: {X}:b: row is"),
+        (bare, (*one(tree), "--private"), "private"),
+    ):
+        text = call("score", "--data", data, *words, expect=1)
+        assert text.startswith("error: ") and text.count("\n") == 1 and named in text

@@ -178,15 +178,3 @@ def test_a_finished_run_that_is_resumed_keeps_what_made_it(
         again = json.loads((out / "report.json").read_text())
         assert (again["revision"], again["score"]) == (made_by, report["score"])
     assert "was begun with other graphs" in call(*words, "--limit-graphs", 1, expect=2)
-
-
-def test_the_report_keeps_the_config_and_no_older_revisions(finished: Path) -> None:
-    report = json.loads((finished / "report.json").read_text())
-    assert report["config"]["recipe"]["tile"]["models"] == ["tile_linear"]
-    assert report["config"]["data"]
-    names = {path.name for path in finished.iterdir()}
-    assert names == {
-        *("config.toml", "DONE", ".lock", "models", "scores", "report.json", "report.html"),
-        *("report.png", "submission.csv", "submission-valid.csv", "valid-ranks.parquet"),
-        *("valid-best.parquet", "graphs"),
-    }
