@@ -49,13 +49,6 @@ class PickDiversity(NamedTuple):
     length: float
 
 
-# Where no recipe says otherwise; chosen as the recipe `cpu` says.
-USUAL_DIVERSITY = {
-    "tile": PickDiversity(error=2.0, length=2.0),
-    "layout": PickDiversity(error=1.0, length=0.3),
-}
-
-
 def tile_picks(
     scores: NDArray[np.float32], config_feat: NDArray[np.float32], diversity: PickDiversity
 ) -> NDArray[np.int64]:

@@ -12,17 +12,16 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
 
-from pipeline.cli.collect import collect
 from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
 from pipeline.cli.kernel import app as kernel_app
 from pipeline.cli.kernel import dataset_app
-from pipeline.cli.optimize import optimize
 from pipeline.cli.plan import plan
+from pipeline.cli.programs import collect, optimize
 from pipeline.cli.rank import rank
 from pipeline.cli.run import blend, predict, run, train
 from pipeline.cli.runs import compare, report, runs
-from pipeline.cli.score import score
 from pipeline.cli.submission import app as submission_app
+from pipeline.cli.submission import score
 from pipeline.cli.tune import app as tune_app
 
 # OpenMP's threads spin while they wait, by default. On cores that other work uses as well, that

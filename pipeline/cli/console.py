@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
 
 import typer
 
@@ -32,57 +32,11 @@ _DebugOption = Annotated[
 DEBUG = inspect.Parameter(
     "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DebugOption
 )
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="First of the seeds.")]
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount, what `fetch` wrote, "
-        "the sample.",
-    ),
-]
-StoreDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--store", help="Folder of packed graphs. Default: one below PIPELINE_STORE or data/store."
-    ),
-]
-Collections = Annotated[
-    str | None, typer.Option(help="Such as tile,layout:xla or layout:nlp:random. Default: all.")
-]
-Splits = Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")]
-RecipeName = Annotated[
-    str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key; may be repeated."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
-
-MaxMinutes = Annotated[
-    float | None, typer.Option(min=0, help="Stop after so many minutes; it can be gone on with.")
-]
-
-WorkerCount = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Jobs at once. Default: all cores and GPUs.")
-]
-LogTo = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--log-to", metavar="TRACKER", help="tensorboard, wandb or mlflow; may be repeated."
-    ),
-]
-RayAddress = Annotated[
-    str | None, typer.Option("--ray", metavar="ADDRESS", help='Of a Ray cluster, or "local".')
-]
-
 EXIT_FAULT, EXIT_USAGE = 1, 2
 TOLD_EVERY_S = 60.0  # how far work is, where no bar can be drawn
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
+LOADING = f"{STAGE_PREFIX}load the libraries"  # why nothing happens for some seconds
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -94,42 +48,50 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        debug = bool(kwargs.pop("debug", False))
-        fail = functools.partial(_fail, debug=debug)
+        debug, max_minutes = bool(kwargs.pop("debug", False)), kwargs.get("max_minutes")
         begun, stops = list[str](), list[int]()
-        max_minutes: Any = kwargs.get("max_minutes")
         try:
             told = _told_here(begun, debug=debug)
-            with _terminated_by_sigterm(stops), told, time_limit(max_minutes):
+            with _terminated_by_sigterm(stops), told, time_limit(cast(float | None, max_minutes)):
                 function(*args, **kwargs)
         except OutOfTime as stop:
             say(f"{stop}, as --max-minutes asks; --resume goes on")
-        except (PipelineError, KeyboardInterrupt) as error:
-            # Once more Ctrl-C, and what ends with the process would say so.
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-            how, code = str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
-            if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
-                how, code = ("terminated", 143) if stops else ("interrupted", 130)
-                goes_on = "; the same command with --resume goes on" if "resume" in kwargs else ""
-                how += f"; what was finished is kept{goes_on}" if begun else ""
-            fail(how, code)
-        except MemoryError:
-            fail("out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT)
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            fail(f"{place}{error.strerror or error}", EXIT_FAULT)
         except (typer.Exit, typer.Abort):
             raise
-        except Exception as error:  # a defect of ours: still one line, and how to see more
-            line = " ".join(f"{type(error).__name__}: {error}".split())
-            fail(f"internal error: {line}; --debug shows where", EXIT_FAULT)
+        except (Exception, KeyboardInterrupt) as error:
+            # Once more Ctrl-C, and what ends with the process would say so.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+            if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
+                line, code = ("terminated", 143) if stops else ("interrupted", 130)
+                goes_on = "; the same command with --resume goes on" if "resume" in kwargs else ""
+                line += f"; what was finished is kept{goes_on}" if begun else ""
+            else:
+                line, code = _fault(error)
+            if debug:
+                traceback.print_exc()
+            say(f"error: {line}")
+            raise typer.Exit(code) from error
 
     own = inspect.signature(function)
     options = own.replace(parameters=[*own.parameters.values(), DEBUG])
     vars(guarded)["__signature__"] = options  # what typer reads
     return guarded
+
+
+def _fault(error: Exception) -> tuple[str, int]:
+    """Return the line that tells of an error, and the exit code."""
+    if isinstance(error, PipelineError):
+        return str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
+    if isinstance(error, MemoryError):
+        return "out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}", EXIT_FAULT
+    # A defect of ours: still one line, and how to see more.
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"internal error: {line}; --debug shows where", EXIT_FAULT
 
 
 @contextmanager
@@ -170,13 +132,6 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _fail(line: str, code: int, *, debug: bool) -> None:
-    if debug:
-        traceback.print_exc()
-    say(f"error: {line}")
-    raise typer.Exit(code)
-
-
 def data_dir(given: Path | None) -> Path:
     from common.settings import SAMPLE, default_data_dir
 
@@ -203,11 +158,6 @@ def tell_errors(errors: Sequence[str]) -> None:
         say(f"error: {error}")
     if errors:
         raise typer.Exit(EXIT_FAULT)
-
-
-def say_that_libraries_load() -> None:
-    """Print why nothing happens for some seconds, before a command imports what takes them."""
-    say(f"{STAGE_PREFIX}load the libraries")
 
 
 def print_json(value: object) -> None:
@@ -271,9 +221,7 @@ class _Bars:
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
-        self._told: dict[str, tuple[str, int, int]] = {}  # by who tells
-        self._began_s: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, tuple[TaskID, float]] = {}  # by who tells: its bar, when it began
 
     def stop(self) -> None:
         if self._bars:
@@ -283,46 +231,38 @@ class _Bars:
 
     def update(self, what: str, done: int, total: int) -> None:
         teller, now = teller_or(what), time.monotonic()
-        self._told[teller] = what, done, total
-        self._began_s.setdefault(teller, now)
-        for other, began_s in self._began_s.items():
-            if now - began_s >= PROGRESS_AFTER_S and (other == teller or other not in self._tasks):
-                self._draw(other)
+        bars = self._bars = self._bars or _no_bars()
+        if teller not in self._tasks:
+            self._tasks[teller] = bars.add_task(teller, total=total, visible=False), now
+        number, _ = self._tasks[teller]
+        if done == 0:  # its next step
+            bars.reset(number, total=total)
+        bars.update(number, description=what if what.startswith(teller) else teller, completed=done)
+        for other, began_s in self._tasks.values():
+            if now - began_s >= PROGRESS_AFTER_S:
+                bars.update(other, visible=True)
+                bars.start()
         if what == teller and done >= total:
-            del self._began_s[teller]
-            if teller in self._tasks:
-                self._drawn().remove_task(self._tasks.pop(teller))
+            bars.remove_task(number)
+            del self._tasks[teller]
             if not self._tasks:
                 self.stop()
 
-    def _draw(self, teller: str) -> None:
-        bars, (what, done, total) = self._drawn(), self._told[teller]
-        if teller not in self._tasks:
-            self._tasks[teller] = bars.add_task(teller, total=total)
-        number = self._tasks[teller]
-        task = next(task for task in bars.tasks if task.id == number)
-        if done < task.completed or total != task.total:  # its next step
-            bars.reset(number, total=total)
-        name = what if what.startswith(teller) else teller
-        bars.update(number, description=name, completed=done)
 
-    def _drawn(self) -> "Progress":
-        if self._bars is None:
-            from rich import progress
-            from rich.console import Console
-            from rich.table import Column
+def _no_bars() -> "Progress":
+    from rich import progress
+    from rich.console import Console
+    from rich.table import Column
 
-            what = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-            self._bars = progress.Progress(
-                progress.TextColumn("{task.description}", markup=False, table_column=what),
-                progress.BarColumn(bar_width=24),
-                progress.TaskProgressColumn(),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-                redirect_stdout=False,
-                expand=True,
-                speed_estimate_period=3600,
-            )
-            self._bars.start()
-        return self._bars
+    what = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False, table_column=what),
+        progress.BarColumn(bar_width=24),
+        progress.TaskProgressColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        expand=True,
+        speed_estimate_period=3600,
+    )

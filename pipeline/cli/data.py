@@ -7,23 +7,8 @@ from typing import Annotated
 import typer
 
 from common.errors import UsageError
-from pipeline.cli.console import (
-    Collections,
-    DataDir,
-    Json,
-    RayAddress,
-    Seed,
-    Splits,
-    StoreDir,
-    WorkerCount,
-    command,
-    data_dir,
-    print_json,
-    print_result,
-    print_rows,
-    print_table,
-    tell_errors,
-)
+from pipeline.cli import options
+from pipeline.cli.console import command, data_dir, print_json, print_rows, print_table, tell_errors
 
 PUBLISHED = "published"
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
@@ -43,12 +28,11 @@ def synthesize(
             help="A train graph of layout:xla:random of this size, not a plan; may be repeated.",
         ),
     ] = None,
-    collections: Collections = None,
-    splits: Splits = None,
+    collections: options.Collections = None,
+    splits: options.Splits = None,
     share: Annotated[float, typer.Option(min=0, max=1, help="A share of each part.")] = 1.0,
-    workers: WorkerCount = None,
-    json: Json = False,
-    seed: Seed = None,
+    workers: options.Workers = None,
+    seed: options.Seed = None,
 ) -> None:
     """Write synthetic data of the official format.
 
@@ -74,22 +58,21 @@ def synthesize(
         raise UsageError(
             f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
         )
-    planned: list[planning.PlannedGraph] = []
-    if graph:
+    seed = seed or 0
+    if plan == PUBLISHED:
+        named, parts = collections_named(collections), splits_named(splits)
+        published = planning.published_graphs(named, parts, share)
+        make(writing.missing_graphs(out, published, seed=seed), out, seed, Workers(workers))
+    elif graph:
         place, sizes = collection_named("layout:xla:random"), map(planning.parse_size, graph)
         planned = [planning.PlannedGraph(place, "train", size.name, size) for size in sizes]
-        writing.synthesize(out, planned, seed=seed or 0)
-    elif plan == PUBLISHED:
-        named, parts = collections_named(collections), splits_named(splits)
-        planned = planning.published_graphs(named, parts, share)
-        left = writing.missing_graphs(out, planned, seed=seed or 0)
-        make(left, out, seed or 0, Workers(workers))
+        writing.synthesize(out, planned, seed=seed)
+        for one in planned:
+            typer.echo(f"graph       {one.file(out).path}")
     else:
-        own = planning.planned_graphs(planning.PLANS[plan or "small"], seed or 0)
-        writing.synthesize(out, list(own), seed=seed or 0)
-    files = [one.file(out).path for one in planned]
-    told = [f"graph       {file}" for file in files if graph]
-    print_result({"out": out, "graphs": files}, f"data        {out}", *told, as_json=json)
+        small = planning.planned_graphs(planning.PLANS[plan or "small"], seed)
+        writing.synthesize(out, list(small), seed=seed)
+    typer.echo(f"data        {out}")
 
 
 @command
@@ -97,12 +80,12 @@ def fetch(
     source: Annotated[
         str, typer.Option(help="google (the authors' server, no account), or kaggle (its archive).")
     ] = "google",
-    collections: Collections = None,
-    splits: Splits = None,
+    collections: options.Collections = None,
+    splits: options.Splits = None,
     out: Annotated[
         Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/tpugraphs"),
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Download the official dataset, check it and unpack it.
 
@@ -126,22 +109,21 @@ def fetch(
         else:
             fetched = fetch_google(job, base=os.environ.get(BASE_VARIABLE) or BASE)
     then = f"python -m pipeline audit --data {out}"
+    header = ("part", "graphs", "bytes", "was_there")
     rows = [(got.part.label, got.graphs, got.bytes, got.was_there) for got in fetched]
     if json:
-        keys = ("part", "graphs", "bytes", "was_there")
-        listed = [dict(zip(keys, row, strict=True)) for row in rows]
+        listed = [dict(zip(header, row, strict=True)) for row in rows]
         print_json({"source": source, "out": out, "parts": listed, "next": then})
         return
-    print_table(("part", "graphs", "bytes", "was there"), rows)
-    typer.echo(f"next        {then}")
-    typer.echo(f"data        {out}")
+    print_table(header, rows)
+    typer.echo(f"next        {then}\ndata        {out}")
 
 
 @command
 def audit(
-    data: DataDir = None,
-    json: Json = False,
-    seed: Seed = None,
+    data: options.Data = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
 ) -> None:
     """Check every data file; print counts, noise and anomalies.
 
@@ -169,31 +151,30 @@ def audit(
             "n_bad": len(errors),
         }
         print_json(facts)
-        tell_errors(errors)
-        return
-    lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
-    print_table(tuple(COLUMNS), lines)
-    typer.echo(
-        "apart: repeated configs whose runtimes differ by more than 1 %; ceiling: Kendall tau\n"
-        "between two measurements of the same configs, in a file or by the manifest; median over "
-        "graphs"
-    )
-    notes = [*tree_notes(rows), *file_notes(rows)]
-    for line in [*(f"missing: {part}" for part in missing), *(f"note: {note}" for note in notes)]:
-        typer.echo(line)
+    else:
+        lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
+        print_table(tuple(COLUMNS), lines)
+        typer.echo(
+            "apart: repeated configs whose runtimes differ by more than 1 %; ceiling: Kendall tau\n"
+            "between two measurements of the same configs, in a file or by the manifest; median "
+            "over graphs"
+        )
+        notes = (f"note: {note}" for note in (*tree_notes(rows), *file_notes(rows)))
+        for line in (*(f"missing: {part}" for part in missing), *notes):
+            typer.echo(line)
     tell_errors(errors)
 
 
 @command
 def prepare(
-    data: DataDir = None,
-    store: StoreDir = None,
+    data: options.Data = None,
+    store: options.Store = None,
     prune: Annotated[
         str | None, typer.Option(help="Also prune every layout graph by this rule, and keep that.")
     ] = None,
-    workers: WorkerCount = None,
-    ray: RayAddress = None,
-    json: Json = False,
+    workers: options.Workers = None,
+    ray: options.Ray = None,
+    json: options.Json = False,
 ) -> None:
     """Pack the files of a data folder into the store, each once.
 
@@ -234,7 +215,7 @@ def featurize(
     padding: Annotated[
         str, typer.Option(help="Of layouts beyond a tensor's rank: zero or minus-one.")
     ] = "zero",
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Turn tuning protobufs or HLO modules into npz files.
 
@@ -251,9 +232,9 @@ def featurize(
 @command
 def statistics(
     out: Annotated[Path, typer.Option(help="Folder for the parquet files.")],
-    data: DataDir = None,
-    collections: Collections = None,
-    splits: Splits = None,
+    data: options.Data = None,
+    collections: options.Collections = None,
+    splits: options.Splits = None,
 ) -> None:
     """Write statistics of all configs, a parquet file per graph.
 

@@ -1,12 +1,13 @@
 """The `kernel` commands build, push, status, output, wheels and weights, and `dataset push`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from common.progress import log
-from pipeline.cli.console import Json, Overrides, RecipeName, Seed, command, print_result
+from pipeline.cli import options
+from pipeline.cli.console import command, print_result, say
 
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
@@ -18,7 +19,7 @@ dataset_app = typer.Typer(no_args_is_help=True)
 @command
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the kernel.")],
-    recipe: RecipeName = "cpu",
+    recipe: options.Recipe = "cpu",
     kind: Annotated[
         str, typer.Option(help="run: the recipe; train: a collection; infer: by attached models.")
     ] = "run",
@@ -28,7 +29,7 @@ def build(
     max_minutes: Annotated[
         float | None, typer.Option(help="Minutes until it stops itself. Default: 690, of 720.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     gpu: Annotated[bool, typer.Option(help="Ask for Kaggle's pair of T4, or for none.")] = True,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
@@ -42,8 +43,7 @@ def build(
     notebook: Annotated[
         bool, typer.Option("--notebook", help="A notebook that shows what came out, not a script.")
     ] = False,
-    json: Json = False,
-    seed: Seed = None,
+    seed: options.Seed = None,
 ) -> None:
     """Write a self-contained kernel that works by a recipe on Kaggle.
 
@@ -69,16 +69,12 @@ def build(
         beside=recipe_path(recipe).parent,
         notebook=notebook,
     )
-    line = f"kernel      {built.folder} ({built.script_bytes} bytes of script)"
-    facts = {"folder": built.folder, "script_bytes": built.script_bytes}
-    print_result(facts, line, as_json=json)
+    typer.echo(f"kernel      {built.folder} ({built.script_bytes} bytes of script)")
 
 
 @app.command()
 @command
-def push(
-    folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")], json: Json = False
-) -> None:
+def push(folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")]) -> None:
     """Send a built kernel to Kaggle, where it starts to run.
 
     Example: python -m pipeline kernel push runs/kernel
@@ -86,16 +82,14 @@ def push(
     from kernels.push import push as send
 
     sent = send(folder)
-    facts = {"kernel": sent.kernel_id, "version": sent.version, "url": sent.url}
-    line = f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}"
-    print_result(facts, line, as_json=json)
+    typer.echo(f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}")
 
 
 @app.command()
 @command
 def status(
     kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Say how a kernel's latest run fares.
 
@@ -104,9 +98,8 @@ def status(
     from kernels.push import status as ask
 
     answer = ask(kernel)
-    state, message = answer.state, answer.failure_message
-    facts = {"kernel": answer.kernel_id, "state": state, "failure_message": message}
-    print_result(facts, f"{answer.kernel_id}  {state}  {message}".rstrip(), as_json=json)
+    line = f"{answer.kernel_id}  {answer.state}  {answer.failure_message}".rstrip()
+    print_result(asdict(answer), line, as_json=json)
 
 
 @app.command()
@@ -114,7 +107,7 @@ def status(
 def output(
     kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
     out: Annotated[Path, typer.Option(help="New folder for what the kernel wrote.")],
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Fetch what a finished kernel wrote, and its log.
 
@@ -126,18 +119,14 @@ def output(
 
     got = fetch_output(kernel, out)
     if got.unfinished:
-        log.info(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
-    facts = {"kernel": got.kernel_id, "version": got.version, "files": got.files}
-    facts |= {"folder": got.folder, "unfinished": got.unfinished}
-    line = "output      {folder} ({files} files of {kernel} version {version})"
-    print_result(facts, line.format(**facts), as_json=json)
+        say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
+    whose = f"{got.files} files of {got.kernel_id} version {got.version}"
+    print_result(asdict(got), f"output      {got.folder} ({whose})", as_json=json)
 
 
 @app.command()
 @command
-def wheels(
-    out: Annotated[Path, typer.Option(help="New folder for the dataset.")], json: Json = False
-) -> None:
+def wheels(out: Annotated[Path, typer.Option(help="New folder for the dataset.")]) -> None:
     """Download the wheels that Kaggle's image lacks.
 
     They have the pinned versions, and lie in a dataset folder.
@@ -146,9 +135,7 @@ def wheels(
     """
     from kernels.datasets.folder import write_wheels
 
-    names = [path.name for path in write_wheels(out)]
-    line = f"wheels      {out} ({', '.join(names)})"
-    print_result({"folder": out, "wheels": names}, line, as_json=json)
+    typer.echo(f"wheels      {out} ({', '.join(path.name for path in write_wheels(out))})")
 
 
 @app.command()
@@ -159,7 +146,6 @@ def weights(
     title: Annotated[str, typer.Option(help="The dataset's, 6 to 50 characters.")] = (
         "Fast or slow weights"
     ),
-    json: Json = False,
 ) -> None:
     """Put what ranking needs of trained models into a dataset folder.
 
@@ -167,9 +153,7 @@ def weights(
     """
     from kernels.datasets.folder import write_weights
 
-    names = write_weights(run, out, title=title)
-    line = f"weights     {out} ({len(names)} models)"
-    print_result({"folder": out, "models": names}, line, as_json=json)
+    typer.echo(f"weights     {out} ({len(write_weights(run, out, title=title))} models)")
 
 
 @dataset_app.callback()
@@ -185,7 +169,6 @@ def push_dataset(
     max_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes until a version that is made is not waited for.")
     ] = 30,
-    json: Json = False,
 ) -> None:
     """Create a private dataset, or make its next version.
 
@@ -196,8 +179,5 @@ def push_dataset(
     from kernels.datasets.push import push_dataset as send
 
     made = send(folder, message)
-    facts = {"dataset": made.dataset_id, "version": made.version, "created": made.is_new}
-    facts |= {"sent": made.was_sent, "files": made.files, "url": made.url}
     verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
-    line = f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}"
-    print_result(facts, line, as_json=json)
+    typer.echo(f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from common.errors import UsageError
-from pipeline.cli.console import Json, Overrides, RecipeName, command, print_json, print_table, say
+from pipeline.cli import options
+from pipeline.cli.console import command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from pipeline.planning.plan import Plan
@@ -20,7 +21,7 @@ HOUR_S, CORES_PER_GPU = 3600, 8
 
 @command
 def plan(
-    recipe: RecipeName = "leaderboard",
+    recipe: options.Recipe = "leaderboard",
     data: Annotated[
         Path | None, typer.Option(help="Count this folder's graphs. Default: the published ones.")
     ] = None,
@@ -35,8 +36,8 @@ def plan(
     calibrate: Annotated[
         bool, typer.Option(help="Time a training step here, and scale what networks take by that.")
     ] = False,
-    overrides: Overrides = None,
-    json: Json = False,
+    overrides: options.Overrides = None,
+    json: options.Json = False,
 ) -> None:
     """Compute what a recipe costs.
 
@@ -112,8 +113,8 @@ def _print_simulated(run: "SimulatedRun", card: str) -> None:
         f"run         {_short(run.hours)} hours on {cards}{run.n_cores} cores: packing {packing}, "
         f"trainings and rankings {work} ({who} at work {run.work.efficiency:.0%}), scores {scores}"
     )
-    if run.work.is_limited_by_it:
-        typer.echo(f"limit       one after the other: {', '.join(run.work.longest_way)}")
+    if run.work.limit:
+        typer.echo(f"limit       one after the other: {', '.join(run.work.limit)}")
 
 
 def _print_card_memory(made: "Plan") -> None:

@@ -7,7 +7,8 @@ import typer
 
 from common.atomic import write_text
 from common.errors import UsageError
-from pipeline.cli.console import Json, Seed, command, print_json, print_table, say
+from pipeline.cli import options
+from pipeline.cli.console import command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ensembles.ranking.explain import Explanation
@@ -48,8 +49,8 @@ def rank(
     explain_out: Annotated[
         Path | None, typer.Option(help="Draw the program around those nodes here, as .svg.")
     ] = None,
-    json: Json = False,
-    seed: Seed = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
 ) -> None:
     """Print the best configs of a graph, fastest first.
 
@@ -74,9 +75,13 @@ def rank(
     from ensembles.ranking.picture import drawn
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for, warm_up
+    from models.training.gpu import gpu_here, tell_device
+    from pipeline.run.single_stages import models_of
 
     ranker = ranker_for(run, graphs[0])
-    _tell_device(run, graphs[0].kind)
+    recipe, models = models_of(run, graphs[0].kind)
+    if any(recipe.training_of(model) for model in models):
+        tell_device(recipe, gpu_here())
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
     printed = [one.as_json(why=why) for one in ranked]
@@ -99,24 +104,10 @@ def rank(
         _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
             scores = "score is the place, from 0; --explain divides the models' own"
-            say(
-                f"note: the first five cover for each other, not best first; {scores}: docs/rank.md"
-            )
+            order = "the first five cover for each other, not best first"
+            say(f"note: {order}; {scores}: docs/rank.md")
     if found:
         _print_explained(found)
-
-
-def _tell_device(run: Path, kind: str) -> None:
-    """Name what a run's networks rank on, where any rank graphs of the kind."""
-    from models.config.recipe import Recipe
-    from models.run_folder import read_config
-    from models.training.gpu import gpu_here, tell_device
-
-    config = read_config(run)
-    recipe = Recipe.from_table(config["recipe"], source=str(run))
-    models = [config["model"]] if "model" in config else recipe.models_of(kind)
-    if any(recipe.training_of(model) for model in models):
-        tell_device(recipe, gpu_here())
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
@@ -202,15 +193,11 @@ def _print_layouts(ranked: "Ranked", config: int) -> None:
 
     layouts = ranked.layouts(config)
     chosen = [node for node in layouts if not node.is_left_open]
-    n_open = len(layouts) - len(chosen)
-    typer.echo(
-        f"\nconfig {config}: minor to major, - = compiler's choice; {n_open} of {len(layouts)} "
-        "nodes are left to the compiler"
-    )
-    if not chosen:
-        return
+    n_open = f"{len(layouts) - len(chosen)} of {len(layouts)} nodes are left to the compiler"
+    typer.echo(f"\nconfig {config}: minor to major, - = compiler's choice; {n_open}")
     rows = []
     for node in chosen:
         orders = [spelled(node.tensors[t]) if t in node.tensors else "" for t in TENSORS]
         rows.append((node.node, node.name, node.opcode, *orders))
-    print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))
+    if rows:
+        print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))

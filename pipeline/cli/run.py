@@ -5,51 +5,34 @@ from typing import Annotated
 
 import typer
 
-from common.progress import log
-from pipeline.cli.console import (
-    Collections,
-    DataDir,
-    Json,
-    LogTo,
-    MaxMinutes,
-    Overrides,
-    RayAddress,
-    RecipeName,
-    Resume,
-    Seed,
-    StoreDir,
-    WorkerCount,
-    command,
-    data_dir,
-    print_json,
-    print_result,
-    say_that_libraries_load,
-)
-from pipeline.cli.score import print_scores
+from common.errors import PipelineError, UsageError
+from pipeline.cli import options
+from pipeline.cli.console import LOADING, command, data_dir, print_json, say
+from pipeline.cli.submission import print_scores
 
 
 @command
 def run(
-    data: DataDir = None,
+    data: options.Data = None,
     out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs/first"),
-    recipe: RecipeName = "cpu",
-    overrides: Overrides = None,
-    resume: Resume = False,
-    collections: Collections = None,
+    recipe: options.Recipe = "cpu",
+    overrides: options.Overrides = None,
+    resume: options.Resume = False,
+    collections: options.Collections = None,
     limit_graphs: Annotated[
         int | None, typer.Option(min=1, help="So many graphs of each split, for a quick try.")
     ] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
-    store: StoreDir = None,
+    store: options.Store = None,
     models: Annotated[
         Path | None, typer.Option(help="Holds run folders of trained models: none is trained then.")
     ] = None,
-    workers: WorkerCount = None,
-    ray: RayAddress = None,
-    log_to: LogTo = None,
-    max_minutes: MaxMinutes = None,
-    json: Json = False,
-    seed: Seed = None,
+    workers: options.Workers = None,
+    ray: options.Ray = None,
+    log_to: options.LogTo = None,
+    max_minutes: options.MaxMinutes = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
 ) -> None:
     """Run a whole recipe, from the audit to submission and report.
 
@@ -61,28 +44,21 @@ def run(
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
     named, trackers = collections_named(collections), known_trackers(log_to)
-    say_that_libraries_load()
+    say(LOADING)
     from pipeline.jobs.workers import Workers
     from pipeline.run.run import Inputs
     from pipeline.run.run import run as run_recipe
 
-    inputs = Inputs(
-        data_dir(data), collections=named, limit_graphs=limit_graphs, store=store, skip_bad=skip_bad
-    )
+    inputs = Inputs(data_dir(data), named, limit_graphs, store, skip_bad)
+    who = Workers(workers, ray)
     report = run_recipe(
-        inputs,
-        out,
-        chosen,
-        resume=resume,
-        models=models,
-        workers=Workers(workers, ray),
-        trackers=trackers,
+        inputs, out, chosen, resume=resume, models=models, workers=who, trackers=trackers
     )
     if json:
         print_json(report)
         return
+    from pipeline.run.jobs import SUBMISSION
     from pipeline.run.report import REPORT_PAGE
-    from pipeline.run.state import SUBMISSION
 
     print_scores(report)
     submission = out / SUBMISSION["test"]
@@ -95,19 +71,19 @@ def run(
 def train(
     collection: Annotated[str, typer.Option(help="Such as layout:xla:default.")],
     out: Annotated[Path, typer.Option(help="Folder for the trained models.")],
-    data: DataDir = None,
-    recipe: RecipeName = "cpu",
+    data: options.Data = None,
+    recipe: options.Recipe = "cpu",
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
-    overrides: Overrides = None,
-    resume: Resume = False,
+    overrides: options.Overrides = None,
+    resume: options.Resume = False,
     resume_from: Annotated[
         Path | None, typer.Option(help="Folder of what an earlier training left, to go on from.")
     ] = None,
-    workers: WorkerCount = None,
-    ray: RayAddress = None,
-    log_to: LogTo = None,
-    max_minutes: MaxMinutes = None,
-    seed: Seed = None,
+    workers: options.Workers = None,
+    ray: options.Ray = None,
+    log_to: options.LogTo = None,
+    max_minutes: options.MaxMinutes = None,
+    seed: options.Seed = None,
 ) -> None:
     """Train a recipe's models on one collection.
 
@@ -125,14 +101,14 @@ def train(
     chosen = load_recipe(recipe, overrides or [], seed=seed)
     trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
-    say_that_libraries_load()
+    say(LOADING)
     from ensembles.trained_models import continue_earlier
     from pipeline.jobs.workers import Workers
     from pipeline.run.single_stages import train_collection
 
     if resume_from:
         for folder in continue_earlier(resume_from, chosen.learned_as(wanted), out):
-            log.info(f"goes on with an earlier training: {folder}")
+            say(f"goes on with an earlier training: {folder}")
     folders = train_collection(
         data_dir(data),
         wanted,
@@ -153,27 +129,23 @@ def train(
 def predict(
     run: Annotated[Path, typer.Option(help="Folder of one trained model, or of a whole run.")],
     out: Annotated[Path | None, typer.Option(help="Default: RUN/scores-SPLIT.parquet.")] = None,
-    data: DataDir = None,
+    data: options.Data = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     collection: Annotated[str | None, typer.Option(help="Default: the model's own.")] = None,
-    workers: WorkerCount = None,
-    ray: RayAddress = None,
+    workers: options.Workers = None,
+    ray: options.Ray = None,
 ) -> None:
     """Score every config of a split with trained models.
 
     Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
-    say_that_libraries_load()
+    say(LOADING)
     from pipeline.jobs.workers import Workers
     from pipeline.run.single_stages import predict_split
 
+    who = Workers(workers, ray)
     path, n_graphs = predict_split(
-        data_dir(data),
-        run,
-        split=split,
-        out=out,
-        collection=collection,
-        workers=Workers(workers, ray),
+        data_dir(data), run, split=split, out=out, collection=collection, workers=who
     )
     typer.echo(f"scores      {path} ({n_graphs} graphs)")
 
@@ -186,15 +158,7 @@ def blend(
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
     method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
     submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
-    collection: Annotated[
-        str | None,
-        typer.Option(help="Of the scores; for a submission and diverse picks."),
-    ] = None,
-    diversify_picks: Annotated[
-        Path | None,
-        typer.Option(help="Data folder of graphs: first picks cover for each other."),
-    ] = None,
-    json: Json = False,
+    collection: Annotated[str | None, typer.Option(help="Of the scores; for a submission.")] = None,
 ) -> None:
     """Blend the scores of several models of one collection.
 
@@ -202,19 +166,29 @@ def blend(
 
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
-    say_that_libraries_load()
-    from pipeline.run.single_stages import blend_files
+    say(LOADING)
+    from common.checksums import write_table
+    from data.tree import collection_named
+    from ensembles.blend import SCALES, member_weights
+    from ensembles.blend import blend as blend_scores
+    from models.predict import read_scores
+    from submissions.write import submission_rows, write_submission
 
-    blend_files(
-        method,
-        [*runs, *(more_runs or [])],
-        out,
-        collection=collection,
-        split=split,
-        submission=submission,
-        graphs=diversify_picks,
-    )
-    facts, lines = {"method": method, "scores": out}, [f"scores      {out}"]
-    if submission:
-        lines.append(f"submission  {submission}")
-    print_result(facts, *lines, as_json=json)
+    every = [*runs, *(more_runs or [])]
+    if len(set(every)) < len(every):
+        raise UsageError("--runs: the same run is given twice; expected each once")
+    if method not in SCALES:
+        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
+    if submission and not collection:
+        raise UsageError("--submission: pass --collection as well; rows are named by it")
+    paths = {run: run / f"scores-{split}.parquet" if run.is_dir() else run for run in every}
+    if lacking := [path for path in paths.values() if not path.exists()]:
+        command = f"predict --run RUN --split {split}"
+        raise PipelineError(f"{lacking[0]}: no such file; expected what `{command}` writes")
+    members = {str(run): read_scores(path) for run, path in paths.items()}
+    blended = blend_scores(members, method=method, weights=member_weights(list(members), {}))
+    write_table(out, blended)
+    typer.echo(f"scores      {out}")
+    if submission and collection:
+        write_submission(submission, submission_rows([(collection_named(collection), blended)]))
+        typer.echo(f"submission  {submission}")

@@ -1,14 +1,14 @@
 """The commands that look at runs that were made: report, runs, compare."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from common.errors import UsageError
-from pipeline.cli.console import DataDir, Json, command, print_json, print_result, print_table, say
+from pipeline.cli import options
+from pipeline.cli.console import command, print_json, print_table, say
 
 COMPARED = (
     *("collection", "metric", "graphs", "families", "first", "second"),
@@ -22,8 +22,7 @@ def report(
     graph: Annotated[
         str | None, typer.Option(help="Explain this graph's best config on its page, to send it.")
     ] = None,
-    data: DataDir = None,
-    json: Json = False,
+    data: options.Data = None,
 ) -> None:
     """Draw a run's report anew: report.html, report.png, and a page per graph in graphs/.
 
@@ -33,26 +32,23 @@ def report(
     Example: python -m pipeline report --run runs/first
     """
     from models.run_folder import REPORT_PICTURE
-    from pipeline.run.folders import explain_best, redraw_report
+    from pipeline.run.folders import explain_best, read_report
+    from pipeline.run.report import draw_report
     from submissions.report.graph_pages import graph_address
 
     if graph is None and data is not None:
         raise UsageError("--data: of no use without --graph NAME")
     alone = None if graph is None else explain_best(run, graph, data)
-    page = redraw_report(run, alone=alone)
-    picture = page.with_name(REPORT_PICTURE)
-    facts = {"page": page, "picture": picture}
-    lines = [f"report      {page}", f"picture     {picture}"]
+    page = draw_report(run, read_report(run), alone=alone)
+    typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
     if alone is not None:
-        facts["graph"] = run / graph_address(*alone)
-        lines.append(f"graph       {facts['graph']}")
-    print_result(facts, *lines, as_json=json)
+        typer.echo(f"graph       {run / graph_address(*alone)}")
 
 
 @command
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List run folders with recipe, seeds, revision, scores, models, and what --set changed.
 
@@ -63,26 +59,26 @@ def runs(
 
     rows = list_runs(folder)
     if json:
-        print_json([asdict(row) for row in rows])
+        print_json(rows)
     elif rows:
-        names = list(dict.fromkeys(name for row in rows for name in row.values or {}))
-        header = ("folder", "state", "recipe", "seeds", "revision", "score", "mean of")
-        lines = []
+        names = list(dict.fromkeys(name for row in rows for name in row["values"] or {}))
+        header = ("folder", "state", "recipe", "seeds", "revision", "score", "mean of", *names)
+        lines: list[tuple[object, ...]] = []
         for row in rows:
-            facts = (row.recipe, " ".join(map(str, row.seeds)) or None)
-            changed = (f"{key}={value}" for key, value in row.changed.items())
-            made_with = " ".join((*row.models, *changed)) or None
-            revision = row.revision[:12] if row.revision else None
-            among = f"{len(row.values)} of {len(COLLECTIONS)}" if row.values else None
-            values = [(row.values or {}).get(name) for name in names]
-            scores = (row.score, among, *values)
-            lines.append((str(row.folder), row.state, *facts, revision, *scores, made_with))
-        print_table((*header, *names, "models, and what --set changed"), lines)
+            seeds = " ".join(map(str, row["seeds"])) or None
+            revision = row["revision"] and row["revision"][:12]
+            facts = (str(row["folder"]), row["state"], row["recipe"], seeds, revision, row["score"])
+            values = row["values"] or {}
+            among = f"{len(values)} of {len(COLLECTIONS)}" if values else None
+            changed = (f"{key}={value}" for key, value in row["changed"].items())
+            made_with = " ".join((*row["models"], *changed)) or None
+            lines.append((*facts, among, *map(values.get, names), made_with))
+        print_table((*header, "models, and what --set changed"), lines)
     else:
         typer.echo(f"no runs     {folder}")
     for row in rows:
-        if row.problem:
-            say(f"error: {row.problem}")
+        if row["problem"]:
+            say(f"error: {row['problem']}")
 
 
 @command
@@ -92,7 +88,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Write charts and all graphs here, as .html.")
     ] = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Compare two runs graph by graph.
 

@@ -1,25 +1,23 @@
-"""The `submission` commands: check, upload, list."""
+"""The `submission` commands check, upload and list, `score`, and how scores are printed."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from common.errors import PipelineError, UsageError
+from pipeline.cli import options
 from pipeline.cli.console import (
-    DataDir,
-    Json,
     command,
     data_dir,
     print_json,
     print_result,
     print_rows,
+    print_table,
     say,
     tell_errors,
 )
-
-if TYPE_CHECKING:
-    from submissions.upload.send import Submission
 
 LONGEST_MESSAGE = 400  # characters; the tag after it must not be cut off
 
@@ -32,9 +30,9 @@ SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
 @command
 def check(
     file: SubmissionFile,
-    data: DataDir = None,
+    data: options.Data = None,
     split: Annotated[str, typer.Option(help="Which split the file answers.")] = "test",
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Check that a submission answers every graph, and nothing else.
 
@@ -73,7 +71,7 @@ def upload(
         float, typer.Option(min=0, help="Minutes until the score is no longer waited for.")
     ] = 15,
     force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Check a submission, send it once, and wait for its score.
 
@@ -82,7 +80,7 @@ def upload(
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
     from submissions.upload.check import problems_before_upload
-    from submissions.upload.send import COMPETITION, submit, wait_for_score
+    from submissions.upload.send import COMPETITION, COMPLETE, submit, wait_for_score
 
     if len(message) > LONGEST_MESSAGE:
         raise UsageError(
@@ -93,19 +91,25 @@ def upload(
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise PipelineError(f"{problems[0]}{more}; nothing was sent")
     sent = submit(file, message, force=force)
-    size_bytes = sent.size_bytes
     if not json:
-        typer.echo(
-            f"uploaded    {file} ({size_bytes} bytes) to {COMPETITION} as submission {sent.ref}"
-        )
-    _print_score(file, wait_for_score(sent) if wait else sent, waited=wait, json=json)
+        where = f"to {COMPETITION} as submission {sent.ref}"
+        typer.echo(f"uploaded    {file} ({sent.size_bytes} bytes) {where}")
+    sent = wait_for_score(sent) if wait else sent
+    if json:
+        facts = ("ref", "size_bytes", "status", "public_score", "private_score")
+        print_json({"file": file, **{name: getattr(sent, name) for name in facts}})
+    elif sent.status == COMPLETE:
+        for name, score in (("public", sent.public_score), ("private", sent.private_score)):
+            typer.echo(f"{name:<12}{'-' if score is None else score}")
+    if wait and sent.status != COMPLETE:
+        say(f"{file}: sent, not scored yet; `submission list` tells")
 
 
 @app.command("list")
 @command
 def list_sent(
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List what has been submitted, with scores.
 
@@ -113,30 +117,89 @@ def list_sent(
     """
     from submissions.upload.send import list_submissions
 
-    rows = [
-        (
-            row.ref,
-            row.submitted_at.isoformat(sep=" ", timespec="minutes") if row.submitted_at else None,
-            row.status,
-            row.public_score,
-            row.private_score,
-            row.description,
-            row.error or None,
-        )
-        for row in list_submissions(limit)
-    ]
     names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
+    rows = []
+    for row in list_submissions(limit):
+        at = row.submitted_at and row.submitted_at.isoformat(sep=" ", timespec="minutes")
+        scores = (row.public_score, row.private_score)
+        rows.append((row.ref, at, row.status, *scores, row.description, row.error or None))
     print_rows(names, rows, if_known=("error",), as_json=json)
 
 
-def _print_score(file: Path, sent: "Submission", *, waited: bool, json: bool) -> None:
-    from submissions.upload.send import COMPLETE
+@command
+def score(
+    submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
+    data: options.Data = None,
+    split: Annotated[str, typer.Option(help="Which split the rankings answer.")] = "valid",
+    private: Annotated[
+        bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Judge a submission by measured runtimes.
 
+    Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
+    """
+    from data.tree import find_graphs
+    from submissions.labels import check_split, cut_to_samples, labels_of
+    from submissions.score import note_samples, score_submission
+    from submissions.write import read_submission
+
+    folder, split = data_dir(data), "test" if private else split
+    labels = labels_of(folder, split=split, private=private)
+    try:
+        rankings = read_submission(submission)
+        check_split(submission, rankings, labels, folder, split=split)
+        graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
+        report = score_submission(*cut_to_samples(graphs, rankings, labels))
+    except PipelineError as error:
+        line = str(error).removeprefix("submission: ")
+        raise PipelineError(line if line == str(error) else f"{submission}: {line}") from error
+    note_samples(report, labels)
+    if private:
+        _name_programs(report, folder)
+    if not any(known.is_labelled for known in labels.values()):
+        raise PipelineError(f"{folder}: {split} has no runtimes; --private reads the sample's")
     if json:
-        facts = ("ref", "size_bytes", "status", "public_score", "private_score")
-        print_json({"file": file, **{name: getattr(sent, name) for name in facts}})
-    elif sent.status == COMPLETE:
-        for name, score in (("public", sent.public_score), ("private", sent.private_score)):
-            typer.echo(f"{name:<12}{'-' if score is None else score}")
-    if waited and sent.status != COMPLETE:
-        say(f"{file}: sent, not scored yet; `submission list` tells")
+        print_json(report)
+        return
+    _print_graphs(report)
+    print_scores(report)
+
+
+def _name_programs(report: dict[str, Any], folder: Path) -> None:
+    """Say which program each graph is, whose name in the test split hides it, if that is known."""
+    from data.collect.manifest import read_manifest
+
+    measured = read_manifest(folder)["graphs"]
+    for name, part in report["collections"].items():
+        for graph, figures in part["per_graph"].items():
+            if f"{name}:{graph}" in measured:
+                figures["program"] = measured[f"{name}:{graph}"]["program"]
+
+
+def _print_graphs(report: dict[str, Any]) -> None:
+    for name, part in report["collections"].items():
+        for graph, figures in part["per_graph"].items():
+            shown = figures.get("program", graph)
+            typer.echo(f"{name}:{shown}  {part['metric']} {figures[part['metric']]:.4f}")
+    for item in report["left_out"]:
+        typer.echo(f"left out: {item['graph']}: {item['reason']}")
+
+
+def print_scores(report: Mapping[str, Any]) -> None:
+    """Print a report's value by collection, then the mean; what they hide, on standard error."""
+    rows = []
+    for name, part in report["collections"].items():
+        low, high = part["ci95"] or (None, None)
+        facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
+        rows.append((name, part["metric"], part["value"], low, high, *facts))
+    judged = sum(row[2] is not None for row in rows)
+    mean = "mean" if judged == len(rows) else f"mean of {judged} of {len(rows)}"
+    rows.append((mean, "", report["score"], None, None, sum(row[5] for row in rows), None, None))
+    header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs")
+    print_table((*header, "floor", "ceiling"), rows, if_known=("floor", "ceiling"))
+    from submissions.score import remarks_on
+
+    for line in remarks_on(report):
+        say(f"note: {line}")

@@ -7,21 +7,8 @@ from typing import Annotated
 import typer
 
 from common.errors import UsageError
-from pipeline.cli.console import (
-    DataDir,
-    Json,
-    MaxMinutes,
-    Overrides,
-    RayAddress,
-    RecipeName,
-    Seed,
-    command,
-    data_dir,
-    print_json,
-    print_result,
-    print_table,
-    say,
-)
+from pipeline.cli import options
+from pipeline.cli.console import command, data_dir, print_json, print_table, say
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -31,19 +18,19 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 def tune(
     context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Of trials and best.toml; required.")] = None,
-    data: DataDir = None,
-    recipe: RecipeName = "cpu",
+    data: options.Data = None,
+    recipe: options.Recipe = "cpu",
     space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
     storage: Annotated[
         str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
     workers: Annotated[int, typer.Option(min=1, help="Trials at once, each on its own GPU.")] = 1,
-    ray: RayAddress = None,
-    max_minutes: MaxMinutes = None,
-    overrides: Overrides = None,
-    json: Json = False,
-    seed: Seed = None,
+    ray: options.Ray = None,
+    max_minutes: options.MaxMinutes = None,
+    overrides: options.Overrides = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
 ) -> None:
     """Search hyper-parameters on held-out train graphs.
 
@@ -62,14 +49,10 @@ def tune(
     from pipeline.tuning.tune import tune as search
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
+    held, who = storage or out / "journal.log", Workers(workers, ray)
+    wanted = load_space(space, chosen)
     result = search(
-        chosen,
-        load_space(space, chosen),
-        data_dir(data),
-        storage=storage or out / "journal.log",
-        trials=trials,
-        out=out,
-        workers=Workers(workers, ray),
+        chosen, wanted, data_dir(data), storage=held, trials=trials, out=out, workers=who
     )
     if json:
         print_json(asdict(result))
@@ -84,7 +67,6 @@ def tune(
 def report(
     out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
     storage: Annotated[str | None, typer.Option(help="Default: OUT/journal.log.")] = None,
-    json: Json = False,
 ) -> None:
     """Draw a search: write OUT/tune.html.
 
@@ -94,5 +76,4 @@ def report(
     """
     from pipeline.tuning.report import write_tune_report
 
-    page = write_tune_report(out, storage)
-    print_result({"page": page}, f"page        {page}", as_json=json)
+    typer.echo(f"page        {write_tune_report(out, storage)}")

@@ -58,10 +58,11 @@ class Cost:
 @contextmanager
 def measured() -> Iterator[list[Cost]]:
     """Measure a block; its cost is in the list afterwards."""
-    resets, start, cpu_start, costs = _reset_peak(), time.perf_counter(), _cpu_s(), list[Cost]()
+    resets, start, before, costs = _reset_peak(), time.perf_counter(), os.times(), list[Cost]()
     yield costs
-    seconds, cpu_s = time.perf_counter() - start, _cpu_s() - cpu_start
-    costs.append(Cost(seconds, cpu_s, _peak_mib() if resets else None))
+    # Of this process and those that it began: user, system.
+    cpu_s = sum(os.times()[:4]) - sum(before[:4])
+    costs.append(Cost(time.perf_counter() - start, cpu_s, _peak_mib() if resets else None))
 
 
 def _reset_peak() -> bool:
@@ -75,11 +76,6 @@ def _reset_peak() -> bool:
 def _peak_mib() -> float | None:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) / 1024 if found else None
-
-
-def _cpu_s() -> float:
-    times = os.times()
-    return time.process_time() + times.children_user + times.children_system
 
 
 def do(job: Job) -> tuple[Any, Cost]:

@@ -63,26 +63,19 @@ class RayCluster(Executor):
     """
 
     def __init__(self, address: str, *, at_most: int | None, threads: int = 1) -> None:
-        check_cluster(address)
-        import ray
-
-        is_local = address == LOCAL
-        self._ray, self._address, self._at_most, self._threads = ray, address, at_most, threads
+        self._address, self._at_most, self._threads = address, at_most, threads
         self._folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-        own = {
-            "num_cpus": (at_most or 1) * threads,
-            "_memory": (at_most or 1) * WORKER_BYTES,
-            "object_store_memory": LOCAL_OBJECTS,
-            "include_dashboard": False,
-            "_node_ip_address": "127.0.0.1",
-            "_temp_dir": self._folder.name,
-        }
-        self._options = own if is_local else {}
         self._head = ""
         self._running: dict[Any, tuple[Job, dict[Path, Any]]] = {}  # and what was sent for it
         self._probes = set[Path]()
 
     def __enter__(self) -> Self:
+        check_cluster(self._address)
+        import ray
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray, self._on = ray, NodeAffinitySchedulingStrategy
         before = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place
         try:
             self._connect()
@@ -93,28 +86,23 @@ class RayCluster(Executor):
             signal.raise_signal(signal.SIGTERM)
         finally:
             signal.signal(signal.SIGTERM, before)
-        from ray.util.queue import Queue
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        self._head = self._ray.get_runtime_context().gcs_address
-        self._on = NodeAffinitySchedulingStrategy
-        beside = self._on(self._ray.get_runtime_context().get_node_id(), soft=False)
+        here = ray.get_runtime_context()
+        self._head = here.gcs_address
+        beside = self._on(here.get_node_id(), soft=False)
         self._told = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
-        self._do = self._ray.remote(max_retries=0)(_on_a_machine)
+        self._do = ray.remote(max_retries=0)(_on_a_machine)
         return self
 
-    def _look_for_head(self) -> None:
-        """Say that the head is gone: Ray's calls would wait a minute, then end the process."""
-        try:
-            _reach(self._head)
-        except OSError as error:
-            head, self._head = self._head, ""
-            raise PipelineError(
-                f"--ray {self._address}: the cluster's head at {head} is gone "
-                f"({error.strerror or error}); start it again, and the same command goes on"
-            ) from error
-
     def _connect(self) -> None:
+        n = self._at_most or 1
+        own = {
+            "num_cpus": n * self._threads,
+            "_memory": n * WORKER_BYTES,
+            "object_store_memory": LOCAL_OBJECTS,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": self._folder.name,
+        }
         paths = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -126,7 +114,7 @@ class RayCluster(Executor):
             log_to_driver=False,
             logging_level=logging.ERROR,
             runtime_env={"working_dir": str(ROOT), "excludes": NOT_SENT, "env_vars": environment},
-            **self._options,
+            **(own if self._address == LOCAL else {}),
         )
 
     def __exit__(self, *error: object) -> None:
@@ -147,6 +135,17 @@ class RayCluster(Executor):
         """Let jobs leave checkpoints and end; those that Ray has not begun are dropped."""
         for reference in self._running:
             self._ray.cancel(reference)
+
+    def _look_for_head(self) -> None:
+        """Say that the head is gone: Ray's calls would wait a minute, then end the process."""
+        try:
+            _reach(self._head)
+        except OSError as error:
+            head, self._head = self._head, ""
+            raise PipelineError(
+                f"--ray {self._address}: the cluster's head at {head} is gone "
+                f"({error.strerror or error}); start it again, and the same command goes on"
+            ) from error
 
     def free(self) -> Sequence[bool]:
         self._look_for_head()

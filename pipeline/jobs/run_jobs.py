@@ -4,7 +4,7 @@ A job is done again where a worker died, until all are done or time is up.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any, Protocol, Self
@@ -129,68 +129,57 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
         PipelineError: the first job's that failed, or a worker died thrice of the same job.
         OutOfTime: the time is over; the same jobs go on where they stopped.
     """
-    books, n_begun = _Books(jobs, Queue(jobs)), 0
+    queue, done, losses = Queue(jobs), dict[str, Done](), Counter[str]()
+    failures = list[Exception]()
+    _tell(jobs, done)
     with executor:
-        while True:
-            for gpu in () if out_of_time() else sorted(executor.free()):  # with a GPU: last
-                job = books.queue.take(gpu=gpu, n_gpus=executor.n_gpus())
-                if job:
-                    executor.begin(job, gpu=gpu)
-                    n_begun += 1
-            if not n_begun:
-                break
+        n_begun = _begin(queue, executor)
+        while n_begun:
             for event in executor.events():
-                books.note(event)
                 n_begun -= 1
-    if books.errors:
-        raise books.errors[0]
-    if len(books.done) < len(jobs):
-        told = f"out of time with {len(books.done)} of {len(jobs)} jobs"
-        raise books.late[0] if books.late else OutOfTime(told)
-    return books.done
+                with told_by(event.job.name):
+                    progress(event.job.name, 1, 1)  # whoever did it does so no more
+                match event:
+                    case Done(job):
+                        done[job.name] = event
+                        queue.ended(job)
+                        _tell(jobs, done)
+                    case Lost(job, reason):
+                        losses[job.name] += 1
+                        told, times = f"{job.name}: its worker {reason}", losses[job.name]
+                        if times < MAX_TRIES:
+                            log.info(f"{told}; it goes on elsewhere")
+                            queue.put_back(job)
+                        else:
+                            hint = "(out of memory?); the same command goes on"
+                            failures.append(PipelineError(f"{told}, {times} times {hint}"))
+                    case Failed(job, error):
+                        failures.append(error)
+                        if len(jobs) > 1 and not isinstance(error, OutOfTime):
+                            log.info(f"failed: {job.name}: {error}")
+            n_begun += _begin(queue, executor)
+    if failures:
+        raise next((e for e in failures if not isinstance(e, OutOfTime)), failures[0])
+    if len(done) < len(jobs):
+        raise OutOfTime(f"out of time with {len(done)} of {len(jobs)} jobs")
+    return done
 
 
-class _Books:
-    """What has become of the jobs so far."""
+def _begin(queue: Queue, executor: Executor) -> int:
+    """Let free workers begin what they can, unless the time is over; return how many did."""
+    n_begun = 0
+    for gpu in () if out_of_time() else sorted(executor.free()):  # with a GPU: last
+        if job := queue.take(gpu=gpu, n_gpus=executor.n_gpus()):
+            executor.begin(job, gpu=gpu)
+            n_begun += 1
+    return n_begun
 
-    def __init__(self, jobs: Sequence[Job], queue: Queue) -> None:
-        self.queue, self._total = queue, len(jobs)
-        self.done: dict[str, Done] = {}
-        self.errors: list[Exception] = []
-        self.late: list[OutOfTime] = []
-        self._losses = Counter[str]()
-        self._all_s = sum(1 + job.seconds for job in jobs)
-        self._tell()
 
-    def _tell(self) -> None:
-        """Say how far all are, by the time that they take."""
-        n, is_over = len(self.done), len(self.done) == self._total
-        done_s = sum(1 + event.job.seconds for event in self.done.values())
-        if self._total > 1:
-            with told_by(ALL):
-                what = f"{ALL}: {n} of {self._total}" if n and not is_over else ALL
-                progress(what, round(done_s), round(self._all_s))
-
-    def note(self, event: Event) -> None:
-        with told_by(event.job.name):
-            progress(event.job.name, 1, 1)  # whoever did it does so no more
-        if isinstance(event, Done):
-            self.done[event.job.name] = event
-            self.queue.ended(event.job)
-            self._tell()
-        elif isinstance(event, Lost):
-            self._losses[event.job.name] += 1
-            times = self._losses[event.job.name]
-            told = f"{event.job.name}: its worker {event.reason}"
-            if times < MAX_TRIES:
-                log.info(f"{told}; it goes on elsewhere")
-                self.queue.put_back(event.job)
-            else:
-                told += f", {times} times (out of memory?); the same command goes on"
-                self.errors.append(PipelineError(told))
-        elif isinstance(event.error, OutOfTime):
-            self.late.append(event.error)
-        else:
-            self.errors.append(event.error)
-            if self._total > 1:
-                log.info(f"failed: {event.job.name}: {event.error}")
+def _tell(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
+    """Say how far all are, by the time that they take."""
+    n, total = len(done), len(jobs)
+    if total > 1:
+        done_s = sum(1 + event.job.seconds for event in done.values())
+        with told_by(ALL):
+            what = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
+            progress(what, round(done_s), round(sum(1 + job.seconds for job in jobs)))

@@ -19,15 +19,13 @@ class Simulated:
         seconds: until the last one is done.
         efficiency: the share of its time in which a GPU does what needs one; without GPUs, in
             which a worker does something.
-        longest_way: jobs of which each waits for the one before: no number of workers is faster.
-        is_limited_by_it: whether it is why they take no less; else some workers idle at the end,
-            or those without a GPU have most to do.
+        limit: jobs of which each waits for the one before, if these are why all take no less; else
+            some workers idle at the end, or those without a GPU have most to do.
     """
 
     seconds: float
     efficiency: float
-    longest_way: list[str]
-    is_limited_by_it: bool
+    limit: list[str]
 
 
 def simulate(jobs: Sequence[Job], workers: Sequence[bool]) -> Simulated:
@@ -37,20 +35,11 @@ def simulate(jobs: Sequence[Job], workers: Sequence[bool]) -> Simulated:
         run_jobs(jobs, clockwork)
     useful_s = sum(job.seconds for job in jobs if job.on_gpu or not n_gpus)
     whole_s = (n_gpus or len(workers)) * clockwork.now_s
-    return Simulated(
-        clockwork.now_s,
-        useful_s / whole_s if whole_s else 1.0,
-        _longest_way(jobs, ways),
-        max(ways.values(), default=0.0) >= ALMOST * clockwork.now_s,
-    )
-
-
-def _longest_way(jobs: Sequence[Job], ways: dict[str, float]) -> list[str]:
-    way, ready = list[str](), [job.name for job in jobs if not job.after]
-    while ready:
-        way.append(max(ready, key=ways.__getitem__))
-        ready = [job.name for job in jobs if way[-1] in job.after]
-    return way
+    limit, ready = list[str](), [job.name for job in jobs if not job.after]
+    while ready and max(ways.values()) >= ALMOST * clockwork.now_s:
+        limit.append(max(ready, key=ways.__getitem__))
+        ready = [job.name for job in jobs if limit[-1] in job.after]
+    return Simulated(clockwork.now_s, useful_s / whole_s if whole_s else 1.0, limit)
 
 
 class Clockwork(Executor):

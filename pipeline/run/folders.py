@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError
 from common.settings import CONFIGS
-from data.tree import COLLECTIONS, collection_named, find_graphs
+from data.tree import COLLECTIONS, collection_named, npz_root
 from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
@@ -18,44 +17,24 @@ from ensembles.ranking.program import load_graph
 from models.config.recipe import load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
-from pipeline.run.report import BEST, draw_report
+from pipeline.run.report import BEST
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import FOLDER, page_name
 
-
-@dataclass(frozen=True)
-class RunRow:
-    """One run folder.
-
-    Attributes:
-        state: "done", or "unfinished".
-        model: of the folder of a single model; None of a whole run.
-        models: that are trained here.
-        changed: other values than the recipe of that name in configs/ has, by dotted key; of the
-            models trained here, and none where configs/ has no such recipe.
-        revision: of the code that wrote the report; None before there is one.
-        score: mean over collections; None where nothing was judged.
-        problem: why the folder cannot be read; None if it can.
-    """
-
-    folder: Path
-    state: str = "unfinished"
-    recipe: str | None = None
-    model: str | None = None
-    models: tuple[str, ...] = ()
-    changed: Mapping[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()
-    revision: str | None = None
-    score: float | None = None
-    values: dict[str, float] | None = None
-    problem: str | None = None
+KINDS = ("layout", "tile")
 
 
-def list_runs(folder: Path) -> list[RunRow]:
+def list_runs(folder: Path) -> list[dict[str, Any]]:
     """List the run folders below `folder`, itself included, by path.
 
-    What lies within a run folder is a part of it and not listed. A folder that is damaged is listed
-    with its problem.
+    What lies within a run folder is a part of it and not listed.
+
+    Returns:
+        For each: `folder`; `state`, "done" or "unfinished"; `recipe`; `model`, of the folder of a
+        single one, else None; `models` that are trained here; `changed`, by dotted key: other
+        values than the recipe of that name in configs/ has, where there is one, of the models
+        trained here; `seeds`; `revision` of the code that wrote the report, `score` and `values` by
+        collection, None before there is one; `problem`, why the folder cannot be read, or None.
 
     Raises:
         PipelineError: `folder` is no folder.
@@ -73,7 +52,10 @@ def read_report(run: Path) -> dict[str, Any]:
     """
     path = run / REPORT if run.is_dir() else run
     if not path.exists():
-        raise PipelineError(f"{path}: {_why_no_report(run)}")
+        raise PipelineError(
+            f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "
+            "finished; --resume goes on with one that is not"
+        )
     try:
         with open_regular(path) as file:
             report = json.load(file)
@@ -93,28 +75,11 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     sides = [dict(flat(report.get("config") or {})) for report in (first, second)]
     keys = sorted(sides[0].keys() | sides[1].keys())
     recipes = [(report.get("config") or {}).get("recipe", {}) for report in (first, second)]
-    kinds = [r.get(kind, {}).get("models", ()) for r in recipes for kind in ("layout", "tile")]
+    kinds = [r.get(kind, {}).get("models", ()) for r in recipes for kind in KINDS]
     idle = tuple(f"recipe.{name}." for name in MODELS if not any(name in named for named in kinds))
     keys = [key for key in keys if not key.startswith(idle)]
     pairs = {key: [side.get(key) for side in sides] for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def redraw_report(run: Path, *, alone: tuple[str, str] | None = None) -> Path:
-    """Write what `draw_report` does, of a finished run's folder; return the page's path.
-
-    Args:
-        alone: as `write_graph_pages`.
-
-    Raises:
-        PipelineError: no report, or a damaged file.
-    """
-    try:
-        return draw_report(run, read_report(run), alone=alone)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise PipelineError(
-            f"{run / REPORT}: cannot be drawn: {error!r}; expected what `run` writes"
-        ) from error
 
 
 def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[str, str]:
@@ -143,27 +108,14 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         raise UsageError(f"--graph {name}: {len(found)} graphs of that name; expected {known}")
     collection, graph = collection_named(found[0][0]), found[0][1]
     if collection.kind == "layout":
-        folder = data_dir or Path(report["data"])
-        files = find_graphs(folder, collections=[collection], splits=("valid",))
-        path = next((file.path for file in files if file.name == graph), None)
-        if path is None:
-            raise PipelineError(
-                f"{folder}: has no {collection.name}/valid/{graph}.npz; pass --data"
-            )
-        ranker = load_ranker(run, collection=collection.name)
+        root = npz_root(data_dir or Path(report["data"]))
+        path = root / collection.folder / "valid" / f"{graph}.npz"
         configs, default = firsts[found[0]]
         config = next((config for config in configs if config != default), default)
+        ranker = load_ranker(run, collection=collection.name)
         explained = explain(ranker, load_graph(path), config)
         write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
     return found[0]
-
-
-def _why_no_report(run: Path) -> str:
-    if (run / CONFIG).is_file() and "model" in read_config(run):
-        return "no report: this is one model's folder; expected the folder of a whole `run`"
-    if (run / CONFIG).is_file() and not is_done(run):
-        return f"no report: the run is unfinished; finish it with `run … --out {run} --resume`"
-    return f"no report; expected the folder of a finished `run`, or its {REPORT}"
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -174,29 +126,28 @@ def _run_folders(folder: Path) -> Iterator[Path]:
         yield from _run_folders(path)
 
 
-def _row(folder: Path) -> RunRow:
-    state = "done" if is_done(folder) else "unfinished"
+def _row(folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {"folder": folder, "state": "done" if is_done(folder) else "unfinished"}
+    row |= dict.fromkeys(("recipe", "model", "revision", "score", "values", "problem"))
+    row |= {"models": (), "changed": {}, "seeds": ()}
     try:
         config = read_config(folder)
-        report = read_report(folder) if (folder / REPORT).exists() else {}
+        report = read_report(folder) if (folder / REPORT).exists() else None
     except PipelineError as error:
-        return RunRow(folder, state, problem=" ".join(str(error).split()))
-    parts = [(c.name, report.get("collections", {}).get(c.name) or {}) for c in COLLECTIONS]
-    values = {name: part["value"] for name, part in parts if part.get("value") is not None}
+        return row | {"problem": " ".join(str(error).split())}
     recipe, model = config.get("recipe", {}), config.get("model")
-    every = (name for kind in ("layout", "tile") for name in recipe.get(kind, {}).get("models", ()))
-    return RunRow(
-        folder,
-        state,
-        recipe.get("name"),
-        model,
-        (model,) if model else tuple(every),
-        _changed(recipe),
-        _seeds(config),
-        report.get("revision"),
-        report.get("score"),
-        values if report else None,
-    )
+    if report is not None:
+        parts = {c.name: report["collections"].get(c.name) or {} for c in COLLECTIONS}
+        values = {n: part["value"] for n, part in parts.items() if part.get("value") is not None}
+        row |= {"values": values, "revision": report.get("revision"), "score": report.get("score")}
+    every = [name for kind in KINDS for name in recipe.get(kind, {}).get("models", ())]
+    return row | {
+        "recipe": recipe.get("name"),
+        "model": model,
+        "models": (model,) if model else tuple(every),
+        "changed": _changed(recipe),
+        "seeds": (config["seed"],) if "seed" in config else tuple(recipe.get("seeds", ())),
+    }
 
 
 def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +159,3 @@ def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     own = {key.removeprefix("recipe."): pair[1] for key, pair in pairs.items()}
     shown = ("seeds", "layout.models", "tile.models")  # in fields of their own
     return {k: value for k, value in own.items() if value is not None and k not in shown}
-
-
-def _seeds(config: Mapping[str, Any]) -> tuple[int, ...]:
-    many = config.get("recipe", {}).get("seeds", [])
-    return (config["seed"],) if "seed" in config else tuple(many)

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,17 +17,19 @@ from common.atomic import write_text
 from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.git import revision
-from data.audit.rows import AuditRow
+from data.graphs.graph import LayoutGraph
+from data.read import read_graph
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
-from ensembles.members import Member
+from ensembles.ranking.configs import change_of, layouts_of, tile_of
+from ensembles.ranking.explain import default_row
+from ensembles.ranking.program import NamedGraph
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
-from pipeline.run.best_configs import best_configs
-from pipeline.run.state import SUBMISSION, RunState
+from pipeline.run.jobs import SUBMISSION, RunState
 from submissions.labels import Labels, cut_to_samples, read_labels_of
 from submissions.report.curves import (
     BEST_SCHEMA,
@@ -43,17 +46,14 @@ from submissions.write import read_submission, submission_rows
 
 REPORT_PAGE = "report.html"
 RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"
+N_CONFIGS, MOST_NODES = 5, 40  # of the best configs, that are told of a graph
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
 OF_A_CALL = ("environment", "revision", "seconds", "cpu_seconds", "peak_mib")
 
-Rankings = Mapping[str, NDArray[np.int64]]
 
-
-def build_report(
-    state: RunState, data_dir: Path, rows: Sequence[AuditRow], config: Mapping[str, Any]
-) -> dict[str, Any]:
+def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
     """Score the valid split's submission and say what the run did.
 
     valid-ranks.parquet and valid-best.parquet, on which graphs' pages rest, are written too.
@@ -72,17 +72,16 @@ def build_report(
     labels = {file.submission_id: read_labels_of(file) for file in files}
     rankings = read_submission(state.out / SUBMISSION["valid"]) if files else {}
     whole, (rankings, labels) = labels, cut_to_samples(files, rankings, labels)
+    rows = state.rows
     ceilings = {row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None}
     scored = score_submission(rankings, labels, ceilings=ceilings)
     note_samples(scored, whole)
-    _add_evidence(state, scored["collections"], labels, {f.submission_id: f for f in files})
+    _add_evidence(state, scored["collections"], labels)
     return {
         **scored,
         "recipe": state.recipe.name,
         "seeds": list(state.recipe.seeds),
-        "models": {
-            c.name: _models_of(state, c, labels) for c in COLLECTIONS if c.name in state.sources
-        },
+        "models": {c.name: _models_of(state, c, labels) for c in state.ranked},
         "left_out_of_training": [
             {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
         ],
@@ -92,7 +91,7 @@ def build_report(
         "learning_curves": learning_curves(state.out),
         "environment": environment(state.recipe.n_threads) | state.device,
         "revision": revision(),
-        "config": dict(config),
+        "config": state.config,
         "seconds": state.costs.seconds,
         "cpu_seconds": state.costs.cpu_seconds,
         "peak_mib": state.costs.peak_mib,
@@ -147,106 +146,96 @@ def environment(threads: int) -> dict[str, Any]:
     }
 
 
-def importances_of(models: Sequence[tuple[str, Path]]) -> dict[str, list[dict[str, Any]]]:
-    """Return, by model, what its trees rest on most; `models`: name and folder, one per seed."""
-    importances = {}
-    for name in dict.fromkeys(model for model, _ in models):
-        table = read_importances([folder for model, folder in models if model == name])
-        if table is not None:
-            importances[name] = table.head(12).to_dicts()
-    return importances
-
-
 def _models_of(
     state: RunState, collection: Collection, labels: Mapping[str, Labels]
 ) -> dict[str, Any]:
     source, members = state.sources[collection.name], state.members(collection)
-    mixing = _mixing(state, collection, members)
+    mixing = _mixing(state, collection)
     total = sum(mixing.weights.values())
     shares = {name: round(weight / total, 4) for name, weight in mixing.weights.items()}
     choice = read_choice(choice_file(state.out, collection))
     fallback = source.collection.name if source.collection else "heuristic"
+    folders: dict[str, list[Path]] = {}
+    for member in members:
+        folders.setdefault(member.model, []).append(member.folder)
+    trees = {model: read_importances(seeds) for model, seeds in folders.items()}
+    values = {
+        name: _value(state, collection, [name], mixing._replace(weights={name: 1.0}), labels)
+        for name in mixing.weights
+    }
     return {
-        "members": [member.name for member in members],
-        "member_values": {
-            m.name: _mixed_value(
-                state, collection, [m], mixing._replace(weights={m.name: 1.0}), labels
-            )
-            for m in members
-        },
+        "members": list(mixing.weights),
+        "member_values": values,
         **mixing_record(mixing._replace(weights=shares)),
-        "importances": importances_of([(m.model, m.folder) for m in members]),
+        "importances": {
+            model: table.head(12).to_dicts() for model, table in trees.items() if table is not None
+        },
         "fallback_from": None if source.collection == collection else fallback,
         "reason": source.reason,
         **({} if choice is None else {"blend": choice}),
     }
 
 
-def _mixing(state: RunState, collection: Collection, members: Sequence[Member]) -> Mixing:
-    names = [member.name for member in members]
+def _mixing(state: RunState, collection: Collection) -> Mixing:
+    names = [member.name for member in state.members(collection)]
     mixing = written_mixing(state.out, state.recipe.blend, collection, names)
     return mixing._replace(weights={name: mixing.weights[name] for name in names})
 
 
 def _add_evidence(
-    state: RunState,
-    parts: Mapping[str, dict[str, Any]],
-    labels: Mapping[str, Labels],
-    files: Mapping[str, GraphFile],
+    state: RunState, parts: Mapping[str, dict[str, Any]], labels: Mapping[str, Labels]
 ) -> None:
-    tables, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
+    points, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
     for name, part in parts.items():
-        collection = collection_named(name)
-        path = scores_path(state.out, collection, "floor", "valid")
-        floor = _judge(collection, read_scores(path), labels) if path.exists() else None
-        part |= {"floor": floor, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
+        part |= {"floor": None, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
         if part["value"] is None:
             continue
-        judged = {key: labels[key] for key in (f"{name}:{graph}" for graph in part["per_graph"])}
-        keys, ranked = sorted(judged), dict[str, Rankings]()
-        for who, scorer in (("model", "blend"), ("floor", "floor")):
-            scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
-            ranked[who] = _rankings(collection, scores)
-        runtimes = [judged[key].runtime for key in keys]
+        collection = collection_named(name)
+        files = {file.submission_id: file for file in state.of(collection, "valid")}
+        keys = sorted(f"{name}:{graph}" for graph in part["per_graph"])
+        tables = {who: _scores(state, collection, who) for who in ("blend", "floor")}
+        ranked = {who: _rankings(collection, table) for who, table in tables.items()}
+        part["floor"] = _judge(collection, tables.pop("floor"), labels)
+        runtimes = [labels[key].runtime for key in keys]
         part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
-            who: slowdown_curve([own[key] for key in keys], runtimes) for who, own in ranked.items()
+            who: slowdown_curve([ranked[scorer][key] for key in keys], runtimes)
+            for who, scorer in (("model", "blend"), ("floor", "floor"))
         }
-        for key, own in _own_scores(state, collection, keys).items():
-            ranking, graph = ranked["model"][key], key.removeprefix(f"{name}:")
-            tables.append(rank_points(name, graph, ranking, judged[key], own))
+        tables |= state.scores(collection, "valid")
+        scored = [_by_graph(collection, table) for table in tables.values()]
+        for key in keys:
+            ranking, own = ranked["blend"][key], [by_graph[key] for by_graph in scored]
+            graph = key.removeprefix(f"{name}:")
+            points.append(rank_points(name, graph, ranking, labels[key], own))
             best.append(best_configs(files[key], own[0][ranking]))
-        values = dict(_seed_values(state, collection, judged))
+        values = _seed_values(state, collection, labels)
         part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
-    write_table(state.out / RANKS, pl.concat(tables))
+    write_table(state.out / RANKS, pl.concat(points))
     write_table(state.out / BEST, pl.DataFrame(best, schema=BEST_SCHEMA))
 
 
-def _own_scores(
-    state: RunState, collection: Collection, keys: Sequence[str]
-) -> dict[str, list[pl.DataFrame]]:
-    """Return by ID the scores of a graph's configs in their order: the blend's, each member's."""
-    tables = []
-    for scorer in ("blend", *(member.name for member in state.members(collection))):
-        scores = read_scores(scores_path(state.out, collection, scorer, "valid"))
-        by_graph = scores.sort("graph", "config", maintain_order=True).partition_by(
-            "graph", as_dict=True
-        )
-        tables.append({f"{collection.name}:{graph}": own for (graph,), own in by_graph.items()})
-    return {key: [table[key] for table in tables] for key in keys}
+def _scores(state: RunState, collection: Collection, scorer: str) -> pl.DataFrame:
+    return read_scores(scores_path(state.out, collection, scorer, "valid"))
 
 
-def _mixed_value(
+def _by_graph(collection: Collection, scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the scores of each graph's configs, in their order, by ID."""
+    ordered = scores.sort("graph", "config", maintain_order=True)
+    parts = ordered.partition_by("graph", as_dict=True)
+    return {f"{collection.name}:{graph}": own for (graph,), own in parts.items()}
+
+
+def _value(
     state: RunState,
     collection: Collection,
-    members: Sequence[Member],
+    members: Sequence[str],
     mixing: Mixing,
     labels: Mapping[str, Labels],
 ) -> float | None:
     files = state.of(collection, "valid")
     if not files:
         return None
-    paths = {m.name: scores_path(state.out, collection, m.name, "valid") for m in members}
-    tables = {name: read_scores(path) for name, path in paths.items()}
+    tables = {name: _scores(state, collection, name) for name in members}
     return _judge(collection, mix(tables, mixing, files), labels)
 
 
@@ -258,23 +247,67 @@ def _judge(
     return None if value is None else float(value)
 
 
-def _rankings(collection: Collection, scores: pl.DataFrame) -> Rankings:
+def _rankings(collection: Collection, scores: pl.DataFrame) -> dict[str, NDArray[np.int64]]:
     return {row.id: row.ranking for row in submission_rows([(collection, scores)])}
 
 
 def _seed_values(
-    state: RunState, collection: Collection, judged: Mapping[str, Labels]
-) -> Iterator[tuple[str, float]]:
-    members = state.members(collection)
-    mixing = _mixing(state, collection, members)
-    seeds = sorted({member.seed for member in members if mixing.weights[member.name] > 0})
-    if len(seeds) < 2:
-        return
-    for seed in seeds:
-        own = [member for member in members if member.seed == seed]
-        value = _mixed_value(state, collection, own, mixing, judged)
-        if value is not None:
-            yield str(seed), value
+    state: RunState, collection: Collection, labels: Mapping[str, Labels]
+) -> dict[str, float]:
+    mixing, names = _mixing(state, collection), dict[int, list[str]]()
+    for member in state.members(collection):
+        names.setdefault(member.seed, []).append(member.name)
+    weighed = [seed for seed, own in sorted(names.items()) if any(mixing.weights[n] for n in own)]
+    values = {str(s): _value(state, collection, names[s], mixing, labels) for s in weighed}
+    return {seed: value for seed, value in values.items() if value is not None and len(values) > 1}
+
+
+def best_configs(file: GraphFile, ranked: pl.DataFrame) -> dict[str, Any]:
+    """Tell what the first five configs of a graph decide.
+
+    Args:
+        ranked: `config` and `config_hash` of all c, predicted fastest first.
+
+    Returns:
+        A row of BEST_SCHEMA: of five distinct configs what differs from the config nearest to the
+        compiler's own choice, first the nodes that most of them set alike; of tiles, the bounds.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
+    distinct = ranked.unique("config_hash", keep="first", maintain_order=True)
+    configs: list[int] = distinct["config"].head(N_CONFIGS).to_list()
+    named, against = NamedGraph(read_graph(file), file.collection), None
+    if isinstance(named.graph, LayoutGraph):
+        against = default_row(named.graph)
+        rows = _changes(named, against, configs)
+    else:
+        tiles = [tile_of(named, config) for config in configs]
+        rows = [
+            (field, [" × ".join(map(str, tile[field])) for tile in tiles]) for field in tiles[0]
+        ]
+    return {
+        **{"collection": file.collection.name, "graph": file.name},
+        **{"configs": configs, "against": against},
+        "names": [name for name, _ in rows[:MOST_NODES]],
+        "cells": [cells for _, cells in rows[:MOST_NODES]],
+        "n_more": max(0, len(rows) - MOST_NODES),
+    }
+
+
+def _changes(
+    named: NamedGraph, against: int, configs: Sequence[int]
+) -> list[tuple[str, list[str]]]:
+    default, *chosen = (layouts_of(named, config) for config in (against, *configs))
+    rows = []
+    for before, *after in zip(default, *chosen, strict=True):
+        cells = [change_of(before, own) for own in after]
+        if any(cells):
+            rows.append((f"{before.opcode} (node {before.node})", cells))
+
+    alike = [max(Counter(filter(None, cells)).values()) for _, cells in rows]
+    order = sorted(range(len(rows)), key=alike.__getitem__, reverse=True)
+    return [rows[place] for place in order]
 
 
 def learning_curves(run: Path) -> list[dict[str, Any]]:
@@ -290,15 +323,14 @@ def learning_curves(run: Path) -> list[dict[str, Any]]:
         PipelineError: a damaged file.
     """
     curves = []
-    places = {place.slug: place.name for place in (LAYOUTS, *COLLECTIONS)}
-    for slug, group in places.items():
-        for path in sorted((run / "models" / slug).glob(f"*/{METRICS}")):
+    for place in (LAYOUTS, *COLLECTIONS):
+        for path in sorted((run / "models" / place.slug).glob(f"*/{METRICS}")):
             lines = list(_metric_lines(path))
             step, loss = _thinned(lines, "loss")
             if step:
                 at, value = _thinned(lines, "held_out")
                 curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
-                curves.append({"group": group, "member": path.parent.name, **curve})
+                curves.append({"group": place.name, "member": path.parent.name, **curve})
     return curves
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from common.atomic import TEMPORARY, sweep, write_text
+from common.checksums import write_table
 from common.errors import PipelineError
 from common.git import changes, revision
 from common.locks import alone_in
@@ -20,13 +21,11 @@ from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit.rows import AuditRow, audit
 from data.collect.manifest import read_manifest
-from data.graph_store.prepare import prepare
+from data.graph_store.prepare import file_bytes, prepare
 from data.graph_store.stored_graph import fingerprint
 from data.npz.graphs import are_one_program
 from data.tree import (
     COLLECTIONS,
-    LAYOUT_COLLECTIONS,
-    LAYOUTS,
     SPLITS,
     Collection,
     GraphFile,
@@ -34,20 +33,20 @@ from data.tree import (
     find_graphs,
     missing_parts,
 )
+from ensembles.blend import mix
+from ensembles.choice.in_run import choose_in_run, written_mixing
 from ensembles.members import Source
+from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
+from models.predict import read_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device
 from models.training.gpu import gpu_here, tell_device
-from models.training.jobs import TrainJob
 from pipeline.jobs.files import auditing, packing
-from pipeline.jobs.job import Job
 from pipeline.jobs.workers import HERE, Workers
-from pipeline.run.blend import blend_all, rankings_of
-from pipeline.run.jobs import Law, machine_with, part_sizes, ranking_jobs, training_jobs
+from pipeline.run.jobs import SUBMISSION, Costs, Law, RunState, machine_with, part_sizes
 from pipeline.run.report import as_first_made, build_report, write_report
-from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
@@ -111,25 +110,27 @@ def run(
         OutOfTime: the time is over; resumed, it goes on where it stopped.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    state, rows, config, given = _prepared(
-        inputs, out, recipe, splits, workers, resume=resume, models=models
-    )
-    begin(out, config, resume=resume)
-    with alone_in(out), logged_to(trackers, out, config["recipe"]):
+    state, given = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
+    begin(out, state.config, resume=resume)
+    with alone_in(out), logged_to(trackers, out, state.config["recipe"]):
         _tidy(out)
         if models is None:
             state.choose_sources()
         else:
             take_models(given)
             state.sources = {place.name: Source(place) for place in _present(state.files)}
-        _train_and_rank(state, rows, workers, trains=models is None)
-        blended = blend_all(state)
+        law = Law(state.recipe, part_sizes(state.rows), machine_with(state.device))
+        for event in workers.do(state.jobs(law, trains=models is None)).values():
+            state.costs.add(event.job.stage, event.cost)
+        for ranking in state.rankings():
+            ranking.join(law)
+        blended = _blend_all(state)
         with in_one_step("write and check submissions"):
             for split, parts in blended.items():
                 if parts:
-                    _submit(state, parts, split, rows)
+                    _submit(state, parts, split)
         with state.costs.stage("score"), in_one_step("score the valid split"):
-            report = as_first_made(out, build_report(state, inputs.data_dir, rows, config))
+            report = as_first_made(out, build_report(state, inputs.data_dir))
         with in_one_step("write the report"):
             write_report(out, report)
         mark_done(out, [out / CONFIG])
@@ -145,8 +146,8 @@ def _prepared(
     *,
     resume: bool,
     models: Path | None,
-) -> tuple[RunState, list[AuditRow], dict[str, Any], dict[Path, Path]]:
-    """Refuse what cannot be, then pack and check all files; the last are the models to take."""
+) -> tuple[RunState, dict[Path, Path]]:
+    """Refuse what cannot be, then pack and check all files; return the models to take as well."""
     workers.check()
     files, costs = inputs.find(splits), Costs()
     if recipe.layout.one_program and _is_one_program(files):
@@ -154,14 +155,16 @@ def _prepared(
         log.info(f"one program alone: {', '.join(recipe.models_of('layout'))} ranks its layouts")
     for model in recipe.all_models:
         check_device(recipe, model)
-    settings = {"recipe": recipe.model_dump(mode="json")}
-    check_free(out, settings, resume=resume)
+    config: dict[str, Any] = {
+        "collections": [collection.name for collection in _present(files)],
+        "recipe": recipe.model_dump(mode="json"),
+    }
+    check_free(out, config, resume=resume)
     given = {} if models is None else models_to_take(models, recipe, _present(files), out)
-    asked = {collection.name for collection in inputs.collections}
     trainings = [recipe.training_of(model) for model in recipe.all_models if "train" in splits]
     n_steps = len(recipe.seeds) * sum(training.steps for training in trainings if training)
-    n_bytes = sum(file.path.stat().st_size for file in files)
-    workers.expect(n_bytes, n_steps, recipe.n_threads)
+    workers.expect(sum(file_bytes(file.path) for file in files), n_steps, recipe.n_threads)
+    asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
     device = tell_device(recipe, gpu_here())
@@ -174,8 +177,8 @@ def _prepared(
     if not good:
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
-    config = {"data": fingerprint(sources), **settings}
-    return RunState(recipe, out, good, costs, device, missing=missing), rows, config, given
+    config = {"data": fingerprint(sources), **config}
+    return RunState(recipe, out, good, costs, device, rows, config, missing), given
 
 
 def _present(files: Sequence[GraphFile]) -> list[Collection]:
@@ -242,45 +245,52 @@ def _tidy(out: Path) -> None:
         log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
 
 
-def _train_and_rank(
-    state: RunState, rows: Sequence[AuditRow], workers: Workers, *, trains: bool
-) -> None:
-    law = Law(state.recipe, part_sizes(rows), machine_with(state.device))
-    jobs = jobs_of(state, law, trains=trains)
-    for event in workers.do(jobs).values():
-        state.costs.add(event.job.stage, event.cost)
-    for ranking in rankings_of(state):
-        ranking.join(law)
+def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
+    """Blend what the members scored; by split, the blended scores of each collection."""
+    blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
+    if state.recipe.blend.choose:
+        _choose_all(state, [c for c in state.ranked if state.of(c, "valid")])
+    for collection in state.ranked:
+        for split, done in blended.items():
+            if state.of(collection, split):
+                with state.costs.stage(f"predict {collection.name}"):
+                    done.append((collection, _blended_scores(state, collection, split)))
+    return blended
 
 
-def jobs_of(state: RunState, law: Law, *, trains: bool = True) -> list[Job]:
-    trainings = list(training_jobs(_trainings(state), law)) if trains else []
-    trained = {job.name for job in trainings}
-    return [*trainings, *ranking_jobs(rankings_of(state), trained, law)]
+def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
+    """Choose blends; of a source's two searches together, where the same members rank both."""
+    together: dict[tuple[str, ...], list[Collection]] = {}
+    for collection in collections:
+        source = collection.name.split(":")[:2]
+        names = [member.name for member in state.members(collection)]
+        together.setdefault((*source, *names), []).append(collection)
+    for group in together.values():
+        files = {collection: state.of(collection, "valid") for collection in group}
+        tables = {collection: state.scores(collection, "valid") for collection in group}
+        with state.costs.stage(f"choose the blend of {' and '.join(c.name for c in group)}"):
+            choose_in_run(state.out, state.recipe.blend, files, tables, seed=state.recipe.seeds[0])
 
 
-def _trainings(state: RunState) -> list[tuple[Collection, TrainJob]]:
-    layout = [file for c in LAYOUT_COLLECTIONS for file in state.usable.get(c.name, [])]
-    usable = state.usable | {LAYOUTS.name: layout}
-    return [
-        (place, TrainJob(own.model, state.recipe, usable[place.name], own.seed, own.folder))
-        for place, own in state.trainings()
-    ]
+def _blended_scores(state: RunState, collection: Collection, split: str) -> pl.DataFrame:
+    tables, files = state.scores(collection, split), state.of(collection, split)
+    mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
+    path = scores_path(state.out, collection, "blend", split)
+    if not path.exists():
+        with in_one_step(f"blend {collection.name}/{split}"):
+            write_table(path, mix(tables, mixing, files))
+    return read_scores(path)
 
 
 def _submit(
-    state: RunState,
-    blended: Sequence[tuple[Collection, pl.DataFrame]],
-    split: str,
-    rows: Sequence[AuditRow],
+    state: RunState, blended: Sequence[tuple[Collection, pl.DataFrame]], split: str
 ) -> None:
     path = state.out / SUBMISSION[split]
     write_submission(path, submission_rows(blended))
-    own = [row for row in rows if row.file.split == split and not row.error]
+    own = [row for row in state.rows if row.file.split == split and not row.error]
     layouts = [row for row in own if row.file.collection.kind == "layout"]
     if split == "valid" and any(0 < state.recipe.valid_configs < row.n_configs for row in layouts):
         return  # not all configs are ranked; the report takes no ranking of others
-    expected = {row.file.submission_id: row.n_configs for row in own}
-    problems = check_submission(path, expected)
+    problems = check_submission(path, {row.file.submission_id: row.n_configs for row in own})
     if problems:
         raise PipelineError(f"{path}: {problems[0]}")

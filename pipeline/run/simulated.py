@@ -13,9 +13,7 @@ from pipeline.jobs.files import BLOCK_BYTES, BLOCK_FILES
 from pipeline.jobs.job import Job
 from pipeline.jobs.simulate import Simulated, simulate
 from pipeline.planning.costs import Machine, disk_bytes, processor_s
-from pipeline.run.jobs import Law
-from pipeline.run.run import jobs_of
-from pipeline.run.state import Costs, RunState
+from pipeline.run.jobs import Law, RunState
 
 NOWHERE = Path("/dev/null/run")  # where nothing can be done already
 
@@ -47,15 +45,25 @@ def simulate_run(
     """Do a run's jobs on paper, with a worker on each core: times are those of one thread."""
     n_gpus = machine.n_cards if machine.card and recipe.accelerator != "cpu" else 0
     workers = [True] * n_gpus + [False] * max(1, n_cores - n_gpus)
-    jobs = jobs_of(_state(recipe, sizes), Law(recipe, sizes, machine))
-    ranked = [part for part in sizes if part.split != "train"]
-    return SimulatedRun(
-        n_gpus,
-        n_cores,
-        simulate(list(_packing(recipe, sizes)), [False] * n_cores),
-        simulate(jobs, workers),
-        sum(part.graphs * processor_s(f"{part.kind} score", part) for part in ranked),
+    state = RunState(
+        recipe,
+        NOWHERE,
+        [
+            GraphFile(collection_named(part.collection), part.split, str(number), NOWHERE)
+            for part in sizes
+            for number in range(part.graphs)
+        ],
     )
+    for file in state.files:
+        if file.split == "train":
+            state.usable.setdefault(file.collection.name, []).append(file)
+    collections = dict.fromkeys(file.collection for file in state.files)
+    state.sources = {c.name: choose_source(c, state.usable, {}) for c in collections}
+    prepare = simulate(list(_packing(recipe, sizes)), [False] * n_cores)
+    work = simulate(state.jobs(Law(recipe, sizes, machine)), workers)
+    ranked = [part for part in sizes if part.split != "train"]
+    score_s = sum(part.graphs * processor_s(f"{part.kind} score", part) for part in ranked)
+    return SimulatedRun(n_gpus, n_cores, prepare, work, score_s)
 
 
 def _packing(recipe: Recipe, sizes: Sequence[PartSize]) -> Iterator[Job]:
@@ -66,18 +74,3 @@ def _packing(recipe: Recipe, sizes: Sequence[PartSize]) -> Iterator[Job]:
         for number in range(1, n + 1):
             name = f"pack {part.collection}/{part.split} {number} of {n}"
             yield Job(name, print, seconds=seconds / n)
-
-
-def _state(recipe: Recipe, sizes: Sequence[PartSize]) -> RunState:
-    files = [
-        GraphFile(collection_named(part.collection), part.split, str(number), NOWHERE)
-        for part in sizes
-        for number in range(part.graphs)
-    ]
-    usable: dict[str, list[GraphFile]] = {}
-    for file in files:
-        if file.split == "train":
-            usable.setdefault(file.collection.name, []).append(file)
-    collections = dict.fromkeys(file.collection for file in files)
-    sources = {c.name: choose_source(c, usable, {}) for c in collections}
-    return RunState(recipe, NOWHERE, files, Costs(), usable=usable, sources=sources)

@@ -1,12 +1,9 @@
-"""The stages of a run on their own: train one collection, predict one split, blend score files."""
+"""The stages of a run on their own: train one collection, predict one split."""
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import polars as pl
-
-from common.checksums import write_table
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
@@ -18,11 +15,8 @@ from data.tree import (
     collection_named,
     find_graphs,
 )
-from ensembles.blend import SCALES, blend, member_weights
-from ensembles.diversify_picks import USUAL_DIVERSITY, diversify_table
 from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
-from models.predict import read_scores
 from models.run_folder import CONFIG, check_free, read_config
 from models.train import check_device
 from models.training.dataset import split_usable
@@ -33,7 +27,6 @@ from pipeline.jobs.workers import HERE, Workers
 from pipeline.planning.plan import part_size
 from pipeline.run.jobs import Law, Ranking, WholeRun, machine_with, ranking_jobs, training_jobs
 from pipeline.run.trackers import logged_to
-from submissions.write import submission_rows, write_submission
 
 JUDGED_SPLIT = "valid"
 
@@ -74,18 +67,18 @@ def train_collection(
     if not usable:
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
     trainings = [
-        TrainJob(name, recipe, usable, seed, out / f"{name}-seed{seed}")
+        (place, TrainJob(name, recipe, usable, seed, out / f"{name}-seed{seed}"))
         for name in chosen
         for seed in recipe.seeds
     ]
+    folders = [training.run_dir for _, training in trainings]
+    for folder in folders:
+        check_free(folder, {}, resume=resume)
     sources = find_graphs(data_dir, collections=learned, splits=("train",))
     law = Law(recipe, [part_size(sources)], machine_with(device))
-    for training in trainings:
-        check_free(training.run_dir, {}, resume=resume)
-    jobs = list(training_jobs([(place, t) for t in trainings], law, resume=resume))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
-        workers.do(jobs)
-    return [training.run_dir for training in trainings]
+        workers.do(list(training_jobs(trainings, law, resume=resume)))
+    return folders
 
 
 def predict_split(
@@ -113,16 +106,12 @@ def predict_split(
     target = wanted or own
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     path = out or run / f"scores-{split}.parquet"
-    config = read_config(run)
-    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG))
-    every = recipe.models_of(target.kind) * len(recipe.seeds)
-    device = tell_device(recipe, gpu_here())
+    recipe, models = models_of(run, target.kind)
     at_most = recipe.valid_configs if split == JUDGED_SPLIT else 0
     sources = find_graphs(data_dir, collections=(target,), splits=(split,))
-    law = Law(recipe, [part_size(sources)], machine_with(device))
+    law = Law(recipe, [part_size(sources)], machine_with(tell_device(recipe, gpu_here())))
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
-    models = (config["model"],) if "model" in config else every
     member = {parts / path.name: WholeRun(run, wanted)}
     ranking = Ranking(target, split, files, member, models, at_most)
     try:
@@ -134,60 +123,9 @@ def predict_split(
     return path, len(files)
 
 
-def blend_files(
-    method: str,
-    runs: Sequence[Path],
-    out: Path,
-    *,
-    collection: str | None,
-    split: str,
-    submission: Path | None,
-    graphs: Path | None = None,
-) -> None:
-    """Blend score files of one collection, each member weighing the same.
-
-    Args:
-        method: one of ensembles.blend.SCALES.
-        runs: run folders, of which the scores of `split` are taken, or score files.
-        collection: of all scores; needed for a submission and with `graphs`.
-        submission: also write the rankings there.
-        graphs: spread the picks by the configs of the graphs in this data folder.
-
-    Raises:
-        UsageError: no such method, or options that it needs are missing.
-        PipelineError: files that cannot be read, or of different data.
-    """
-    if len(set(runs)) < len(runs):
-        raise UsageError("--runs: the same run is given twice; expected each once")
-    if graphs is not None and not collection:
-        raise UsageError("--diversify-picks: pass --collection as well; it says which to read")
-    if method not in SCALES:
-        raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
-    if submission and not collection:
-        raise UsageError("--submission: pass --collection as well; rows are named by it")
-    members = _scores(runs, split)
-    mixed = blend(members, method=method, weights=member_weights(list(members), {}))
-    if graphs is not None and collection:
-        place = collection_named(collection)
-        files = find_graphs(graphs, collections=(place,))
-        mixed = diversify_table(mixed, files, USUAL_DIVERSITY[place.kind])
-    write_table(out, mixed)
-    if submission and collection:
-        rankings = submission_rows([(collection_named(collection), mixed)])
-        write_submission(submission, rankings)
-
-
-def _scores(runs: Sequence[Path], split: str) -> dict[str, pl.DataFrame]:
-    tables = {}
-    for run in runs:
-        if not run.exists():
-            raise PipelineError(
-                f"{run}: no such folder or file; expected a run folder after `predict`, or its "
-                "scores"
-            )
-        path = run / f"scores-{split}.parquet" if run.is_dir() else run
-        if not path.exists():
-            command = f"predict --run {run} --split {split}"
-            raise PipelineError(f"{path}: no such file; run `{command}` first")
-        tables[str(run)] = read_scores(path)
-    return tables
+def models_of(run: Path, kind: str) -> tuple[Recipe, Sequence[str]]:
+    """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
+    config = read_config(run)
+    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG))
+    every = recipe.models_of(kind) * len(recipe.seeds)
+    return recipe, (config["model"],) if "model" in config else every

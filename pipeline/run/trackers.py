@@ -30,7 +30,6 @@ from pipeline.jobs.here import interrupts_held
 
 FOLDER, PROJECT = "tracking", "fast-or-slow"
 POLL_S, FINISH_S, STOP_S = 5.0, 60.0, 10.0
-MAX_FAILURES = 3
 MAX_METRICS, MAX_PARAMS = 1000, 100  # in one request to MLflow
 QUIET = {
     **{"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"},
@@ -49,34 +48,33 @@ class _TensorBoard:
     def __init__(self, out: Path, config: Config, sent: Sent) -> None:
         from torch.utils.tensorboard.summary import hparams
 
-        self._root, self._writers = out / FOLDER / "tensorboard", dict[str, Any]()
+        self._root = out / FOLDER / "tensorboard"
         if "id" not in sent:
             told = {k: v if isinstance(v, int | float) else str(v) for k, v in flat(config)}
-            for summary in hparams(told, {"score/mean": 0.0})[:2]:
-                self._writer("").file_writer.add_summary(summary)
+            with self._writer("") as writer:
+                for summary in hparams(told, {"score/mean": 0.0})[:2]:
+                    writer.file_writer.add_summary(summary)
             sent["id"] = str(self._root)
 
     def _writer(self, place: str) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        if place not in self._writers:
-            self._writers[place] = SummaryWriter(str(self._root / place))
-        return self._writers[place]
+        return SummaryWriter(str(self._root / place))
 
     def log(self, place: str, points: Points) -> None:
-        for step, values in points:
-            for name, value in values.items():
-                self._writer(place).add_scalar(name, value, step)
-        self._writer(place).flush()
+        with self._writer(place) as writer:
+            for step, values in points:
+                for name, value in values.items():
+                    writer.add_scalar(name, value, step)
 
     def show(self, picture: Path) -> None:
         from matplotlib.image import imread
 
-        self._writer("").add_image("report", imread(picture)[..., :3], dataformats="HWC")
+        with self._writer("") as writer:
+            writer.add_image("report", imread(picture)[..., :3], dataformats="HWC")
 
     def close(self, *, is_done: bool) -> None:
-        for writer in self._writers.values():
-            writer.close()
+        pass
 
 
 class _WeightsAndBiases:
@@ -182,7 +180,8 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
 def logged_to(names: Sequence[str], out: Path, config: Config) -> Iterator[None]:
     """Let trackers follow the run in `out`, whose folder is there, until the block has ended.
 
-    One that fails thrice, or does not end in time, is given up with a line that says so.
+    One that fails (its client tries again by itself), or does not end in time, is given up with a
+    line that says so.
 
     Args:
         names: see `known_trackers`.
@@ -232,28 +231,22 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
         os.dup2(nowhere, number)
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
-    n_failures, is_done, tracker = 0, None, None
     with locked(out / FOLDER / f".{name}.lock"):  # of one that outlives a killed run
         path = out / FOLDER / f"{name}.json"
         sent = json.loads(path.read_text()) if path.exists() else {"lines": {}, "scores": {}}
-        while True:
-            is_done = _news(connection) if is_done is None else is_done
-            try:
-                if tracker is None:
-                    tracker = TRACKERS[name](out, config, sent)
-                    sent |= {"lines": {}, "scores": {}} if tracker.begins_anew else {}
+        is_done = None
+        try:
+            tracker = TRACKERS[name](out, config, sent)
+            sent |= {"lines": {}, "scores": {}} if tracker.begins_anew else {}
+            while is_done is None:
+                is_done = _news(connection)
                 try:
                     _send(tracker, out, sent, is_done=bool(is_done))
                 finally:
                     write_text(path, json.dumps(sent))
-                if is_done is not None:
-                    tracker.close(is_done=is_done)
-                    return
-            except BaseException as error:
-                tracker, n_failures = None, n_failures + 1
-                if n_failures == MAX_FAILURES:
-                    connection.send(f"--log-to {name}: given up, the run goes on: {_told(error)}")
-                    return
+            tracker.close(is_done=is_done)
+        except BaseException as error:
+            connection.send(f"--log-to {name}: given up, the run goes on: {_told(error)}")
 
 
 def _news(connection: Connection) -> bool | None:
@@ -274,9 +267,12 @@ def _send(tracker: Any, out: Path, sent: Sent, *, is_done: bool) -> None:
         sent["lines"][place] = len(lines)
     if is_done and (out / REPORT).exists():
         report = json.loads((out / REPORT).read_text())
-        scores, seconds = _scores(report), report["seconds"].items()
+        scores = _scores(report)
         if scores != sent["scores"]:  # a run that is gone on with may have them again
-            tracker.log("", [(0, scores | {f"seconds/{_plain(k)}": s for k, s in seconds})])
+            values = scores | {f"seconds/{stage}": s for stage, s in report["seconds"].items()}
+            # As folders have names; not all trackers take a colon.
+            plain = {name.replace(":", "-"): value for name, value in values.items()}
+            tracker.log("", [(0, plain)])
             tracker.show(out / REPORT_PICTURE)
             sent["scores"] = scores
 
@@ -286,11 +282,7 @@ def _scores(report: Mapping[str, Any]) -> dict[str, float]:
     values |= {f"score/{name}": part["value"] for name, part in report["collections"].items()}
     for name, ranked in report["models"].items():
         values |= {f"member/{name}/{m}": value for m, value in ranked["member_values"].items()}
-    return {_plain(name): value for name, value in values.items() if value is not None}
-
-
-def _plain(name: str) -> str:
-    return name.replace(":", "-")  # as folders have it; not all trackers take a colon
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _told(error: BaseException) -> str:

@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data.graphs.graph import LayoutGraph
@@ -60,12 +59,3 @@ def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path, layout_graph: Layou
     assert [row["collection"] for row in json.loads(text)["collections"]] == list(
         dict.fromkeys(part.collection for part in sizes)
     )
-
-
-def test_arrays_of_another_shape_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "npz/layout/xla/random/train"
-    folder.mkdir(parents=True)
-    np.savez(folder / "graph.npz", node_opcode=np.array(3, np.uint8))
-    text = call("plan", "--recipe", "cpu", "--data", tmp_path, expect=1)
-    assert "graph.npz: key 'node_opcode': " in text
-    assert text.count("\n") == 1

@@ -115,14 +115,6 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
     assert all(len((tmp_path / f"{n}.begun").read_text().split()) == 2 for n in "ab")
 
 
-def test_an_interrupt_comes_after_the_block_that_holds_it() -> None:
-    reached = False
-    with pytest.raises(KeyboardInterrupt), interrupts_held():
-        os.kill(os.getpid(), signal.SIGINT)
-        reached = True
-    assert reached
-
-
 def test_an_interrupt_that_another_thread_takes_is_held_too() -> None:
     reached = False
     done = threading.Event()

@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from common.errors import PipelineError
 from common.progress import log, progress, teller_or, watched_by
-from data.tree import GraphFile, collection_named
 from pipeline.jobs.job import Job
-from pipeline.jobs.ray_cluster import FOLDER, PROBE, RayCluster, moved
+from pipeline.jobs.ray_cluster import FOLDER, PROBE, RayCluster
 from pipeline.jobs.run_jobs import run_jobs
 from tests.command_line import call
 from tests.pipeline.jobs import work
@@ -32,26 +30,6 @@ def environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
-
-
-class Pair(NamedTuple):
-    first: Path
-    second: Path
-
-
-def test_paths_are_moved_wherever_they_stand() -> None:
-    tiles = collection_named("tile:xla")
-
-    def nested(root: str) -> object:
-        file = GraphFile(tiles, "train", "a", Path(f"{root}/a.npz"))
-        pair = Pair(Path(f"{root}/c"), Path(f"{root}/d"))
-        return {Path(f"{root}/b"): [file, (pair, frozenset([Path(f"{root}/e")]), f"{root}/f", 3)]}
-
-    def here(leaf: object) -> object:
-        return type(leaf)(str(leaf).replace("/there/", "/"))  # type: ignore[call-arg]
-
-    assert moved(nested("/there"), here) == nested("")
-    assert str(moved(PipelineError("/there/a.npz: damaged"), here)) == "/a.npz: damaged"
 
 
 def train(source: Path, folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Which job comes next, and what becomes of those that fail, are late or lose their worker."""
 
 from collections.abc import Sequence
-from graphlib import CycleError
 
 import pytest
 
@@ -61,22 +60,18 @@ def test_all_are_done_in_order_and_return_what_they_return() -> None:
     assert names(executor) == ["a", "c", "b"] and executor.left
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_job_whose_worker_dies_is_done_again(
-    times: int, caplog: pytest.LogCaptureFixture
+def test_a_job_whose_worker_dies_is_done_again_and_named_the_third_time(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    executor = Scripted(a=["lost"] * times)
+    executor = Scripted(a=["lost"] * 2)
     assert run_jobs(JOBS, executor).keys() == {"a", "b", "c"}
-    assert names(executor) == ["a"] * (1 + times) + ["b", "c"]
-    assert caplog.messages == ["a: its worker was killed; it goes on elsewhere"] * times
-
-
-def test_a_job_whose_worker_dies_thrice_is_named_once_the_others_are_done() -> None:
+    assert names(executor) == ["a"] * 3 + ["b", "c"]
+    assert caplog.messages == ["a: its worker was killed; it goes on elsewhere"] * 2
     executor = Scripted(a=["lost"] * 3)
-    with pytest.raises(PipelineError, match="a: its worker was killed, 3 times") as error:
+    named = r"a: its worker was killed, 3 times .*; the same command goes on"
+    with pytest.raises(PipelineError, match=named):
         run_jobs(JOBS, executor)
-    assert "the same command goes on" in str(error.value)
     assert names(executor) == ["a"] * 3 + ["c"]
 
 
@@ -100,16 +95,6 @@ def test_out_of_time_nothing_is_begun_and_what_ends_late_says_so() -> None:
     with pytest.raises(OutOfTime, match="stopped at 3"):
         run_jobs(JOBS, executor)
     assert names(executor) == ["a", "b", "c"]
-
-
-def test_a_worker_without_a_gpu_takes_what_needs_none_before_one_with_it() -> None:
-    jobs = [job("trees", 5), job("network", 9, on_gpu=True)]
-    executor = Scripted([True, False])
-    run_jobs(jobs, executor)
-    assert dict(executor.begun) == {"trees": False, "network": True}
-    alone = Scripted([True])
-    run_jobs(jobs, alone)
-    assert alone.begun == [("network", True), ("trees", True)]
 
 
 def test_it_tells_how_far_all_are_by_the_time_they_take() -> None:
@@ -137,20 +122,13 @@ def test_the_longest_way_goes_first_and_what_waits_goes_after() -> None:
 
 
 def test_a_job_waits_until_what_it_comes_after_has_ended_and_not_begun_alone() -> None:
-    queue = Queue([job("a", 1), job("b", 1, "a")])
-    first = queue.take(gpu=False, n_gpus=0)
-    assert first and first.name == "a"
+    queue = Queue([job("a", 1), job("b", 1, "a"), job("other", 9)])
+    other, first = (queue.take(gpu=False, n_gpus=0) for _ in range(2))
+    assert other and first and (other.name, first.name) == ("other", "a")
     assert queue.take(gpu=False, n_gpus=0) is None
-    queue.put_back(first)  # its worker died
-    assert [taken(queue), taken(queue)] == ["a", "b"]
-
-
-def test_what_is_put_back_goes_before_all_others() -> None:
-    queue = Queue([job("long", 9), job("short", 1), job("other", 1)])
-    long, short = (queue.take(gpu=False, n_gpus=0) for _ in range(2))
-    assert long and short
-    queue.put_back(short)
-    assert [taken(queue), taken(queue)] == ["short", "other"]
+    queue.put_back(other)
+    queue.put_back(first)  # its worker died: it goes before all others
+    assert [taken(queue), taken(queue), taken(queue)] == ["a", "other", "b"]
 
 
 def test_jobs_that_need_a_gpu_go_to_workers_with_one() -> None:
@@ -173,8 +151,3 @@ def test_a_job_that_would_end_last_goes_to_a_gpu_too() -> None:
     for seconds, first in ((15, "network"), (17, "trees")):
         queue = Queue([job("trees", seconds), *jobs[1:]])
         assert taken(queue, gpu=True, n_gpus=1) == first
-
-
-def test_jobs_that_wait_for_each_other_are_a_fault() -> None:
-    with pytest.raises(CycleError):
-        Queue([job("a", 1, "b"), job("b", 1, "a")])

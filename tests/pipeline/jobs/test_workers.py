@@ -70,25 +70,16 @@ def test_what_is_done_soon_is_done_here_unless_workers_are_asked_for(
     assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))
 
 
-@pytest.mark.parametrize(
-    ("n", "n_bytes", "n_steps", "are_prepared"),
-    [
-        (None, 2_500_000, 800, True),  # the sample is small, training on it is not
-        (None, 20_000_000, 0, True),
-        (None, 2_500_000, 12, False),
-        (2, 0, 0, True),
-        (1, 20_000_000, 800, False),
-    ],
-)
 def test_processes_get_ready_where_there_will_be_work_for_them(
-    n: int | None,
-    n_bytes: int,
-    n_steps: int,
-    are_prepared: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun = list[int]()
     monkeypatch.setattr(workers, "import_once", begun.append)
     monkeypatch.setattr(workers, "granted", lambda: (2, WORKER_BYTES))
-    Workers(n).expect(n_bytes, n_steps, threads=1)
-    assert bool(begun) == are_prepared
+    for n, n_bytes, n_steps in ((None, 2_500_000, 12), (1, 20_000_000, 800)):
+        Workers(n).expect(n_bytes, n_steps, threads=1)
+    assert not begun
+    # The sample is small, training on it is not.
+    for n, n_bytes, n_steps in ((None, 2_500_000, 800), (None, 20_000_000, 0), (2, 0, 0)):
+        Workers(n).expect(n_bytes, n_steps, threads=1)
+    assert begun == [1, 1, 1]

@@ -11,7 +11,7 @@ from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import find_graphs
 from ensembles.ranking.explain import default_row
-from pipeline.run.best_configs import N_CONFIGS, best_configs
+from pipeline.run.report import N_CONFIGS, best_configs
 from submissions.report.curves import BEST_SCHEMA
 
 

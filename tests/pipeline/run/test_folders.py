@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 import tomli_w
 
-from common.errors import PipelineError
 from data.tree import find_graphs
 from models.config.recipe import load_recipe
-from pipeline.run.folders import differing_keys, list_runs, read_report
+from pipeline.run.folders import differing_keys, list_runs
 from submissions.report.curves import RANKS_SCHEMA
 from tests.command_line import call
 
@@ -35,29 +34,25 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_a_finished_run_gives_the_same_report_again(run: Path) -> None:
-    before = {name: (run / name).read_bytes() for name in ("report.html", "report.png")}
-    for name in before:
-        (run / name).unlink()
-    assert call("report", "--run", run).splitlines() == [
-        f"report      {run / 'report.html'}",
-        f"picture     {run / 'report.png'}",
-    ]
-    assert {name: (run / name).read_bytes() for name in before} == before
+    files = {p: p.read_bytes() for p in (run / "report.html", run / "report.png")}
+    pages = {page: page.read_bytes() for page in (run / "graphs").iterdir()}
+    for path in files:
+        path.unlink()
+    said = call("report", "--run", run)
+    assert said == f"report      {run / 'report.html'}\npicture     {run / 'report.png'}\n"
+    assert {path: path.read_bytes() for path in files | pages} == files | pages
 
 
-def test_a_graph_is_explained_on_its_page(finished: Path, tiny_tree: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
-    before = {path.name: path.read_bytes() for path in (run / "graphs").iterdir()}
+def test_a_graph_is_explained_on_its_page(run: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    before = {path.name for path in (run / "graphs").iterdir()}
     collections = json.loads((run / "report.json").read_text())["collections"]
     graph = next(iter(collections["layout:xla:random"]["per_graph"]))
-    call("report", "--run", run)
-    assert {path.name: path.read_bytes() for path in (run / "graphs").iterdir()} == before
     name = f"layout:xla:random:{graph}"
     page = run / "graphs" / f"layout-xla-random-{graph}.html"
     said = call("report", "--run", run, "--graph", name, "--data", tiny_tree)
     assert said.splitlines()[-1] == f"graph       {page}"
-    changed = {path.name for path in (run / "graphs").iterdir()} - before.keys()
-    assert changed == {page.with_suffix(".svg").name}
+    after = {path.name for path in (run / "graphs").iterdir()}
+    assert after - before == {page.with_suffix(".svg").name}
     assert "data:image/svg+xml" in page.read_text()
     said = call("report", "--run", run, "--graph", name, "--data", tmp_path, expect=1)
     assert f"{tmp_path}: holds no npz/" in said
@@ -108,17 +103,6 @@ def test_a_seed_alone_has_what_a_run_of_that_seed_has(
         assert alone[name]["seed_sd"] is None
 
 
-def test_what_cannot_be_drawn_is_told_in_one_line(run: Path, tmp_path: Path) -> None:
-    model = run / "models" / "layout-xla-random" / "cross_config_sage-seed0"
-    assert "this is one model's folder" in call("report", "--run", model, expect=1)
-    assert "no report; expected" in call("report", "--run", tmp_path / "none", expect=1)
-    (run / "report.json").write_text('{"collections": {"tile:xla": {"metric": "tile_score"}}}')
-    output = call("report", "--run", run, expect=1)
-    assert output == f"error: {run / 'report.json'}: cannot be drawn: KeyError('value'); " + (
-        "expected what `run` writes\n"
-    )
-
-
 def write_run(folder: Path, config: str, report: object = None, *, done: bool = False) -> None:
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config)
@@ -148,11 +132,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_run_is_listed_once_with_what_it_was_made_with(folder: Path) -> None:
     model, whole, broken = list_runs(folder)
-    assert (model.folder, model.state, model.model) == (folder / "a/deep", "unfinished", "gcn")
-    assert (model.recipe, model.seeds, model.score) == ("mine", (7,), None)
-    assert (whole.state, whole.recipe, whole.model, whole.seeds) == ("done", "cpu", None, (3, 4))
-    assert (whole.score, whole.revision, whole.values) == (0.5, "abc", {"tile:xla": 0.5})
-    assert broken.folder == folder / "c" and broken.problem and "\n" not in broken.problem
+    empty = {"score": None, "revision": None, "values": None, "changed": {}, "problem": None}
+    place, made_with = {"folder": folder / "a/deep", "state": "unfinished"}, {"models": ("gcn",)}
+    assert model == empty | place | made_with | {"model": "gcn", "recipe": "mine", "seeds": (7,)}
+    facts = {"score": 0.5, "revision": "abc", "values": {"tile:xla": 0.5}, "problem": None}
+    facts |= {"folder": folder / "b", "state": "done", "recipe": "cpu", "seeds": (3, 4)}
+    assert whole == whole | facts
+    assert broken["folder"] == folder / "c" and "\n" not in broken["problem"]
 
 
 def test_runs_prints_a_table_and_the_faults(folder: Path) -> None:
@@ -173,37 +159,38 @@ def test_runs_says_which_models_and_what_was_set(tmp_path: Path) -> None:
         write_run(tmp_path / name, tomli_w.dumps({"recipe": own}))
     changed, unknown = list_runs(tmp_path)
     models = ("cross_config_sage", "layout_boosting", "late_fusion_sage", "tile_boosting")
-    assert changed.models == unknown.models == models
-    assert changed.changed == {"layout_boosting.learning_rate": 0.3}  # tgraph is not trained
-    assert unknown.changed == {}  # there is no such recipe to compare with
+    assert changed["models"] == unknown["models"] == models
+    assert changed["changed"] == {"layout_boosting.learning_rate": 0.3}  # tgraph is not trained
+    assert unknown["changed"] == {}  # there is no such recipe to compare with
     first, second = call("runs", tmp_path).splitlines()[1:]
     assert first.endswith(f"  {' '.join(models)} layout_boosting.learning_rate=0.3")
     assert second.endswith("tile_boosting")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"collections": 3}'])
-def test_a_damaged_report_is_named(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "cannot be read: Expecting property name"),
+        ("[]", "has no key `collections`; expected a run's report.json"),
+        ('{"collections": 3}', "has no key `collections`; expected a run's report.json"),
+    ],
+)
+def test_a_damaged_report_is_named(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(content)
-    with pytest.raises(PipelineError, match=r"report\.json"):
-        read_report(tmp_path)
-    with pytest.raises(PipelineError, match=r"report\.json: no report; expected"):
-        read_report(tmp_path / "none" / "report.json")
-
-
-def test_a_pipe_in_place_of_a_report_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert "pipe: cannot be read: not a regular file" in call(
-        "compare", tmp_path / "pipe", tmp_path / "pipe", expect=1
-    )
+    line = call("report", "--run", tmp_path, expect=1)
+    assert line.startswith(f"error: {tmp_path / 'report.json'}: {said}")
 
 
 def test_a_run_without_a_report_is_told_what_to_do(tmp_path: Path) -> None:
+    """Nor is a pipe in place of a report waited for."""
     write_run(tmp_path / "cut", '[recipe]\nname = "cpu"\n')
-    write_run(tmp_path / "model", 'model = "gcn"\nseed = 7\n', done=True)
-    said = call("compare", tmp_path / "cut", tmp_path / "model", expect=1)
-    assert f"the run is unfinished; finish it with `run … --out {tmp_path}/cut --resume`" in said
-    said = call("compare", tmp_path / "model", tmp_path / "cut", expect=1)
-    assert "this is one model's folder; expected the folder of a whole `run`" in said
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (
+        ("cut/report.json", "no report; expected the folder of a whole `run` (not of one model)"),
+        ("pipe", "cannot be read: not a regular file"),
+    ):
+        line = call("compare", tmp_path / Path(name).parts[0], tmp_path / "none", expect=1)
+        assert line.startswith(f"error: {tmp_path / name}: {said}")
 
 
 def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A run as jobs: in what order, in how many parts, and that the bytes do not depend on it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,17 +78,6 @@ def test_a_ranking_in_parts_is_the_whole_one(
     assert read_scores(first)["graph"].unique().len() == len(ranking.files)
 
 
-def test_parts_hold_every_graph_once_and_are_no_more_than_graphs(
-    ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in (1, 2, 3, 50):
-        left = cut(n, ranking, law, monkeypatch)
-        parts = ranking.parts(law)
-        assert len(left) == len(parts) == min(n, len(ranking.files))
-        assert [file for part in parts for file in part.files] == ranking.files
-        assert len({path for part in parts for path in part.members}) == 2 * len(parts)
-
-
 def test_rankings_wait_for_the_trainings_that_they_take(
     kernels: list[GraphFile], tmp_path: Path
 ) -> None:
@@ -114,32 +104,24 @@ def test_rankings_wait_for_the_trainings_that_they_take(
     assert {path.parent.name for path in job.makes} == {model for model, _ in names}
 
 
-def test_a_training_that_is_done_takes_no_time(kernels: list[GraphFile], tmp_path: Path) -> None:
-    law = Law(RECIPE, [part_size([*kernels])], Machine(None))
-    training = TrainJob("tile_linear", RECIPE, kernels, 0, tmp_path)
-    (job,) = training_jobs([(TILE, training)], law)
-    assert job.seconds > 0
+def test_what_is_done_takes_no_time_and_of_valid_graphs_what_is_ranked_counts(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    """A model whose cost is not known stops nothing."""
+    files = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
+    size = part_size(files)
+    parts = [size, replace(size, split="train")]
+    unknown = "config_columns_boosting"
+    recipes = [load_recipe("smoke", [f"valid_configs={n}"]) for n in (0, 4)]
+    whole, some = (Law(recipe, parts, Machine(None)) for recipe in recipes)
+    seconds = [law.ranking_s(XLA, "valid", "layout_linear") for law in (whole, some)]
+    assert seconds[1] == pytest.approx(4 / size.configs * seconds[0])
+    assert whole.ranking_s(XLA, "valid", unknown) == 0
+    models = ("layout_linear", unknown)
+    assert all(whole.left_s(XLA, model, tmp_path) > 0 for model in models)
     (tmp_path / CONFIG).touch()
     mark_done(tmp_path)
-    (job,) = training_jobs([(TILE, training)], law)
-    assert job.seconds == 0
-
-
-def test_a_model_whose_cost_is_not_known_stops_nothing(tiny_tree: Path, tmp_path: Path) -> None:
-    model = "config_columns_boosting"
-    recipe = load_recipe("smoke", [f"layout.models=[{model}]"])
-    files = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))
-    law = Law(recipe, [part_size(files)], Machine(None))
-    assert law.left_s(XLA, model, tmp_path) > 0
-    assert law.ranking_s(XLA, "train", model) == 0
-
-
-def test_of_valid_graphs_as_many_configs_are_counted_as_are_ranked(tiny_tree: Path) -> None:
-    files = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
-    sizes = [part_size(files)]
-    laws = [Law(load_recipe("smoke", [f"valid_configs={n}"]), sizes, Machine(None)) for n in (0, 4)]
-    whole, some = (law.ranking_s(XLA, "valid", "layout_linear") for law in laws)
-    assert some == pytest.approx(4 / sizes[0].configs * whole)
+    assert whole.left_s(XLA, "layout_linear", tmp_path) == 0
 
 
 SHORT = (  # each kind of training, a blend that is chosen, subsets of valid configs

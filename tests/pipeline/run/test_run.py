@@ -38,6 +38,10 @@ def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Pat
     [
         ((), "holds a run already; pass --resume"),
         (("--resume", "--set", "seeds=[7]"), "was begun with recipe.seeds = [0], now [7]"),
+        (
+            ("--resume", "--collections", "tile,layout:nlp:random"),
+            "was begun with collections = ['tile:xla'], now ['tile:xla', 'layout:nlp:random']",
+        ),
     ],
 )
 def test_a_used_folder_is_refused_before_anything_is_packed(
@@ -175,18 +179,6 @@ def test_a_finished_run_that_is_resumed_keeps_what_made_it(
         again = json.loads((out / "report.json").read_text())
         assert (again["revision"], again["score"]) == (made_by, report["score"])
     assert "was begun with other graphs" in call(*words, "--limit-graphs", 1, expect=2)
-
-
-def test_the_report_keeps_the_config_and_no_older_revisions(finished: Path) -> None:
-    report = json.loads((finished / "report.json").read_text())
-    assert report["config"]["recipe"]["tile"]["models"] == ["tile_linear"]
-    assert report["config"]["data"]
-    names = {path.name for path in finished.iterdir()} - {"changes.diff"}
-    assert names == {
-        *("config.toml", "DONE", ".lock", "models", "scores", "report.json", "report.html"),
-        *("report.png", "submission.csv", "submission-valid.csv", "valid-ranks.parquet"),
-        *("valid-best.parquet", "graphs"),
-    }
 
 
 def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> None:

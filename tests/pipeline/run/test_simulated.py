@@ -29,7 +29,6 @@ def test_a_run_without_a_gpu_takes_all_cores() -> None:
     hours = [simulate_run(TREES, SIZES, Machine(None), n_cores=n).hours for n in (1, 2, 16, 96)]
     assert hours == sorted(hours, reverse=True) and hours[0] > 1.8 * hours[1] > 3 * hours[2]
     many = simulate_run(TREES, SIZES, Machine(None), n_cores=96).work
-    assert many.is_limited_by_it
-    assert many.longest_way == ["train tile-xla/tile_boosting-seed0", "predict tile:xla/test"]
+    assert many.limit == ["train tile-xla/tile_boosting-seed0", "predict tile:xla/test"]
     on_cards = simulate_run(TREES, SIZES, Machine(CARDS["t4"], 2), n_cores=2)
     assert on_cards.work.efficiency == 0  # there is nothing for them

@@ -14,14 +14,7 @@ from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
-from ensembles.choice.in_run import (
-    choice_file,
-    choose_in_run,
-    recipe_mixing,
-    write_choice,
-    written_mixing,
-)
-from models.config.recipe import BlendConfig
+from ensembles.choice.in_run import write_choice
 from models.predict import scores_table
 from models.training.folds import family_of
 from tests.command_line import call
@@ -49,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Run folders with scores of valid and test; two that err on their own, and one of noise."""
     folder = tmp_path_factory.mktemp("runs")
     rng = np.random.default_rng(0)
-    for split in ("valid", "test", "train"):
+    for split in ("valid", "test"):
         graphs = [read_graph(file) for file in kernels(split)]
         for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
             tables = []
@@ -73,8 +66,8 @@ def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     cases: list[tuple[int, list[Path], tuple[object, ...], str]] = [
         (2, runs[:2], ("--method", "best"), "expected one of minmax-mean, rank-mean"),
         (2, runs[:1] * 2, plain, "--runs: the same run is given twice"),
-        (1, [runs[0], empty], plain, f"run `predict --run {empty} --split test` first"),
-        (1, [runs[0], none], plain, f"error: {none}: no such folder or file; expected"),
+        (1, [runs[0], empty], plain, "expected what `predict --run RUN --split test` writes"),
+        (1, [runs[0], none], plain, f"error: {none}: no such file; expected"),
         (1, [whole, few], plain, f"member {few} has no score for some configs of graph"),
     ]
     for code, members, words, said in cases:
@@ -146,61 +139,10 @@ def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
     graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
     path.write_text(path.read_text().replace("n_graphs", "n_graphz"))  # all can be read
     assert f"{path}: damaged" in call("rank", graph.path, "--run", other, expect=1)
-    weights = '"weights": {"tile_linear-seed0": "much"}'
-    for damaged in (
-        "{}",
-        "[]",
-        "{",
-        '{"method": "x", "weights": {}}',
-        f'{{"method": "rank-mean", {weights}}}',
-    ):
+    for damaged in ("{}", "[]", "{", '{"method": "x", "weights": {}}'):
         path.write_text(damaged)
         text = call("rank", graph.path, "--run", other, expect=1)
-        assert str(path) in text
-        assert "expected a choice with method and weights" in text
-
-
-def test_a_recipes_blend_that_is_beaten_is_replaced_and_that_is_said(
-    runs: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    names = ("tile_boosting-seed0", "tile_linear-seed0", "tile_linear-seed1")
-    members = dict(zip(names, runs, strict=True))
-    tables = {name: pl.read_parquet(run / "scores-train.parquet") for name, run in members.items()}
-    blending = BlendConfig(choose=True, weights={"tile_linear": 0.0})  # all trust in the blind one
-    files = kernels("train")
-    for _ in range(2):  # the second time it is there already
-        choose_in_run(tmp_path, blending, {TILE: files}, {TILE: tables}, seed=0)
-    (said,) = caplog.messages
-    assert "on valid graphs that had no part in the choice" in said
-    record = json.loads(choice_file(tmp_path, TILE).read_text())
-    assert record["chosen"] != RECIPE
-    assert "is what to believe" in record["note"]
-    assert record["recipe_value"] < record["nested_value"]
-    mixing = written_mixing(tmp_path, blending, TILE, list(tables))
-    assert mixing == (record["method"], record["weights"], None)
-    off = blending.model_copy(update={"choose": False})
-    assert written_mixing(tmp_path, off, TILE, list(tables)) == recipe_mixing(
-        off, "tile", list(tables)
-    )
-
-
-def test_the_command_spreads_the_picks(runs: list[Path], tmp_path: Path) -> None:
-    both = ("--runs", runs[1], runs[2], "--out", tmp_path / "spread.parquet")
-    tiles = ("--diversify-picks", SAMPLE)
-    text = call("blend", *both, *tiles, expect=2)
-    assert "--diversify-picks: pass --collection as well" in text
-    text = call("blend", *both, *tiles, "--collection", "layout:xla:random", expect=1)
-    assert "scored, but there is no file of it to read" in text
-    call("blend", *both, *tiles, "--collection", "tile:xla")
-    spread = pl.read_parquet(tmp_path / "spread.parquet")
-    call("blend", *both, "--collection", "tile:xla")
-    blended = pl.read_parquet(tmp_path / "spread.parquet")
-    assert spread.drop("score").equals(blended.drop("score"))
-    for name, table in spread.group_by("graph"):
-        own = blended.filter(pl.col("graph") == name[0])
-        assert table["score"].arg_min() == own["score"].arg_min()
-        assert table["score"].arg_sort().to_list() != own["score"].arg_sort().to_list()
+        assert f"{path}: " in text and "expected a choice with method and weights" in text
 
 
 def test_a_training_that_is_out_of_time_goes_on_later(tmp_path: Path) -> None:
@@ -208,9 +150,8 @@ def test_a_training_that_is_out_of_time_goes_on_later(tmp_path: Path) -> None:
     arguments = ["train", "--data", SAMPLE, "--collection", "layout:xla:random"]
     arguments += ["--recipe", "smoke", "--model", "cross_config_sage", "--set", "threads=1"]
     said = call(*arguments, "--out", tmp_path / "a", "--max-minutes", 0)
-    stops = [line for line in said.splitlines() if "--max-minutes" in line]
-    assert len(stops) == 1
-    assert "--resume" in stops[0]
+    (stop,) = (line for line in said.splitlines() if "--max-minutes" in line)
+    assert "--resume" in stop
     assert not list(tmp_path.glob("a/*/DONE"))
     call(*arguments, "--out", tmp_path / "a", "--resume")
     call(*arguments, "--out", tmp_path / "b")

@@ -21,10 +21,8 @@ from models.training.dataset import split_usable
 from models.training.folds import family_of, grouped_folds
 from pipeline.jobs.workers import HERE
 from pipeline.planning.costs import Machine, stage_costs
-from pipeline.planning.plan import make_plan
 from pipeline.run.jobs import Law
 from pipeline.run.run import Inputs, run
-from pipeline.run.simulated import simulate_run
 from pipeline.tuning.objective import cross_validate
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
@@ -175,12 +173,3 @@ def test_on_paper_it_is_trained_once_as_well() -> None:
     law = Law(RECIPE, sizes, machine)
     own = [law.left_s(LAYOUTS, cost.model, Path("nowhere")) for cost in costs]
     assert own == [cost.seconds for cost in costs]
-    memory = make_plan(RECIPE, sizes, machine).collections
-    assert ["train layout_linear" in row.peak_mib for row in memory] == [True, False, False, False]
-
-
-def test_a_simulated_run_waits_for_the_one_training() -> None:
-    sizes = [part for part in official_sizes() if part.kind == "layout"]
-    alone = load_recipe("smoke", [KEYS[0], "layout.models=[layout_linear]"])
-    (way, _) = simulate_run(alone, sizes, Machine(None), n_cores=64).work.longest_way
-    assert way == f"train layout/{MEMBERS[1]}"

@@ -1,0 +1,152 @@
+"""The commands that measure programs on this machine: collect, optimize."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import UsageError
+from pipeline.cli import options
+from pipeline.cli.console import EXIT_FAULT, command, print_json, print_rows, print_table, say
+
+HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
+
+
+@command
+def collect(
+    out: Annotated[
+        Path, typer.Option(help="Data folder to write to; the same command goes on.")
+    ] = Path("data/raw/collected"),
+    program: Annotated[
+        str | None, typer.Option(help="Name in the catalogue, or package.module:function.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="What is varied: layout, tile, options or fusion.")
+    ] = "layout",
+    plan: Annotated[
+        str | None, typer.Option(help="Measure a plan instead, with settings of its own: sample.")
+    ] = None,
+    configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
+    search: Annotated[
+        str, typer.Option(help="random, or default (genetic); of tiles all.")
+    ] = "random",
+    split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
+    device: options.Device = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds; more are added.")] = 2,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a config and visit.")] = 60.0,
+    remeasure: Annotated[
+        bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
+    ] = False,
+    keep_noisy: Annotated[
+        bool, typer.Option(help="Write graphs too whose repeats agree to a tau below .8.")
+    ] = False,
+    list_programs: Annotated[
+        bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
+    ] = False,
+    max_minutes: options.MaxMinutes = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
+) -> None:
+    """Measure configs of a program on this machine.
+
+    What it writes are files of the official format.
+
+    Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
+    """
+    from data.collect.collect import collect_jobs
+    from data.collect.job import Effort, known_programs, make_job
+    from data.collect.plan import sample_jobs
+
+    if list_programs:
+        print_rows(("program", "family"), known_programs(kind), as_json=json)
+        return
+    if (program is None) == (plan is None):
+        raise UsageError("collect: expected --program or --plan, and not both")
+    if plan not in (None, "sample"):
+        raise UsageError(f"--plan {plan}: no such plan; known: sample")
+    if program is None:
+        jobs = sample_jobs(seed=seed or 0, device=device)
+    else:
+        effort = Effort(configs, rounds, timeout_s, seed or 0)
+        jobs = [
+            make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
+        ]
+    outcomes = collect_jobs(jobs, out, remeasure=remeasure, keep_noisy=keep_noisy)
+    if json:
+        print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
+    else:
+        print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
+        for outcome in outcomes:
+            if outcome.was_there and program:
+                name = outcome.job.submission_id
+                say(f"{name}: was there; more --rounds add to it, another --out measures it anew")
+            if outcome.path is None:
+                typer.echo(outcome.line())
+        if n_left := len(jobs) - len(outcomes):
+            typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
+        typer.echo(f"data        {out}")
+    if program and not all(outcome.path for outcome in outcomes):
+        raise typer.Exit(EXIT_FAULT)  # the one graph that was asked for was left out
+
+
+@command
+def optimize(
+    program: Annotated[str, typer.Option(help="package.module:function, or a catalogue's name.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; the same command goes on.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long it may take.")] = 10.0,
+    space: Annotated[
+        str, typer.Option(help="What is decided: options,layouts,fusion; or tiles of a kernel.")
+    ] = "options",
+    run: Annotated[
+        Path | None, typer.Option(help="Run whose models propose layouts, or tiles.")
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=2, help="How many to compile at most.")] = 60,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a candidate.")] = 60.0,
+    device: options.Device = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
+) -> None:
+    """Find a faster configuration of a JAX function on this machine, and verify it.
+
+    Ends with OUT/best.json, OUT/apply.py, which holds the function as fast as was found, and
+    OUT/optimize.html. Where nothing is faster than the compiler's default, it says so.
+
+    Example: python -m pipeline optimize --program my_model:step --out DIR
+    """
+    from pipeline.optimize import write
+    from pipeline.optimize.optimize import Ask
+    from pipeline.optimize.optimize import optimize as search
+
+    spaces = tuple(dict.fromkeys(space.split(",")))
+    ask = Ask(program, spaces, candidates, timeout_s=timeout_s, seed=seed or 0, device=device)
+    pick = None
+    if run is not None:
+        from pipeline.optimize.ranker import pick_by
+
+        pick = pick_by(run, ask)
+    found = search(ask, out, minutes=minutes, pick=pick)
+    result = write.write_result(found, out)
+    if json:
+        print_json(result)
+        return
+    rows = [
+        (v.candidate.source, write.ratio_text(v.ratio), write.told_text(v)) for v in found.finalists
+    ]
+    if rows:
+        print_table(("from", "time / default's", "decisions"), rows)
+    default = f"{found.default_ms:.3f} ms"
+    if not found.is_faster:
+        why_not = write.why_not_text(found)
+        typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
+    if found.best:
+        label = "faster      " if found.is_faster else "best tried  "
+        ratio, together = write.ratio_text(found.best.ratio), write.all_cores_text(found)
+        typer.echo(f"{label}{ratio} of the default's {default}, one thread{together}")
+        typer.echo(f"by          {write.told_text(found.best)}")
+    typer.echo(f"itself      {write.ratio_text(found.same)}: the default over itself")
+    reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
+    failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
+    typer.echo(f"tried       {write.tried_text(found)}{failed}")
+    typer.echo(f"as screened {write.sources_text(found)}")
+    typer.echo(f"use         {out / write.APPLY}")
+    typer.echo(f"page        {out / write.PAGE}")
