@@ -23,7 +23,7 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.layout.inputs import LayoutInputs
+from models.layout.inputs import LayoutInputs, NodeInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.ops import aggregate, ops_for
 from models.layout.plain_ops import Norm, node_slices
@@ -338,7 +338,7 @@ class CrossConfigSage(LayoutNetwork):
         """Remember how far each statistic usually is from its mean over a graph's configs; (s,)."""
         self.statistics_scale.copy_(torch.from_numpy(scale))
 
-    def nodes(self, inputs: LayoutInputs) -> Tensor:
+    def nodes(self, inputs: NodeInputs) -> Tensor:
         """Embed what all configs share; (m, 1, h)."""
         opcode = inputs.opcode * self.known_opcode[inputs.opcode]
         parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
