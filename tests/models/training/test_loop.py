@@ -230,16 +230,17 @@ def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("task", "fault"),
+    "task",
     [
-        (Line(factor_at=(float("nan"), 23)), "the loss is nan"),
-        (Line(nan_gradient_at=23), "the gradient of weight is not finite"),
-        (Line(factor_at=(1e35, 23)), "the gradient is not finite"),  # its norm, in float32
+        Line(factor_at=(float("nan"), 23)),
+        Line(nan_gradient_at=23),
+        Line(factor_at=(1e35, 23)),  # the gradient's norm, in float32
     ],
     ids=["loss", "gradient", "norm"],
 )
-def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, task, fault: str) -> None:
-    with pytest.raises(PipelineError, match=f"{fault} at step 23, graph line; .*checkpoint"):
+def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, task) -> None:
+    said = "the loss or a gradient is not finite at step 23, graph line; .*checkpoint"
+    with pytest.raises(PipelineError, match=said):
         fit(new_model(), task, CONFIG, seed=0, run_dir=tmp_path)
     tensors, facts = load_tensors(tmp_path / CHECKPOINT)
     assert facts["step"] == 20
