@@ -153,10 +153,6 @@ class TileBatch:
     config_feat: Tensor
     runtime: Tensor
 
-    @property
-    def n_kernels(self) -> int:
-        return len(self.runtime)
-
 
 def join(
     kernels: Sequence[TileInputs], rows: Sequence[NDArray[np.int64]], scaler: ConfigScaler
