@@ -11,15 +11,14 @@ activations by operations of their own ask `storage_dtype`.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from common.errors import UsageError
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 BFLOAT16_CAPABILITY = 8, 0
 
@@ -59,13 +58,13 @@ def storage_dtype(device: torch.device) -> torch.dtype:
     return torch.get_autocast_dtype(device.type) if is_half else torch.float32
 
 
-def by_own_types(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def by_own_types(function: Function) -> Function:
     """Let a function of tensors compute in the types that it says, whatever the context stores."""
 
     @wraps(function)
-    def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def called(*args: Any, **kwargs: Any) -> Any:
         device = next(value for value in args if isinstance(value, Tensor)).device
         with torch.autocast(device.type, enabled=False):
             return function(*args, **kwargs)
 
-    return called
+    return called  # type: ignore[return-value]
