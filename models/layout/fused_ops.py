@@ -33,7 +33,7 @@ def _operation(function: Function) -> Function:
     name = f"tpugraphs::{function.__name__.strip('_')}"
     operation: Any = custom_op(name, function, mutates_args=())
     operation.register_fake(function)
-    return operation  # type: ignore[no-any-return]
+    return operation
 
 
 def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
