@@ -101,11 +101,11 @@ def test_every_way_of_training_resumes_exactly(tmp_path: Path, keys, make) -> No
     config = CONFIG.model_copy(update=keys)
     undisturbed, resumed = make(), make()
     fit(undisturbed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / METRICS).write_bytes(b'\xff{"step": 7')  # broken off too, and mended
     for stop_at in (3, 13, 11, 9):  # before the first checkpoint, and behind others
         with suppress(KeyboardInterrupt):
             fit(make(), Line(stop_at=stop_at, peak=2.0), config, seed=5, run_dir=tmp_path / "b")
-        (tmp_path / "b").mkdir(exist_ok=True)
-        (tmp_path / "b" / METRICS).write_bytes(b'\xff{"step": 7')  # broken off too, and mended
     fit(resumed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "b")
     assert_alike(undisturbed, resumed, tmp_path)
 
