@@ -38,8 +38,7 @@ from features.scaling import fit_node_scaler
 from models.go.graph import DecisionGraph, decision_graph
 from models.go.network import Policy, PolicyConfig, drawn, likeliest
 from models.go.ppo import Choices, PpoConfig, Tried, train
-from models.go.ranker import ChoiceRanker, fit_ranker
-from models.go.rewards import MeasuredReward, Visit, ranked_reward
+from models.go.rewards import ChoiceRanker, MeasuredReward, Visit, fit_ranker, ranked_reward
 from models.training.device import CPU, torch_prepared
 from pipeline.optimize.verify import Ratio, paired_ratio
 

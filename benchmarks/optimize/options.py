@@ -29,8 +29,7 @@ from features.scaling import fit_node_scaler
 from models.go.graph import DecisionGraph, decision_graph
 from models.go.network import Policy, PolicyConfig, given, likeliest
 from models.go.ppo import PpoConfig, Tried, train
-from models.go.ranker import ChoiceRanker, fit_ranker
-from models.go.rewards import MeasuredReward
+from models.go.rewards import ChoiceRanker, MeasuredReward, fit_ranker
 from models.training.device import CPU, torch_prepared
 
 USERS = (  # functions of user_programs.py

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.errors import PipelineError
 from data.collect.measuring.worker import Description
 from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.node_columns import MINOR_TO_MAJOR
@@ -60,14 +59,11 @@ class DecisionGraph(OnDevice):
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
     """Scale the graph of a described subject; each space of its decisions is a task.
 
-    Its nodes are in topological order: HloGraph has operands first.
-
-    Raises:
-        PipelineError: nobody says which nodes decide.
+    Its nodes are in topological order: HloGraph has operands first. What has spaces says which
+    nodes decide.
     """
     arrays, of_genes = description.arrays, description.nodes
-    if of_genes is None:
-        raise PipelineError(f"{name}: its genes say no node; expected a program with spaces")
+    assert of_genes is not None
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
     scaled = scaler(arrays["node_feat"])
     scaled[:, MINOR_TO_MAJOR] = 0

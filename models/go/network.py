@@ -26,7 +26,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.errors import PipelineError
 from common.settings import FrozenConfig
 from data.graphs.graph import N_NODE_FEATURES
 from models.config.networks import CrossConfigSageConfig, Positive
@@ -92,12 +91,8 @@ class SegmentAttention(nn.Module):
         """Let each node read from its segment and the one before; (n, b, h) to (n, b, h)."""
         parts = x.split(self.segment)
         before = [x[:0], *(part.detach() for part in parts[:-1])]
-        return torch.cat(
-            [
-                self._attend(part, torch.cat([seen, part]))
-                for seen, part in zip(before, parts, strict=True)
-            ]
-        )
+        pairs = zip(before, parts, strict=True)
+        return torch.cat([self._attend(part, torch.cat([seen, part])) for seen, part in pairs])
 
     def _attend(self, own: Tensor, seen: Tensor) -> Tensor:
         """Read (s, b, h) from (m, b, h)."""
@@ -171,12 +166,7 @@ class Policy(nn.Module):
         return 2 * torch.sigmoid(self.gates(context)).view(-1, x.shape[-1])
 
     def forward(self, graph: DecisionGraph, choose: Choose) -> Decided:
-        """Decide task after task; see `drawn`, `likeliest` and `given` for what chooses.
-
-        Raises:
-            PipelineError: the graph has a task that the policy does not know, or more options.
-        """
-        self._check(graph)
+        """Decide task after task; see `drawn`, `likeliest` and `given` for what chooses."""
         x = self.embed(graph)
         gates = self.gates_of(x)
         found = []
@@ -185,26 +175,13 @@ class Policy(nn.Module):
             for number, layer in enumerate(self.layers):
                 x = layer(x, gates[2 + 2 * number :][:2])
             logits = self.heads[task.name](self.head_norm(x[task.nodes]) * gates[1])
-            log_probs = self._masked(logits, task).log_softmax(dim=-1).transpose(0, 1)
+            exists = torch.arange(logits.shape[-1], device=logits.device) < task.n_options[:, None]
+            logits = logits.masked_fill(~exists[:, None], NO_OPTION)
+            log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
             choices = choose(task, log_probs)  # (b, d)
             found.append(_decided(choices, log_probs))
             x = self.embed.tell(x, task, choices)
         return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-
-    @staticmethod
-    def _masked(logits: Tensor, task: Task) -> Tensor:
-        exists = torch.arange(logits.shape[-1], device=logits.device) < task.n_options[:, None]
-        return logits.masked_fill(~exists[:, None], NO_OPTION)
-
-    def _check(self, graph: DecisionGraph) -> None:
-        for task in graph.tasks:
-            most = self.config.tasks.get(task.name, 0)
-            asked = int(task.n_options.max()) if len(task.n_options) else 0
-            if task.name not in self.config.tasks or asked > most:
-                raise PipelineError(
-                    f"{graph.name}: task {task.name} with {asked} options; this policy knows "
-                    + ", ".join(f"{name} with {n}" for name, n in self.config.tasks.items())
-                )
 
 
 def _decided(choices: Tensor, log_probs: Tensor) -> Decided:

@@ -6,13 +6,11 @@ are node-major, the first layer is split into a part per node and a part per con
 node and config, and the attention is exact over all configs however they are cut into chunks.
 
 Tensors are (n, c, h): nodes, configs, channels. Aggregating over neighbours is then one product of
-a sparse (n, n) matrix with a dense (n, c·h) one. What follows it concerns each node alone: it is
-computed for a slice of nodes at a time, and again for the gradients instead of being kept.
+a sparse (n, n) matrix with a dense (n, c·h) one.
 """
 
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,9 +21,9 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.layout.inputs import LayoutInputs
+from models.layout.inputs import LayoutInputs, NodeInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.ops import aggregate, ops_for
+from models.layout.ops import Aggregate, AttendAndAdd, Pool, Spread, added, gate_logits, ops_for
 from models.layout.plain_ops import Norm, node_slices
 from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation
 from models.training.device import ranking_bytes, uploaded
@@ -118,7 +116,10 @@ class SageBlock(nn.Module):
 
     def _aggregated(self, x: Tensor, aggregation: Aggregation, added: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
-        return aggregate(aggregation, x, self.norm, weights, added, fused=self.fused)
+        norm = self.norm.weight, self.norm.bias, self.norm.eps
+        ops = ops_for(x, fused=self.fused)
+        result: Tensor = Aggregate.apply(x, *norm, weights, added, aggregation, ops)
+        return result
 
     @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ class SageBlock(nn.Module):
         `aggregated` (n, c, h) is what `aggregate` makes of x.
         """
         sharpness = self.configs.sharpness() if self.configs else None
-        result: Tensor = _AttendAndAdd.apply(
+        result: Tensor = AttendAndAdd.apply(
             x, aggregated, ops_for(x, fused=self.fused), sharpness, *self.node_weights()
         )
         return result
@@ -144,10 +145,9 @@ class SageBlock(nn.Module):
     def messages_(self, y: Tensor) -> Tensor:
         """Make messages of what `aggregate` gives, (n, c, h), in place."""
         weights = [tensor.to(y.dtype) for tensor in self.node_weights()]
-        ops = ops_for(y, fused=self.fused)
         for part in node_slices(y):
             inner = nn.functional.gelu(y[part])
-            y[part] = ops.messages_(inner, gate_logits(inner, *weights[:4])[0])
+            y[part] = gate_logits(inner, *weights[:4])[0].sigmoid_().mul_(inner)
         return y
 
     @by_own_types
@@ -168,130 +168,6 @@ class SageBlock(nn.Module):
             weighed = ops.weigh(messages[part], sharpness, normaliser[part])
             messages[part] = added(x[part], (messages[part], weighed), weight, bias)
         return messages
-
-
-class _AttendAndAdd(torch.autograd.Function):
-    """x + P attend(gelu(y)) for slices of nodes in turn; y alone is kept for the gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
-    ) -> Tensor:
-        ctx.ops = ops
-        ctx.save_for_backward(y, sharpness, *weights)
-        rounded = [tensor.to(y.dtype) for tensor in weights]
-        out = torch.empty_like(x)
-        for part in node_slices(y):
-            joined, _ = ops.attend(gated(y[part], *rounded[:4])[0], sharpness)
-            added(x[part], (joined,), *rounded[4:], out=out[part])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, sharpness, *weights = ctx.saved_tensors
-        ops, (w1, b1, w2, b2, project, _) = ctx.ops, [t.to(y.dtype) for t in weights]
-        of_w1, of_b1, of_w2, of_b2, of_project, _ = totals = [
-            torch.zeros_like(tensor) for tensor in weights
-        ]
-        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
-        grad_y, grad = torch.empty_like(y), grad.contiguous()
-        for part in node_slices(y):
-            inner_and_gate, squeezed = gated(y[part], w1, b1, w2, b2)
-            joined, pullback = ops.attend(inner_and_gate, sharpness)
-            rows = grad[part].flatten(0, 1)
-            ops.add_weight_gradient(of_project, rows, joined.flatten(0, 1))
-            of_joined = (rows @ project).view_as(joined)
-            of_gated, slope = pullback(of_joined)
-            if of_sharpness is not None:
-                of_sharpness += slope
-            of_inner, of_gate = of_gated.flatten(0, 1).chunk(2, dim=-1)
-            ops.add_weight_gradient(of_w2, of_gate, squeezed)
-            of_b2 += of_gate.sum(0, dtype=of_b2.dtype)
-            of_squeezed = torch.ops.aten.threshold_backward(of_gate @ w2, squeezed, 0)
-            ops.add_weight_gradient(
-                of_w1, of_squeezed, inner_and_gate.flatten(0, 1).chunk(2, -1)[0]
-            )
-            of_b1 += of_squeezed.sum(0, dtype=of_b1.dtype)
-            of_inner = of_inner.addmm_(of_squeezed, w1).view_as(y[part])
-            torch.ops.aten.gelu_backward.grad_input(of_inner, y[part], grad_input=grad_y[part])
-        totals[-1] = grad.sum((0, 1), dtype=weights[-1].dtype)
-        return grad, grad_y, None, of_sharpness, *totals
-
-
-def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gelu(y) beside the gate before its sigmoid, and what W1 squeezes the first to.
-
-    (s, c, h) to (s, c, 2h) and (s · c, a), without a gradient.
-    """
-    both = y.new_empty(*y.shape[:2], 2 * y.shape[2])
-    inner, gate = both.split(y.shape[2], dim=-1)
-    if y.device.type == "cpu":  # where torch writes this one past a strided `out`
-        inner.copy_(nn.functional.gelu(y))
-    else:
-        torch.ops.aten.gelu.out(y, out=inner)
-    return both, gate_logits(inner, w1, b1, w2, b2, out=gate)[1]
-
-
-def gate_logits(
-    inner: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the channel attention's gate before its sigmoid, (s, c, h), and W1's part of it."""
-    squeezed = torch.addmm(b1, inner.flatten(0, 1), w1.T).relu_()
-    gate = torch.empty_like(inner) if out is None else out
-    torch.addmm(b2, squeezed, w2.T, out=gate.flatten(0, 1))
-    return gate, squeezed
-
-
-def added(
-    x: Tensor, parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor, *, out: Tensor | None = None
-) -> Tensor:
-    """Return x + W [parts] + b for (s, c, h) tensors; without a gradient."""
-    into = torch.empty_like(x) if out is None else out
-    rows, given = into.flatten(0, 1), bias
-    for z, of_z in zip(parts, weight.split(parts[0].shape[-1], 1), strict=True):
-        torch.addmm(given, z.flatten(0, 1), of_z.T, out=rows)
-        given = rows
-    return into.add_(x)
-
-
-class _Spread(torch.autograd.Function):
-    """What all configs share, (n, 1, h), as (n, c, h), but for the nodes `ids` that vary."""
-
-    @staticmethod
-    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor) -> Tensor:
-        ctx.save_for_backward(ids)
-        out = varying.new_empty(len(shared), *varying.shape[1:])
-        return out.copy_(shared).index_copy_(0, ids, varying)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (ids,) = ctx.saved_tensors
-        of_shared = grad.sum(dim=1, keepdim=True, dtype=torch.float32)
-        return of_shared.index_fill_(0, ids, 0), None, grad[ids]
-
-
-class _Pool(torch.autograd.Function):
-    """What plain_ops.pool gives; only x is kept for the gradients."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
-        ctx: Any,
-        x: Tensor,
-        gain: Tensor,
-        shift: Tensor,
-        eps: float,
-        shares: Tensor,
-        ops: ModuleType,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.ops = ops
-        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
-        ctx.save_for_backward(x, gain, shares, *kept)
-        return sums, largest
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain, shares, *kept = ctx.saved_tensors
-        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None
 
 
 class CrossConfigSage(LayoutNetwork):
@@ -338,7 +214,7 @@ class CrossConfigSage(LayoutNetwork):
         """Remember how far each statistic usually is from its mean over a graph's configs; (s,)."""
         self.statistics_scale.copy_(torch.from_numpy(scale))
 
-    def nodes(self, inputs: LayoutInputs) -> Tensor:
+    def nodes(self, inputs: NodeInputs) -> Tensor:
         """Embed what all configs share; (m, 1, h)."""
         opcode = inputs.opcode * self.known_opcode[inputs.opcode]
         parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
@@ -365,7 +241,7 @@ class CrossConfigSage(LayoutNetwork):
         nodes, ids = self.nodes(inputs), inputs.config_ids
         choices = inputs.choices(distinct)
         varying = nodes[ids] + self.settings(inputs.vectors, choices)  # (k, c, h)
-        x: Tensor = _Spread.apply(nodes, ids, varying)
+        x: Tensor = Spread.apply(nodes, ids, varying)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
@@ -380,28 +256,24 @@ class CrossConfigSage(LayoutNetwork):
     @by_own_types
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
         """Map what the last block gives, (m, c, h), to (c,) scores of the configs `distinct`."""
-        mean, of_configurable, *by_bytes, largest = self._pool(inputs, x)
-        pooled = [mean, largest, of_configurable, *by_bytes]
+        shares = x.new_zeros(2, len(x), dtype=torch.float32)
+        shares[0] = 1 / len(x)
+        shares[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
+        if self.config.pool_by_bytes:
+            shares = torch.cat([shares, inputs.bytes_share[None]])
+        norm = self.norm.weight, self.norm.bias, self.norm.eps
+        ops = ops_for(x, fused=self.config.fused)
+        if torch.is_inference_mode_enabled():
+            sums, largest, *_ = ops.pool(x, Norm(*norm), shares, for_gradients=False)
+        else:
+            sums, largest = Pool.apply(x, *norm, shares, ops)
+        pooled = [sums[0], largest, *sums[1:]]
         if inputs.statistics is not None:
             rows = uploaded(distinct, inputs.statistics.device)
             scaled = inputs.statistics[rows] / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
         scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
         return scores.float()
-
-    def _pool(self, inputs: LayoutInputs, x: Tensor) -> list[Tensor]:
-        shares = x.new_zeros(2, len(x), dtype=torch.float32)
-        shares[0] = 1 / len(x)
-        shares[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
-        if self.config.pool_by_bytes:
-            shares = torch.cat([shares, inputs.bytes_share[None]])
-        norm, ops = self.norm, ops_for(x, fused=self.config.fused)
-        given = Norm(norm.weight, norm.bias, norm.eps)
-        if torch.is_inference_mode_enabled():
-            sums, largest, *_ = ops.pool(x, given, shares, for_gradients=False)
-        else:
-            sums, largest = _Pool.apply(x, *given, shares, ops)
-        return [*sums, largest]
 
     @torch.inference_mode()
     def score_all(
@@ -445,12 +317,10 @@ class CrossConfigSage(LayoutNetwork):
     ) -> list[Tensor]:
         kept: list[Reached | None] = [None] * len(chunks)
         normalisers: list[Tensor] = []
-        for target, block in enumerate(self.blocks):
-            assert block.configs is not None
+        for block in self.blocks:
             total, left = None, kept_bytes
             for number, chunk in enumerate(chunks):
-                reached = kept[number] or self._start(inputs, chunk)
-                reached = self._advance(inputs, reached, target, normalisers)
+                reached = self._advance(inputs, chunk, kept[number], normalisers)
                 _, x, messages = reached
                 if chunk[0] < n_counted:  # what guests are does not matter to the others
                     part = block.log_sum_exp(messages)
@@ -461,23 +331,26 @@ class CrossConfigSage(LayoutNetwork):
             normalisers.append(total - np.log(n_counted))  # (m, 1, h)
         scores = []
         for number, chunk in enumerate(chunks):
-            reached = kept[number] or self._start(inputs, chunk)
-            _, x, messages = self._advance(inputs, reached, len(self.blocks) - 1, normalisers)
+            _, x, messages = self._advance(inputs, chunk, kept[number], normalisers[:-1])
             x = self.blocks[-1].finish(x, messages, normalisers[-1])
             scores.append(self.read_out(inputs, x, chunk))
             kept[number] = None
         return scores
 
-    def _start(self, inputs: LayoutInputs, chunk: Positions) -> Reached:
-        x, aggregated = self.embed(inputs, chunk)
-        return 0, x, self.blocks[0].messages_(aggregated)
-
     def _advance(
-        self, inputs: LayoutInputs, reached: Reached, target: int, normalisers: Sequence[Tensor]
+        self,
+        inputs: LayoutInputs,
+        chunk: Positions,
+        reached: Reached | None,
+        normalisers: Sequence[Tensor],
     ) -> Reached:
+        """Take a chunk, kept or from the start, to the block behind those with a normaliser."""
+        if reached is None:
+            x, aggregated = self.embed(inputs, chunk)
+            reached = 0, x, self.blocks[0].messages_(aggregated)
         start, x, messages = reached
-        for number in range(start, target):
+        for number in range(start, len(normalisers)):
             x = self.blocks[number].finish(x, messages, normalisers[number])
             block = self.blocks[number + 1]
             messages = block.messages_(block.aggregate(x, inputs.neighbours))
-        return target, x, messages
+        return len(normalisers), x, messages

@@ -8,7 +8,7 @@ Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h chan
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,13 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import custom_op
 
 from models.layout import plain_ops
-from models.layout.plain_ops import Norm, Pullback, messages_
+from models.layout.plain_ops import Norm, Pullback
 from models.layout.sparse_aggregation import Aggregation, SparseProduct
 
-__all__ = ["messages_"]
-
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_CONFIGS = 1024  # that one program softmaxes over
 TILE = 4096  # values of a tensor that a program holds at once
@@ -31,11 +28,12 @@ POOLED_NODES = 128  # of a program
 WEIGHT_ROWS = 8192  # of a weight's gradient that are added up in storage precision
 
 
-def _operation(function: Callable[Given, Made]) -> Callable[Given, Made]:
+def _operation(function: Function) -> Function:
     """Make a function that launches a kernel an operation; without values it only allocates."""
-    operation = custom_op(f"tpugraphs::{function.__name__.strip('_')}", function, mutates_args=())
+    name = f"tpugraphs::{function.__name__.strip('_')}"
+    operation: Any = custom_op(name, function, mutates_args=())
     operation.register_fake(function)
-    return cast(Callable[Given, Made], operation)
+    return operation
 
 
 def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:

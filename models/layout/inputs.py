@@ -21,28 +21,16 @@ from models.layout.sparse_aggregation import Neighbours
 from models.training.device import OnDevice, uploaded
 
 
-@dataclass(frozen=True)
-class LayoutInputs(OnDevice):
-    """A pruned graph as tensors, and its distinct configs; m nodes after pruning.
-
-    On the CPU configs and runtimes are read where they are, perhaps mapped from a file; a GPU holds
-    both, so that a step sends it no more than which rows it takes.
+@dataclass(frozen=True, kw_only=True)
+class NodeInputs(OnDevice):
+    """A program's m nodes as tensors, k of them configurable.
 
     Attributes:
         node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
         opcode: (m,) int64.
         layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
         config_ids: (k,) int64 configurable nodes as positions among the m.
-        neighbours: the edges after pruning.
-        bytes_share: (m,) float32 each node's share of the bytes that all of them put out.
-        vectors: (v, 18) int64 the distinct layout vectors of all configs, as embedding rows.
-        configs: all configs by row.
-        first: (u,) int64 the first row of each distinct config.
-        group: (c,) int64 which distinct config a row is.
-        n_guests: how many of the last distinct configs are guests, see LayoutGraph.
-        statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
-            nobody reads them.
-        runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
+        neighbours: the edges.
     """
 
     node_feat: Tensor
@@ -50,64 +38,79 @@ class LayoutInputs(OnDevice):
     layout: Tensor
     config_ids: Tensor
     neighbours: Neighbours
-    bytes_share: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigInputs(OnDevice):
+    """The configs of a graph.
+
+    On the CPU configs and runtimes are read where they are, perhaps mapped from a file; a GPU holds
+    both, so that a step sends it no more than which rows it takes.
+
+    Attributes:
+        vectors: (v, 18) int64 the distinct layout vectors of all configs, as embedding rows.
+        configs: all configs by row.
+        first: (u,) int64 the first row of each distinct config.
+        group: (c,) int64 which distinct config a row is.
+        n_guests: how many of the last distinct configs are guests, see LayoutGraph.
+        runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
+        held: on a GPU, its packed `indices` (u, a) of distinct configs, what an index means among
+            `vectors`, where a column's begin in that, each configurable node's column; runtimes.
+    """
+
     vectors: Tensor
     configs: PackedConfigs
     first: NDArray[np.int64]
     group: NDArray[np.int64]
-    statistics: Tensor | None
+    n_guests: int
     runtime_ns: NDArray[np.float64]
-    n_guests: int = 0
-    held: "HeldConfigs | None" = None
+    held: tuple[Tensor, ...] | None = None
 
     def to(self, device: torch.device) -> Self:
         """Return the same with every tensor on `device`."""
         moved = super().to(device)
         if device.type == "cpu":
             return moved
-        return replace(moved, held=held_configs(self).to(device))
+        alphabets, indices = self.configs.alphabets, self.configs.indices[self.first]
+        if indices.dtype != np.uint8:  # torch computes with few unsigned types
+            indices = indices.astype(np.int32)
+        n_columns, width = alphabets.vectors.shape
+        meaning, starts = alphabets.vectors.reshape(-1), np.arange(n_columns) * width
+        arrays = indices, meaning, starts, alphabets.column_of, self.runtime_ns
+        held = tuple(torch.from_numpy(array).to(device) for array in arrays)
+        return replace(moved, held=held)
 
     def choices(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
         if self.held is None:
             return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
-        return self.held.choices(uploaded(distinct, self.vectors.device))
+        indices, meaning, starts, column_of, _ = self.held
+        rows = uploaded(distinct, self.vectors.device)
+        return meaning[indices[rows] + starts][:, column_of]
 
     def runtimes(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return the mean runtimes of the configs at `distinct` (r,); (r,) float64."""
         if self.held is None:
             return torch.from_numpy(self.runtime_ns[distinct])
-        return self.held.runtime_ns[uploaded(distinct, self.vectors.device)]
+        return self.held[-1][uploaded(distinct, self.vectors.device)]
 
     def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
         """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""
         return self.vectors[self.choices(distinct)]
 
 
-@dataclass(frozen=True)
-class HeldConfigs(OnDevice):
-    """The configs of one graph and their runtimes, packed, on a GPU."""
+@dataclass(frozen=True, kw_only=True)
+class LayoutInputs(NodeInputs, ConfigInputs):
+    """A pruned graph, m nodes after pruning, and its distinct configs.
 
-    indices: Tensor  # (u, m) uint8 or int32, see PackedConfigs
-    meaning: Tensor  # (m · a,) int64 which of LayoutInputs.vectors an index of a column means
-    starts: Tensor  # (m,) int64 where a column's begin in `meaning`
-    column_of: Tensor  # (k,) int64 the column of each configurable node
-    runtime_ns: Tensor  # (u,) float64
+    Attributes:
+        bytes_share: (m,) float32 each node's share of the bytes that all of them put out.
+        statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
+            nobody reads them.
+    """
 
-    def choices(self, rows: Tensor) -> Tensor:
-        """Return which of `vectors` each node takes in the configs at `rows` (r,); (r, k) int64."""
-        return self.meaning[self.indices[rows] + self.starts][:, self.column_of]
-
-
-def held_configs(inputs: LayoutInputs) -> HeldConfigs:
-    """Return the distinct configs of a graph and their runtimes as tensors."""
-    configs = inputs.configs
-    alphabets, indices = configs.alphabets, configs.indices[inputs.first]
-    if indices.dtype != np.uint8:  # torch computes with few unsigned types
-        indices = indices.astype(np.int32)
-    n_columns, width = alphabets.vectors.shape
-    arrays = indices, alphabets.vectors.reshape(-1), np.arange(n_columns) * width
-    return HeldConfigs(*map(torch.from_numpy, (*arrays, alphabets.column_of, inputs.runtime_ns)))
+    bytes_share: Tensor
+    statistics: Tensor | None
 
 
 def layout_inputs(

@@ -79,11 +79,6 @@ def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
     return joined, pullback
 
 
-def messages_(inner: Tensor, gate: Tensor) -> Tensor:
-    """Return inner · sigmoid(gate), (s, c, h), in the memory of the gate."""
-    return gate.sigmoid_().mul_(inner)
-
-
 def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
     """Return u · exp(u · sharpness - normaliser) of messages u, (s, c, h)."""
     logits = messages.float() * sharpness
@@ -100,17 +95,14 @@ def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """Return what rows take of norm(x): see `ops.aggregate`."""
+    """Return what rows take of norm(x): see `ops.Aggregate`."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
-    out = x.new_empty(means.matrix.shape[0], *x.shape[1:])
-    if not (keeps_own and added.ndim == 1):
-        out.copy_(added)
+    out = x.new_empty(means.matrix.shape[0], *x.shape[1:]).copy_(added)
     projected = x.new_empty(len(weights) - keeps_own, *x.shape)
     for part in node_slices(x):
         h = _norm(x[part], norm)[0].flatten(0, 1)
         if keeps_own:
-            into = out[part].flatten(0, 1)
-            torch.addmm(added if added.ndim == 1 else into, h, weights[0].T, out=into)
+            out[part].flatten(0, 1).addmm_(h, weights[0].T)
         for weight, into in zip(weights[int(keeps_own) :], projected, strict=True):
             torch.mm(h, weight.T, out=into[part].flatten(0, 1))
     means.add_to(out, projected.flatten(0, 1))

@@ -8,8 +8,8 @@ edge further: after l rounds only nodes within l edges of a configurable one dif
 configs, and are computed per config. All others have one value, (n, 1, h).
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
-from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.inputs import ConfigInputs, NodeInputs, layout_inputs
 from models.layout.sparse_aggregation import Neighbours, SplitAggregation, joint_matrix
 from models.training.device import OnDevice
 
@@ -56,22 +56,20 @@ class ReceptiveField(OnDevice):
     configurable: Tensor  # (k,) int64 where the configurable nodes stand in `reached`
 
 
-@dataclass(frozen=True)
-class Segment(OnDevice):
-    """Some nodes of a graph of n nodes, s segments and k configurable nodes.
+@dataclass(frozen=True, kw_only=True)
+class Segment(NodeInputs):
+    """Some nodes of a graph, j of its k configurable ones among them.
 
     Attributes:
-        inputs: its nodes and edges; the configs, runtimes and vectors are the whole graph's.
-        columns: (j,) int64 which of the k configurable nodes lie in it, in the order of
-            inputs.config_ids.
+        vectors: the graph's, see ConfigInputs.
+        columns: (j,) int64 which of the k they are, in the order of the graph's config_ids.
+        of_graph: the graph's numbers of nodes, of segments, of configurable nodes or 1.
     """
 
-    inputs: LayoutInputs
+    vectors: Tensor
     columns: Tensor
     reach: ReceptiveField
-    n_nodes: int
-    n_segments: int
-    n_configurable: int
+    of_graph: tuple[int, int, int]
 
     @property
     def varies(self) -> bool:
@@ -79,24 +77,11 @@ class Segment(OnDevice):
         return len(self.columns) > 0
 
 
-@dataclass(frozen=True)
-class SegmentedGraph(OnDevice):
-    """A graph as its segments, of which there is at least one."""
+@dataclass(frozen=True, kw_only=True)
+class SegmentedGraph(ConfigInputs):
+    """The configs of a graph, and its nodes in segments, of which there is at least one."""
 
     segments: tuple[Segment, ...]
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same with every tensor on `device`, vectors once for all segments."""
-        vectors = self.shared.vectors.to(device)
-        given = (
-            replace(part, inputs=replace(part.inputs, vectors=vectors)) for part in self.segments
-        )
-        return replace(self, segments=tuple(part.to(device) for part in given))
-
-    @property
-    def shared(self) -> LayoutInputs:
-        """Return what every segment knows of the whole graph: its configs and runtimes."""
-        return self.segments[0].inputs
 
 
 def segmented(
@@ -109,57 +94,43 @@ def segmented(
 ) -> SegmentedGraph:
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
     whole = layout_inputs(graph, rule=rule, scaler=scaler)
-    edges = whole.neighbours.edge_index.numpy()
-    parts = cut(len(whole.opcode), segment_nodes)
-    part_of, position = np.empty((2, len(whole.opcode)), dtype=np.int64)
-    for number, part in enumerate(parts):
-        part_of[part], position[part] = number, np.arange(len(part))
-    inside = edges[part_of[edges[:, 0]] == part_of[edges[:, 1]]]
-    edge_part, column_part = part_of[inside[:, 0]], part_of[whole.config_ids.numpy()]
-    segments = []
-    for number, part in enumerate(parts):
-        own_edges = position[inside[edge_part == number]]
-        columns = np.flatnonzero(column_part == number)
-        config_ids = position[whole.config_ids.numpy()[columns]]
-        inputs = _part(whole, part, own_edges, config_ids)
-        segments.append(
-            Segment(
-                inputs=inputs,
-                columns=torch.from_numpy(columns),
-                reach=receptive_field(inputs.neighbours, depth),
-                n_nodes=len(part_of),
-                n_segments=len(parts),
-                n_configurable=len(column_part),
-            )
+    edges, config_ids, n_nodes = whole.neighbours.edge_index, whole.config_ids, len(whole.opcode)
+    parts, segments = cut(n_nodes, segment_nodes), []
+    for part in parts:
+        inside = within(part, edges).all(dim=1)
+        columns = within(part, config_ids).nonzero().flatten()
+        varying = config_ids[columns] - part.start
+        size = part.stop - part.start
+        neighbours = Neighbours(edges[inside] - part.start, size, varying=varying)
+        segment = Segment(
+            node_feat=whole.node_feat[part],
+            opcode=whole.opcode[part],
+            layout=whole.layout[part],
+            config_ids=varying,
+            neighbours=neighbours,
+            vectors=whole.vectors,
+            columns=columns,
+            reach=receptive_field(neighbours, depth),
+            of_graph=(n_nodes, len(parts), max(1, len(config_ids))),
         )
-    return SegmentedGraph(tuple(segments))
+        segments.append(segment)
+    configs = {field.name: getattr(whole, field.name) for field in fields(ConfigInputs)}
+    return SegmentedGraph(**configs, segments=tuple(segments))
 
 
-def _part(
-    whole: LayoutInputs,
-    nodes: NDArray[np.int64],
-    edges: NDArray[np.int64],
-    config_ids: NDArray[np.int64],
-) -> LayoutInputs:
-    """Return the inputs of the nodes at `nodes` (m,), with edges and config_ids among them."""
-    index, varying = torch.from_numpy(nodes), torch.from_numpy(config_ids)
-    return replace(
-        whole,
-        node_feat=whole.node_feat[index],
-        opcode=whole.opcode[index],
-        layout=whole.layout[index],
-        bytes_share=whole.bytes_share[index],
-        config_ids=varying,
-        neighbours=Neighbours(torch.from_numpy(edges), len(nodes), varying=varying),
-    )
+def within(part: slice, nodes: Tensor) -> Tensor:
+    """Tell which node numbers are of a part, in the same shape."""
+    return (nodes >= part.start) & (nodes < part.stop)
 
 
-def cut(n_nodes: int, segment_nodes: int) -> list[NDArray[np.int64]]:
+def cut(n_nodes: int, segment_nodes: int) -> list[slice]:
     """Cut n nodes into parts of nearly equal size, at most `segment_nodes`, by their position.
 
     The dataset lists nodes after those that they consume, so parts follow the program.
     """
-    return np.array_split(np.arange(n_nodes), max(1, -(-n_nodes // segment_nodes)))
+    parts = np.array_split(np.arange(n_nodes), max(1, -(-n_nodes // segment_nodes)))
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return [slice(start, stop) for start, stop in pairwise([0, *ends])]
 
 
 def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:

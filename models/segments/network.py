@@ -170,18 +170,18 @@ class SegmentSage(nn.Module):
         Returns:
             (c, 3h), or (1, 3h) where configs do not differ.
         """
-        net, inputs, reach = self.nodes, segment.inputs, segment.reach
-        shared = net.nodes(inputs)  # (m, 1, h)
+        net, reach = self.nodes, segment.reach
+        shared = net.nodes(segment)  # (m, 1, h)
         if not segment.varies:
             for block in net.blocks:
-                shared = advance_shared(block, shared, inputs.neighbours)
+                shared = advance_shared(block, shared, segment.neighbours)
             shared = net.norm(shared)
             nothing = torch.zeros_like(shared[0])
             return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
-        own = net.settings(inputs.vectors, choices[:, segment.columns])  # (j, c, h)
-        varying = shared[inputs.config_ids] + own  # (j, c, h)
+        own = net.settings(segment.vectors, choices[:, segment.columns])  # (j, c, h)
+        varying = shared[segment.config_ids] + own  # (j, c, h)
         for block, ring in zip(net.blocks, reach.rings, strict=True):
-            shared, varying = advance(block, shared, varying, ring, inputs.neighbours)  # grows to a
+            shared, varying = advance(block, shared, varying, ring, segment.neighbours)
         constant = net.norm(shared[reach.constant])  # (m - a, 1, h)
         varying = net.norm(varying)  # (a, c, h)
         highest = varying.amax(dim=0)
@@ -210,21 +210,17 @@ class SegmentSage(nn.Module):
 
         Beside what `embed_configs` takes, 12 h bytes per distinct config are in memory.
         """
-        every = np.arange(len(graph.shared.first))
+        every = np.arange(len(graph.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
-        n_counted = len(every) - graph.shared.n_guests
+        n_counted = len(every) - graph.n_guests
         scores = self.head(pooled, self.head.normaliser(pooled[:n_counted]))
-        scored: NDArray[np.float32] = scores.float().cpu().numpy()[graph.shared.group]
+        scored: NDArray[np.float32] = scores.float().cpu().numpy()[graph.group]
         return scored
 
 
-def _shares(segment: Segment, total: Tensor, highest: Tensor, configurable: Tensor) -> Tensor:
+def _shares(segment: Segment, *sums: Tensor) -> Tensor:
     """Return what a segment adds to the three means of its graph; three (c, h) to (c, 3h)."""
-    parts = [
-        total / segment.n_nodes,
-        highest / segment.n_segments,
-        configurable / max(1, segment.n_configurable),
-    ]
+    parts = [own / number for own, number in zip(sums, segment.of_graph, strict=True)]
     return torch.cat(parts, dim=-1)
 
 
@@ -255,7 +251,7 @@ def embed_configs(
     pooled = base.repeat(len(distinct), 1)
     for start in range(0, len(distinct), chunk_configs):
         rows = slice(start, start + chunk_configs)
-        choices = graph.shared.choices(distinct[rows])
+        choices = graph.choices(distinct[rows])
         for segment in graph.segments:
             if segment.varies:
                 pooled[rows] += model.encode(segment, choices)

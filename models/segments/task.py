@@ -16,7 +16,7 @@ from data.graphs.distinct import distinct_configs
 from data.read import read_layout
 from features.pruning.store import PrunedNodes, prune_layout_graph
 from models.graph_task import DrawnGraphs, learn_nodes, torch_for
-from models.segments.cut import Segment, SegmentedGraph, cut
+from models.segments.cut import Segment, SegmentedGraph, cut, within
 from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights
 from models.training.dataset import LRUCache
 from models.training.device import device_of
@@ -43,7 +43,7 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph]):
     ) -> tuple[SegmentedGraph, NDArray[np.int64], NDArray[np.int64]]:
         """Return a graph, its pool of distinct configs (p,), a step's as positions in it (c,)."""
         graph = self.inputs(self.files[index])
-        order = np.random.default_rng([self.seed, 1, index]).permutation(len(graph.shared.first))
+        order = np.random.default_rng([self.seed, 1, index]).permutation(len(graph.first))
         pool = order[: self.config.table_configs]
         return graph, pool, rng.permutation(len(pool))[: self.config.configs_per_step]
 
@@ -64,7 +64,7 @@ class SegmentTask(PooledGraphs):
         """Return the loss, (), of `configs_per_step` configs of the pool."""
         graph, pool, sample = self.drawn(index, rng)
         positions = torch.from_numpy(sample)
-        choices = graph.shared.choices(pool[sample])
+        choices = graph.choices(pool[sample])
         weights, live, stalest = self._draw_segments(graph, rng)
         others = torch.zeros(1, self.net.width, device=device_of(self.net))
         for number in np.flatnonzero(weights).tolist():
@@ -75,7 +75,7 @@ class SegmentTask(PooledGraphs):
                 others = others + self._recall(graph.segments[number], rows, choices)
         scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))
         self.history.write(self.history.rows(index, live, positions), embedding)
-        return LOSSES[self.config.loss](scores, graph.shared.runtimes(pool[sample]))
+        return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
     def _draw_segments(
         self, graph: SegmentedGraph, rng: np.random.Generator
@@ -118,7 +118,7 @@ class HeadTask(PooledGraphs):
             self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
         fresh = self.known[index]
         scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
-        return LOSSES[self.config.loss](scores, graph.shared.runtimes(pool[sample]))
+        return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
 
 def train(job: TrainJob, network: type[SegmentSage]) -> None:
@@ -154,6 +154,6 @@ def _survey(job: TrainJob, entries: list[list[int]]) -> Iterator[PrunedNodes]:
         pruned, nodes = prune_layout_graph(graph, rule=job.recipe.features.prune)
         pool = min(config.table_configs, len(distinct_configs(graph)[0]))
         parts = cut(len(pruned.kept), config.segment_nodes)
-        varies = [bool(np.isin(pruned.config_ids, part).any()) for part in parts]
-        entries.append([pool if varied else 1 for varied in varies])
+        config_ids = torch.from_numpy(pruned.config_ids)
+        entries.append([pool if within(part, config_ids).any() else 1 for part in parts])
         yield nodes

@@ -59,7 +59,7 @@ class EarlyFusionSage(TileNetwork):
         x = bent(of_nodes[:, None] + of_configs)  # (n, r, h)
         for layer in self.layers:
             x = bent(layer(with_neighbours(x, edges)))
-        of_kernels = x.new_zeros(batch.n_kernels, *x.shape[1:])
+        of_kernels = x.new_zeros(len(batch.runtime), *x.shape[1:])
         return self.scores_of(self.head, of_kernels.index_add_(0, batch.node_kernel, x))
 
     def chunk_for(self, inputs: TileInputs) -> int:

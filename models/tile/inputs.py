@@ -153,10 +153,6 @@ class TileBatch:
     config_feat: Tensor
     runtime: Tensor
 
-    @property
-    def n_kernels(self) -> int:
-        return len(self.runtime)
-
 
 def join(
     kernels: Sequence[TileInputs], rows: Sequence[NDArray[np.int64]], scaler: ConfigScaler
@@ -174,10 +170,9 @@ def join(
     edges = np.concatenate(
         [kernel.edge_index + start for kernel, start in zip(kernels, starts, strict=True)], axis=1
     )
+    of_nodes = "node_feat", "opcode", "layout"
     arrays = {
-        "node_feat": np.concatenate([kernel.node_feat for kernel in kernels]),
-        "opcode": np.concatenate([kernel.opcode for kernel in kernels]),
-        "layout": np.concatenate([kernel.layout for kernel in kernels]),
+        **{name: np.concatenate([getattr(k, name) for k in kernels]) for name in of_nodes},
         "edge_index": edges,
         "n_operands": np.bincount(edges[1], minlength=n_nodes.sum()).astype(np.float32)[:, None],
         "node_kernel": np.repeat(np.arange(len(kernels)), n_nodes),

@@ -76,7 +76,7 @@ class TileNetwork(nn.Module, ABC):
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
         """Score every config of one kernel, as many at a time as `chunk_for` says; (c,) float32."""
         n_configs, step = len(inputs.runtime), self.chunk_for(inputs)
-        chunks = [np.arange(n_configs)[start : start + step] for start in range(0, n_configs, step)]
+        chunks = np.split(np.arange(n_configs), range(step, n_configs, step))
         batches = (join([inputs], [rows], self.config_scaler) for rows in chunks)
         return torch.cat([self(batch)[0] for batch in batches]).float().cpu().numpy()
 

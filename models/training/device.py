@@ -8,7 +8,7 @@ import copy
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -95,24 +95,22 @@ def torch_prepared(
     *, threads: int, device: torch.device, seed: int = 0, tf32: bool = False
 ) -> Iterator[None]:
     """Compute as `prepare_torch` says while the block runs; then all is as the caller had it."""
-    checks = torch.sparse.check_sparse_tensor_invariants
-    filling = torch.utils.deterministic
-    had = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    had_products = torch.get_float32_matmul_precision()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled, checked = filling.fill_uninitialized_memory, checks.is_enabled()  # type: ignore[attr-defined]
+    checks, filling = torch.sparse.check_sparse_tensor_invariants, torch.utils.deterministic
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), warnings.catch_warnings():
+    fill = "fill_uninitialized_memory"
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(warnings.catch_warnings())
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        stack.callback(torch.use_deterministic_algorithms, deterministic, warn_only=warn_only)
+        stack.callback(setattr, filling, fill, getattr(filling, fill))
+        if checks.is_enabled():
+            stack.callback(checks.enable)
         prepare_torch(seed=seed, threads=threads, device=device, tf32=tf32)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(had[0])
-            torch.set_float32_matmul_precision(had_products)
-            torch.use_deterministic_algorithms(had[1], warn_only=warn_only)
-            filling.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
-            if checked:
-                checks.enable()
+        yield
 
 
 def training_device(accelerator: str) -> torch.device:

@@ -101,8 +101,8 @@ class HeldOut:
 
     Attributes:
         judged: graphs to judge on; none where nothing is held out.
-        by_config: each graph's configs are parted by `part_configs`; of one collection, the two
-            are the same graphs.
+        by_config: some of each graph's configs are held out; of one collection, the two are the
+            same graphs.
     """
 
     learned: tuple[GraphFile, ...]
@@ -113,8 +113,9 @@ class HeldOut:
         """Return the positions among a graph's n distinct configs to judge on, or to learn from."""
         if not self.by_config:
             return np.arange(n)
-        learned_part, judged_part = part_configs(n)
-        return judged_part if judged else learned_part
+        n_judged = round(n * HELD_OUT_SHARE) if n >= FEWEST_CONFIGS else 0
+        shuffled = np.random.default_rng(n).permutation(n)  # always alike
+        return np.sort(shuffled[:n_judged] if judged else shuffled[n_judged:])
 
 
 def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
@@ -155,10 +156,3 @@ def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
     judged = min(folds, key=lambda fold: abs(len(fold) - wanted))
     names = {file.name for file in judged}
     return HeldOut(tuple(file for file in files if file.name not in names), judged)
-
-
-def part_configs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Part the positions 0..n-1 into those to learn from and those to judge on, always alike."""
-    n_judged = round(n * HELD_OUT_SHARE) if n >= FEWEST_CONFIGS else 0
-    shuffled = np.random.default_rng(n).permutation(n)
-    return np.sort(shuffled[n_judged:]), np.sort(shuffled[:n_judged])

@@ -22,7 +22,6 @@ OLDER_WHEEL = "install torch's cu126 wheel, for driver 525 or newer (docs/traini
 STEP_KEYS = ("configs_per_step", "graphs_per_step", "kernels_per_step", "configs_per_kernel")
 TRAINING_KEYS = (*STEP_KEYS, "hidden")
 RANKING_KEYS = ("inference_tensor_mib", "inference_configs")
-ASKED = re.compile(r"allocate (.+?)\. GPU \d+ has a total capacity of (.+?) of which (.+?) is")
 
 
 @dataclass(frozen=True)
@@ -47,27 +46,18 @@ class Gpu:
 
     @property
     def is_supported(self) -> bool:
-        """Tell whether torch holds code that the GPU can run."""
-        return any(_runs_on(self.capability, name) for name in self.architectures)
+        """Tell whether torch holds code that the GPU can run: of its major version, or PTX."""
+        for name in self.architectures:
+            built = divmod(int(re.sub(r"\D", "", name)), 10)
+            runs = built[0] == self.capability[0] or name.startswith("compute")
+            if runs and built <= self.capability:
+                return True
+        return False
 
     def __str__(self) -> str:
         """Name it: "NVIDIA T4 (compute capability 7.5, 14.7 GiB, driver 550.54)"."""
         capability, gib = ".".join(map(str, self.capability)), self.memory_bytes / 2**30
         return f"{self.name} (compute capability {capability}, {gib:.1f} GiB, driver {self.driver})"
-
-
-def _runs_on(capability: tuple[int, int], architecture: str) -> bool:
-    """Binary code runs on its own major version from its minor one on; PTX on all later ones.
-
-    What ends with "a" is for that very capability, with "f" for its major version.
-    """
-    kind, _, number = architecture.partition("_")
-    digits = number.rstrip("af")
-    built = int(digits[:-1]), int(digits[-1])
-    if number.endswith("a"):
-        return built == capability
-    any_major = kind == "compute" and digits == number
-    return built <= capability and (any_major or built[0] == capability[0])
 
 
 def gpu_here() -> Gpu | None:
@@ -155,7 +145,6 @@ def memory_told(work: str, model: str, config: Any, keys: Sequence[str]) -> Iter
         yield
     except torch.OutOfMemoryError as error:
         named = ", ".join(to_halve(model, config, keys))
-        found = ASKED.search(str(error))
-        told = "{0} asked for, {2} of {1} free".format(*found.groups()) if found else str(error)
+        told = str(error).partition(" Process ")[0].rstrip(".")  # then come all that use the GPU
         way = f"halve one of {named}" if named else "CUDA_VISIBLE_DEVICES= hides it: take the CPU"
         raise PipelineError(f"{work}: out of GPU memory: {told}; {way}") from error

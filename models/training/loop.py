@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -21,7 +20,6 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import out_of_time, progress
 from models.config.networks import TrainingConfig
 from models.run_folder import METRICS
-from models.training.device import device_of
 from models.training.jobs import TrainJob
 from models.training.precision import computing, precision_on
 from models.training.weights import load_tensors, save_tensors
@@ -133,41 +131,29 @@ def fit(
     """
     if config.early_stop and not hasattr(task, "evaluate"):
         raise UsageError("training.early_stop: this model holds nothing out; expected 0")
-    model.to(device)
-    optimiser = torch.optim.AdamW(
-        model.parameters(),
-        lr=config.learning_rate,
-        weight_decay=config.weight_decay,
-        fused=device.type == "cuda",
-    )
-    state = _load_state(model, optimiser, job.run_dir)
-    is_scaled = precision_on(device, config.precision) == torch.float16
-    scaler = torch.amp.GradScaler(device.type, enabled=is_scaled)
-    if state.scale:
-        scaler.load_state_dict(state.scale)
-    training = _Training(model, task, optimiser, config, job, device, scaler)
+    training = _Training(model.to(device), task, config, job, device)
+    state = training.state
     model.train()
-    while not _has_ended(state, config):
+    while not training.has_ended():
         is_late = out_of_time()
         if hasattr(task, "prefetch") and state.step + 1 < config.steps and not is_late:
             task.prefetch(training.draws(state.step + 1))
-        state.recent.append(training.take_step(state.step))
+        state.recent.append(training.take_step())
         state.step += 1
         if state.step > config.swa_start * config.steps:
             state.average(model)
-        value = training.held_out_value(state)
-        ended = _has_ended(state, config)
+        value = training.held_out_value()
+        ended = training.has_ended()
         saves = state.step % config.checkpoint_every == 0 or ended
         if state.step % config.log_every == 0 or saves:
-            training.check(state)
+            training.check()
             state.log(loss=round(float(np.mean(state.losses())), 6))
             state.recent.clear()
         if value is not None:
             state.log(held_out=round(value, 6))
         if saves or is_late:
-            training.check(state)
-            state.scale = scaler.state_dict()
-            _save_state(state, model, optimiser, job.run_dir)
+            training.check()
+            training.save()
         progress("train", config.steps if ended else state.step, config.steps)
         if is_late and not ended:
             raise OutOfTime(f"{job.run_dir}: out of time at step {state.step} of {config.steps}")
@@ -183,11 +169,6 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - config.warmup_steps) / span)))
 
 
-def _has_ended(state: TrainingState, config: TrainingConfig) -> bool:
-    gave_up = 0 < config.early_stop <= state.waited
-    return state.step >= config.steps or gave_up
-
-
 @torch.no_grad()
 def _put(tensors: Tensors, model: nn.Module) -> None:
     own = model.state_dict()
@@ -195,24 +176,42 @@ def _put(tensors: Tensors, model: nn.Module) -> None:
         own[name].copy_(tensor)
 
 
-@dataclass(frozen=True)
 class _Training:
-    """What does not change from step to step."""
+    """A training under way, from its last checkpoint on."""
 
-    model: nn.Module
-    task: TrainingTask
-    optimiser: torch.optim.Optimizer
-    config: TrainingConfig
-    job: TrainJob
-    device: torch.device
-    scaler: torch.amp.GradScaler
+    def __init__(
+        self,
+        model: nn.Module,
+        task: TrainingTask,
+        config: TrainingConfig,
+        job: TrainJob,
+        device: torch.device,
+    ) -> None:
+        self.model, self.task, self.config, self.job = model, task, config, job
+        self.device, self.checkpoint = device, job.run_dir / CHECKPOINT
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=device.type == "cuda",
+        )
+        self.state = self._load() if self.checkpoint.exists() else TrainingState()
+        is_scaled = precision_on(device, config.precision) == torch.float16
+        self.scaler = torch.amp.GradScaler(device.type, enabled=is_scaled)
+        if self.state.scale:
+            self.scaler.load_state_dict(self.state.scale)
 
-    def take_step(self, step: int) -> Tensor:
+    def has_ended(self) -> bool:
+        gave_up = 0 < self.config.early_stop <= self.state.waited
+        return self.state.step >= self.config.steps or gave_up
+
+    def take_step(self) -> Tensor:
         """Update the weights; return the batch's loss, ().
 
         A GPU is not waited for: a loss or a gradient that is not finite makes the loss NaN, which
         `check` finds. On a CPU that stops the training at once.
         """
+        step = self.state.step
         draws = np.random.SeedSequence([self.job.seed, step, 0])  # of dropout and the like
         torch.manual_seed(int(draws.generate_state(1)[0]))
         with computing(self.device, self.config.precision):
@@ -220,46 +219,41 @@ class _Training:
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         self.optimiser.zero_grad(set_to_none=True)
-        is_cpu, where = self.device.type == "cpu", f"at step {step}, graph {graphs}"
-        if is_cpu and not torch.isfinite(loss):
-            self._stop(f"the loss is {loss.item()} {where}")
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimiser)
-        grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
-        norms = torch._foreach_norm(list(grads.values()))
-        norm = torch.linalg.vector_norm(torch.stack(norms))
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
         loss = loss.detach()
         if not self.scaler.is_enabled():  # else such a step is left out, and the scale lowered
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)
-        if is_cpu and not torch.isfinite(loss):
-            broken = [f"of {name} " for name, grad in grads.items() if not grad.isfinite().all()]
-            self._stop(f"the gradient {''.join(broken[:1])}is not finite {where}")
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
+        if self.device.type == "cpu" and not torch.isfinite(loss):
+            self._stop(f"the loss or a gradient is not finite at step {step}, graph {graphs}")
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return loss
 
-    def check(self, state: TrainingState) -> None:
+    def check(self) -> None:
         """Stop if a recent loss or gradient was not finite."""
-        losses = state.losses()
+        losses = self.state.losses()
         if not np.isfinite(losses).all():
-            step = state.step - len(losses) + int(np.argmin(np.isfinite(losses)))
+            step = self.state.step - len(losses) + int(np.argmin(np.isfinite(losses)))
             self._stop(f"the loss or a gradient is not finite at step {step}")
 
     def draws(self, step: int) -> np.random.Generator:
         """Return what a step's graphs and configs are drawn with."""
         return np.random.default_rng([self.job.seed, step])
 
-    def held_out_value(self, state: TrainingState) -> float | None:
+    def held_out_value(self) -> float | None:
         """Judge the weights, or their mean, where it is time to; keep them if they are the best."""
-        config = self.config
+        config, state = self.config, self.state
         is_time = state.step % config.eval_interval == 0 or state.step == config.steps
         if not (config.early_stop and is_time):
             return None
         assert hasattr(self.task, "evaluate")
         with state.averaged(self.model), computing(self.device, config.precision):
             self.model.eval()
-            value = self.task.evaluate(self.model)
+            value: float = self.task.evaluate(self.model)
             if not math.isfinite(value):
                 self._stop(f"the held-out value is {value} at step {state.step}")
             state.keep_if_best(value, self.model)
@@ -267,52 +261,43 @@ class _Training:
         return value
 
     def _stop(self, fault: str) -> NoReturn:
-        checkpoint = self.job.run_dir / CHECKPOINT
-        kept = (
-            f"the last good state is {checkpoint}" if checkpoint.exists() else "nothing was saved"
-        )
+        exists = self.checkpoint.exists()
+        kept = f"the last good state is {self.checkpoint}" if exists else "nothing was saved"
         raise PipelineError(f"training: {fault}; {kept}; a lower learning rate may help")
 
+    def save(self) -> None:
+        """Write the metrics so far and a checkpoint."""
+        state = self.state
+        write_text(self.job.run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
+        facts = {**vars(state), "recent": state.losses(), "scale": self.scaler.state_dict()}
+        parts = {"model": self.model.state_dict()}
+        parts |= {part: facts.pop(part) for part in ("mean", "best")}
+        for name, parameter in self.model.named_parameters():
+            for moment, tensor in self.optimiser.state[parameter].items():
+                parts.setdefault(f"optimiser.{moment}", {})[name] = tensor
+        named = {f"{part}.{name}": t for part, own in parts.items() for name, t in own.items()}
+        save_tensors(self.checkpoint, named, facts)
 
-def _save_state(
-    state: TrainingState, model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path
-) -> None:
-    write_text(run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
-    facts = {**vars(state), "recent": state.losses()}
-    parts = {"model": model.state_dict(), "mean": facts.pop("mean"), "best": facts.pop("best")}
-    for name, parameter in model.named_parameters():
-        for moment, tensor in optimiser.state[parameter].items():
-            parts.setdefault(f"optimiser.{moment}", {})[name] = tensor
-    tensors = {f"{part}.{name}": t for part, named in parts.items() for name, t in named.items()}
-    save_tensors(run_dir / CHECKPOINT, tensors, facts)
-
-
-def _load_state(model: nn.Module, optimiser: torch.optim.Optimizer, run_dir: Path) -> TrainingState:
-    """Put the checkpoint, if there is one, into the model and the optimiser; return the rest.
-
-    Raises:
-        PipelineError: the checkpoint is damaged, or another model's.
-    """
-    path = run_dir / CHECKPOINT
-    if not path.exists():
-        return TrainingState()
-    tensors, facts = load_tensors(path)
-    try:
-        model.load_state_dict(_with_prefix(tensors, "model."))
-        parameters = dict(model.named_parameters())
-        for key, tensor in _with_prefix(tensors, "optimiser.").items():
-            moment, _, name = key.partition(".")
-            is_host = moment == "step" and not optimiser.defaults["fused"]
-            device = tensor.device if is_host else parameters[name].device
-            optimiser.state[parameters[name]][moment] = tensor.to(device)
-        recent = torch.tensor(facts["recent"], device=device_of(model))
-        known: dict[str, Any] = {**facts, "recent": list(recent)}
-        for part in ("mean", "best"):
-            named = _with_prefix(tensors, f"{part}.")
-            known[part] = {name: t.to(device_of(model)) for name, t in named.items()}
-        return TrainingState(**known)
-    except (RuntimeError, KeyError, TypeError) as error:
-        raise PipelineError(f"{path}: was written by another model; remove it") from error
+    def _load(self) -> TrainingState:
+        """Put the checkpoint into the model and the optimiser; return the rest."""
+        tensors, facts = load_tensors(self.checkpoint)
+        try:
+            self.model.load_state_dict(_with_prefix(tensors, "model."))
+            parameters = dict(self.model.named_parameters())
+            for key, tensor in _with_prefix(tensors, "optimiser.").items():
+                moment, _, name = key.partition(".")
+                is_host = moment == "step" and not self.optimiser.defaults["fused"]
+                moved = tensor if is_host else tensor.to(self.device)
+                self.optimiser.state[parameters[name]][moment] = moved
+            known: dict[str, Any] = {**facts}
+            known["recent"] = list(torch.tensor(facts["recent"], device=self.device))
+            for part in ("mean", "best"):
+                own = _with_prefix(tensors, f"{part}.")
+                known[part] = {name: tensor.to(self.device) for name, tensor in own.items()}
+            return TrainingState(**known)
+        except (RuntimeError, KeyError, TypeError) as error:
+            message = f"{self.checkpoint}: was written by another model; remove it"
+            raise PipelineError(message) from error
 
 
 def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:

@@ -306,10 +306,13 @@ def counted(
     answers = {
         "get_device_capability": lambda *_: capability,
         "mem_get_info": lambda *_: (memory_bytes, memory_bytes),
+        "is_bf16_supported": lambda *_: capability >= (8, 0),
     }
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
+        amp = torch.cuda.amp.common
+        stack.enter_context(patch.object(amp, "amp_definitely_not_available", lambda: False))
         # AdamW and clipping take several tensors at once, of types and devices that they know.
         for module in (_foreach_utils, optimizer):
             types = [*module._foreach_supported_types, FakeGpuTensor]

@@ -156,7 +156,7 @@ def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int],
 
 def _filled_history(case: Case) -> SegmentHistory:
     """Give the network a history as in the middle of a training, when every segment is known."""
-    n_pooled = min(case.config.table_configs, len(case.graphs[0].shared.first))
+    n_pooled = min(case.config.table_configs, len(case.graphs[0].first))
     entries = [[n_pooled if s.varies else 1 for s in graph.segments] for graph in case.graphs]
     history = SegmentHistory(entries, case.network.width)
     history.known.fill_(True)

@@ -14,8 +14,7 @@ from data.collect.measuring.search import GENERATION, Space
 from models.go.graph import decision_graph
 from models.go.network import Policy, PolicyConfig
 from models.go.ppo import PpoConfig
-from models.go.ranker import ChoiceRanker
-from models.go.rewards import MeasuredReward
+from models.go.rewards import ChoiceRanker, MeasuredReward
 from tests.models.go.programs import UNSCALED, described, random_arrays
 
 SMALL = PolicyConfig(tasks={"fusion": 2}, hidden=16, heads=2)

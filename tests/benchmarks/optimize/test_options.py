@@ -17,7 +17,7 @@ from data.collect.spaces.options import N_OPTIONS, menu
 from models.go.graph import WHOLE_PROGRAM, decision_graph
 from models.go.network import Policy, PolicyConfig, given
 from models.go.ppo import PpoConfig
-from models.go.ranker import ChoiceRanker
+from models.go.rewards import ChoiceRanker
 from tests.models.go.programs import UNSCALED, described, random_arrays
 
 SMALL = PolicyConfig(tasks={"options": 3}, hidden=16, heads=2)

@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from common.errors import PipelineError
-from models.go.network import (
-    Policy,
-    PolicyConfig,
-    SegmentAttention,
-    drawn,
-    given,
-    likeliest,
-)
+from models.go.network import Policy, PolicyConfig, SegmentAttention, drawn, given, likeliest
 from tests.models.go.programs import mixed_tasks, random_arrays, two_tasks
 
 TASKS = {"first": 3, "second": 4}
@@ -35,6 +27,17 @@ def opinionated(config: PolicyConfig = SMALL) -> Policy:
 
 def drawing(n_choices: int = 5) -> Any:
     return drawn(n_choices, torch.Generator().manual_seed(0))
+
+
+def test_decisions_of_the_whole_program_are_nodes_at_the_end() -> None:
+    graph = mixed_tasks(random_arrays(0))
+    first, second = graph.tasks
+    assert (first.genes, second.genes, graph.n_genes) == (slice(0, 4), slice(4, 7), 7)
+    assert first.nodes.tolist() == [5, 2, 9, 11]
+    assert second.nodes.tolist() == [24, 7, 25]
+    assert second.n_options.tolist() == [4, 2, 1]
+    assert graph.opcode[24:].tolist() == [256, 257]
+    assert not graph.node_feat[24:].any()
 
 
 def test_attention_over_segments_is_attention_over_all_nodes_within_the_same_window() -> None:
@@ -102,13 +105,6 @@ def test_the_graph_gates_what_its_nodes_become() -> None:
     gates = [policy.gates_of(policy.embed(graph)) for graph in (small, large)]
     assert gates[0].shape == (2 + 2 * SMALL.layers, SMALL.hidden)
     assert (gates[0] != gates[1]).all()
-
-
-def test_a_task_that_is_not_known_or_is_too_wide_is_refused() -> None:
-    graph = mixed_tasks(random_arrays(0))
-    for tasks in ({"first": 3}, {"first": 3, "second": 3}):
-        with pytest.raises(PipelineError, match="mixed: task second with 4 options; this policy"):
-            Policy(SMALL.model_copy(update={"tasks": tasks}))(graph, likeliest)
 
 
 class _Largest(TorchDispatchMode):

@@ -13,8 +13,13 @@ from data.collect.measuring.session import Session
 from models.go.graph import WHOLE_PROGRAM, DecisionGraph, decision_graph
 from models.go.network import PolicyConfig
 from models.go.ppo import Tried
-from models.go.ranker import ChoiceRanker, fit_ranker
-from models.go.rewards import AGAIN, MeasuredReward, ranked_reward
+from models.go.rewards import (
+    AGAIN,
+    ChoiceRanker,
+    MeasuredReward,
+    fit_ranker,
+    ranked_reward,
+)
 from models.training.device import CPU, torch_prepared
 from tests.data.collect.fakes import SpinSource
 from tests.models.go.programs import UNSCALED, described, random_arrays, runtimes, two_tasks

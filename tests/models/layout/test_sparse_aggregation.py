@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from models.layout import plain_ops
-from models.layout.ops import aggregate
+from models.layout.ops import Aggregate
 from models.layout.sparse_aggregation import Aggregation, Neighbours, joint_matrix
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
@@ -42,6 +42,18 @@ def plain(
 ) -> torch.Tensor:
     projected = torch.cat([norm(x) @ weight.T for weight in weights])  # (3m, c, h)
     return torch.einsum("rm,mch->rch", matrix, projected) + added
+
+
+def aggregate(
+    aggregation: Aggregation,
+    x: torch.Tensor,
+    norm: nn.LayerNorm,
+    weights: torch.Tensor,
+    added: torch.Tensor,
+) -> torch.Tensor:
+    given = norm.weight, norm.bias, norm.eps, weights, added, aggregation
+    found: torch.Tensor = Aggregate.apply(x, *given, plain_ops)
+    return found
 
 
 MATRIX = joint_matrix(EDGES, N_NODES)

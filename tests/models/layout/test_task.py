@@ -27,29 +27,12 @@ def files(tiny_tree: Path) -> tuple[GraphFile, ...]:
     return tuple(find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("train",)))
 
 
-def task_over(files: tuple[GraphFile, ...], **keys: object) -> LayoutTask:
-    config = CrossConfigSageConfig.model_validate({"hidden": 16, "configs_per_step": 12, **keys})
-    scaler = fit_node_scaler((read_layout(f).node_feat for f in files), scaling="log1p")
-
-    def make(file: GraphFile) -> LayoutInputs:
-        graph = read_layout(file)
-        return layout_inputs(graph, rule="hops-1", scaler=scaler)
-
-    return LayoutTask(
-        files, LRUCache(make, size=lambda inputs: 1, max_bytes=10**9), config, HeldOut(files)
-    )
-
-
-def new_model(task: LayoutTask) -> CrossConfigSage:
-    torch.manual_seed(0)
-    assert isinstance(task.config, CrossConfigSageConfig)
-    return CrossConfigSage(task.config)
-
-
 def test_a_step_learns_from_configs_drawn_at_random(files) -> None:
-    task = task_over(files[:1])
-    model = new_model(task)
-    inputs = task.inputs(files[0])
+    config = CrossConfigSageConfig(hidden=16, configs_per_step=12)
+    scaler = fit_node_scaler((read_layout(f).node_feat for f in files), scaling="log1p")
+    inputs = layout_inputs(read_layout(files[0]), rule="hops-1", scaler=scaler)
+    cache, model = LRUCache(lambda _: inputs), CrossConfigSage(config)
+    task = LayoutTask(files[:1], cache, config, HeldOut(files[:1]))
     rng = np.random.default_rng(5)
     rng.permutation(1)  # the graph is drawn first
     sample = rng.permutation(len(inputs.first))[:12]

@@ -22,9 +22,7 @@ from models.tile.early_fusion_sage import EarlyFusionSage
 from models.tile.inputs import ConfigScaler, TileInputs, join, n_config_columns, tile_inputs
 from models.tile.late_fusion_sage import MeanSage
 from models.tile.network import TileNetwork
-from models.train import load_model, train_model
 from models.training.dataset import bytes_held
-from models.training.jobs import TrainJob
 from tests.models.rearrange import permute_configs
 
 RECIPE = load_recipe("smoke")
@@ -183,19 +181,3 @@ def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
     of_these = join([kernel.only(rows)], [np.arange(30)], scaler)
     np.testing.assert_array_equal(of_these.config_feat[0], found)
     assert bytes_held(kernel) < columns.nbytes / (4 if relative else 2)
-
-
-@pytest.mark.parametrize("name", TILE_NETWORKS)
-def test_a_network_with_relative_configs_is_trained_and_loaded(
-    name: str, files: list[GraphFile], tmp_path: Path
-) -> None:
-    scores = []
-    for loss in ("best_of_five", "list_mle"):
-        keys = [f"{name}.relative_configs=true", f"{name}.loss={loss}"]
-        keys.append(f"{name}.statistics=all")
-        run_dir = tmp_path / loss
-        job = TrainJob(name, load_recipe("smoke", keys), files, 0, run_dir)
-        train_model(job, files[0].collection, resume=False)
-        scores.append(load_model(run_dir).score(read_tile(files[0])))
-        assert np.isfinite(scores[-1]).all() and scores[-1].std() > 0
-    assert not np.allclose(scores[0], scores[1], atol=1e-6)

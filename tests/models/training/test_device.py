@@ -30,6 +30,7 @@ VARIANTS: list[tuple[str, tuple[str, ...]]] = [
     ("cross_config_sage", ("cross_config=false",)),
     ("segment_sage", ("segment_nodes=20", "head_steps=3")),
     ("late_fusion_sage", ("loss=best_of_five", "relative_configs=true")),
+    ("early_fusion_sage", ("statistics=all", "relative_configs=true")),
 ]
 IDS = ["-".join((name, *keys)) for name, keys in VARIANTS]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA GPU")

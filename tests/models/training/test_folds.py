@@ -13,7 +13,7 @@ from common.errors import PipelineError, UsageError
 from common.settings import SAMPLE
 from data.official.published import official_names
 from data.tree import GraphFile, collection_named, find_graphs
-from models.training.folds import family_of, grouped_folds, hold_out, part_configs
+from models.training.folds import family_of, grouped_folds, hold_out
 
 
 def named(names: Sequence[str], collection: str = "layout:xla:default") -> list[GraphFile]:
@@ -122,19 +122,13 @@ def test_one_family_alone_holds_out_configs() -> None:
     held_out = hold_out(files, 0)
     assert held_out.by_config
     assert held_out.learned == held_out.judged == tuple(files)
-    learned, judged = (held_out.configs(200, judged=judged) for judged in (False, True))
-    assert len(judged) == 20
-    assert sorted([*learned, *judged]) == list(range(200))
+    for n, n_judged in ((2, 0), (19, 0), (20, 2), (200, 20)):  # small graphs keep all
+        learned, judged = (held_out.configs(n, judged=judged) for judged in (False, True))
+        assert len(judged) == n_judged
+        assert sorted([*learned, *judged]) == list(range(n))
+        assert np.array_equal(held_out.configs(n, judged=True), judged)
     everything = replace(held_out, by_config=False)
     assert everything.configs(200, judged=True).tolist() == list(range(200))
-
-
-@pytest.mark.parametrize(("n", "n_judged"), [(2, 0), (19, 0), (20, 2), (1000, 100)])
-def test_small_graphs_keep_all_their_configs(n: int, n_judged: int) -> None:
-    learned, judged = part_configs(n)
-    assert len(judged) == n_judged
-    assert np.array_equal(np.sort(np.concatenate([learned, judged])), np.arange(n))
-    assert np.array_equal(part_configs(n)[1], judged)
 
 
 def test_no_collection_teaches_what_another_is_judged_on() -> None:

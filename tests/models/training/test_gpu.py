@@ -45,7 +45,6 @@ def test_a_gpu_without_code_of_torchs_is_refused(
 ) -> None:
     card = replace(T4, name="NVIDIA P100", capability=capability)
     assert card.is_supported == supported
-    assert not replace(card, architectures=["sm_90a"]).is_supported or capability == (9, 0)
     if not supported:
         with pytest.raises(PipelineError, match=r"NVIDIA P100 .*no code for it.*cu126 wheel"):
             tell_device(recipe_of(), card)
@@ -88,23 +87,14 @@ def test_a_machine_without_a_gpu_has_none(
     assert gpu_here() is None
 
 
-TORCH_SAYS = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.74 GiB of "
-    "which 1.20 GiB is free. Process 7 has 13.5 GiB memory in use."
-)
-
-
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [(TORCH_SAYS, "2.00 GiB asked for, 1.20 GiB of 14.74 GiB free"), ("full", "full")],
-)
-def test_a_gpu_that_is_full_names_the_keys_to_halve(message: str, told: str) -> None:
+def test_a_gpu_that_is_full_names_the_keys_to_halve() -> None:
+    told = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.20 GiB free"
     config = recipe_of().cross_config_sage
     with (
         pytest.raises(PipelineError) as raised,
         memory_told("train a", "cross_config_sage", config, TRAINING_KEYS),
     ):
-        raise torch.OutOfMemoryError(message)
+        raise torch.OutOfMemoryError(f"{told}. Process 7 has 13.5 GiB memory in use.")
     assert str(raised.value) == (
         f"train a: out of GPU memory: {told}; halve one of cross_config_sage.configs_per_step "
         "(now 16), cross_config_sage.hidden (now 16)"

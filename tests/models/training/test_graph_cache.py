@@ -61,9 +61,3 @@ def test_hardly_a_step_reads_its_graph_anew(tmp_path: Path) -> None:
     print(f"{share:.1%} of {N_STEPS:,} steps read anew; {len(files)} graphs of {mib:.1f} MiB")  # noqa: T201
     assert len(files) >= 200
     assert share < 0.05
-    # As if configs were unpacked in memory, as they once were charged: nearly every step reads.
-    few = LRUCache(make, max_bytes=CACHE_BYTES, size=lambda inputs: 300 << 20)
-    made.clear()
-    for step in range(200):
-        few(files[np.random.default_rng([0, step]).integers(len(files))])
-    assert len(made) > 0.8 * 200

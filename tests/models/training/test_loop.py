@@ -101,7 +101,9 @@ def test_every_way_of_training_resumes_exactly(tmp_path: Path, keys, make) -> No
     config = CONFIG.model_copy(update=keys)
     undisturbed, resumed = make(), make()
     fit(undisturbed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "a")
-    for stop_at in (13, 11, 9):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / METRICS).write_bytes(b'\xff{"step": 7')  # broken off too, and mended
+    for stop_at in (3, 13, 11, 9):  # before the first checkpoint, and behind others
         with suppress(KeyboardInterrupt):
             fit(make(), Line(stop_at=stop_at, peak=2.0), config, seed=5, run_dir=tmp_path / "b")
     fit(resumed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "b")
@@ -193,21 +195,6 @@ def test_bfloat16_keeps_weights_in_float32_and_still_learns(tmp_path: Path) -> N
     assert full.weight.item() == pytest.approx(3, abs=0.2)  # from 0
 
 
-@pytest.mark.parametrize("stop_at", [3, 10, 39])
-def test_a_broken_off_run_goes_on_from_its_last_checkpoint_and_mends_its_metrics(
-    tmp_path: Path, stop_at: int
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        fit(new_model(), Line(stop_at=stop_at), CONFIG, seed=5, run_dir=tmp_path / "b")
-    (tmp_path / "b").mkdir(exist_ok=True)  # there is none before the first checkpoint
-    (tmp_path / "b" / METRICS).write_bytes(b'\xff{"step": 7')
-    rest, undisturbed, resumed = Line(), new_model(), new_model()
-    fit(resumed, rest, CONFIG, seed=5, run_dir=tmp_path / "b")
-    assert rest.calls == 40 - stop_at // 10 * 10
-    fit(undisturbed, Line(), CONFIG, seed=5, run_dir=tmp_path / "a")
-    assert_alike(undisturbed, resumed, tmp_path)
-
-
 def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) -> None:
     class Foresighted(Line):
         def __init__(self) -> None:
@@ -230,16 +217,17 @@ def test_the_next_steps_draws_are_prefetched_and_change_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("task", "fault"),
+    "task",
     [
-        (Line(factor_at=(float("nan"), 23)), "the loss is nan"),
-        (Line(nan_gradient_at=23), "the gradient of weight is not finite"),
-        (Line(factor_at=(1e35, 23)), "the gradient is not finite"),  # its norm, in float32
+        Line(factor_at=(float("nan"), 23)),
+        Line(nan_gradient_at=23),
+        Line(factor_at=(1e35, 23)),  # the gradient's norm, in float32
     ],
     ids=["loss", "gradient", "norm"],
 )
-def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, task, fault: str) -> None:
-    with pytest.raises(PipelineError, match=f"{fault} at step 23, graph line; .*checkpoint"):
+def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, task) -> None:
+    said = "the loss or a gradient is not finite at step 23, graph line; .*checkpoint"
+    with pytest.raises(PipelineError, match=said):
         fit(new_model(), task, CONFIG, seed=0, run_dir=tmp_path)
     tensors, facts = load_tensors(tmp_path / CHECKPOINT)
     assert facts["step"] == 20

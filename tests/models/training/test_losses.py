@@ -10,7 +10,6 @@ from torch import Tensor
 from models.training.losses import (
     TILE_LOSSES,
     Loss,
-    best_of_five,
     expected_best,
     list_mle,
     pairwise_hinge,
@@ -145,8 +144,3 @@ def test_expected_best_is_the_mean_over_all_draws(picks: int) -> None:
     order = torch.tensor([4, 2, 0, 3, 1])
     moved = expected_best(SCORES[order], RUNTIME[order] * 7, picks=picks)
     torch.testing.assert_close(moved, found)
-
-
-def test_best_of_five_adds_the_two() -> None:
-    expected = list_mle(SCORES, RUNTIME) + torch.log(expected_best(SCORES, RUNTIME))
-    torch.testing.assert_close(best_of_five(SCORES, RUNTIME), expected)

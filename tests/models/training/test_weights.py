@@ -1,8 +1,7 @@
-"""Weights on disk: they come back, equal ones are equal bytes, and a flipped bit is noticed."""
+"""Weights on disk: they come back, and equal ones are equal bytes."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -32,26 +31,6 @@ def test_tensors_and_facts_come_back_and_equal_ones_are_equal_bytes(tmp_path: Pa
     (tmp_path / "new").touch()
     assert {file.stat().st_mode for file in tmp_path.iterdir()} == {path.stat().st_mode}
     assert len(list(tmp_path.iterdir())) == 8 + 1  # no temporary file stays
-
-
-def test_a_flipped_bit_is_an_error_or_harmless(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    save_tensors(path, TENSORS, FACTS)
-    whole = path.read_bytes()
-    refused = 0
-    places = np.random.default_rng(0).permutation(8 * len(whole))[:400]
-    for place in places.tolist():
-        content = bytearray(whole)
-        content[place // 8] ^= 1 << place % 8
-        path.write_bytes(bytes(content))
-        try:
-            tensors, _ = load_tensors(path)
-        except PipelineError as error:
-            assert str(error).startswith(f"{path}: ")
-            refused += 1
-        else:
-            assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
-    assert refused > 350
 
 
 BROKEN_FACTS = ("[]", "1", "null", "{", "[" * 100_000)

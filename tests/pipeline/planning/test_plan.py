@@ -18,8 +18,11 @@ from tests.pipeline.planning.plans import LAYOUT, RECIPE, SIZES, SLOW, TILE, par
 
 MODEL = "cross_config_sage"
 WORK = kept_nodes("hops-1", 1000) / COUNTED.nodes
-COUNTS = counted_step(
-    model_entry(RECIPE, MODEL), RECIPE.cross_config_sage, replace(COUNTED, configs=64), SLOW.card
+COUNTS, ON_THREAD = (
+    counted_step(
+        model_entry(RECIPE, MODEL), RECIPE.cross_config_sage, replace(COUNTED, configs=64), card
+    )
+    for card in (SLOW.card, None)
 )
 
 
@@ -47,8 +50,8 @@ def test_hours_are_those_of_what_was_counted() -> None:
     assert hours("train", MODEL, LAYOUT) == pytest.approx(36 * step_s / 3600)
     other = Machine(replace(CARDS["t4"], bytes_per_s=1e5))
     assert hours("train", MODEL, LAYOUT, other) == pytest.approx(10 * 36 * step_s / 3600)
-    on_thread = max(COUNTS.bytes / THREAD.bytes_per_s, COUNTS.flops / THREAD.flops) * WORK
-    on_thread = max(on_thread, COUNTS.kernels * THREAD.launch_s)
+    on_thread = max(ON_THREAD.bytes / THREAD.bytes_per_s, ON_THREAD.flops / THREAD.flops) * WORK
+    on_thread = max(on_thread, ON_THREAD.kernels * THREAD.launch_s)
     assert hours("train", MODEL, LAYOUT, Machine(None)) == pytest.approx(36 * on_thread / 3600)
     assert hours("train", "tile_linear", TILE) == pytest.approx(20 * 0.035 / 3600)
     trees = 10 * 1000 * 100 * 3.2e-8 + 40 * 1.6e-6 * 10 * 100
