@@ -9,16 +9,14 @@ import platform
 import torch
 
 from benchmarks import PAGES, write_page
-from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory, stages, workers
+from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory
 from common.git import revision
 
 SECTIONS = {
-    "stages": stages.report,
     "layout_model": layout_model.report,
-    "pyg_loader": pyg_loader.report_loader,
+    "pyg_loader": pyg_loader.report,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
-    "workers": workers.report,
 }
 
 HEADER = """# Speed and memory

@@ -133,7 +133,7 @@ def time_all(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _seconds_of(case: Case, device: torch.device) -> float:
     moved = on_device(case, device)
     ranking = {"rank": lambda: rank(moved)}  # ends with scores on the host
-    return statistics.median(in_turn(ranking, RANKED, warm_up=True)["rank"])
+    return statistics.median(in_turn(ranking, RANKED)["rank"])
 
 
 def page(found: Mapping[str, Any], timed: Mapping[str, Any]) -> str:

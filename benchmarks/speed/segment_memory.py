@@ -86,18 +86,12 @@ def train_and_predict(path: Path, name: str) -> Costs:
     return found | {"predict_mib": own_peak_mib()}
 
 
-def measure(size: GraphSize, name: str) -> Costs:
-    """Measure a graph of this size in a fresh process."""
+def measure(size: GraphSize, name: str) -> list[str]:
+    """Measure a graph of this size in a fresh process; return the cells of its line."""
     with tempfile.TemporaryDirectory() as folder:
-        file = write_sized(Path(folder), size)
+        path = str(write_sized(Path(folder), size).path)
         setup = "from benchmarks.speed.segment_memory import train_and_predict"
-        work = f"train_and_predict(Path({str(file.path)!r}), {name!r})"
-        costs: Costs = in_own_process(setup, work)
-    return costs
-
-
-def line(size: GraphSize, name: str, costs: Costs) -> list[str]:
-    """Return the cells of a line."""
+        costs: Costs = in_own_process(setup, f"train_and_predict(Path({path!r}), {name!r})")
     head = [f"{size.n_nodes:,}", f"{size.n_configurable:,}", name]
     return [*head, *(f"{costs[key]:{form}}" for key, (_, form) in COSTS.items())]
 
@@ -106,7 +100,7 @@ def report(sizes: Sequence[GraphSize] = SIZES) -> str:
     return render(
         "segment_memory",
         header=("nodes", "configurable", "network", *(label for label, _ in COSTS.values())),
-        rows=[line(size, name, measure(size, name)) for size in sizes for name in NETWORKS],
+        rows=[measure(size, name) for size in sizes for name in NETWORKS],
         config=recipe(SEGMENT_NODES, 1).segment_sage,
         steps=NETWORKS["segment_sage"][2],
         whole_steps=NETWORKS["cross_config_sage"][2],
