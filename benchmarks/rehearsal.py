@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -31,7 +30,6 @@ from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
 RECIPE, ALL = "trees", "all"
 STAGES = ("synthesize", "prepare", "run")  # of each collection
-POLL_S = 0.2
 Journal = dict[str, dict[str, Any]]  # by "collection stage"
 
 
@@ -109,47 +107,22 @@ def _do(given: argparse.Namespace, journal: Journal, name: str, command: Sequenc
 
 
 def _run(command: Sequence[str], log: Path, entry: dict[str, Any]) -> int:
-    """Run a command; add what it and all processes below it took to its entry, stopped or not.
-
-    Memory that processes share is counted once per process, so the peak errs upwards.
-    """
-    start, cpu = time.perf_counter(), _children_cpu_s()
-    whole = [sys.executable, "-m", "pipeline", *command]
-    with log.open("wb") as output, subprocess.Popen(whole, cwd=ROOT, stdout=output) as process:  # noqa: S603
-        try:
-            while process.poll() is None:
-                held_mib = sum(map(_resident_mib, _tree(process.pid)))
-                entry["peak_mib"] = max(entry["peak_mib"], held_mib)
-                time.sleep(POLL_S)
-        finally:
-            if process.returncode is None:
-                process.terminate()  # it keeps what it has done
-                process.wait()
-            entry["seconds"] += time.perf_counter() - start
-            entry["cpu_s"] += _children_cpu_s() - cpu
-    return process.returncode
-
-
-def _children_cpu_s() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
-def _tree(pid: int) -> list[int]:
-    below = _text_of(f"/proc/{pid}/task/{pid}/children").split()
-    return [pid, *(one for child in below for one in _tree(int(child)))]
-
-
-def _resident_mib(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", _text_of(f"/proc/{pid}/status"))
-    return int(found[1]) / 1024 if found else 0.0
-
-
-def _text_of(path: str) -> str:
+    """Run a command; add what it and all processes below it took to its entry, stopped or not."""
+    start, usage = time.perf_counter(), None
+    with log.open("wb") as output:
+        whole = [sys.executable, "-m", "pipeline", *command]
+        process = subprocess.Popen(whole, cwd=ROOT, stdout=output)  # noqa: S603
     try:
-        return Path(path).read_text()
-    except OSError:  # the process has ended
-        return ""
+        _, status, usage = os.wait4(process.pid, 0)
+    finally:
+        if usage is None:
+            process.terminate()  # it keeps what it has done
+            _, status, usage = os.wait4(process.pid, 0)
+        entry["seconds"] += time.perf_counter() - start
+        entry["cpu_s"] += usage.ru_utime + usage.ru_stime
+        entry["peak_mib"] = max(entry["peak_mib"], usage.ru_maxrss / 1024)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
 
 
 def _held_bytes(out: Path, collection: str) -> dict[str, int]:

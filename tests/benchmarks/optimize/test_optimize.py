@@ -34,8 +34,10 @@ def test_a_search_is_followed_to_all_tiles_and_told_what_each_takes() -> None:
         told.append((yield np.array([[3], [1]])).tolist())
         told.append((yield np.array([[1], [4]])).tolist())
 
-    assert followed(search(), RUNTIME).tolist() == [3, 1, 4, 0, 2]
+    order = followed(search(), RUNTIME)
+    assert order.tolist() == [3, 1, 4, 0, 2]
     assert told == [[3.0, 1.0], [1.0, 9.0]]
+    assert best_so_far(order, RUNTIME).tolist() == [3, *[1] * (len(BUDGETS) - 1)]
 
 
 def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
@@ -45,12 +47,6 @@ def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
         assert found[0][order]["curve"] == [1.0] * len(BUDGETS)
     for order in ("random", "genetic"):  # (tiles + 1) / (near ones + 1)
         assert np.mean([one[order]["needed"] for one in found]) == pytest.approx(2.0, abs=0.07)
-
-
-def test_the_best_so_far_ends_at_the_best() -> None:
-    runtime = np.array([4.0, 2.0, 1.0])
-    curve = best_so_far(np.array([0, 1, 2]), runtime)
-    assert curve[:3].tolist() == [4, 2, 1] and curve[-1] == 1
 
 
 def test_tiles_begin_anew_where_a_call_was_killed(
