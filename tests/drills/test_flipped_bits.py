@@ -1,8 +1,7 @@
 """A bit that flips in a file which a resume reads: it is noticed, or it changes nothing.
 
-A flip in the store alone is mended by packing anew, see also
-tests/data/graph_store/test_damaged_tensors.py and tests/features/pruning/test_store.py; one in the
-run's own files is refused, by the file's name.
+One in the run's own files is refused, by the file's name; one in the store alone is mended by
+packing anew, see tests/test_pipeline.py and tests/data/graph_store/test_damaged_tensors.py.
 """
 
 import shutil
@@ -87,16 +86,3 @@ def test_a_flipped_bit_in_a_training_that_was_killed_is_noticed(
         shutil.copytree(killed.out, scene.out)
         flip(scene.out / name, rng)
         assert str(scene.out / name) in Watched(scene).is_refused()
-
-
-@pytest.mark.slow
-def test_a_flipped_bit_in_any_file_of_the_store_is_mended(calm: Scene, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for path in rng.choice(sorted(calm.store.rglob("*.safetensors")), 4, replace=False):
-        scene = calm.elsewhere(tmp_path / path.stem)
-        shutil.copytree(calm.store, scene.store)
-        shutil.copytree(calm.out, scene.out)
-        spoilt = scene.store / path.relative_to(calm.store)
-        flip(spoilt, rng)
-        Watched(scene).ends_as(calm)
-        assert spoilt.read_bytes() == path.read_bytes()

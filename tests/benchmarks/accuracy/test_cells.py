@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy.__main__ import cells_of, main
-from benchmarks.accuracy.cells import CONTENDERS, Cell, judge, run_cell
-from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources, labelled
-from common.metrics import kendall_tau, slowdown_at_k, tile_score
-from data.read import read_layout, read_tile
+from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
+from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
+from common.metrics import kendall_tau
+from data.read import read_layout
 from models.run_folder import DONE
 from models.train import load_model, train_model
 from models.training.jobs import TrainJob
-from models.trees.baselines import FLOORS
 
 SMALL = (
     "cross_config_sage.hidden=8",
@@ -83,17 +82,6 @@ def test_a_blend_is_judged_with_and_without_its_parts(sources: Sources, tmp_path
         place = np.argsort(np.argsort(blended, kind="stable"))
         assert judged["kendall_tau"] == pytest.approx(kendall_tau(place, graph.runtime_ns))
         assert content["recipe"]["seeds"] == list({seed for _, seed in own.members.values()})
-
-
-def test_a_kernel_is_judged_by_runtimes_over_their_normalizers(sources: Sources) -> None:
-    graph = read_tile(labelled("tile", sources)[0])
-    found, ranking = (
-        judge(FLOORS["tile"], graph),
-        np.argsort(FLOORS["tile"].score(graph), kind="stable"),
-    )
-    assert found["tile_score"] == tile_score(ranking, graph.normalized_runtime)
-    slowdown = slowdown_at_k(ranking, graph.normalized_runtime, 5)
-    assert found["top5_error"] == pytest.approx(slowdown - 1)
 
 
 def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(

@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.cells import Cell
-from benchmarks.accuracy.tasks import Part, Sources
-from benchmarks.optimize import tiles
 from benchmarks.optimize.__main__ import SECONDS, main
 from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
 from benchmarks.optimize.tiles import BUDGETS, best_so_far, followed, judge
 from common.atomic import write_text
 from common.errors import PipelineError
-from common.settings import SAMPLE
 from data.collect.measuring.search import Search
 from pipeline.optimize.write import BEST
 
@@ -47,19 +43,6 @@ def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
         assert found[0][order]["curve"] == [1.0] * len(BUDGETS)
     for order in ("random", "genetic"):  # (tiles + 1) / (near ones + 1)
         assert np.mean([one[order]["needed"] for one in found]) == pytest.approx(2.0, abs=0.07)
-
-
-def test_tiles_begin_anew_where_a_call_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trained(cell: Cell, part: Part, folder: Path) -> None:
-        assert not folder.exists()
-        raise InterruptedError(folder.name)
-
-    monkeypatch.setattr(tiles, "trained_ranker", trained)
-    (tmp_path / "work" / "fold-0").mkdir(parents=True)
-    with pytest.raises(InterruptedError, match="fold-0"):
-        tiles.run_tiles(0, Sources(SAMPLE, None), tmp_path)
 
 
 def write_results(out: Path) -> None:

@@ -141,19 +141,3 @@ def test_programs_of_a_family_are_judged_by_what_learned_from_others_and_come_on
         for way in options.WAYS:  # rounds differ by about one per cent
             assert len(own[way]) == len(BUDGETS) and own["all"] < min(own[way]) + 0.05
     assert options.options_section(tmp_path / "none") is None
-
-
-@pytest.mark.slow
-def test_the_smallest_measurement_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("jax")
-    program = "tests.benchmarks.test_go:network"
-    monkeypatch.setattr(options, "ROUNDS", 2)
-    monkeypatch.setattr(options, "EVERY", options.EVERY[:3])
-    first = options.measured(program, tmp_path)
-    assert first.seen.shape == (3,) and (first.seen > 0).all() and first.seen[0] == 1
-    journal = tmp_path / f"{program}-options.jsonl"
-    assert len(journal.read_text().splitlines()) == 1 + 2 * 4
-    again = options.measured(program, tmp_path)
-    assert (again.seen == first.seen).all() and (again.unseen == first.unseen).all()
