@@ -15,7 +15,7 @@ from common.git import revision
 SECTIONS = {
     "stages": stages.report,
     "layout_model": layout_model.report,
-    "pyg_loader": pyg_loader.report_loader,
+    "pyg_loader": pyg_loader.report,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
     "workers": workers.report,

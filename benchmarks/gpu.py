@@ -8,7 +8,7 @@ import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -111,32 +111,28 @@ def count_all() -> dict[str, Any]:
     return {k: {**one.step(), "ranked_chunk": one.ranked_chunk()} for k, one in WORKS.items()}
 
 
-def time_all(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Time each network's step, and its ranking of 1,000 configs or of a kernel, on the GPU."""
-    card, device, timed = card_named(torch.cuda.get_device_name()), torch.device("cuda", 0), {}
+def time_all(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Time each network's step, and its ranking of 1,000 configs or of a kernel, on the GPU.
+
+    Returns:
+        a line for each: ms of a step, GB/s, times the roofline, peak GiB, ms of ranking.
+    """
+    card, device, lines = card_named(torch.cuda.get_device_name()), torch.device("cuda", 0), []
     for name, counts in found.items():
         work = WORKS[name]
         torch.cuda.reset_peak_memory_stats()
         seconds = step_seconds(work.case(), device)
+        peak_gib = torch.cuda.max_memory_allocated() / 2**30
         moved = counts["byte_units"] * counts["unit_mb"] * 1e6
-        timed[name] = {
-            "step_ms": round(1000 * seconds, 2),
-            "gb_per_s": round(moved / seconds / 1e9),
-            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            "rank_ms": round(1000 * _seconds_of(work.case(), device), 2),
-        }
-        if card:
-            timed[name]["times_roofline"] = round(seconds * card.bytes_per_s / moved, 2)
-    return timed
+        times_roofline = f"{seconds * card.bytes_per_s / moved:.2f}" if card else ""
+        step = [f"{1e3 * seconds:.2f}", f"{moved / seconds / 1e9:.0f}", times_roofline]
+        ranked = on_device(work.case(), device)
+        taken = in_turn({"rank": partial(rank, ranked)}, RANKED)["rank"]  # scores reach the host
+        lines.append([name, *step, f"{peak_gib:.2f}", f"{1e3 * statistics.median(taken):.2f}"])
+    return lines
 
 
-def _seconds_of(case: Case, device: torch.device) -> float:
-    moved = on_device(case, device)
-    ranking = {"rank": lambda: rank(moved)}  # ends with scores on the host
-    return statistics.median(in_turn(ranking, RANKED, warm_up=True)["rank"])
-
-
-def page(found: Mapping[str, Any], timed: Mapping[str, Any]) -> str:
+def page(found: Mapping[str, Any], timed: Sequence[Sequence[str]]) -> str:
     """Return the page of what was counted, and timed where there was a GPU."""
     rows = []
     for name, of_step in found.items():
@@ -146,7 +142,6 @@ def page(found: Mapping[str, Any], timed: Mapping[str, Any]) -> str:
         rows.append([name, str(of_step["graphs"]), *told, *rest])
     what = ("kernels", "units moved", "host syncs", "half")
     header = ("network", "graphs", *(f"{of}: {one}" for of in ("step", "chunk") for one in what))
-    keys = ("step_ms", "gb_per_s", "times_roofline", "peak_gib", "rank_ms")
     return render(
         "gpu",
         graph=GRAPH,
@@ -154,7 +149,7 @@ def page(found: Mapping[str, Any], timed: Mapping[str, Any]) -> str:
         rows=rows,
         header=(*header, "peak units", "unit, MB", "GFLOP"),
         card=torch.cuda.get_device_name() if timed else None,
-        timed=[[name, *(str(of.get(k, "")) for k in keys)] for name, of in timed.items()],
+        timed=timed,
         revision=revision(),
     )
 
@@ -170,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--counts", action="store_true", help="time nothing, GPU or not")
     given = parser.parse_args(arguments)
     found = count_all()
-    timed = time_all(found) if torch.cuda.is_available() and not given.counts else {}
+    timed = time_all(found) if torch.cuda.is_available() and not given.counts else []
     write_page(PAGES / "gpu.md", page(found, timed))
 
 

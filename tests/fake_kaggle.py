@@ -180,7 +180,9 @@ class FakeKaggle(ThreadingHTTPServer):
 
     def _list_kernel_session_output(self, asked: dict[str, Any]) -> object:
         rows = [{"fileName": name, "url": url} for name, url in self.outputs.items()]
-        return {**_page("files", rows, asked), "log": self.log}
+        start = int(asked.get("pageToken") or 0)
+        more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(rows) else {}
+        return {"files": rows[start : start + PAGE], **more, "log": self.log}
 
     def _get_dataset_status(self, asked: dict[str, Any]) -> object:
         if _dataset_id(asked) not in self.datasets:
@@ -193,38 +195,29 @@ class FakeKaggle(ThreadingHTTPServer):
         return {"currentVersionNumber": dataset.version, "description": told}
 
     def _create_dataset(self, asked: dict[str, Any]) -> object:
-        name = f"{asked['ownerSlug']}/{asked['slug']}"
-        self.datasets[name] = Dataset(1, self._files(asked), asked)
-        return {"ref": name, "url": "https://www.kaggle.com/x", "status": "ok"}
+        return self._keep(f"{asked['ownerSlug']}/{asked['slug']}", asked, asked["files"])
 
     def _create_dataset_version(self, asked: dict[str, Any]) -> object:
-        name = _dataset_id(asked)
-        version = self.datasets[name].version + 1
-        self.datasets[name] = Dataset(version, self._files(asked["body"]), asked)
-        return {"ref": name, "url": "https://www.kaggle.com/x", "status": "ok"}
+        return self._keep(_dataset_id(asked), asked, asked["body"]["files"])
 
-    def _files(self, asked: dict[str, Any]) -> dict[str, bytes]:
+    def _keep(self, name: str, asked: dict[str, Any], entries: list[dict[str, str]]) -> object:
         files = {}
-        for entry in asked["files"]:
-            name, content = self._blobs[entry["token"]]
-            if not name.endswith(".zip"):
-                files[name] = content
+        for entry in entries:
+            blob, content = self._blobs[entry["token"]]
+            if not blob.endswith(".zip"):
+                files[blob] = content
                 continue
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 for info in archive.infolist():
                     if not info.is_dir():
-                        files[f"{name.removesuffix('.zip')}/{info.filename}"] = archive.read(info)
-        return files
+                        files[f"{blob.removesuffix('.zip')}/{info.filename}"] = archive.read(info)
+        version = 1 + (self.datasets[name].version if name in self.datasets else 0)
+        self.datasets[name] = Dataset(version, files, asked)
+        return {"ref": name, "url": "https://www.kaggle.com/x", "status": "ok"}
 
 
 def _dataset_id(asked: dict[str, Any]) -> str:
     return f"{asked['ownerSlug']}/{asked['datasetSlug']}"
-
-
-def _page(key: str, rows: list[dict[str, str]], asked: dict[str, Any]) -> dict[str, object]:
-    start = int(asked.get("pageToken") or 0)
-    more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(rows) else {}
-    return {key: rows[start : start + PAGE], **more}
 
 
 class KaggleHandler(BaseHTTPRequestHandler):

@@ -7,38 +7,45 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import typer
 
 from common.settings import ROOT
 from data.graphs.distinct import distinct_configs
 from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
+from pipeline.__main__ import app
 from submissions.write import read_submission
 from tests.command_line import call
 
-COMMANDS = [
-    *("run", "synthesize", "fetch", "audit", "featurize", "statistics", "collect"),
-    *("train", "predict", "blend", "score", "rank", "tune"),
-]
-KERNEL = ["build", "push", "status", "output", "wheels", "weights"]
 MOST_IMPORTED = 300
-GROUPS = {
-    "submission": ["check", "upload", "list"],
-    "kernel": KERNEL,
-    "dataset": ["push"],
-    "tune": ["report"],
-}
+SMOKE = ("run", "--recipe", "smoke", "--data")
+
+
+def commands(group: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of all commands; some groups are commands themselves."""
+    for name, command in group.commands.items():
+        own = getattr(command, "commands", {})
+        if not own or command.invoke_without_command:
+            yield *words, name
+        if own:
+            yield from commands(command, *words, name)
+
+
+COMMANDS = [*commands(typer.main.get_command(app))]
 
 
 @pytest.fixture(scope="module")
 def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished smoke run; read it, never write to it."""
     out = tmp_path_factory.mktemp("run") / "smoke"
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out)
+    call(*SMOKE, tiny_tree, "--out", out)
     return out
 
 
@@ -46,7 +53,7 @@ def test_help_imports_nothing_heavy() -> None:
     """So that it answers at once; how soon, benchmarks measure."""
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in [*COMMANDS, *GROUPS])
+    assert all(name in done.stdout for name, *_ in COMMANDS)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "jax", "lightgbm", "kaggle", "matplotlib", "optuna", "numpy", "polars"}
     heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
@@ -71,12 +78,8 @@ def test_torchs_allocator_is_set_up_unless_the_user_has(own: dict[str, str], fou
     assert done.stdout.decode().strip() == found
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[name] for name in COMMANDS] + [[g, name] for g, names in GROUPS.items() for name in names],
-    ids=" ".join,
-)
-def test_every_command_has_help_with_an_example(command: list[str]) -> None:
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
     text = call(*command, "--help")
     assert f"python -m pipeline {' '.join(command)}" in " ".join(text.split())
     assert "--debug" in text
@@ -129,10 +132,10 @@ def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
 def test_the_same_seed_gives_the_same_submission_bytes(
     finished: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "again")
+    call(*SMOKE, tiny_tree, "--out", tmp_path / "again")
     again = (tmp_path / "again" / "submission.csv").read_bytes()
     assert again == (finished / "submission.csv").read_bytes()
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "s9", "--seed", 9)
+    call(*SMOKE, tiny_tree, "--out", tmp_path / "s9", "--seed", 9)
     assert (tmp_path / "s9" / "submission.csv").read_bytes() != again
 
 
@@ -140,8 +143,7 @@ def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been(
     finished: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "killed"
-    command = [sys.executable, "-m", "pipeline", "run", "--data", str(tiny_tree)]
-    command += ["--recipe", "smoke", "--out", str(out)]
+    command = [sys.executable, "-m", "pipeline", *SMOKE, str(tiny_tree), "--out", str(out)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not list(out.rglob("checkpoint.safetensors")):
@@ -151,10 +153,8 @@ def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "DONE").exists()
-    assert "--resume" in call(
-        "run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, expect=2
-    )
-    call("run", "--data", tiny_tree, "--recipe", "smoke", "--out", out, "--resume")
+    assert "--resume" in call(*SMOKE, tiny_tree, "--out", out, expect=2)
+    call(*SMOKE, tiny_tree, "--out", out, "--resume")
     for name in ("submission.csv", "submission-valid.csv"):
         assert (out / name).read_bytes() == (finished / name).read_bytes()
 
@@ -166,7 +166,7 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     bad = bad.rename(bad.with_name("two\nlines.npz"))
     bad.write_bytes(bad.read_bytes()[:-40])
     out = tmp_path / "out"
-    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, expect=1)
+    text = call(*SMOKE, tree, "--out", out, expect=1)
     assert text.startswith("device: CPU, 1 thread\nerror: ")
     assert text.count("\n") == 2
     assert "two\\nlines.npz" in text
@@ -174,7 +174,7 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     bad = bad.rename(bad.with_name("bad.npz"))
     text = call("audit", "--data", tree, expect=1)
     assert bad.name in text
-    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out, "--skip-bad")
+    text = call(*SMOKE, tree, "--out", out, "--skip-bad")
     assert f"left out: {bad}" in text
     assert "submission.csv has no row for tile:xla:bad: its file is damaged" in text
     assert bad.name in json.loads((out / "report.json").read_text())["bad_files"][0]
@@ -227,7 +227,7 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
     for part in ("layout/xla/random/train", "layout/nlp/default/train", "tile/xla/train"):
         shutil.rmtree(tree / "npz" / part)
     out = tmp_path / "out"
-    text = call("run", "--data", tree, "--recipe", "smoke", "--out", out)
+    text = call(*SMOKE, tree, "--out", out)
     models = json.loads((out / "report.json").read_text())["models"]
     assert models["layout:xla:random"]["fallback_from"] == "layout:xla:default"
     assert models["layout:nlp:default"]["fallback_from"] == "layout:nlp:random"
@@ -306,7 +306,7 @@ def test_a_graph_that_is_damaged_in_the_store_alone_is_packed_anew(
     whole = path.read_bytes()
     place = len(whole) - 100
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-    words = ("run", "--data", tiny_tree, "--store", store, "--recipe", "smoke", "--skip-bad")
+    words = (*SMOKE, tiny_tree, "--store", store, "--skip-bad")
     text = call(*words, "--out", tmp_path / "run")
     assert f"{path}: damaged in the store; packed anew" in text
     assert path.read_bytes() == whole

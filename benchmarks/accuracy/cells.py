@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from submissions.labels import Labels
 from submissions.score import score_graph
 
 SEED_STEP = 1000  # from a cell's seed to its next
+BEST_FIRST = ("blend.layout_spread=0", "blend.tile_spread=0")
 
 
 @dataclass(frozen=True)
@@ -42,68 +42,55 @@ class Contender:
 
     models: tuple[str, ...] = ()  # none for the floor, which ranks without training
     recipe: str = "cpu"
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = BEST_FIRST
     tasks: tuple[str, ...] | None = None  # those that it can learn; None for all
     # The recipe and models in tasks that ask for further configs of one graph.
     within_graph: tuple[str, tuple[str, ...]] | None = None
     n_seeds: int = 1
 
-    def on(self, task: str) -> "Contender":
-        """Return what it is for a task."""
-        if self.within_graph is None or task not in WITHIN_GRAPH:
-            return self
-        recipe, models = self.within_graph
-        return replace(self, recipe=recipe, models=models)
 
-
-NETWORK, TREES, COLUMNS = "cross_config_sage", "layout_boosting", "config_columns_boosting"
+NETWORK, BY_TILE = "cross_config_sage", "late_fusion_sage"
 SHIPPED = "shipped"  # what the recipe `cpu` does
-BEST_FIRST = ("blend.tile_spread=0",)
-BEST_LAYOUT_FIRST = ("blend.layout_spread=0",)
-BY_TILE = "late_fusion_sage"
 OF_NETWORKS = tuple(task for task in TASKS if task != SAMPLE_FURTHER)  # no 13 trainings
 SHIPPED_FOR_LAYOUTS = Contender(
     load_recipe("cpu").layout.models,
+    overrides=(),
     within_graph=("within_graph", load_recipe("within_graph").layout.models),
     n_seeds=2,
 )
+SHIPPED_FOR_TILES = Contender(load_recipe("cpu").tile.models, overrides=())
 # By kind of config, in the page's order: what needs no training, the dataset's baselines, others'
 # models, and ours from the simplest on.
 CONTENDERS = {
     "layout": {
-        "floor": Contender(overrides=BEST_LAYOUT_FIRST),
-        "gcn": Contender(("baseline_gcn",), overrides=BEST_LAYOUT_FIRST, tasks=OF_NETWORKS),
+        "floor": Contender(),
+        "gcn": Contender(("baseline_gcn",), tasks=OF_NETWORKS),
         "segments": Contender(("segment_sage",), "segments", tasks=OF_NETWORKS),
         "tgraph": Contender(("tgraph",), "reference", tasks=OF_NETWORKS),
-        "linear": Contender(("layout_linear",), overrides=BEST_LAYOUT_FIRST),
-        "boosting": Contender((TREES,), overrides=BEST_LAYOUT_FIRST),
-        "columns": Contender((COLUMNS,), "within_graph", tasks=WITHIN_GRAPH),
+        "linear": Contender(("layout_linear",)),
+        "boosting": Contender(("layout_boosting",)),
+        "columns": Contender(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
         "no-attention": Contender(
-            (NETWORK,),
-            overrides=(*BEST_LAYOUT_FIRST, f"{NETWORK}.cross_config=false"),
-            tasks=OF_NETWORKS,
+            (NETWORK,), overrides=(*BEST_FIRST, f"{NETWORK}.cross_config=false"), tasks=OF_NETWORKS
         ),
         "network": Contender(
-            (NETWORK,),
-            overrides=BEST_LAYOUT_FIRST,
-            tasks=OF_NETWORKS,
-            within_graph=("within_graph", (NETWORK,)),
+            (NETWORK,), tasks=OF_NETWORKS, within_graph=("within_graph", (NETWORK,))
         ),
-        "best-first": replace(SHIPPED_FOR_LAYOUTS, overrides=BEST_LAYOUT_FIRST),
+        "best-first": replace(SHIPPED_FOR_LAYOUTS, overrides=BEST_FIRST),
         SHIPPED: SHIPPED_FOR_LAYOUTS,
     },
     "tile": {
-        "floor": Contender(overrides=BEST_FIRST),
-        "early-join": Contender(("early_fusion_sage",), overrides=BEST_FIRST),
+        "floor": Contender(),
+        "early-join": Contender(("early_fusion_sage",)),
         "late-join": Contender(
             (BY_TILE,), overrides=(*BEST_FIRST, f"{BY_TILE}.cross_config=false")
         ),
-        "linear": Contender(("tile_linear",), overrides=BEST_FIRST),
-        "boosting": Contender(("tile_boosting",), overrides=BEST_FIRST),
-        "boosting-spread": Contender(("tile_boosting",)),
-        "network": Contender((BY_TILE,), overrides=BEST_FIRST),
-        "best-first": Contender(load_recipe("cpu").tile.models, overrides=BEST_FIRST),
-        SHIPPED: Contender(load_recipe("cpu").tile.models),
+        "linear": Contender(("tile_linear",)),
+        "boosting": Contender(("tile_boosting",)),
+        "boosting-spread": Contender(("tile_boosting",), overrides=()),
+        "network": Contender((BY_TILE,)),
+        "best-first": replace(SHIPPED_FOR_TILES, overrides=BEST_FIRST),
+        SHIPPED: SHIPPED_FOR_TILES,
     },
 }
 
@@ -118,14 +105,13 @@ class Cell:
     overrides: tuple[str, ...] = ()
 
     @property
-    def contenders(self) -> Mapping[str, Contender]:
-        """Return all that the task can have."""
-        return CONTENDERS[TASKS[self.task].kind]
-
-    @property
     def known_contender(self) -> Contender:
         """Return the contender, as it is for the task."""
-        return self.contenders[self.contender].on(self.task)
+        known = CONTENDERS[TASKS[self.task].kind][self.contender]
+        if known.within_graph is None or self.task not in WITHIN_GRAPH:
+            return known
+        recipe, models = known.within_graph
+        return replace(known, recipe=recipe, models=models)
 
     @property
     def members(self) -> dict[str, tuple[str, int]]:
@@ -151,7 +137,8 @@ class Cell:
     @property
     def judged_with(self) -> "list[Cell]":
         """Return the cells that this one's training serves too."""
-        others = [replace(self, contender=name) for name in self.contenders]
+        names = CONTENDERS[TASKS[self.task].kind]
+        others = [replace(self, contender=name) for name in names]
         return [cell for cell in others if cell.is_served] if self.contender == SHIPPED else []
 
     def path(self, out: Path) -> Path:
@@ -182,7 +169,7 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         return False
     work = out / "work" / path.stem
     shutil.rmtree(work, ignore_errors=True)
-    for judged, results in _results(cell, sources, work):
+    for judged, results in _results(cell, sources, work).items():
         text = json.dumps(cell_head(judged, sources) | results, indent=1, allow_nan=False)
         write_text(judged.path(out), text + "\n")
     shutil.rmtree(work, ignore_errors=True)
@@ -202,33 +189,33 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
     }
 
 
-def _results(cell: Cell, sources: Sources, work: Path) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _results(cell: Cell, sources: Sources, work: Path) -> dict[Cell, dict[str, Any]]:
+    """Train on each part; return what its judged graphs say of the cell and all that it serves."""
     import lightgbm  # noqa: F401  so that its import is not on the clock
 
-    made = {"environment": environment(1), "revision": revision(), "train_cpu_s": 0.0}
-    served = (*cell.judged_with, cell)
-    results: dict[Cell, dict[str, Any]] = {judged: {"graphs": {}, **made} for judged in served}
+    made = {"environment": environment(1), "revision": revision(), "set": cell.overrides}
+    results: dict[Cell, dict[str, Any]] = {
+        judged: {"graphs": {}, **made, "train_cpu_s": 0.0} for judged in (*cell.judged_with, cell)
+    }
     measured = read_manifest(sources.sample)["graphs"]
     parts = TASKS[cell.task].parts(sources, cell.seed, work / "data")
     if not cell.recipe().layout.together and TASKS[cell.task].kind == "layout":
         parts = [half for part in parts for half in by_source(part)]
     for part in parts:
         rankers, cpu_s = _trained(cell, part, work / part.name)
-        collection = part.train[0].collection
-        blends = {judged: _blended(judged, rankers, collection) for judged in results}
-        for file in part.judged:
-            known = measured.get(file.submission_id, {})
-            facts = {
-                "split": file.split,
-                "family": known.get("family", family_of(file)),
-                "again_tau": known.get("again_tau"),
-            }
-            graph = read_graph(file)
-            for judged, found in results.items():
-                found["graphs"][file.submission_id] = facts | judge(blends[judged], graph)
+        graphs = [(file, read_graph(file)) for file in part.judged]
         for judged, found in results.items():
             found["train_cpu_s"] += sum(cpu_s[name] for name in judged.members)
-    yield from results.items()
+            blend = _blended(judged, rankers, part.train[0].collection)
+            for file, graph in graphs:
+                known = measured.get(file.submission_id, {})
+                facts = {
+                    "split": file.split,
+                    "family": known.get("family", family_of(file)),
+                    "again_tau": known.get("again_tau"),
+                }
+                found["graphs"][file.submission_id] = facts | judge(blend, graph)
+    return results
 
 
 def trained_ranker(cell: Cell, part: Part, folder: Path) -> Ensemble:

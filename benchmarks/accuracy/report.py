@@ -109,30 +109,34 @@ def write_report(cells: Sequence[Cell], folder: Path) -> None:
         if (found := by_contender([c for c in cells if c["task"] == task], CONTENDERS[known.kind]))
     }
     draw(by_task, folder / PICTURE)
-    parts = [table_of(task, found) for task, found in by_task.items()]
-    by_collection = collection_rows(by_task.get("layouts", {}))
-    made = {"made_with": made_with(cells), "confidence": f"{CONFIDENCE:.0%}", "draws": f"{DRAWS:,}"}
-    write_page(
-        folder / "accuracy.md",
-        render("accuracy", parts=parts, picture=PICTURE, by_collection=by_collection, **made),
+    page = render(
+        "accuracy",
+        parts=[table_of(task, found) for task, found in by_task.items()],
+        picture=PICTURE,
+        by_collection=collection_rows(by_task.get("layouts", {})),
+        keys_set=sorted({", ".join(cell.get("set", ())) for cell in cells}),
+        made_with=made_with(cells),
+        confidence=f"{CONFIDENCE:.0%}",
+        draws=f"{DRAWS:,}",
     )
+    write_page(folder / "accuracy.md", page)
 
 
-def table_of(task: str, by_name: Mapping[str, list[Cell]]) -> dict[str, Any]:
+def table_of(task: str, by_name: Mapping[str, list[Cell]], best: str = SHIPPED) -> dict[str, Any]:
     """Return what one task has shown: a row per contender, and what its graphs are.
 
     Args:
         by_name: cells by contender, of one task.
+        best: the contender that the others are compared with, where it is there.
     """
-    kind = TASKS[task].kind
-    labels = LABELS[kind]
+    labels = LABELS[TASKS[task].kind]
     leading = next(iter(labels))
     rows = []
     for name, own in by_name.items():
         texts = [text_of(estimate_of(own, metric), metric) for metric in labels]
         leads = [
-            lead_text(difference(by_name[SHIPPED], own, metric), metric)
-            if name != SHIPPED and SHIPPED in by_name
+            lead_text(difference(by_name[best], own, metric), metric)
+            if name != best and best in by_name
             else ""
             for metric in (leading, "slowdown@1")
         ]
@@ -143,8 +147,7 @@ def table_of(task: str, by_name: Mapping[str, list[Cell]]) -> dict[str, Any]:
     graphs = shown[0]["graphs"].values()
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
     noise = [g["noise"] for cell in shown for g in cell["graphs"].values() if g.get("noise")]
-    first = labels[leading]
-    leads = [f"shipped − it: {first}", "@1"]
+    leads = [f"{best} − it: {labels[leading]}", "@1"]
     return {
         "title": TASKS[task].title,
         "note": TASKS[task].note,
@@ -173,7 +176,7 @@ def collection_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
             for name, metric in ((UNSPREAD, TAU), (SHIPPED, TAU), (SHIPPED, "slowdown@5"))
         ]
         n_graphs = len(own[best][0]["graphs"])
-        shown = f"{best}, {text_of(estimate_of(own[best], TAU))}"
+        shown = f"{best}, {text_of(estimate_of(own[best], TAU), TAU)}"
         rows.append([collection, f"{n_graphs}", shown, *leads])
     return rows
 
@@ -185,12 +188,6 @@ def _collection(graph: str) -> str:
 def _within(cell: Cell, collection: str) -> Cell:
     found = {name: g for name, g in cell["graphs"].items() if _collection(name) == collection}
     return {**cell, "graphs": found}
-
-
-def lead_text(found: Estimate | None, metric: str) -> str:
-    """Write a difference, bold where its interval leaves out 0."""
-    text = text_of(found, metric, signed=True)
-    return f"**{text}**" if found and (found.low > 0 or found.high < 0) else text
 
 
 def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:
@@ -220,11 +217,19 @@ def made_with(cells: Sequence[Cell]) -> str:
     return f"Made on {', '.join(systems)}; revisions {', '.join(revisions)}."
 
 
-def text_of(found: Estimate | None, metric: str = TAU, signed: bool = False) -> str:
-    """Write a mean with its interval: three digits of tau and OPA, four else; "" for None."""
+def text_of(found: Estimate, metric: str) -> str:
+    """Write a mean with its interval: three digits of tau and OPA, four else."""
+    return _text(found, f".{3 if metric in RANKED else 4}f")
+
+
+def lead_text(found: Estimate | None, metric: str) -> str:
+    """Write a difference, bold where its interval leaves out 0; "" for None."""
     if found is None:
         return ""
-    form = f"{'+' if signed else ''}.{3 if metric in (TAU, 'opa') else 4}f"
-    if math.isnan(found.low):
-        return f"{found.mean:{form}}"
-    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+    text = _text(found, f"+.{3 if metric in RANKED else 4}f")
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def _text(found: Estimate, form: str) -> str:
+    interval = "" if math.isnan(found.low) else f" [{found.low:{form}}, {found.high:{form}}]"
+    return f"{found.mean:{form}}{interval}"

@@ -6,7 +6,7 @@ configs, as an official tree, so that models go through the same path as everywh
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,11 @@ from data.graphs.graph import LayoutGraph
 from data.hlo.write import featurize_files
 from data.npz.write import write_npz
 from data.read import read_layout
-from data.tree import COLLECTIONS, Collection, GraphFile, collection_named, find_graphs, npz_root
+from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
 from models.training.folds import family_of, grouped_folds
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
 ALEXNET = "pb/op_tuning_data.pb"
-UNET3D = {"train": "unet3d"}  # real graphs by split
-TWO_PROGRAMS = {**UNET3D, "valid": "unet_3d.4x4.bf16"}
 HELD_OUT = 0.2  # of the distinct configs
 FEW_CONFIGS = 100
 FOLDS = 4
@@ -93,15 +91,12 @@ def options_parser(
 # Graphs of the sample
 
 
-def labelled(kind: str, sources: Sources) -> list[GraphFile]:
+def labelled(
+    kind: str, sources: Sources, splits: Sequence[str] = ("train", "valid")
+) -> list[GraphFile]:
     """List the sample's graphs of a kind, "layout" or "tile", whose runtimes are known."""
-    splits = ("train", "valid")
-    return find_graphs(sources.sample, collections=_collections(kind), splits=splits)
-
-
-def sample_valid(sources: Sources) -> list[GraphFile]:
-    """List the sample's labelled layout graphs of the valid split."""
-    return [file for file in labelled("layout", sources) if file.split == "valid"]
+    collections = tuple(own for own in COLLECTIONS if own.kind == kind)
+    return find_graphs(sources.sample, collections=collections, splits=splits)
 
 
 def sample_families(folder: Path) -> dict[str, str]:
@@ -139,35 +134,42 @@ def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
 def by_source(part: Part) -> list[Part]:
     """Return a part as two, of xla's programs and of nlp's, where it has both."""
     found = []
-    for source in sorted({file.collection.slug.split("-")[1] for file in part.train}):
-        train, judged = (
-            tuple(file for file in files if file.collection.slug.split("-")[1] == source)
-            for files in (part.train, part.judged)
-        )
-        found.append(Part(f"{part.name}-{source}", train, judged))
-    return [half for half in found if half.judged]
+    for source in sorted({_source(file) for file in part.train}):
+        train = tuple(file for file in part.train if _source(file) == source)
+        judged = tuple(file for file in part.judged if _source(file) == source)
+        if judged:
+            found.append(Part(f"{part.name}-{source}", train, judged))
+    return found
+
+
+def _source(file: GraphFile) -> str:
+    return file.collection.name.split(":")[1]
 
 
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    files = labelled("tile", sources)
-    train, judged = (tuple(f for f in files if f.split == s) for s in ("train", "valid"))
+    train, judged = (tuple(labelled("tile", sources, [split])) for split in ("train", "valid"))
     return [Part(TILE.slug, train, judged)]
 
 
 # Real graphs
 
 
-def _real(names: Mapping[str, str], sources: Sources) -> list[GraphFile]:
+def _unet3d(sources: Sources) -> list[GraphFile]:
+    return [_real(sources, "train", "unet3d")]
+
+
+def _two_programs(sources: Sources) -> list[GraphFile]:
+    return [*_unet3d(sources), _real(sources, "valid", "unet_3d.4x4.bf16")]
+
+
+def _real(sources: Sources, split: str, name: str) -> GraphFile:
     assert sources.real is not None
-    root = npz_root(sources.real) / XLA_DEFAULT.folder
-    return [
-        GraphFile(XLA_DEFAULT, split, name, root / split / f"{name}.npz")
-        for split, name in names.items()
-    ]
+    path = npz_root(sources.real) / XLA_DEFAULT.folder / split / f"{name}.npz"
+    return GraphFile(XLA_DEFAULT, split, name, path)
 
 
 def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    learned, judged = _real(TWO_PROGRAMS, sources)
+    learned, judged = _two_programs(sources)
     return [Part("cross-graph", (learned,), (judged,))]
 
 
@@ -236,11 +238,7 @@ def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
     return [Part("alexnet", tuple(labelled("tile", sources)), judged)]
 
 
-def _collections(kind: str) -> tuple[Collection, ...]:
-    return tuple(collection for collection in COLLECTIONS if collection.kind == kind)
-
-
-SAMPLE_FURTHER = "sample-further"
+SAMPLE_FURTHER, SAMPLE_VALID = "sample-further", partial(labelled, "layout", splits=("valid",))
 WITHIN_GRAPH = ("unet3d-all", "unet3d-100", SAMPLE_FURTHER)
 TASKS = {
     "layouts": Task(
@@ -257,16 +255,16 @@ TASKS = {
         "TPU: further configs of unet3d, of 545",
         "80 % of the distinct configs to learn from; judged on all measurements of the other 20 %. "
         "Each seed draws another split.",
-        partial(_real, UNET3D),
-        partial(further_configs, partial(_real, UNET3D), None),
+        _unet3d,
+        partial(further_configs, _unet3d, None),
         needs_real=True,
     ),
     "unet3d-100": Task(
         "layout",
         "TPU: further configs of unet3d, of 100",
         f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
-        partial(_real, UNET3D),
-        partial(further_configs, partial(_real, UNET3D), FEW_CONFIGS),
+        _unet3d,
+        partial(further_configs, _unet3d, FEW_CONFIGS),
         needs_real=True,
     ),
     SAMPLE_FURTHER: Task(
@@ -276,15 +274,15 @@ TASKS = {
         "distinct configs (52 to 90) to learn from, judged on the others. Each seed draws another "
         "split. That `columns` may read statistics was decided on all of the sample's programs, "
         "these included. Networks are left out: 13 trainings of each.",
-        sample_valid,
-        partial(further_configs, sample_valid, None),
+        SAMPLE_VALID,
+        partial(further_configs, SAMPLE_VALID, None),
     ),
     "cross-graph": Task(
         "layout",
         "TPU: from unet3d to unet_3d.4x4.bf16",
         "The order of the latter's configs is mostly noise (its configs that were measured twice "
         "say so), so slowdown tells more than tau, and a high tau would be luck or leakage.",
-        partial(_real, TWO_PROGRAMS),
+        _two_programs,
         _across_graphs,
         needs_real=True,
     ),

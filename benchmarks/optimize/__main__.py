@@ -1,7 +1,7 @@
 """What `optimize` finds: on ten programs of nobody's catalogue, and on kernels never seen.
 
 `python -m benchmarks.optimize --out runs/optimize` does what is not there yet; `… --report` writes
-docs/results/optimize.md from what is there. A section of which nothing is there stays as it stands.
+docs/results/optimize.md from what is there.
 """
 
 import argparse
@@ -75,17 +75,18 @@ SECTIONS = {
 
 
 def write_report(out: Path, folder: Path) -> None:
-    """Write optimize.md from what there is, and from what it says of what is no longer there."""
-    page = folder / "optimize.md"
-    old = page.read_text("utf-8").split("\n## ")[1:] if page.exists() else []
-    known = dict(section.split("\n\n", 1) for section in old)
+    """Write optimize.md.
+
+    Raises:
+        PipelineError: something was not measured.
+    """
     parts = [HEADER]
     for title, section in SECTIONS.items():
-        text = section(out) or known.get(title)
+        text = section(out)
         if not text:
             raise PipelineError(f"{out}: not all is there ({title}); run without --report first")
         parts.append(f"## {title}\n\n{text.strip()}")
-    write_page(page, "\n\n".join(parts))
+    write_page(folder / "optimize.md", "\n\n".join(parts))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -106,12 +106,6 @@ def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
     return plain
 
 
-def plain_gradients(model: CrossConfigSage) -> dict[str, Tensor]:
-    """Return the gradients of our model by the plain model's names."""
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return plain_names({name: grad for name, grad in found.items() if grad is not None})
-
-
 def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Give tensors, by our model's names, the plain model's names and shapes."""
     shared = ("opcode", "layout", "norm", "head")

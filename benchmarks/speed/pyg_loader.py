@@ -58,7 +58,7 @@ def measure_loader(name: str, root: Path, store: Path | None, rounds: int) -> li
     """Return lines of the table: graphs and configs a second, and how that compares."""
     train = TpuGraphsLayout(root, store=store, prune="hops-1", scaling="log1p-standardise")
     train.transform = ConfigSampler(STEP_CONFIGS)
-    times = in_turn(ways_to_read(train), rounds, warm_up=True, clock=time.process_time)
+    times = in_turn(ways_to_read(train), rounds, clock=time.process_time)
     rates = {way: len(train) / np.median(seconds) for way, seconds in times.items()}
     of_own = {way: rate / rates["the pipeline"] for way, rate in rates.items()}
     return [
@@ -67,7 +67,7 @@ def measure_loader(name: str, root: Path, store: Path | None, rounds: int) -> li
     ]
 
 
-def report_loader() -> str:
+def report() -> str:
     """Measure; return the section."""
     prepare_torch(seed=0, threads=1)
     of_size = published_graphs([collection_named("layout:nlp:random")], ["train"], LOADED_SHARE)

@@ -33,17 +33,12 @@ NETWORKS = {
     "cross_config_sage": ("cross_config_sage", SEGMENT_NODES, 4),
 }
 HEAD_STEPS, TOTAL_STEPS = 1, load_recipe("segments").segment_sage.training.steps
-# What is measured: its column, and how it is written.
+# What is measured, by column, and how it is written.
 COSTS = {
-    "libraries_mib": ("peak MiB: libraries", ",.0f"),
-    "train_mib": ("training", ",.0f"),
-    "predict_mib": ("predicting", ",.0f"),
-    "first_s": ("seconds: first step", ".2f"),
-    "step_s": ("later step", ".2f"),
-    "total_s": (f"{TOTAL_STEPS} steps", ",.0f"),
-    "predict_s": ("per 1,000 configs", ".2f"),
+    **dict.fromkeys(("peak MiB: libraries", "training", "predicting"), ",.0f"),
+    **{"seconds: first step": ".2f", "later step": ".2f", f"{TOTAL_STEPS} steps": ",.0f"},
+    "per 1,000 configs": ".2f",
 }
-Costs = dict[str, float]
 
 
 def recipe(segment_nodes: int, steps: int) -> Recipe:
@@ -59,54 +54,47 @@ def recipe(segment_nodes: int, steps: int) -> Recipe:
     )
 
 
-def train_and_predict(path: Path, name: str) -> Costs:
-    """Train on the graph at `path`, then score all its configs; return peaks and CPU seconds.
+def train_and_predict(path: Path, name: str) -> list[float]:
+    """Train on the graph at `path`, then score all its configs; return COSTS, in CPU seconds.
 
-    `libraries_mib` is the peak before any graph is read, `train_mib` and `predict_mib` those after
-    each; `first_s` is of the first step, with reading the graph; `step_s` the median of the last
-    half of the steps; `total_s` of TOTAL_STEPS, those that were not taken being as that;
-    `predict_s` is of 1,000 configs, with cutting the graph.
+    The first peak is that before any graph is read, the others those after each; the first step
+    reads the graph; a later one is the median of the last half of the steps, as which those of
+    TOTAL_STEPS count that were not taken; predicting cuts the graph.
     """
     file, (model, segment_nodes, steps) = file_from_path(path), NETWORKS[name]
     own_recipe, ends = recipe(segment_nodes, steps), [time.process_time()]
-    found = {"libraries_mib": own_peak_mib()}
+    peaks = [own_peak_mib()]
     with tempfile.TemporaryDirectory() as folder:
         with watched_by(lambda what, done, total: ends.append(time.process_time())):
             MODELS[model].train(TrainJob(model, own_recipe, [file], 0, Path(folder)))
-        found["train_mib"] = own_peak_mib()
+        peaks.append(own_peak_mib())
         graph = read_layout(file)
         ranker = MODELS[model].load(Path(folder), own_recipe)
     seconds = np.diff(ends[: steps + 1])  # those of the head come after
     step_s = float(np.median(seconds[steps // 2 :]))
     total_s = float(seconds.sum()) + (TOTAL_STEPS - steps) * step_s
-    found |= {"first_s": float(seconds[0]), "step_s": step_s, "total_s": total_s}
     start = time.process_time()
     assert len(ranker.score(graph)) == graph.n_configs
-    found["predict_s"] = (time.process_time() - start) * 1_000 / graph.n_configs
-    return found | {"predict_mib": own_peak_mib()}
+    predict_s = (time.process_time() - start) * 1_000 / graph.n_configs
+    return [*peaks, own_peak_mib(), float(seconds[0]), step_s, total_s, predict_s]
 
 
-def measure(size: GraphSize, name: str) -> Costs:
-    """Measure a graph of this size in a fresh process."""
+def measure(size: GraphSize, name: str) -> list[str]:
+    """Measure a graph of this size in a fresh process; return the cells of its line."""
     with tempfile.TemporaryDirectory() as folder:
-        file = write_sized(Path(folder), size)
+        path = str(write_sized(Path(folder), size).path)
         setup = "from benchmarks.speed.segment_memory import train_and_predict"
-        work = f"train_and_predict(Path({str(file.path)!r}), {name!r})"
-        costs: Costs = in_own_process(setup, work)
-    return costs
-
-
-def line(size: GraphSize, name: str, costs: Costs) -> list[str]:
-    """Return the cells of a line."""
+        costs = in_own_process(setup, f"train_and_predict(Path({path!r}), {name!r})")
     head = [f"{size.n_nodes:,}", f"{size.n_configurable:,}", name]
-    return [*head, *(f"{costs[key]:{form}}" for key, (_, form) in COSTS.items())]
+    forms = COSTS.values()
+    return [*head, *(f"{cost:{form}}" for cost, form in zip(costs, forms, strict=True))]
 
 
 def report(sizes: Sequence[GraphSize] = SIZES) -> str:
     return render(
         "segment_memory",
-        header=("nodes", "configurable", "network", *(label for label, _ in COSTS.values())),
-        rows=[line(size, name, measure(size, name)) for size in sizes for name in NETWORKS],
+        header=("nodes", "configurable", "network", *COSTS),
+        rows=[measure(size, name) for size in sizes for name in NETWORKS],
         config=recipe(SEGMENT_NODES, 1).segment_sage,
         steps=NETWORKS["segment_sage"][2],
         whole_steps=NETWORKS["cross_config_sage"][2],

@@ -66,7 +66,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
 def stage_rows(sizes: Sequence[GraphSize], axis: str, folder: Path) -> list[list[str]]:
     """Return a table's header and rows, measured; `axis` is the field of GraphSize that grows."""
     lengths = [getattr(size, axis) for size in sizes]
-    by_size = [in_turn(stages(write_sized(folder, size)), REPEATS, warm_up=True) for size in sizes]
+    by_size = [in_turn(stages(write_sized(folder, size)), REPEATS) for size in sizes]
     rows = [["stage", *(f"{length:,}" for length in lengths), "exponent"]]
     for name in by_size[0]:
         seconds = [min(found[name]) for found in by_size]

@@ -33,7 +33,6 @@ def network_arguments() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 @pytest.mark.parametrize("way", [*go.WAYS, go.all_densities], ids=lambda way: way.__name__)
 def test_a_way_compiles_no_more_than_its_budget_and_what_it_tries_differs(way) -> None:  # type: ignore[no-untyped-def]
     known = described(random_arrays(0), [*range(24)], [2] * 24, {"fusion": 24})
-    graph = decision_graph("program", known, UNSCALED)
     visited: list[tuple[int, ...]] = []
 
     def visit(config: int, turn: int, choice: NDArray[np.int64]) -> float:
@@ -41,10 +40,15 @@ def test_a_way_compiles_no_more_than_its_budget_and_what_it_tries_differs(way) -
         return 1 + choice.mean()
 
     torch.manual_seed(0)
-    space = Space(known.n_options, known.groups)
-    start, models = np.ones(24, np.int64), (Policy(SMALL), ChoiceRanker(SMALL))
-    subject = go.Subject(graph, space, *models, 0, start, go.BUDGETS[-1])
-    way(subject, MeasuredReward(visit, start))
+    subject = go.Subject(
+        decision_graph("program", known, UNSCALED),
+        Space(known.n_options, known.groups),
+        *(Policy(SMALL), ChoiceRanker(SMALL)),
+        seed=0,
+        start=np.ones(24, np.int64),
+        budget=go.BUDGETS[-1],
+    )
+    way(subject, MeasuredReward(visit, subject.start))
     assert visited[0] == (1,) * 24
     over = GENERATION - 1 if way is go.genetic else 0  # of its last generation
     assert 20 < len(set(visited)) <= 1 + go.BUDGETS[-1] + over

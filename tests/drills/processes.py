@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common.settings import ROOT
 from pipeline.cli.console import STAGE_PREFIX
-from tests.drills.warm import WarmProcess
+from tests.drills.outcome import check_same
 
 RECIPE = Path(__file__).with_name("drill.toml")
 PATIENCE_S = 240.0
@@ -51,33 +51,26 @@ class Watched:
         lines: what else came to standard error.
     """
 
-    def __init__(self, scene: Scene, words: list[str], *, warm: bool = False) -> None:
-        """Start a command in a session of its own; if `warm`, see tests/drills/warm.py."""
+    def __init__(self, scene: Scene, words: list[str] | None = None) -> None:
+        """Start a command, by default the scene's run, in a session of its own."""
+        self._scene = scene
         number = len(list(scene.log.glob("*.err")))
         self._errors, output = (scene.log / f"{number}.{end}" for end in ("err", "out"))
-        self._errors.touch()
-        changes = {"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"}
         self.began, self.ended_s = time.monotonic(), 0.0
         self.stages: list[tuple[float, str]] = []
         self.lines: list[str] = []
         self._read_bytes = 0
-        self.process: WarmProcess | subprocess.Popen[bytes]
-        if warm:
-            self.process = WarmProcess(words, changes, output, self._errors)
-            return
         with output.open("wb") as out, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline", *words],
+                [sys.executable, "-m", "pipeline", *(words or scene.run())],
                 cwd=ROOT,
-                env={**os.environ, **changes},
+                env={**os.environ, "PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"},
                 stdout=out,
                 stderr=errors,
                 start_new_session=True,
             )
 
     def look(self) -> None:
-        if not self._errors.exists():
-            return
         with self._errors.open("rb") as file:
             file.seek(self._read_bytes)
             whole = file.read().rpartition(b"\n")[0]
@@ -124,19 +117,24 @@ class Watched:
         assert code is not None
         return code
 
+    def ends_as(self, calm: Scene) -> None:
+        """Wait until it has ended well, with the bytes of an undisturbed run."""
+        assert self.end() == 0, self.lines
+        check_same(self._scene.out, calm.out)
 
-def finish(scene: Scene, *more: object, warm: bool = False) -> Watched:
-    watched = Watched(scene, scene.run(*more), warm=warm)
+    def is_refused(self, code: int = 1) -> str:
+        """Wait until it has ended with one line of error, and return that."""
+        assert self.end() == code, self.lines
+        errors = [line for line in self.lines if line.startswith("error: ")]
+        assert len(errors) == 1 and not any("Traceback" in line for line in self.lines)
+        assert "internal error" not in errors[0], errors
+        return errors[0]
+
+
+def finish(scene: Scene) -> Watched:
+    watched = Watched(scene)
     assert watched.end() == 0, watched.lines
     return watched
-
-
-def refused(watched: Watched, code: int = 1) -> str:
-    assert watched.end() == code, watched.lines
-    errors = [line for line in watched.lines if line.startswith("error: ")]
-    assert len(errors) == 1 and not any("Traceback" in line for line in watched.lines)
-    assert "internal error" not in errors[0], errors
-    return errors[0]
 
 
 def kind_of(stage: str) -> str:

@@ -1,4 +1,9 @@
-"""A full disk is one line, whatever the stage; with more space --resume ends as if it had been."""
+"""A full disk is one line, whatever the stage; with more space --resume ends as if it had been.
+
+`run` is called again and again on a disk of its own in memory, which has a little more space each
+time, until it succeeds. This file as a program makes the calls, below `unshare -rm`; what came
+of them is printed as JSON.
+"""
 
 import json
 import shutil
@@ -10,7 +15,10 @@ import pytest
 
 from common.settings import ROOT
 from tests.drills.outcome import check_same, check_same_store
-from tests.drills.processes import Scene
+from tests.drills.processes import Scene, Watched
+
+STEP = 1.35
+FIRST_KIB, CEILING_KIB = 24.0, 64 << 10
 
 
 def has_namespaces() -> bool:
@@ -28,7 +36,7 @@ def has_namespaces() -> bool:
 def test_a_full_disk_is_one_line_until_there_is_space(
     workers: int, calm: Scene, tmp_path: Path
 ) -> None:
-    words = ["unshare", "-rm", sys.executable, "-m", "tests.drills.full_disk"]
+    words = ["unshare", "-rm", sys.executable, "-m", "tests.drills.test_full_disk"]
     done = subprocess.run(
         [*words, str(tmp_path), str(calm.data), str(workers)],
         cwd=ROOT,
@@ -49,3 +57,26 @@ def test_a_full_disk_is_one_line_until_there_is_space(
     assert len(stages) >= 4 and any(stage.startswith("train ") for stage in stages), stages
     check_same(tmp_path / "left" / "run", calm.out)
     check_same_store(tmp_path / "left" / "store", calm.store)
+
+
+def fill(work: Path, data: Path, workers: int) -> None:
+    place, kib = work / "disk", FIRST_KIB
+    place.mkdir()
+    scene = Scene(data, place / "run", place / "store", work, workers)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(place)], check=True)
+    attempts = []
+    while kib < CEILING_KIB:
+        grow = ["mount", "-o", f"remount,size={int(kib)}k", str(place)]
+        subprocess.run(grow, check=True)
+        watched = Watched(scene)
+        code = watched.end()
+        attempts.append({"code": code, "stage": watched.stage, "lines": watched.lines})
+        if code != 1:
+            break
+        kib *= STEP
+    subprocess.run(["cp", "-r", str(place), str(work / "left")], check=True)
+    sys.stdout.write(json.dumps(attempts))
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,9 +1,7 @@
 """SIGKILL at random moments of `run`, again and again: it ends with the bytes of a calm run.
 
 DRILL_KILLS says how many kills `make test-slow` makes (100) of a run that does all itself, and of
-one with two workers; a fifth as many runs have workers killed. DRILL_SEED draws other moments. One
-kill in ten strikes a process that was started as a user does, imports and all; the others strike
-processes that were forked after the imports.
+one with two workers; a fifth as many runs have workers killed. DRILL_SEED draws other moments.
 """
 
 import os
@@ -19,20 +17,19 @@ import numpy as np
 import pytest
 
 from pipeline.jobs.run_jobs import MAX_TRIES
-from tests.drills.outcome import check_same, check_same_store
+from tests.drills.outcome import check_same_store
 from tests.drills.processes import START, Scene, Watched, finish, kind_of, workers_of
 
 KILLS = int(os.environ.get("DRILL_KILLS", "100"))
 SEED = int(os.environ.get("DRILL_SEED", "0"))
 KILLS_PER_RUN = 12
-COLD_SHARE = 0.1
 STARTS_S = 3.0
 
 Stage = tuple[str, float]  # what begins, and how many seconds it lasts
 
 
 def stages_of_a_run(scene: Scene) -> list[Stage]:
-    watched = finish(scene, warm=True)
+    watched = finish(scene)
     began = [*watched.stages, (watched.ended_s, "")]
     timed = [(name, end_s - at_s) for (at_s, name), (end_s, _) in pairwise(began)]
     return [(START, STARTS_S), *timed]
@@ -40,9 +37,8 @@ def stages_of_a_run(scene: Scene) -> list[Stage]:
 
 def kill_in(scene: Scene, stages: list[Stage], target: int, rng: np.random.Generator) -> str | None:
     """Kill a run in a stage, or in the next one left to do; return its kind, None if it ended."""
-    cold = target == 0 or rng.random() < COLD_SHARE
     delay_s = rng.uniform(0, stages[target][1])
-    watched = Watched(scene, scene.run(), warm=not cold)
+    watched = Watched(scene)
     if target > 0:
         watched.wait_for_stage({name for name, _ in stages[target:]})
     time.sleep(delay_s)
@@ -72,8 +68,7 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(
             if kind is None:
                 break
             struck[kind] += 1
-        finish(scene, warm=number > 0)
-        check_same(scene.out, calm.out)
+        Watched(scene).ends_as(calm)
         check_same_store(scene.store, calm.store)
         if struck.total() >= KILLS:
             break
@@ -92,7 +87,7 @@ def test_workers_killed_at_any_moment_cost_their_job_alone(
     rng, n_struck, n_runs = np.random.default_rng(SEED), 0, max(1, KILLS // 5)
     for number in range(n_runs):
         scene = calm.elsewhere(tmp_path / str(number), workers=2)
-        watched = Watched(scene, scene.run(), warm=number % 10 != 0)
+        watched = Watched(scene)
         while watched.process.poll() is None:
             time.sleep(rng.uniform(0.3, 0.9))  # the jobs of these runs take about a second
             watched.look()
@@ -101,9 +96,8 @@ def test_workers_killed_at_any_moment_cost_their_job_alone(
             if workers and n_lost < MAX_TRIES - 1:
                 with suppress(ProcessLookupError):
                     os.kill(int(rng.choice(workers)), signal.SIGKILL)
-        assert watched.end() == 0, watched.lines
+        watched.ends_as(calm)
         n_struck += sum("killed by SIGKILL" in line for line in watched.lines)
-        check_same(scene.out, calm.out)
         check_same_store(scene.store, calm.store)
     with capsys.disabled():
         sys.stdout.write(f"\n{n_runs} runs, whose workers were killed {n_struck} times\n")

@@ -31,7 +31,6 @@ from tests.drills.processes import (
     Scene,
     Watched,
     descendants,
-    refused,
     wait_until_gone,
     words_of,
 )
@@ -112,6 +111,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 made.kill(node)
 
 
+@pytest.fixture
+def scene(calm: Scene, tmp_path: Path) -> Scene:
+    return calm.elsewhere(tmp_path, workers=2)
+
+
+def started(scene: Scene, cluster: Cluster, *words: object) -> Watched:
+    return Watched(scene, scene.run("--ray", cluster.address, *words))
+
+
 def wait_for_a_job(cluster: Cluster, watched: Watched) -> list[int]:
     deadline = time.monotonic() + PATIENCE_S
     while not cluster.workers():
@@ -122,12 +130,10 @@ def wait_for_a_job(cluster: Cluster, watched: Watched) -> list[int]:
 
 
 def test_machines_that_do_not_see_the_files_do_the_same(
-    cluster: Cluster, calm: Scene, tmp_path: Path
+    cluster: Cluster, calm: Scene, scene: Scene
 ) -> None:
-    scene = calm.elsewhere(tmp_path, workers=2)
-    watched = Watched(scene, scene.run("--ray", cluster.address))
-    assert watched.end() == 0, watched.lines
-    check_same(scene.out, calm.out)
+    watched = started(scene, cluster)
+    watched.ends_as(calm)
     for name in cluster.nodes:
         assert list((cluster.folder / name).rglob("DONE")), f"{name} has done nothing"
     assert len([line for _, line in watched.stages if line.startswith("train ")]) == 4
@@ -157,10 +163,9 @@ def test_a_job_that_needs_a_gpu_has_it_alone(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("moment_s", [0.0, 0.4, 0.8])
 def test_jobs_of_killed_workers_are_done_again(
-    moment_s: float, cluster: Cluster, calm: Scene, tmp_path: Path
+    moment_s: float, cluster: Cluster, calm: Scene, scene: Scene
 ) -> None:
-    scene = calm.elsewhere(tmp_path, workers=2)
-    watched = Watched(scene, scene.run("--ray", cluster.address))
+    watched = started(scene, cluster)
     for _ in range(2):
         wait_for_a_job(cluster, watched)
         time.sleep(moment_s)
@@ -168,72 +173,59 @@ def test_jobs_of_killed_workers_are_done_again(
         for pid in struck:
             os.kill(pid, signal.SIGKILL)
         wait_until_gone(struck)
-    assert watched.end() == 0, watched.lines
+    watched.ends_as(calm)
     assert any("its worker was lost (WorkerCrashedError)" in line for line in watched.lines)
-    check_same(scene.out, calm.out)
 
 
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 def test_a_run_that_is_stopped_goes_on(
-    number: signal.Signals, cluster: Cluster, calm: Scene, tmp_path: Path
+    number: signal.Signals, cluster: Cluster, calm: Scene, scene: Scene
 ) -> None:
-    scene = calm.elsewhere(tmp_path, workers=2)
-    watched = Watched(scene, scene.run("--ray", cluster.address))
+    watched = started(scene, cluster)
     struck = wait_for_a_job(cluster, watched)
     began_s = time.monotonic()
     watched.send(number)
-    assert refused(watched, ENDS[number][0]) == ENDS[number][1] + KEPT
+    assert watched.is_refused(ENDS[number][0]) == ENDS[number][1] + KEPT
     wait_until_gone(struck)
     assert time.monotonic() - began_s < 20
-    again = Watched(scene, scene.run("--ray", cluster.address))
-    assert again.end() == 0, again.lines
-    check_same(scene.out, calm.out)
+    started(scene, cluster).ends_as(calm)
 
 
-def test_a_run_out_of_time_stops_at_checkpoints(
-    cluster: Cluster, calm: Scene, tmp_path: Path
-) -> None:
-    scene = calm.elsewhere(tmp_path, workers=2)
+def test_a_run_out_of_time_stops_at_checkpoints(cluster: Cluster, scene: Scene) -> None:
     steps = ("--set", "late_fusion_sage.training.steps=1000000", "--max-minutes", 0.5)
-    watched = Watched(scene, scene.run("--ray", cluster.address, *steps))
+    watched = started(scene, cluster, *steps)
     assert watched.end() == 0, watched.lines
     assert "as --max-minutes asks; --resume goes on" in watched.lines[-1]
     assert watched.ended_s < 60
     assert list(scene.out.rglob("checkpoint.safetensors"))
 
 
-def test_a_machine_is_lost(cluster: Cluster, calm: Scene, tmp_path: Path) -> None:
-    scene = calm.elsewhere(tmp_path, workers=2)
-    watched = Watched(scene, scene.run("--ray", cluster.address))
+def test_a_machine_is_lost(cluster: Cluster, calm: Scene, scene: Scene) -> None:
+    watched = started(scene, cluster)
     wait_for_a_job(cluster, watched)
     cluster.kill("second")
-    assert watched.end() == 0, watched.lines
-    check_same(scene.out, calm.out)
+    watched.ends_as(calm)
 
 
-def test_a_head_that_is_lost_is_named(cluster: Cluster, calm: Scene, tmp_path: Path) -> None:
+def test_a_head_that_is_lost_is_named(cluster: Cluster, scene: Scene) -> None:
     """The last test on this cluster."""
-    scene = calm.elsewhere(tmp_path, workers=2)
-    watched = Watched(scene, scene.run("--ray", cluster.address))
+    watched = started(scene, cluster)
     wait_for_a_job(cluster, watched)
     began_s = time.monotonic()
     cluster.kill("head")
-    assert f"error: --ray {cluster.address}: the cluster's head" in refused(watched, 1)
+    assert f"error: --ray {cluster.address}: the cluster's head" in watched.is_refused()
     assert time.monotonic() - began_s < 40
 
 
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 def test_a_local_cluster_ends_with_its_command(
-    number: signal.Signals, calm: Scene, tmp_path: Path
+    number: signal.Signals, calm: Scene, scene: Scene
 ) -> None:
-    scene = calm.elsewhere(tmp_path, workers=2)
     watched = Watched(scene, scene.run("--ray", "local"))
     assert watched.wait_for_stage({"train tile_boosting on tile:xla"})
     below = descendants(watched.process.pid)
     os.killpg(watched.process.pid, number)  # as a terminal does
-    assert refused(watched, ENDS[number][0]) == ENDS[number][1] + KEPT
+    assert watched.is_refused(ENDS[number][0]) == ENDS[number][1] + KEPT
     wait_until_gone(below)
     assert not any(line.startswith(("[", "(")) for line in watched.lines), "Ray says something"
-    again = Watched(scene, scene.run("--ray", "local"))
-    assert again.end() == 0, again.lines
-    check_same(scene.out, calm.out)
+    Watched(scene, scene.run("--ray", "local")).ends_as(calm)

@@ -13,7 +13,6 @@ import typer
 from common.errors import PipelineError
 from common.settings import ROOT
 from pipeline.cli import console
-from tests.drills.outcome import check_same
 from tests.drills.processes import (
     POLL_S,
     Scene,
@@ -21,7 +20,6 @@ from tests.drills.processes import (
     descendants,
     finish,
     kind_of,
-    refused,
     wait_until_gone,
 )
 
@@ -97,7 +95,7 @@ def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:
 
 def stages_to_stop_in(scene: Scene) -> list[str]:
     first: dict[str, str] = {}
-    for _, stage in finish(scene, warm=True).stages:
+    for _, stage in finish(scene).stages:
         first.setdefault(kind_of(stage), stage)
     return list(first.values())
 
@@ -109,14 +107,14 @@ def stages_to_stop_in(scene: Scene) -> list[str]:
 def test_a_run_can_be_stopped_in_every_stage(
     number: signal.Signals, workers: int, calm: Scene, tmp_path: Path
 ) -> None:
-    """It is stopped in one stage after the other; the first two are of a process with imports."""
+    """It is stopped in one stage after the other."""
     stages = stages_to_stop_in(calm.elsewhere(tmp_path / "first", workers=workers))
     scene = calm.elsewhere(tmp_path / "stopped", workers=workers)
     stopped = []
     for place, stage in enumerate(stages):
         # Models lie in folders, which stages name: what is awaited is any later stage as well.
         later = {kind_of(other) for other in stages[place:]}
-        watched = Watched(scene, scene.run(), warm=place > 1)
+        watched = Watched(scene)
         while kind_of(watched.stage) not in later and watched.process.poll() is None:
             time.sleep(POLL_S)
             watched.look()
@@ -127,13 +125,11 @@ def test_a_run_can_be_stopped_in_every_stage(
         if watched.end() == 0:
             continue  # the stage was over before the signal came
         code, line = ENDS[number]
-        assert watched.end() == code, (stage, watched.lines)
         line += KEPT if len(watched.stages) > 1 else ""  # the libraries are not kept
-        assert refused(watched, code) == line == watched.lines[-1]
+        assert watched.is_refused(code) == line == watched.lines[-1], stage
         assert not list(scene.out.rglob(".*.tmp"))
         assert time.monotonic() - told_s < 30
         wait_until_gone(below)
         stopped.append(stage)
     assert len(stopped) >= len(stages) - 3 * workers, stopped
-    finish(scene, warm=True)
-    check_same(scene.out, calm.out)
+    Watched(scene).ends_as(calm)

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,31 +10,27 @@ import pytest
 from common.errors import UsageError
 from common.locks import alone_in
 from models.run_folder import begin, read_config
-from tests.drills.outcome import check_same, check_same_store
-from tests.drills.processes import RECIPE, Scene, Watched, refused
+from tests.drills.outcome import check_same_store
+from tests.drills.processes import RECIPE, Scene, Watched
 
 
 def test_of_many_threads_that_begin_one_folder_the_first_one_decides(tmp_path: Path) -> None:
-    for number in range(30):
-        folder = tmp_path / str(number)
-        gate = threading.Barrier(4)
-        begun: list[int] = []
+    gate = threading.Barrier(4)
 
-        def enter(own: int) -> None:
-            gate.wait()  # noqa: B023
-            try:
-                begin(folder, {"seed": own}, resume=True)  # noqa: B023
-                begun.append(own)  # noqa: B023
-            except UsageError:
-                pass
+    def has_begun(folder: Path, own: int) -> bool:
+        gate.wait()
+        try:
+            begin(folder, {"seed": own}, resume=True)
+        except UsageError:
+            return False
+        return True
 
-        threads = [threading.Thread(target=enter, args=(own,)) for own in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert begun == [read_config(folder)["seed"]]
-        assert sorted(path.name for path in folder.iterdir()) == ["config.toml"]
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(30):
+            folder = tmp_path / str(number)
+            begun = list(threads.map(has_begun, [folder] * 4, range(4)))
+            assert begun == [own == read_config(folder)["seed"] for own in range(4)]
+            assert sorted(path.name for path in folder.iterdir()) == ["config.toml"]
 
 
 def test_alone_in_a_folder_sweeps_up_what_a_killed_process_left(tmp_path: Path) -> None:
@@ -55,17 +52,17 @@ def test_a_second_command_in_a_folder_is_refused_while_the_first_one_works(
     if command == "train":
         words = ["train", "--data", str(scene.data), "--recipe", str(RECIPE), "--resume"]
         words += ["--collection", "tile:xla", "--out", str(scene.out)]
-    first = Watched(scene, words, warm=True)
+    first = Watched(scene, words)
     assert first.wait_for_stage({"train late_fusion_sage on tile:xla"})
     first.send(signal.SIGSTOP)
     try:
-        line = refused(Watched(scene, words, warm=True), 2)
+        line = Watched(scene, words).is_refused(2)
     finally:
         first.send(signal.SIGCONT)
     assert "another process works in it; wait for it to end" in line
     assert first.end() == 0
     if command == "run":
-        check_same(scene.out, calm.out)
+        first.ends_as(calm)
 
 
 @pytest.mark.slow
@@ -77,15 +74,13 @@ def test_two_runs_with_one_store_and_two_of_one_folder_end_well(
         Scene(calm.data, tmp_path / name, tmp_path / "store", tmp_path)
         for name in ("one", "one", "two", "two")
     ]
-    all_four = []
-    for scene in scenes:
-        words = [word for word in scene.run() if word != "--resume"]
-        all_four.append(Watched(scene, words, warm=True))
+    words = [[word for word in scene.run() if word != "--resume"] for scene in scenes]
+    all_four = [Watched(*given) for given in zip(scenes, words, strict=True)]
     codes = [watched.end() for watched in all_four]
     assert sorted(codes[:2]) == sorted(codes[2:]) == [0, 2]
     for watched, code in zip(all_four, codes, strict=True):
         if code:
-            assert "holds a run already" in refused(watched, 2)
-    for scene in scenes:
-        check_same(scene.out, calm.out)
+            assert "holds a run already" in watched.is_refused(2)
+        else:
+            watched.ends_as(calm)
     check_same_store(tmp_path / "store", calm.store)

@@ -25,7 +25,6 @@ COLLECTION = collection_named("layout:xla:random")
 
 def test_it_is_trained_and_ranks(tiny_tree: Path, tmp_path: Path) -> None:
     recipe = load_recipe("smoke", [GAT, "gat.hidden=8", "gat.training.steps=2"])
-    assert recipe.models_of("layout") == ("layout_linear", "gat")
     files = find_graphs(tiny_tree, collections=(COLLECTION,), splits=("train",))
     train_model(TrainJob("gat", recipe, files, 0, tmp_path / "gat"), COLLECTION, resume=False)
     scores = load_model(tmp_path / "gat").score(read_graph(files[0]))
@@ -80,9 +79,7 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
     recipe = load_recipe("smoke", [GAT, "gat.hidden=8", "blend.weights.gat=0.5"])
     done = run_jobs([Job("sent", handed_back, (recipe,))], Processes([None]))
     assert done["sent"].value == recipe
-    table = recipe.model_dump(mode="json")
-    assert table["gat"]["hidden"] == 8
-    assert Recipe.from_table(table, source="again") == recipe
+    assert Recipe.from_table(recipe.model_dump(mode="json"), source="again") == recipe
 
 
 @pytest.mark.parametrize(

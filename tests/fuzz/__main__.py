@@ -17,7 +17,6 @@ with atheris.instrument_imports(include=WATCHED, enable_loader_override=False):
 
 MAX_RSS_MIB = 1024
 ONE_INPUT_S = 25
-MAX_BYTES = {"npz": 1 << 20, "hlo": 1 << 18, "submission": 1 << 18, "recipe": 1 << 17}
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
             "max_total_time": max(1, round(60 * given.minutes)),
             "rss_limit_mb": MAX_RSS_MIB,
             "timeout": ONE_INPUT_S,
-            "max_len": MAX_BYTES[given.door],
+            "max_len": door.max_bytes,
             "artifact_prefix": f"{kept}/{given.door}-",
             "keep_seed": 1,
             "reduce_inputs": 0,

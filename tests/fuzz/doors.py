@@ -3,8 +3,8 @@
 import io
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,19 +21,13 @@ from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 MAX_MESSAGE = 4_000  # characters
 
 
-@dataclass(frozen=True)
-class Door:
-    """One way into the program.
+class Door(NamedTuple):
+    """One way into the program: `enter` reads a file, and raises nothing but PipelineError."""
 
-    Attributes:
-        suffix: of the files that come in here.
-        enter: reads a file; raises nothing but PipelineError.
-        seeds: contents to begin from.
-    """
-
-    suffix: str
-    enter: Callable[[Path], None]
-    seeds: Callable[[], Iterator[bytes]]
+    suffix: str  # of the files that come in here
+    enter: Callable[[Path], object]
+    seeds: Callable[[], Iterator[bytes]]  # contents to begin from
+    max_bytes: int
 
 
 def try_door(door: Door, content: bytes, path: Path) -> None:
@@ -70,10 +64,6 @@ def _npz_seeds() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def _enter_hlo(path: Path) -> None:
-    read_programs(path)
-
-
 def _hlo_seeds() -> Iterator[bytes]:
     for message in (layout_tuning(), tile_tuning(), small_module()):
         yield message.SerializeToString()
@@ -91,20 +81,16 @@ def _submission_seeds() -> Iterator[bytes]:
     yield f"ID,TopConfigs\r\n{rows}".encode()
 
 
-def _enter_recipe(path: Path) -> None:
-    load_recipe(str(path))
-
-
 def _recipe_seeds() -> Iterator[bytes]:
     for path in sorted(CONFIGS.glob("*.toml")):
         yield path.read_bytes()
 
 
 DOORS = {
-    "npz": Door(".npz", _enter_npz, _npz_seeds),
-    "hlo": Door(".pb", _enter_hlo, _hlo_seeds),
-    "submission": Door(".csv", _enter_submission, _submission_seeds),
-    "recipe": Door(".toml", _enter_recipe, _recipe_seeds),
+    "npz": Door(".npz", _enter_npz, _npz_seeds, 1 << 20),
+    "hlo": Door(".pb", read_programs, _hlo_seeds, 1 << 18),
+    "submission": Door(".csv", _enter_submission, _submission_seeds, 1 << 18),
+    "recipe": Door(".toml", lambda path: load_recipe(str(path)), _recipe_seeds, 1 << 17),
 }
 
 
@@ -125,11 +111,9 @@ def mutate_npz(
                 for info in archive.infolist()
                 if info.file_size < 1 << 20
             }
-    except Exception:  # an earlier change has broken the archive
+        chosen = sorted(members)[int(rng.integers(len(members)))]
+    except Exception:  # an earlier change has broken the archive, or emptied it
         return mutate(content, max_size)
-    if not members:
-        return mutate(content, max_size)
-    chosen = sorted(members)[int(rng.integers(len(members)))]
     members[chosen] = mutate(members[chosen], len(members[chosen]) + 64)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -71,10 +71,7 @@ def test_differences_are_paired_by_seed_and_graph() -> None:
     gcn, top = table_of("layouts", {"gcn": other, "shipped": shipped})["rows"]
     assert gcn[7:] == ["+0.050 [+0.000, +0.100]", "+0.0500 [+0.0000, +0.1000]", "4.0", "0.50"]
     assert top[7:9] == ["", ""]
-
-
-def test_a_lead_is_bold_where_its_interval_leaves_out_nothing() -> None:
-    of_one = {
+    of_one = {  # bold where the interval leaves out 0
         name: [cell("unet3d-all", name, seed, [tau + 0.001 * seed]) for seed in range(3)]
         for name, tau in (("linear", 0.2), ("columns", 0.5), ("shipped", 0.5))
     }

@@ -27,7 +27,6 @@ def test_the_command_trains_resumes_and_writes_the_page(
     said = capsys.readouterr().out
     assert said.count("trained") == said.count("was there") == len(trained("unet3d-all"))
     page = (tmp_path / "segments.md").read_text()
-    assert (tmp_path / "segments.png").stat().st_size > 1000
     for name in VARIANTS:
         path = tmp_path / "out" / "unet3d-all" / name / "cells" / "unet3d-all--segments--0.json"
         config = json.loads(path.read_text())["recipe"]["segment_sage"]

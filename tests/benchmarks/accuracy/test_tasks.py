@@ -13,10 +13,10 @@ from benchmarks.accuracy.tasks import (
     labelled,
     sample_families,
     split_distinct,
-    why_no_data,
 )
 from common.settings import SAMPLE
 from data.graphs.distinct import config_hashes, distinct_configs
+from data.graphs.graph import LayoutGraph
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
 from models.training.folds import family_of
@@ -25,24 +25,32 @@ from tests.real_data import REAL
 HERE = Sources(SAMPLE, None)
 
 
-def _hashes(file: GraphFile) -> set[int]:
-    return set(config_hashes(read_layout(file)).tolist())
+def _hashes(graph: LayoutGraph) -> set[int]:
+    return set(config_hashes(graph).tolist())
 
 
 @pytest.mark.parametrize("n_train", [None, 20])
-def test_no_distinct_config_is_on_both_sides(
+def test_no_distinct_config_is_on_both_sides_and_rows_keep_their_runtimes(
     n_train: int | None, sources: Sources, tmp_path: Path
 ) -> None:
-    whole = read_layout(TASKS["unet3d-all"].files(sources)[0])
+    list_files = TASKS["unet3d-all"].files
+    whole = read_layout(list_files(sources)[0])
     first, _ = distinct_configs(whole)
     assert len(first) < whole.n_configs
-    (part,) = further_configs(TASKS["unet3d-all"].files, n_train, sources, 1, tmp_path)
-    (learned,), (judged,) = part.train, part.judged
+    (part,) = further_configs(list_files, n_train, sources, 1, tmp_path)
+    graphs = learned, judged = [read_layout(file) for file in (*part.train, *part.judged)]
     assert not _hashes(learned) & _hashes(judged)
     held_out, train = split_distinct(len(first), 1)
-    assert len(held_out) == round(0.2 * len(first))
-    assert len(_hashes(judged)) == len(held_out)
+    assert len(held_out) == len(_hashes(judged)) == round(0.2 * len(first))
     assert len(_hashes(learned)) == (n_train or len(train))
+    found = []
+    for graph in graphs:
+        assert (graph.node_feat == whole.node_feat).all()
+        assert (graph.edge_index == whole.edge_index).all()
+        found += list(zip(config_hashes(graph), graph.runtime_ns, strict=True))
+    every = sorted(zip(config_hashes(whole), whole.runtime_ns, strict=True))
+    assert n_train or sorted(found) == every
+    assert set(found) <= set(every)
 
 
 def test_each_program_of_the_valid_split_is_learned_by_itself(
@@ -56,20 +64,6 @@ def test_each_program_of_the_valid_split_is_learned_by_itself(
     for part, file in zip(parts, files, strict=True):
         (learned,), (judged,) = part.train, part.judged
         assert learned.submission_id == judged.submission_id == file.submission_id
-        assert not _hashes(learned) & _hashes(judged)
-        assert _hashes(learned) | _hashes(judged) == _hashes(file)
-
-
-def test_written_rows_keep_their_configs_and_runtimes(sources: Sources, tmp_path: Path) -> None:
-    whole = read_layout(TASKS["unet3d-all"].files(sources)[0])
-    (part,) = TASKS["unet3d-all"].parts(sources, 0, tmp_path)
-    found = []
-    for file in (*part.train, *part.judged):
-        graph = read_layout(file)
-        assert (graph.node_feat == whole.node_feat).all()
-        assert (graph.edge_index == whole.edge_index).all()
-        found += list(zip(config_hashes(graph), graph.runtime_ns, strict=True))
-    assert sorted(found) == sorted(zip(config_hashes(whole), whole.runtime_ns, strict=True))
 
 
 def test_folds_keep_families_together() -> None:
@@ -113,10 +107,3 @@ def test_the_real_kernels_are_judged_and_never_learned_from(tmp_path: Path) -> N
     assert len(kernels) == 15 and sum(kernel.n_configs for kernel in kernels) == 752
     assert not {family_of(file) for file in part.judged} & set(sample_families(SAMPLE).values())
     assert TASKS["alexnet"].parts(sources, 0, tmp_path) == [part]
-
-
-def test_missing_data_is_named(tmp_path: Path) -> None:
-    task = TASKS["cross-graph"]
-    assert "TPUGRAPHS_REAL" in str(why_no_data(task, HERE))
-    (tmp_path / "npz").mkdir()
-    assert "unet3d.npz is missing" in str(why_no_data(task, Sources(SAMPLE, tmp_path)))

@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.accuracy.cells import Cell
-from benchmarks.accuracy.tasks import Part, Sources
-from benchmarks.optimize import tiles
 from benchmarks.optimize.__main__ import SECONDS, main
 from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
 from benchmarks.optimize.tiles import BUDGETS, best_so_far, followed, judge
 from common.atomic import write_text
 from common.errors import PipelineError
-from common.settings import SAMPLE
 from data.collect.measuring.search import Search
 from pipeline.optimize.write import BEST
 
@@ -34,8 +30,10 @@ def test_a_search_is_followed_to_all_tiles_and_told_what_each_takes() -> None:
         told.append((yield np.array([[3], [1]])).tolist())
         told.append((yield np.array([[1], [4]])).tolist())
 
-    assert followed(search(), RUNTIME).tolist() == [3, 1, 4, 0, 2]
+    order = followed(search(), RUNTIME)
+    assert order.tolist() == [3, 1, 4, 0, 2]
     assert told == [[3.0, 1.0], [1.0, 9.0]]
+    assert best_so_far(order, RUNTIME).tolist() == [3, *[1] * (len(BUDGETS) - 1)]
 
 
 def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
@@ -45,25 +43,6 @@ def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
         assert found[0][order]["curve"] == [1.0] * len(BUDGETS)
     for order in ("random", "genetic"):  # (tiles + 1) / (near ones + 1)
         assert np.mean([one[order]["needed"] for one in found]) == pytest.approx(2.0, abs=0.07)
-
-
-def test_the_best_so_far_ends_at_the_best() -> None:
-    runtime = np.array([4.0, 2.0, 1.0])
-    curve = best_so_far(np.array([0, 1, 2]), runtime)
-    assert curve[:3].tolist() == [4, 2, 1] and curve[-1] == 1
-
-
-def test_tiles_begin_anew_where_a_call_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trained(cell: Cell, part: Part, folder: Path) -> None:
-        assert not folder.exists()
-        raise InterruptedError(folder.name)
-
-    monkeypatch.setattr(tiles, "trained_ranker", trained)
-    (tmp_path / "work" / "fold-0").mkdir(parents=True)
-    with pytest.raises(InterruptedError, match="fold-0"):
-        tiles.run_tiles(0, Sources(SAMPLE, None), tmp_path)
 
 
 def write_results(out: Path) -> None:
@@ -99,18 +78,6 @@ def test_the_page_comes_from_the_results(tmp_path: Path) -> None:
     assert "| portfolio | 0.900 [0.900, 0.900] |" in page
     assert "| portfolio | -0.100 [-0.100, -0.100] |" in page
     assert "Surely faster than the menu at equal compiles: portfolio at 1, " in page
-
-
-def test_a_section_of_which_nothing_is_there_stays_as_it_stands(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    given = ["--out", str(tmp_path), "--report", str(tmp_path)]
-    main(given)
-    page = (tmp_path / "optimize.md").read_text()
     (tmp_path / USERS[3] / BEST).unlink()
-    for path in (*tmp_path.glob("tiles-*.json"), *tmp_path.glob("options-*.json")):
-        path.unlink()
-    main(given)
-    assert (tmp_path / "optimize.md").read_text() == page
-    (tmp_path / "optimize.md").unlink()
     with pytest.raises(PipelineError, match="not all is there"):
-        main(given)
+        main(["--out", str(tmp_path), "--report", str(tmp_path)])
