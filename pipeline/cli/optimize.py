@@ -63,7 +63,10 @@ def _tell(found: "Optimized", path: Path) -> None:
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
-    default, ratio = f"{found.default_ms:.3f} ms", found.best and write.ratio_text(found.best.ratio)
+    default, ratio = (
+        f"{found.confirmed.default_ms:.3f} ms",
+        found.best and write.ratio_text(found.best.ratio),
+    )
     together, why_not = write.all_cores_text(found), write.why_not_text(found)
     if not found.is_faster:
         typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
@@ -71,7 +74,7 @@ def _tell(found: "Optimized", path: Path) -> None:
         label = "faster      " if found.is_faster else "best tried  "
         typer.echo(f"{label}{ratio} of the default's {default}, one thread{together}")
         typer.echo(f"by          {write.told_text(found.best)}")
-    typer.echo(f"itself      {write.ratio_text(found.same)}: the default over itself")
+    typer.echo(f"itself      {write.ratio_text(found.confirmed.same)}: the default over itself")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")
