@@ -40,7 +40,7 @@ from models.go.network import Policy, PolicyConfig, drawn, likeliest
 from models.go.ppo import Choices, PpoConfig, Tried, train
 from models.go.rewards import ChoiceRanker, MeasuredReward, Visit, fit_ranker, ranked_reward
 from models.training.device import CPU, torch_prepared
-from pipeline.optimize.verify import Ratio, paired_ratio
+from pipeline.optimize.optimize import Ratio, paired_ratio
 
 TRAIN = ("mlp_b16", "attention_b2", "squeeze_excite_b4", "points_b16")
 HELD_OUT = ("autoencoder_b4", "vae_b32", "mixture_b6", "recommender_b64", "perceiver_b1")

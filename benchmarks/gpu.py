@@ -18,7 +18,7 @@ from benchmarks.speed.measuring import in_turn
 from benchmarks.speed.plain_layout_model import PlainLayoutModel
 from common.git import revision
 from models.config.recipe import load_recipe
-from pipeline.planning.calibration import card_named, step_seconds
+from pipeline.planning.cards import card_named
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import (
     Case,
@@ -28,6 +28,7 @@ from pipeline.planning.made_up import (
     make_case,
     on_device,
     rank,
+    step_seconds,
 )
 
 GRAPH = Size(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)

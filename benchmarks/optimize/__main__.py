@@ -18,8 +18,7 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision
 from common.settings import SAMPLE
-from pipeline.optimize.optimize import Ask, optimize
-from pipeline.optimize.verify import Ratio
+from pipeline.optimize.optimize import Ask, Ratio, optimize
 from pipeline.optimize.write import BEST, ratio_text, write_result
 
 SEEDS = range(5)

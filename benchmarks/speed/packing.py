@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
-from data.npz.graphs import layout_arrays
+from data.npz.graphs import graph_arrays
 from data.npz.read import CHUNK_BYTES, Archive
 from data.packing.config_encoder import chunk_bytes
 from data.read import read_layout
@@ -33,7 +33,7 @@ ROUNDS, N_ROWS, N_READS = 9, 128, 21  # a training step reads about so many rows
 def inflate(path: Path, out: Path) -> None:
     """Read every array once as packing does, check its checksum, and pack nothing."""
     with Archive(path) as archive:
-        at_once = chunk_bytes(len(layout_arrays(archive)["node_config_ids"]))
+        at_once = chunk_bytes(len(graph_arrays(archive, "layout")["node_config_ids"]))
         given: dict[str, Any] = {"dtype": np.float32, "shape": (None, None, None)}
         for content in archive.rows("node_config_feat", **given, chunk_bytes=at_once):
             del content  # so that the next one takes its memory, which is in the cache

@@ -19,7 +19,16 @@ def submission(data: Path, recipe: str, words: tuple[str, ...]) -> bytes:
     """Run a recipe on a data folder, packing included; return its submission."""
     with tempfile.TemporaryDirectory() as name:
         store, out = Path(name) / "store", Path(name) / "run"
-        command = [sys.executable, "-m", "pipeline", "run", "--data", data, "--recipe", recipe]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "pipeline",
+            "run",
+            "--data",
+            data,
+            "--recipe",
+            recipe,
+        ]
         command += ["--store", store, "--out", out, *words]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
         return (out / "submission.csv").read_bytes()

@@ -134,7 +134,7 @@ def optimize(
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
-    default = f"{found.default_ms:.3f} ms"
+    default = f"{found.confirmed.default_ms:.3f} ms"
     if not found.is_faster:
         why_not = write.why_not_text(found)
         typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
@@ -143,7 +143,7 @@ def optimize(
         ratio, together = write.ratio_text(found.best.ratio), write.all_cores_text(found)
         typer.echo(f"{label}{ratio} of the default's {default}, one thread{together}")
         typer.echo(f"by          {write.told_text(found.best)}")
-    typer.echo(f"itself      {write.ratio_text(found.same)}: the default over itself")
+    typer.echo(f"itself      {write.ratio_text(found.confirmed.same)}: the default over itself")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")

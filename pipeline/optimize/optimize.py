@@ -3,27 +3,30 @@
 Screen: a menu of compiler options and the usual layouts, the first picks of a ranker, then a
 genetic search over all decisions, whose children the ranker picks too. Verify: the few that were
 fastest, in a fresh process. Confirm: the best of these, in some others. All this on one thread;
-last, in as many more, on all cores, where no gain is asked for but no loss is taken. Every visit
-goes to a journal, so that a call that was killed goes on.
+last, in as many more, on all cores, where no gain is asked for but no loss is taken: the fastest of
+many by one visit is mostly lucky. Every visit goes to a journal, so that a call that was killed
+goes on.
 
-c candidates of g genes.
+c candidates of g genes, r rounds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.bootstrap import CONFIDENCE, DRAWS, interval_of
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
 from common.progress import log, seconds_left, time_limit
 from common.seeds import generator
 from data.collect.collect import program_digest
-from data.collect.measuring.journal import open_journal
+from data.collect.measuring.journal import Journal, open_journal
 from data.collect.measuring.rounds import Visitor, run_rounds, run_search
 from data.collect.measuring.search import Choices, Guide, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
@@ -33,18 +36,19 @@ from data.collect.spaces import options
 from data.collect.spaces.program import SPACES, TILES, open_decided, undecided
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
-from pipeline.optimize.verify import LEAST_GAIN, Ratio, is_faster, is_slower, paired_ratio, pooled
 
 JOURNALS, VERIFY, CONFIRM, ON_ALL_CORES = "journal", "verify", "confirm", "all-cores"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
 N_PROCESSES = 4  # that confirm: they differ by more than rounds of one do
 ALIKE = 1.05  # screened times that may be one and the same
+LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time; and of what is left then, stage by stage
-DRAWN = 1_000  # layouts that a ranker picks from
+DRAWN, PICKED = 1_000, 15  # layouts that a ranker picks from, and how many it proposes
 
 # Ranks choices (c, g) of layouts, of what is described: the best first.
 Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,15 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """A runtime over another's, and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Verified:
     """A finalist as a fresh process measured it, over the default."""
 
@@ -99,35 +112,56 @@ class Verified:
     told: Told
 
 
+class Compared(NamedTuple):
+    """What fresh processes measured: those that ran, the default in ms, and over itself."""
+
+    verified: list[Verified]
+    n_rounds: int
+    default_ms: float
+    same: Ratio
+
+
 @dataclass(frozen=True)
 class Optimized:
-    """What was found. All ratios are of runtimes over the default's: below 1 is faster."""
+    """What was found. All ratios are of runtimes over the default's: below 1 is faster.
+
+    Attributes:
+        spaces: those that there were to decide.
+        candidates: the distinct ones; `n_drawn` counts those that equal another too.
+        confirmed: of the best alone, or of none where none is left.
+        on_all_cores: as the best's ratio and `confirmed.same`; None = no gain to check.
+    """
 
     ask: Ask
-    candidates: list[Candidate]  # distinct
-    n_drawn: int  # with those that equal another
+    spaces: tuple[str, ...]
+    facts: Mapping[str, str]
+    candidates: list[Candidate]
+    n_drawn: int
     finalists: list[Verified]
-    best: Verified | None  # confirmed in one more process; None where no finalist is left
-    default_ms: float
-    same: Ratio  # the default over itself, beside `best`
-    on_all_cores: tuple[Ratio, Ratio] | None  # as `best` and `same`; None = no gain to check
-    n_rounds: int
-    spaces: tuple[str, ...]  # those that there were to decide
-    facts: Mapping[str, str] = field(default_factory=dict)
+    confirmed: Compared
+    on_all_cores: tuple[Ratio, Ratio] | None
+
+    @property
+    def best(self) -> Verified | None:
+        return next(iter(self.confirmed.verified), None)
 
     @property
     def is_faster(self) -> bool:
         """Tell whether the best is faster by more than A/A, and not slower so on all cores."""
-        if self.best is None or not is_faster(self.best.ratio, self.same):
+        if self.best is None or not is_faster(self.best.ratio, self.confirmed.same):
             return False
         return not self.on_all_cores or not is_slower(*self.on_all_cores)
+
+
+class _TooFewRoundsError(PipelineError):
+    """There was no time to compare."""
 
 
 def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
     """Search, verify and confirm; see the module.
 
     Args:
-        out: holds the journals; the same call goes on.
+        out: holds the journals; the same call goes on, also with other `n_candidates`.
         minutes: how long it may take; the search gets what verifying leaves.
         pick: a ranker of layouts, which proposes some; None for none.
 
@@ -136,40 +170,32 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         ProgramFailed: the program cannot be opened, or its default does not run.
         PipelineError: too little time to verify, or the disk is full.
     """
-    with alone_in(out / JOURNALS), time_limit(minutes):
-        description, candidates, n_drawn, default_ns = _screened(ask, out, pick)
+    with ExitStack() as whole:
+        whole.enter_context(time_limit(minutes))
+        with _session(ask) as session:
+            description = session.describe()
+            whole.enter_context(alone_in(out / JOURNALS))  # makes it: only what can be opened does
+            candidates, n_drawn, default_ns = _screened(ask, out, pick, session, description)
         finalists = chosen_finalists(candidates)[: n_affordable(default_ns, seconds_left())]
         chosen, verified = finalists[:1], list[Verified]()
         if len(finalists) > 1:
             n_rounds = max(LEAST_ROUNDS, 3 * ask.n_rounds // 8)
-            with time_limit(VERIFY_SHARE * seconds_left() / 60):
-                compared = _compared(ask, out, VERIFY, finalists, n_rounds)
-            if compared.n_rounds >= LEAST_ROUNDS:  # else the screened best is but confirmed
-                verified = compared.verified
+            # Without time for it the screened best is but confirmed.
+            with suppress(_TooFewRoundsError), time_limit(VERIFY_SHARE * seconds_left() / 60):
+                verified = _compared(ask, out, VERIFY, finalists, n_rounds).verified
                 chosen = [simplest_of_best(verified).candidate] if verified else []
         is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
         with time_limit(seconds_left() / (1 + is_checked) / 60):
             confirmed = _in_processes(ask, out, CONFIRM, chosen)
         together = None
         if is_checked and any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified):
-            compared = _in_processes(ask, out, ON_ALL_CORES, chosen)
-            if compared.verified:
-                together = compared.verified[0].ratio, compared.same
+            there = _in_processes(ask, out, ON_ALL_CORES, chosen)
+            if there.verified:
+                together = there.verified[0].ratio, there.same
             else:  # it fails there
-                confirmed = replace(confirmed, verified=[])
-    return Optimized(
-        ask=ask,
-        candidates=candidates,
-        n_drawn=n_drawn,
-        finalists=verified,
-        best=confirmed.verified[0] if confirmed.verified else None,
-        default_ms=confirmed.default_ms,
-        same=confirmed.same,
-        on_all_cores=together,
-        n_rounds=confirmed.n_rounds,
-        spaces=tuple(_spaces_of(description)),
-        facts=description.facts,
-    )
+                confirmed = confirmed._replace(verified=[])
+    found = candidates, n_drawn, verified, confirmed, together
+    return Optimized(ask, tuple(_spaces_of(description)), description.facts, *found)
 
 
 def chosen_finalists(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -196,37 +222,37 @@ def simplest_of_best(verified: Sequence[Verified]) -> Verified:
 
 
 def _screened(
-    ask: Ask, out: Path, pick: Pick | None
-) -> tuple[Description, list[Candidate], int, float]:
+    ask: Ask, out: Path, pick: Pick | None, session: Session, description: Description
+) -> tuple[list[Candidate], int, float]:
     """Visit the candidates once, and the fastest some times more; the default is the first.
 
     Returns:
-        What was described, the distinct candidates, how many were drawn for them, and the default's
-        shortest run in ns.
+        The distinct candidates, how many were drawn for them, and the default's shortest run in ns.
     """
-    with _session(ask) as session, time_limit(SCREEN_SHARE * seconds_left() / 60):
-        description = session.describe()
-        journal = open_journal(out / JOURNALS / "screen.jsonl", _header(ask, description))
-        visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
-        decided = tuple(_spaces_of(description))
-        if set(ask.spaces) > set(decided):
-            left_out = undecided(ask.program, ask.spaces, decided)
-            log.info(f"{left_out}; goes on with {', '.join(decided)}")
-        log.info(f"screen: up to {ask.n_candidates} candidates")
-        guide = _guide(session, description, pick) if pick else None
-        sources, first = _proposed(ask, description, guide)
-        space = Space(description.n_options, description.groups)
-        rng = generator(ask.seed, "optimize", ask.program)
-        search = genetic_search(space, ask.n_candidates, rng, first=first, guide=guide)
-        try:
-            run_search(visitor, search)
+    decided = tuple(_spaces_of(description))
+    if set(ask.spaces) > set(decided):
+        left_out = undecided(ask.program, ask.spaces, decided)
+        log.info(f"{left_out}; goes on with {', '.join(decided)}")
+    log.info(f"screen: up to {ask.n_candidates} candidates")
+    guide = None
+    if pick and {"layouts", TILES} & set(decided):  # else there is nothing that it knows
+        guide = partial(_picked, pick, session, description)
+    journal = _journal(ask, out, "screen", description)
+    try:
+        with time_limit(SCREEN_SHARE * seconds_left() / 60):
+            visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
+            sources, proposed = _proposed(ask, description, guide)
+            space = Space(description.n_options, description.groups)
+            rng = generator(ask.seed, "optimize", ask.program)
+            n, first = ask.n_candidates, proposed[: ask.n_candidates]
+            run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
             fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
             again = sorted({0, *(config for config, _ in fastest)})
             for turn in range(1, 1 + AGAIN_ROUNDS):
                 for config in rng.permutation(again).tolist():
                     visitor.visit(config, turn, np.array(journal.choices[config]))
-        except OutOfTime:
-            log.info("the time for screening is over")
+    except OutOfTime:
+        log.info("the time for screening is over")
     shortest = journal.shortest_ns()
     if 0 not in shortest:
         raise PipelineError(
@@ -241,18 +267,20 @@ def _screened(
         known = found.setdefault(candidate.choice, candidate)
         if ratio < known.ratio and any(genes):  # a search comes back to what is fast
             found[candidate.choice] = replace(known, ratio=ratio)
-    return description, list(found.values()), len(journal.choices), shortest[0]
+    return list(found.values()), len(journal.choices), shortest[0]
 
 
-def _guide(session: Session, description: Description, pick: Pick) -> Guide | None:
-    """Return what orders choices by a ranker; None where there is nothing that it knows."""
-    if not _spaces_of(description).keys() & {"layouts", TILES}:
-        return None
-    return lambda choices: pick(description, session.spell(choices))
+def _picked(
+    pick: Pick, session: Session, description: Description, choices: Choices
+) -> NDArray[np.int64]:
+    return pick(description, session.spell(choices))
 
 
 def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[list[str], Choices]:
-    """Return what is visited before the search, the default first; and where each comes from."""
+    """Return what is visited before the search, the default first; and where each comes from.
+
+    However many candidates there may be: a call with fewer or more then goes on with a journal.
+    """
     spaces = _spaces_of(description)
     ends = np.cumsum([*spaces.values()])
     genes = {name: slice(end - spaces[name], end) for name, end in zip(spaces, ends, strict=True)}
@@ -269,33 +297,23 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
     if guide:
         part = genes["layouts" if "layouts" in genes else TILES]
         space = Space(description.n_options[part], description.groups[part])
-        drawn = np.zeros((DRAWN, len(default)), np.int64)
         own = draw_choices(space, DRAWN, generator(ask.seed, "drawn", ask.program))
-        drawn = drawn[: len(own)]
+        drawn = np.zeros((len(own), len(default)), np.int64)
         drawn[:, part] = own
-        best = [choice for choice in drawn[guide(drawn)] if choice.any()][: ask.n_candidates // 4]
+        best = [choice for choice in drawn[guide(drawn)] if choice.any()][:PICKED]
         rows += best
         sources += ["ranker"] * len(best)
-    return sources, np.array(rows[: ask.n_candidates])
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """What a fresh process measured: those that ran, the default in ms, and over itself."""
-
-    verified: list[Verified]
-    n_rounds: int
-    default_ms: float
-    same: Ratio
+    return sources, np.array(rows)
 
 
 def _compared(
     ask: Ask, out: Path, stage: str, candidates: Sequence[Candidate], n_rounds: int
-) -> _Compared:
+) -> Compared:
     """Measure candidates beside the default and the default again, in a fresh process.
 
     Raises:
-        PipelineError: the default does not run, or but for VERIFY the time is too short.
+        PipelineError: the default does not run.
+        _TooFewRoundsError: the time is too short.
     """
     least = LEAST_ROUNDS if stage == VERIFY else LEAST_ROUNDS // N_PROCESSES
     with _session(ask, on_all_cores=stage.startswith(ON_ALL_CORES)) as session:
@@ -303,49 +321,39 @@ def _compared(
         choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
         for row, candidate in zip(choices[2:], candidates, strict=True):
             row[:] = candidate.choice
-        name = f"{stage}-{hash_rows(choices).sum():016x}.jsonl"
-        journal = open_journal(out / JOURNALS / name, _header(ask, description))
-        what, total = f"{ask.program}: {stage}", len(choices) * n_rounds
+        journal = _journal(ask, out, f"{stage}-{hash_rows(choices).sum():016x}", description)
+        what = f"{ask.program}: {stage}"
         log.info(f"{stage}: {len(candidates)} beside the default, in a fresh process")
-        visitor = Visitor(session, journal, what=what, total=total)
-        try:
+        visitor = Visitor(session, journal, what=what, total=len(choices) * n_rounds)
+        with suppress(OutOfTime):
             order = generator(ask.seed, stage, ask.program)
             run_rounds(visitor, choices, n_rounds=n_rounds, rng=order)
-        except OutOfTime:
-            pass
         if journal.failed.keys() & {0, 1}:
-            raise PipelineError(
-                f"{what}: the default failed: {next(iter(journal.failed.values()))}"
-            )
+            reason = next(iter(journal.failed.values()))
+            raise PipelineError(f"{what}: the default failed: {reason}")
         ran = [config for config in range(len(choices)) if config not in journal.failed]
         turns = range(1, n_rounds + 1)
         done = [t for t in turns if all((config, t) in journal.visits for config in ran)]
-        if len(done) < least and stage != VERIFY:
-            raise PipelineError(
+        if len(done) < least:
+            raise _TooFewRoundsError(
                 f"{what}: {len(done)} rounds beside the default were done; expected "
                 f"{least} or more; the same command goes on, with more --minutes"
             )
-        if not done:
-            return _Compared([], 0, 0.0, Ratio(1.0, 1.0, 1.0))
-        times = {
-            config: np.array([journal.visits[config, t].runtime_ns for t in done], float)
-            for config in ran
-        }
+        default, same, *others = (
+            np.array([journal.visits[config, t].runtime_ns for t in done], float) for config in ran
+        )
         verified = [
             Verified(
-                candidates[config - 2],
-                paired_ratio(times[config], times[0]),
-                session.tell(choices[config]),
+                candidates[config - 2], paired_ratio(own, default), session.tell(choices[config])
             )
-            for config in ran[2:]
+            for config, own in zip(ran[2:], others, strict=True)
         ]
-    default_ms = float(times[0].min()) / 1e6
-    return _Compared(verified, len(done), default_ms, paired_ratio(times[1], times[0]))
+    return Compared(verified, len(done), float(default.min()) / 1e6, paired_ratio(same, default))
 
 
-def _in_processes(ask: Ask, out: Path, stage: str, chosen: Sequence[Candidate]) -> _Compared:
+def _in_processes(ask: Ask, out: Path, stage: str, chosen: Sequence[Candidate]) -> Compared:
     """Measure the one chosen, if any, in some processes; the intervals are over these."""
-    n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[_Compared]()
+    n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[Compared]()
     for left in range(N_PROCESSES, 0, -1):
         with time_limit(seconds_left() / left / 60):
             found.append(_compared(ask, out, f"{stage}-{left}", chosen, n_rounds))
@@ -353,7 +361,7 @@ def _in_processes(ask: Ask, out: Path, stage: str, chosen: Sequence[Candidate]) 
         replace(alone[0], ratio=pooled([own.ratio.value for own in alone]))
         for alone in zip(*(own.verified for own in found), strict=False)  # none where one has none
     ]
-    return _Compared(
+    return Compared(
         verified,
         sum(own.n_rounds for own in found),
         min(own.default_ms for own in found),
@@ -370,6 +378,42 @@ def _session(ask: Ask, *, on_all_cores: bool = False) -> Session:
     return Session(open_subject, timeout_s=ask.timeout_s, on_all_cores=on_all_cores)
 
 
-def _header(ask: Ask, description: Description) -> dict[str, Any]:
+def _journal(ask: Ask, out: Path, name: str, description: Description) -> Journal:
     asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
-    return asked | {"program_digest": program_digest(description)} | dict(description.facts)
+    header = asked | {"program_digest": program_digest(description)} | dict(description.facts)
+    return open_journal(out / JOURNALS / f"{name}.jsonl", header)
+
+
+def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
+    """Return the median of runtimes (r,) over others, by round: what disturbs one disturbs both."""
+    ratios = own_ns / base_ns
+    drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
+    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
+
+
+def pooled(ratios: Sequence[float]) -> Ratio:
+    """Return the mean of processes' ratios and Student's interval, both of their logarithms."""
+    from scipy.stats import t
+
+    logs = np.log(ratios)
+    half = t.isf((1 - CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    return Ratio(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist())
+
+
+def is_faster(candidate: Ratio, same: Ratio) -> bool:
+    """Tell whether a candidate is faster by more than the default differs from itself.
+
+    Args:
+        same: the default over the default, in the same rounds: the A/A pair.
+    """
+    return candidate.high < 1 - band(same)
+
+
+def is_slower(candidate: Ratio, same: Ratio) -> bool:
+    """Tell whether a candidate is slower by more than that."""
+    return candidate.low > 1 + band(same)
+
+
+def band(same: Ratio) -> float:
+    """Return how far from 1 a ratio must lie to count, beside the A/A pair's."""
+    return max(LEAST_GAIN, 1 - same.low, same.high - 1)

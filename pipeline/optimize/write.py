@@ -12,8 +12,7 @@ from typing import Any
 
 from common.atomic import write_bytes, write_text
 from data.collect.spaces.program import TILES, TOLERANCE
-from pipeline.optimize.optimize import Optimized, Verified
-from pipeline.optimize.verify import Ratio, band, is_faster, is_slower
+from pipeline.optimize.optimize import Optimized, Ratio, Verified, band, is_faster, is_slower
 from submissions.report.charts import Chart, library
 from submissions.report.render import render_page
 
@@ -31,8 +30,7 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
     """
     result = as_json(found)
     page, apply = _page(found, result), apply_text(found, result)
-    module = found.best.told.module if found.best and found.is_faster else None
-    if module is not None:
+    if module := _module(found):
         write_bytes(out / MODULE, module)
     else:
         (out / MODULE).unlink(missing_ok=True)
@@ -42,22 +40,26 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
     return result
 
 
+def _module(found: Optimized) -> bytes | None:
+    return found.best.told.module if found.best and found.is_faster else None
+
+
 def as_json(found: Optimized) -> dict[str, Any]:
     """Return what was found, in milliseconds and as ratios over the default."""
-    best, same = found.best, found.same
-    both = found.on_all_cores
+    best, confirmed, both = found.best, found.confirmed, found.on_all_cores
+    used = best if found.is_faster else None
     return {
         "program": found.ask.program,
         "is_faster": found.is_faster,
-        "default_ms": found.default_ms,
-        "best_ms": found.default_ms * best.ratio.value if best and found.is_faster else None,
-        "ratio": best.ratio.value if best else None,
-        "ci95": [best.ratio.low, best.ratio.high] if best else None,
-        "aa_ratio": same.value,
-        "aa_ci95": [same.low, same.high],
-        "rounds": found.n_rounds,
-        "decisions": dict(best.told.decisions) if best and found.is_faster else {},
-        "source": best.candidate.source if best else None,
+        "default_ms": confirmed.default_ms,
+        "best_ms": used and confirmed.default_ms * used.ratio.value,
+        "ratio": best and best.ratio.value,
+        "ci95": best and [best.ratio.low, best.ratio.high],
+        "aa_ratio": confirmed.same.value,
+        "aa_ci95": [confirmed.same.low, confirmed.same.high],
+        "rounds": confirmed.n_rounds,
+        "decisions": dict(used.told.decisions) if used else {},
+        "source": best and best.candidate.source,
         "candidates": {
             "drawn": found.n_drawn,
             "tried": len(found.candidates),
@@ -88,13 +90,12 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         if found.is_faster
         else f"nothing is surely faster than the default: {why_not_text(found)}."
     )
-    is_edited = bool(found.best and found.is_faster and found.best.told.module is not None)
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
         **{"program": found.ask.program, "module": module, "name": name, "told": told},
         is_kernel=found.spaces == (TILES,),
         tile=result["decisions"].get("tile"),
-        is_edited=is_edited,
+        is_edited=bool(_module(found)),
         module_file=MODULE,
         options=pformat(result["decisions"].get("options", {})),
         digest=found.facts.get("function", ""),
@@ -106,7 +107,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     named = [(f"finalist {n}", own) for n, own in enumerate(found.finalists, start=1)]
     named += [("confirmed", found.best)] if found.best else []
     rows = [(name, own.ratio, own.candidate.source, told_text(own)) for name, own in named]
-    rows.append(("default again", found.same, "default", DEFAULT))
+    rows.append(("default again", found.confirmed.same, "default", DEFAULT))
     if found.best and found.on_all_cores:
         best, again = found.on_all_cores
         rows.append(("on all cores", best, found.best.candidate.source, told_text(found.best)))
@@ -149,8 +150,8 @@ def all_cores_text(found: Optimized) -> str:
     if not found.on_all_cores:
         return ""
     best, same = map(ratio_text, found.on_all_cores)
-    sure = ": a loss" if is_slower(*found.on_all_cores) else ": no sure gain"
-    told = "" if is_faster(*found.on_all_cores) else sure
+    unsure = ": a loss" if is_slower(*found.on_all_cores) else ": no sure gain"
+    told = "" if is_faster(*found.on_all_cores) else unsure
     return f"; on all cores {best}, the default over itself {same} there{told}"
 
 
@@ -158,12 +159,10 @@ def why_not_text(found: Optimized) -> str:
     """Say why nothing is called faster."""
     if found.best is None:
         return "nothing that was tried was faster"
-    lost, least = is_faster(found.best.ratio, found.same), 1 - band(found.same)
-    return (
-        "on all cores it is a loss"
-        if lost
-        else f"what was confirmed is not surely below {least:.3f}"
-    )
+    same = found.confirmed.same
+    if is_faster(found.best.ratio, same):
+        return "on all cores it is a loss"
+    return f"what was confirmed is not surely below {1 - band(same):.3f}"
 
 
 def ratio_text(ratio: Ratio) -> str:

@@ -58,6 +58,13 @@ CARDS = {
     )
 }
 
+
+def card_named(name: str) -> Card | None:
+    """Return the card that torch calls by a name such as "Tesla T4"; None if it is not known."""
+    words = name.lower().replace("-", " ").split()
+    return next((card for key, card in CARDS.items() if key in words), None)
+
+
 # One thread of an AMD EPYC, by training cross_config_sage on 1,000 kept nodes, 64 configs, 64
 # channels: .92 s for 4.6 GB and 14 GFLOP as counted; half as long as its memory alone would allow.
 THREAD = Card("one thread", 5e9, 30e9, 30e9, 10e-6)

@@ -4,11 +4,13 @@ Networks are counted, see pipeline/planning/counts.py, at one size, and what is 
 the nodes kept; what the processor does is from the constants in pipeline/planning/cards.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 from typing import Any
+
+import torch
 
 from common.errors import UsageError
 from common.progress import progress
@@ -16,14 +18,21 @@ from data.official.published import CONFIGURABLE_SHARE, PartSize
 from models.config.networks import SegmentSageConfig, TgraphConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
+from models.training.device import torch_prepared, training_device
 from pipeline.planning import cards
-from pipeline.planning.cards import CARDS, THREAD, Card
+from pipeline.planning.cards import CARDS, THREAD, Card, card_named
 from pipeline.planning.counts import Counts
-from pipeline.planning.made_up import Size, counted_ranking, counted_step
+from pipeline.planning.made_up import (
+    Size,
+    count_step,
+    counted_ranking,
+    counted_step,
+    make_case,
+    step_seconds,
+)
 
 TREES = ("layout_boosting", "tile_boosting")
 LINEAR = ("layout_linear", "tile_linear")
-RANKED = ("valid", "test")
 # The largest published file. Synthetic ones, whose bytes were measured, compress ten times worse.
 MOST_RAW_BYTES = 25e6
 SCORE_TABLES = 2  # beside those of the members: the blend's, and the floor's
@@ -33,6 +42,7 @@ KEPT_PER_CONFIGURABLE = {"config": 1.0, "hops-1": 3.6, "hops-2": 7.0}
 # What is counted: a graph after pruning, and how many of its configs are ranked.
 EDGES_PER_NODE = 1.65
 COUNTED = Size(nodes=2_000, edges=3_400, configurable=560, configs=1_000)
+ON_CPU = Size(nodes=250, edges=425, configurable=70, configs=1_000)  # what is timed without a GPU
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,34 @@ def is_network(recipe: Recipe, model: str) -> bool:
     return bool(model_entry(recipe, model).network)
 
 
+def calibrated(machine: Machine, recipe: Recipe) -> Machine:
+    """Time a step of the recipe's first layout network, and scale networks by what it takes.
+
+    On a GPU those that it computes; without one, those on the processor.
+
+    Raises:
+        UsageError: there is no such network, or the GPU at hand is not the machine's.
+    """
+    network = next((name for name in recipe.models_of("layout") if is_network(recipe, name)), None)
+    if network is None:
+        raise UsageError(f"--calibrate: recipe {recipe.name} has no layout network to time")
+    device = training_device(recipe.accelerator)
+    on_gpu = device.type != "cpu"
+    if on_gpu:
+        name = torch.cuda.get_device_name()
+        if machine.card is None or card_named(name) != machine.card:
+            raise UsageError(f"--calibrate: this machine's GPU is {name}; expected --gpu to say so")
+    size = COUNTED if on_gpu else ON_CPU
+    counts = count_step(make_case(recipe, network, size), machine.card)
+    with torch_prepared(threads=recipe.threads if on_gpu else 1, device=device):
+        seconds = step_seconds(make_case(recipe, network, size), device)
+    scale = seconds / machine.seconds(counts, on_gpu=on_gpu)
+    told = f"a training step of {network} took {scale:.2f} times as long as computed on this"
+    if on_gpu:
+        return replace(machine, gpu_scale=scale, measured=f"{told} machine's GPU")
+    return replace(machine, cpu_scale=scale, measured=f"{told} machine's processor, one thread")
+
+
 def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> list[StageCost]:
     """Return the cost of every stage of a recipe on collections of these sizes.
 
@@ -99,35 +137,29 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> 
     learned = {part.collection: part for part in learned_parts(recipe, sizes)}
     for number, name in enumerate(names):
         progress("count", number, len(names))
-        parts = {part.split: part for part in sizes if part.collection == name}
-        costs += _collection_costs(recipe, name, parts, learned.get(name), machine)
+        parts = [part for part in sizes if part.collection == name]
+        costs += _collection_costs(recipe, parts, learned.get(name), machine)
     progress("count", len(names), len(names))
     return costs
 
 
 def _collection_costs(
-    recipe: Recipe,
-    name: str,
-    parts: Mapping[str, PartSize],
-    train: PartSize | None,
-    machine: Machine,
+    recipe: Recipe, parts: Sequence[PartSize], train: PartSize | None, machine: Machine
 ) -> Iterator[StageCost]:
-    kind = name.split(":", 1)[0]
-    prepare = sum(
-        part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts.values()
-    )
-    yield StageCost(name, "prepare", "", prepare, False)
-    ranked = [as_ranked(recipe, parts[split]) for split in RANKED if split in parts]
+    name, kind = parts[0].collection, parts[0].kind
+    ranked = [as_ranked(recipe, part) for part in parts if part.split != "train"]
+    prepare = (part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts)
+    score = (part.graphs * processor_s(f"{kind} score", part) for part in ranked)
+    yield StageCost(name, "prepare", "", sum(prepare), False)
     for model in recipe.models_of(kind):
+        on_gpu = uses_gpu(recipe, model, machine)
+        rank = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
         for _ in recipe.seeds:
             if train:
-                on_gpu = uses_gpu(recipe, model, machine)
                 seconds = training_s(recipe, model, train, machine)
                 yield StageCost(name, "train", model, seconds, on_gpu)
-            seconds = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
-            yield StageCost(name, "rank", model, seconds, uses_gpu(recipe, model, machine))
-    score = sum(part.graphs * processor_s(f"{kind} score", part) for part in ranked)
-    yield StageCost(name, "score", "", score, False)
+            yield StageCost(name, "rank", model, rank, on_gpu)
+    yield StageCost(name, "score", "", sum(score), False)
 
 
 def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
@@ -137,19 +169,20 @@ def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
     if not recipe.layout.together or not layouts:
         return parts
 
-    def mean(values: Iterable[float]) -> float:
-        return fmean(values, [part.graphs for part in layouts])
-
-    configs = mean(part.configs for part in layouts)
+    graphs = [part.graphs for part in layouts]
+    nodes, edges, configs, distinct = (
+        fmean((getattr(part, key) for part in layouts), graphs)
+        for key in ("nodes", "edges", "configs", "distinct")
+    )
     all_layouts = replace(
         layouts[0],
-        graphs=sum(part.graphs for part in layouts),
-        nodes=round(mean(part.nodes for part in layouts)),
+        graphs=sum(graphs),
+        nodes=round(nodes),
         most_nodes=max(part.most_nodes for part in layouts),
-        edges=round(mean(part.edges for part in layouts)),
+        edges=round(edges),
         configs=round(configs),
         most_configs=max(part.most_configs for part in layouts),
-        repeated=1 - mean(part.distinct for part in layouts) / configs,
+        repeated=1 - distinct / configs,
     )
     return [all_layouts, *(part for part in parts if part not in layouts)]
 
@@ -157,8 +190,8 @@ def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
 def as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
     """Return a part with as many configs of a graph as a run ranks: of test ones all."""
     is_sampled = part.split == "valid" and part.kind == "layout"
-    at_most = recipe.valid_configs if is_sampled else 0
-    return replace(part, configs=min(part.configs, at_most or part.configs))
+    at_most = (is_sampled and recipe.valid_configs) or part.configs
+    return replace(part, configs=min(part.configs, at_most))
 
 
 def uses_gpu(recipe: Recipe, model: str, machine: Machine) -> bool:
@@ -270,17 +303,11 @@ def disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
     n_tables = len(recipe.models_of(kind)) * len(recipe.seeds) + SCORE_TABLES
     ranked = sum(part.graphs * part.configs for part in parts if part.split != "train")
 
-    def raw(part: PartSize) -> float:
+    def of_graph(part: PartSize) -> tuple[float, float]:
         if kind == "tile":
-            return cards.RAW_TILE_CONFIG * part.configs
-        return min(MOST_RAW_BYTES, cards.RAW_NODE_CONFIG * part.nodes * part.configs)
+            return cards.RAW_TILE_CONFIG * part.configs, cards.STORE_TILE_CONFIG * part.configs
+        raw = min(MOST_RAW_BYTES, cards.RAW_NODE_CONFIG * part.nodes * part.configs)
+        return raw, cards.STORE_NODE * part.nodes
 
-    def store(part: PartSize) -> float:
-        per_config = cards.STORE_TILE_CONFIG * part.configs
-        return per_config if kind == "tile" else cards.STORE_NODE * part.nodes
-
-    return {
-        "raw": sum(part.graphs * raw(part) for part in parts),
-        "store": sum(part.graphs * store(part) for part in parts),
-        "run": n_tables * cards.SCORES_OF_CONFIG[kind] * ranked,
-    }
+    raw, store = (sum(of_graph(part)[place] * part.graphs for part in parts) for place in (0, 1))
+    return {"raw": raw, "store": store, "run": n_tables * cards.SCORES_OF_CONFIG[kind] * ranked}

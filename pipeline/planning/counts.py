@@ -17,10 +17,12 @@ and each operation that reaches torch's dispatcher is counted:
 A mix of devices is refused as CUDA would, and so is a matrix product of whole numbers.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
@@ -34,25 +36,30 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pipeline.planning.kernels import (
-    ALLOCATIONS,
-    CPU,
-    FAKE_GPU,
-    META,
-    SHAPED_BY_VALUES,
-    SPARSE,
-    Call,
-    FakeGpuTensor,
-    check,
-    held_of,
-    is_fake,
-    moved_bytes,
-    nbytes,
-    sparse_result,
-    storage_of,
-)
-
-__all__ = ["FAKE_GPU", "Counts", "counted"]
+FAKE_GPU = torch.device("cuda", 0)
+META, CPU = torch.device("meta"), torch.device("cpu")
+SPARSE = (torch.sparse_csr, torch.sparse_csc)
+# Operations that launch nothing, beside views.
+ALLOCATIONS = {
+    *("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"),
+    *("_unsafe_view", "_reshape_alias", "lift_fresh", "is_same_size"),
+    *("sparse_compressed_tensor", "_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe"),
+}
+WRITE_ONLY = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_"}
+GATHERS = {"embedding", "index", "index_select", "gather"}
+# Which argument is what is written to some rows, and whether these are read before.
+SCATTERS = {
+    "index_add_": (3, True),
+    "index_copy_": (3, False),
+    "index_put_": (2, True),
+    "_index_put_impl_": (2, True),
+    "scatter_": (3, False),
+    "scatter_add_": (3, True),
+    "scatter_reduce_": (3, True),
+}
+# Which argument is the left one, of those that are multiplied.
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "_sparse_csr_mm": 0}
+SHAPED_BY_VALUES = {"nonzero", "masked_select", "unique_dim", "_unique2", "equal"}
 HALF = (torch.float16, torch.bfloat16)
 VALUED = 1 << 22  # elements of the largest tensor that has values
 UNKNOWN = 1.0  # what the host reads where there is no value
@@ -81,7 +88,6 @@ class Counts:
     half_flops: float = 0
     elements: float = 0
     half_elements: float = 0
-    host_syncs: int = 0
     peak_bytes: float = 0
     operations: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
@@ -92,10 +98,188 @@ class Counts:
         return Counts(**{**parts, "peak_bytes": self.peak_bytes})
 
     @property
+    def host_syncs(self) -> int:
+        return self.waits.total()
+
+    @property
     def half_share(self) -> float:
         """Return the share of all operations that are done in half precision."""
         done = self.flops + self.elements
         return (self.half_flops + self.half_elements) / done if done else 0.0
+
+
+class FakeGpuTensor(Tensor):
+    """A tensor on the device that is none; `held` is on the CPU where it has values, else meta."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "FakeGpuTensor":
+        place: dict[str, Any] = {}
+        if inner.layout == torch.strided:
+            place = {"strides": inner.stride(), "storage_offset": inner.storage_offset()}
+        made = Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=META, **place
+        )
+        made.held = inner
+        return made
+
+    # A CUDA device to Python; torch's engine, in a build without CUDA, would not take one.
+    device = property(lambda _: FAKE_GPU)
+    is_cuda = property(lambda _: True)
+    is_meta = property(lambda _: False)
+    layout = property(lambda tensor: tensor.held.layout)
+
+    def numpy(self, **_: object) -> Any:
+        """Refuse, as CUDA does."""
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any, kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError(f"{function}: used after the device that is none is gone")
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation that reached the dispatcher, with all that it is given."""
+
+    function: Any
+    args: Sequence[Any]
+    given: dict[str, Any]
+
+    @cached_property
+    def name(self) -> str:
+        return str(self.function._schema.name.split("::")[1])
+
+    @cached_property
+    def leaves(self) -> list[Any]:
+        return tree_leaves((self.args, self.given))
+
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        """What is held of all tensors on the device."""
+        return [leaf.held for leaf in self.leaves if is_fake(leaf)]
+
+    @cached_property
+    def others(self) -> list[Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor) and not is_fake(leaf)]
+
+    @cached_property
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """The tensors that are multiplied, in a product of matrices."""
+        first = PRODUCTS.get(self.name)
+        return None if first is None else (held_of(self.args[first]), held_of(self.args[first + 1]))
+
+    def argument(self, place: int) -> Any:
+        name, is_placed = self.function._schema.arguments[place].name, place < len(self.args)
+        return self.args[place] if is_placed else self.given.get(name)
+
+    @cached_property
+    def writes(self) -> list[int]:
+        """The places of arguments that are written to."""
+        aliases = enumerate(argument.alias_info for argument in self.function._schema.arguments)
+        return [place for place, alias in aliases if alias and alias.is_write]
+
+    def on(self, device: torch.device) -> Any:
+        """Compute on the CPU, with 0 for what has no values, or on meta."""
+        moved = _with_values if device == CPU else _on_meta
+        given = tree_map(moved, self.given)
+        if "device" in given:
+            given["device"] = device
+        return self.function(*tree_map(moved, self.args), **given)
+
+    def key(self) -> tuple[Any, ...]:
+        """Return all that the shape of the result depends on."""
+        facts = (
+            (*leaf.shape, *leaf.stride(), leaf.dtype) if isinstance(leaf, Tensor) else leaf
+            for leaf in self.leaves
+        )
+        return (self.function, tuple(self.given), len(self.args), *facts)
+
+
+def is_fake(value: Any) -> bool:
+    return isinstance(value, FakeGpuTensor)
+
+
+def held_of(value: Any) -> Any:
+    return value.held if isinstance(value, FakeGpuTensor) else value
+
+
+def _with_values(value: Any) -> Any:
+    value = held_of(value)
+    is_unknown = isinstance(value, Tensor) and value.is_meta
+    return torch.zeros(value.shape, dtype=value.dtype) if is_unknown else value
+
+
+def _on_meta(value: Any) -> Any:
+    value = held_of(value)
+    return value.to(META) if isinstance(value, Tensor) and not value.is_meta else value
+
+
+def check(call: Call) -> None:
+    """Refuse what CUDA would; a number of the host may stand beside tensors of the device."""
+    mixed = [tuple(tensor.shape) for tensor in call.others if tensor.ndim > 0]
+    if mixed and call.inputs:
+        raise RuntimeError(f"{call.function}: tensors of {mixed} are on the CPU, others are not")
+    types = {factor.dtype for factor in call.factors or ()}
+    if len(types) > 1 or not all(kind.is_floating_point for kind in types):
+        raise RuntimeError(f"{call.function}: not on CUDA for {sorted(map(str, types))}")
+
+
+def sparse_result(call: Call) -> Any:
+    if call.factors is None:
+        return call.on(CPU)
+    if "addmm" in call.name:
+        out = call.inputs[0]
+        return out if call.writes else torch.empty_like(out)
+    matrix, dense = call.factors
+    return torch.empty(matrix.shape[0], dense.shape[1], dtype=dense.dtype, device=META)
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Return the bytes of what a tensor covers of its storage, broadcast dimensions once."""
+    if tensor.layout in SPARSE:
+        values = tensor.values()
+        return values.nbytes + (values.numel() + tensor.shape[0]) * 4
+    spans = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in spans if stride != 0) * tensor.element_size()
+
+
+def moved_bytes(call: Call, results: int) -> int:
+    """Return what a kernel reads and writes; `results` are the bytes of what it returns."""
+    name, args = call.name, call.args
+    if name in GATHERS:
+        return 2 * results + sum(map(nbytes, call.inputs[1:]))
+    if name in SCATTERS:
+        place, is_read = SCATTERS[name]
+        rows = nbytes(args[place].held) if is_fake(args[place]) else results
+        where = [leaf.held for leaf in tree_leaves(args[1:place]) if is_fake(leaf)]
+        return rows * (2 + is_read) + sum(map(nbytes, where))
+    if name == "index_fill_":
+        table, index = call.inputs[:2]
+        return index.nbytes + nbytes(table) // max(1, len(table)) * len(index)
+    if name.startswith("_embedding_bag"):
+        table, index = call.inputs[:2]
+        return results + index.nbytes + index.numel() * nbytes(table[:1])
+    seen, total = dict[tuple[int, int], int](), 0
+    for place, argument in enumerate(call.function._schema.arguments):
+        for leaf in tree_leaves(call.argument(place)):
+            if not is_fake(leaf):
+                continue
+            n_bytes = nbytes(leaf.held)
+            if place in call.writes:
+                total += n_bytes if name in WRITE_ONLY or argument.is_out else 2 * n_bytes
+            else:  # the same one twice is read once
+                key = storage_of(leaf.held), leaf.held.storage_offset()
+                seen[key] = max(seen.get(key, 0), n_bytes)
+    return total + sum(seen.values()) + (0 if call.writes else results)
+
+
+def storage_of(tensor: Tensor) -> int:
+    strided = tensor.values() if tensor.layout in SPARSE else tensor
+    return int(strided.untyped_storage()._cdata)
 
 
 def _without_values(value: Any) -> Any:
@@ -169,23 +353,23 @@ class _Counting(TorchDispatchMode):
             if not held_of(into).is_meta:
                 held_of(into).copy_(source)
             return into
-        self._wait("to the host")
+        self.counts.waits["to the host"] += 1
         return into.zero_() if source.held.is_meta else into.copy_(source.held)
 
     def _upload(self, source: Tensor, non_blocking: Any) -> None:
         if not non_blocking or not self._pin("is_pinned", source):
-            self._wait("from the host")
+            self.counts.waits["from the host"] += 1
 
     def _compute(self, call: Call) -> Any:
         check(call)
         if call.name == "_local_scalar_dense":
-            self._wait("a value")
+            self.counts.waits["a value"] += 1
             held = call.inputs[0]
             return (UNKNOWN if held.is_floating_point() else 1) if held.is_meta else held.item()
         if call.name in ("index", "index_put", "index_put_", "_index_put_impl_"):
             call = self._without_masks(call)
         if call.name in SHAPED_BY_VALUES:
-            self._wait(call.name)
+            self.counts.waits[call.name] += 1
         result = self._result(call)
         self._count(call, result)
         if call.writes and isinstance(result, Tensor):
@@ -199,7 +383,7 @@ class _Counting(TorchDispatchMode):
             if not (is_fake(index) and index.dtype == torch.bool):
                 indices.append(index)
                 continue
-            self._wait("a mask")
+            self.counts.waits["a mask"] += 1
             self.counts.kernels += 1
             mask = torch.ones(index.shape) if index.held.is_meta else index.held
             indices += [FakeGpuTensor(part) for part in mask.nonzero(as_tuple=True)]
@@ -247,10 +431,6 @@ class _Counting(TorchDispatchMode):
             self.live = {key: kept for key, kept in self.live.items() if not kept[0].expired()}
             self.held_bytes = sum(size for _, size in self.live.values())
             self.counts.peak_bytes = max(self.counts.peak_bytes, self.held_bytes)
-
-    def _wait(self, why: str) -> None:
-        self.counts.host_syncs += 1
-        self.counts.waits[why] += 1
 
     def _count(self, call: Call, result: Any) -> None:
         if call.function.is_view or call.name in ALLOCATIONS:

@@ -1,17 +1,20 @@
 """Networks on made-up graphs of any size, for counting and timing what they do."""
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from common.progress import watched_by
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
@@ -29,13 +32,14 @@ from models.tile.task import TileTask
 from models.training.device import CPU, device_of, torch_prepared
 from models.training.folds import HeldOut
 from models.training.jobs import TrainJob
-from models.training.loop import StepLoss, TrainingTask, fit
+from models.training.loop import TrainingTask, fit
 from models.training.precision import computing
 from pipeline.planning.cards import GIB, Card
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 
 UNPRUNED = Recipe.from_table({"features": {"prune": "none"}}, source="made-up graphs")
 N_VECTORS, N_COLUMNS = 40, 32  # of a layout graph: distinct layout vectors, stored columns
+TIMED = 8  # steps, of which the first ones fill caches
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,8 @@ def layout_graph(size: Size, rng: np.random.Generator) -> LayoutGraph:
     vectors = np.unique(vector_codes(rng.integers(-1, 6, (N_VECTORS, 18), dtype=np.int8)))
     columns = min(N_COLUMNS, size.configurable)
     configs = rng.integers(0, len(vectors), (size.configs, columns), dtype=np.uint8)
-    digits = np.arange(size.configs)
     for column in range(min(columns, 4)):  # no two configs are the same
-        configs[:, column] = digits % len(vectors)
-        digits = digits // len(vectors)
+        configs[:, column] = np.arange(size.configs) // len(vectors) ** column % len(vectors)
     alphabets = Alphabets(
         codes=vectors,
         column_of=np.arange(size.configurable) % columns,
@@ -151,7 +153,9 @@ def steps(case: Case, device: torch.device, n_steps: int, after: Callable[[int],
     with TemporaryDirectory() as folder:
         job = TrainJob("made-up", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):
-            fit(case.network, _NoPrefetch(task), training, job, device)
+            # What is there already is not to be read beforehand, by another thread.
+            task_alone: Any = SimpleNamespace(step_loss=task.step_loss)
+            fit(case.network, task_alone, training, job, device)
 
 
 def _filled_history(case: Case) -> SegmentHistory:
@@ -164,14 +168,17 @@ def _filled_history(case: Case) -> SegmentHistory:
     return history
 
 
-@dataclass(frozen=True)
-class _NoPrefetch:
-    """What is there already is not to be read beforehand, by another thread."""
+def step_seconds(case: Case, device: torch.device) -> float:
+    """Return the median seconds of a training step; on a CPU those of the processor."""
+    ends: list[float] = []
 
-    task: TrainingTask
+    def ended(_: int) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        ends.append(time.perf_counter() if device.type == "cuda" else time.process_time())
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        return self.task.step_loss(model, rng)
+    steps(case, device, TIMED, ended)
+    return median(after - before for before, after in pairwise(ends[2:-1]))
 
 
 def on_device(case: Case, device: torch.device) -> Case:

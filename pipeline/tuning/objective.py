@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,26 @@ _NOT_ASKED = {"name", "threads", "accelerator"}  # of a recipe: they change no t
 
 
 @dataclass(frozen=True)
+class CrossValidation:
+    """Kendall's tau, or the tile score, of held-out graphs: by graph, per fold, and their mean."""
+
+    value: float
+    folds: list[float]
+    per_graph: dict[str, float]
+
+
+class _ScoredRanker:
+    """A model by its scores of held-out graphs, from a file."""
+
+    def __init__(self, path: Path) -> None:
+        parts = read_scores(path).partition_by("graph", as_dict=True, maintain_order=True)
+        self._scores = {name: own["score"].to_numpy() for (name,), own in parts.items()}
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        return self._scores[graph.file.name]
+
+
+@dataclass(frozen=True)
 class Question:
     """Which recipe near this one ranks these graphs best; can be handed to another process.
 
@@ -72,6 +93,77 @@ class Question:
         networks = filter(self.recipe.training_of, self.space.study.models(self.recipe))
         on_gpu = training_device(self.recipe.accelerator).type == "cuda" and any(networks)
         return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
+
+    def cross_validate(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        after_fold: Callable[[Mapping[str, float]], None] = lambda values: None,
+    ) -> CrossValidation:
+        """Train the model once per fold on the other folds' graphs, and judge it on the fold's.
+
+        Of "blend", the recipe's models of the collection's kind are trained and judged together.
+        The seed is the recipe's first. Goes on with what a killed call has left in the folder.
+
+        Args:
+            after_fold: told each fold's value per graph.
+
+        Raises:
+            PipelineError: the folder is another recipe's, or a score is not finite, or as
+                `train_model`.
+            OutOfTime: as `train_model`.
+        """
+        study = self.space.study
+        config = {
+            **{"model": study.model, "collection": study.collection},
+            "folds": [fingerprint(fold) for fold in self.folds],
+            "train_data": fingerprint(self.learned),
+            "recipe": recipe.model_dump(mode="json"),
+        }
+        begin(folder, config, resume=True)
+        if is_done(folder):
+            return CrossValidation(**json.loads((folder / REPORT).read_text()))
+        per_graph: dict[str, float] = {}
+        means = []
+        for number, held_out in enumerate(self.folds):
+            families = set(map(family_of, held_out))
+            learned = [file for file in self.learned if family_of(file) not in families]
+            ranker = self._ranker(recipe, learned, held_out, folder / f"fold-{number}")
+            graphs = map(read_graph, held_out)  # one in memory at a time
+            values = {graph.file.name: _value(graph, ranker.score(graph)) for graph in graphs}
+            means.append(float(np.mean(list(values.values()))))
+            per_graph |= values
+            after_fold(values)
+        result = CrossValidation(float(np.mean(means)), means, per_graph)
+        write_text(folder / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
+        mark_done(folder)
+        return result
+
+    def _ranker(
+        self, recipe: Recipe, learned: list[GraphFile], held_out: Sequence[GraphFile], folder: Path
+    ) -> Ranker:
+        from ensembles.choice.in_run import recipe_mixing
+        from ensembles.ensemble import Ensemble
+
+        study, seed = self.space.study, recipe.seeds[0]
+        collection = collection_named(study.collection)
+
+        def trained(job: TrainJob) -> Ranker:
+            train_model(job, recipe.learned_as(collection), resume=True)
+            return load_model(job.run_dir)
+
+        if study.model != BLEND:
+            return trained(TrainJob(study.model, recipe, learned, seed, folder))
+        rankers: dict[str, Ranker] = {}
+        for model in recipe.models_of(study.kind):
+            name = f"{model}-seed{seed}"
+            job = TrainJob(model, recipe, learned, seed, folder / name)
+            # What a trial alike may have left.
+            path = self.out / "member-scores" / f"{name}-{_digest(job, held_out)}.parquet"
+            make = {path: partial(trained, job)}
+            scores_by_graph(make, held_out, what=f"predict held-out graphs by {model}")
+            rankers[name] = _ScoredRanker(path)
+        return Ensemble(collection, rankers, recipe_mixing(recipe.blend, study.kind, list(rankers)))
 
     def recipe_with(self, params: Parameters) -> Recipe:
         table = with_values(self.recipe.model_dump(mode="json"), params)
@@ -103,122 +195,16 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
     return Question(recipe, space, learned, folds, out)
 
 
-@dataclass(frozen=True)
-class CrossValidation:
-    """Kendall's tau, or the tile score, of held-out graphs: by graph, per fold, and their mean."""
-
-    value: float
-    folds: list[float]
-    per_graph: dict[str, float]
-
-
-@dataclass(frozen=True)
-class _ScoredRanker:
-    scores: Mapping[str, NDArray[np.float32]]
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        return self.scores[graph.file.name]
-
-
-class _Fold(NamedTuple):
-    learned: Sequence[GraphFile]
-    held_out: Sequence[GraphFile]
-    folder: Path
-    kept_scores: Path | None
-
-
-def cross_validate(
-    recipe: Recipe,
-    model: str,
-    folds: Sequence[Sequence[GraphFile]],
-    learned: Sequence[GraphFile],
-    run_dir: Path,
-    *,
-    kept_scores: Path | None = None,
-    after_fold: Callable[[Mapping[str, float]], None] = lambda values: None,
-) -> CrossValidation:
-    """Train `model` once per fold on the other folds' graphs, and judge it on the fold's.
-
-    Of "blend", the recipe's models of the collection's kind are trained and judged together. The
-    seed is the recipe's first. Goes on with what a killed call has left in `run_dir`.
-
-    Args:
-        folds: labelled graphs of one collection, each family in one fold.
-        learned: these, and those of other collections that the recipe's models learn from; for a
-            fold, none of its families are.
-        kept_scores: a folder where blends share what members alike score. None = train all.
-        after_fold: told each fold's value per graph.
-
-    Raises:
-        PipelineError: `run_dir` is another recipe's, or a score is not finite, or as `train_model`.
-        OutOfTime: as `train_model`.
-    """
-    collection = folds[0][0].collection
-    config = {
-        "model": model,
-        "collection": collection.name,
-        "folds": [fingerprint(fold) for fold in folds],
-        "train_data": fingerprint(learned),
-        "recipe": recipe.model_dump(mode="json"),
-    }
-    begin(run_dir, config, resume=True)
-    if is_done(run_dir):
-        return CrossValidation(**json.loads((run_dir / REPORT).read_text()))
-    per_graph: dict[str, float] = {}
-    means = []
-    for number, held_out in enumerate(folds):
-        families = set(map(family_of, held_out))
-        others = [file for file in learned if family_of(file) not in families]
-        fold = _Fold(others, held_out, run_dir / f"fold-{number}", kept_scores)
-        ranker = _ranker(recipe, model, fold)
-        graphs = map(read_graph, held_out)  # one in memory at a time
-        values = {graph.file.name: _value(graph, ranker.score(graph)) for graph in graphs}
-        means.append(float(np.mean(list(values.values()))))
-        per_graph |= values
-        after_fold(values)
-    result = CrossValidation(float(np.mean(means)), means, per_graph)
-    write_text(run_dir / REPORT, json.dumps(asdict(result), indent=1, allow_nan=False))
-    mark_done(run_dir)
-    return result
-
-
-def _ranker(recipe: Recipe, model: str, fold: _Fold) -> Ranker:
-    from ensembles.choice.in_run import recipe_mixing
-    from ensembles.ensemble import Ensemble
-
-    collection, seed = fold.held_out[0].collection, recipe.seeds[0]
-
-    def trained(job: TrainJob) -> Ranker:
-        train_model(job, recipe.learned_as(collection), resume=True)
-        return load_model(job.run_dir)
-
-    if model != BLEND:
-        return trained(TrainJob(model, recipe, fold.learned, seed, fold.folder))
-    rankers: dict[str, Ranker] = {}
-    for own in recipe.models_of(collection.kind):
-        name = f"{own}-seed{seed}"
-        job = TrainJob(own, recipe, fold.learned, seed, fold.folder / name)
-        rankers[name] = _kept(job, fold, trained) if fold.kept_scores else trained(job)
-    mixing = recipe_mixing(recipe.blend, collection.kind, list(rankers))
-    return Ensemble(collection, rankers, mixing)
-
-
-def _kept(job: TrainJob, fold: _Fold, train: Callable[[TrainJob], Ranker]) -> Ranker:
-    """Return a model by its scores of held-out graphs, which a trial alike may have left."""
+def _digest(job: TrainJob, held_out: Sequence[GraphFile]) -> str:
+    """Return what tells trainings apart whose scores of held-out graphs differ."""
     others = {*MODELS, *job.recipe.own_models} - {job.model}
     decisive = {
         "recipe": job.recipe.model_dump(mode="json", exclude=others | _NOT_LEARNED_FROM),
         "train_data": fingerprint(job.files),
-        "held_out": fingerprint(fold.held_out),
+        "held_out": fingerprint(held_out),
     }
     text = json.dumps(decisive, sort_keys=True).encode()
-    digest = hashlib.blake2b(text, digest_size=8).hexdigest()
-    assert fold.kept_scores is not None
-    path = fold.kept_scores / f"{job.model}-seed{job.seed}-{digest}.parquet"
-    what = f"predict held-out graphs by {job.model}"
-    scores_by_graph({path: lambda: train(job)}, fold.held_out, what=what)
-    parts = read_scores(path).partition_by("graph", as_dict=True, maintain_order=True)
-    return _ScoredRanker({str(key[0]): own["score"].to_numpy() for key, own in parts.items()})
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 def _value(graph: Graph, scores: NDArray[np.float32]) -> float:

@@ -5,8 +5,7 @@ import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,37 +51,40 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
     return out / PAGE
 
 
-def _drawings(study: "Study") -> Iterator[tuple[str, Callable[[], Any]]]:
+def _drawings(study: "Study") -> Iterator[tuple[str, Any]]:
     from optuna import importance, visualization
 
-    plot = visualization.matplotlib
-    name = "held-out value"
-    yield "History", lambda: plot.plot_optimization_history(study, target_name=name)
+    plot, name = visualization.matplotlib, "held-out value"
+    yield "History", plot.plot_optimization_history(study, target_name=name)
     complete = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
     keys = sorted({key for trial in complete for key in trial.params})
     if len(complete) >= FEWEST_FOR_IMPORTANCES and len({trial.value for trial in complete}) > 1:
         fanova = importance.FanovaImportanceEvaluator(seed=0)
         shares = importance.get_param_importances(study, evaluator=fanova)
         keys.sort(key=lambda key: -shares.get(key, 0.0))
-        yield "Importances", lambda: plot.plot_param_importances(study, fanova)
+        yield "Importances", plot.plot_param_importances(study, fanova)
     if keys:
-        yield "Parallel coordinates", lambda: plot.plot_parallel_coordinate(study, target_name=name)
+        yield "Parallel coordinates", plot.plot_parallel_coordinate(study, target_name=name)
     for first in range(0, len(keys), SLICES_PER_ROW):
         own = keys[first : first + SLICES_PER_ROW]
-        yield ", ".join(own), partial(plot.plot_slice, study, own, target_name=name)
+        yield ", ".join(own), plot.plot_slice(study, own, target_name=name)
 
 
-def _png_address(draw: Callable[[], Any]) -> str:
+def _pictures(study: "Study") -> list[tuple[str, str]]:
+    """Return titles, and PNGs as addresses."""
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
+    pictures = []
     with pyplot.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of legends without entries
-        figure = np.ravel(draw())[0].figure
-        content = io.BytesIO()
-        figure.savefig(content, dpi=DPI, bbox_inches="tight", metadata={"Software": None})
-        pyplot.close(figure)
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+        for title, axes in _drawings(study):
+            figure, content = np.ravel(axes)[0].figure, io.BytesIO()
+            figure.savefig(content, dpi=DPI, bbox_inches="tight", metadata={"Software": None})
+            pyplot.close(figure)
+            address = base64.b64encode(content.getvalue()).decode()
+            pictures.append((title, f"data:image/png;base64,{address}"))
+    return pictures
 
 
 def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
@@ -98,5 +100,5 @@ def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
         baseline=next((record for record in best if record.is_baseline), None),
         verdict=json.loads(verdict.read_text())["reason"] if verdict.exists() else None,
         reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),
-        pictures=[(title, _png_address(draw)) for title, draw in _drawings(study)],
+        pictures=_pictures(study),
     )

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from common.progress import log
 from models.config.recipe import Recipe
 from models.training.folds import family_of
 from pipeline.jobs.workers import Workers
-from pipeline.tuning.objective import CrossValidation, Question, cross_validate
+from pipeline.tuning.objective import CrossValidation, Question
 from pipeline.tuning.space import Parameters
 from pipeline.tuning.storage import REASON
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 BASELINE = "baseline"  # marks the trial that is the recipe as it was given
-BEST, FINALISTS, MEMBER_SCORES = "best.toml", "finalists", "member-scores"
+BEST, FINALISTS = "best.toml", "finalists"
 LOST = "did not come to its end: killed, interrupted, or out of disk"
 
 
@@ -146,14 +145,7 @@ def train_finalist(question: Question, record: TrialRecord, seed: int) -> CrossV
     folder = question.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
     recipe = _recipe_of(record, question).model_copy(update={"seeds": (seed,)})
     try:
-        return cross_validate(
-            recipe,
-            question.space.study.model,
-            question.folds,
-            question.learned,
-            folder,
-            kept_scores=question.out / MEMBER_SCORES,
-        )
+        return question.cross_validate(recipe, folder)
     except PipelineError as error:
         if isinstance(error.__cause__, OSError):
             raise
@@ -175,17 +167,17 @@ def judge_finalists(
         OutOfTime: the same call goes on.
     """
     study, first = question.space.study, question.recipe.seeds[0] + 1
-    finalists = [record.number for record in candidates(records, study.finalists)]
     jobs = {
-        (number, seed): question.job(
-            f"finalist {number}, seed {seed}", train_finalist, question, records[number], seed
-        )
-        for number, seed in product(finalists, range(first, first + study.seeds))
+        record.number: [
+            question.job(
+                f"finalist {record.number}, seed {seed}", train_finalist, question, record, seed
+            )
+            for seed in range(first, first + study.seeds)
+        ]
+        for record in candidates(records, study.finalists)
     }
-    done = workers.do(list(jobs.values()))
-    found = {
-        n: [done[job.name].value for key, job in jobs.items() if key[0] == n] for n in finalists
-    }
+    done = workers.do([job for own in jobs.values() for job in own])
+    found = {number: [done[job.name].value for job in own] for number, own in jobs.items()}
     whole = {number: own for number, own in found.items() if None not in own}
     if not whole:
         return None
@@ -196,8 +188,7 @@ def judge_finalists(
         for number, own in whole.items()
     }
     baseline = next((number for number in whole if records[number].is_baseline), None)
-    families = [family_of(file) for file in judged]
-    chosen, reason = verdict_of(per_graph, values, baseline, families)
+    chosen, reason = verdict_of(per_graph, values, baseline, list(map(family_of, judged)))
     failed = "".join(f"; trial {n} failed with another seed" for n in found if n not in whole)
     return Verdict(chosen, values, reason + failed)
 

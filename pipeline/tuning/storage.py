@@ -7,7 +7,7 @@ journal, or by Optuna's heartbeats in a database, and queued again.
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial
-    from sqlalchemy.engine import URL
 
 HEARTBEAT_S = 60  # three without one: the worker counts as dead
 RETRIES = 2  # of a trial that may itself be what kills its workers
@@ -74,14 +73,12 @@ def open_storage(place: Path | str) -> Iterator[SharedStorage]:
 
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    is_url = "://" in str(place)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            if "://" in str(place):
-                with _database(str(place)) as shared:
-                    yield shared
-            else:
-                yield _journal(Path(place))
+            with _database(str(place)) if is_url else nullcontext(_journal(Path(place))) as shared:
+                yield shared
     finally:
         optuna.logging.set_verbosity(level)
 
@@ -133,7 +130,7 @@ def _database(url: str) -> Iterator[SharedStorage]:
         raise PipelineError("storage: not a database URL; expected dialect://host/name") from error
     # It would log with a traceback that it cannot tidy up.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
-    where = f"storage {without_password(parts)}"
+    where = f"storage {parts.set(query={}).render_as_string()}"  # without passwords
     if parts.database in (None, "", ":memory:"):
         raise PipelineError(f"{where}: names no database; workers would share nothing")
     is_file = parts.get_backend_name() == "sqlite"
@@ -144,8 +141,8 @@ def _database(url: str) -> Iterator[SharedStorage]:
                 url, heartbeat_interval=HEARTBEAT_S, grace_period=3 * HEARTBEAT_S
             )
     except (ImportError, SQLAlchemyError, RuntimeError, OSError) as error:
-        hint = "; for PostgreSQL: pip install 'psycopg[binary]'"
-        hint = hint if isinstance(error, ImportError) else ""
+        is_missing = isinstance(error, ImportError)
+        hint = "; for PostgreSQL: pip install 'psycopg[binary]'" * is_missing
         raise PipelineError(f"{where}: cannot be opened: {_cause(error)}{hint}") from error
     try:
         yield SharedStorage(opened, turn)
@@ -165,11 +162,6 @@ def _server_turn(url: str) -> Iterator[None]:
     with create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect() as server:
         server.execute(text(f"SELECT pg_advisory_lock({TURN})"))
         yield
-
-
-def without_password(url: "URL") -> str:
-    """Return a database URL as it may be shown: its options may hold passwords as well."""
-    return url.set(query={}).render_as_string()
 
 
 def _cause(error: BaseException) -> str:

@@ -5,6 +5,7 @@ take their trials one after the other, so that together they never begin more th
 """
 
 from contextlib import ExitStack, suppress
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,9 @@ from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import DONE, begin, first_difference, mark_done
 from pipeline.jobs.workers import HERE, Workers
-from pipeline.tuning.objective import Question, ask, cross_validate, give_up_or_go_on, pruner_of
+from pipeline.tuning.objective import Question, ask, give_up_or_go_on, pruner_of
 from pipeline.tuning.result import (
     BASELINE,
-    MEMBER_SCORES,
     TuneResult,
     judge_finalists,
     records_of,
@@ -71,15 +71,14 @@ def tune(
     (out / DONE).unlink(missing_ok=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
     with open_storage(place) as shared:
-        study = _enter(question, shared)
+        study, verdict = _enter(question, shared), None
         parts = [f"search {number} of {n}" for number in range(1, n + 1)]
         with suppress(OutOfTime):
             workers.do([question.job(part, search, question, place, trials) for part in parts])
         with shared.turn():
             requeue_lost(study, shared)  # what the time limit has just cut short
-        counted, records, verdict = count_trials(study), records_of(study), None
-        is_at_rest = not {record.state for record in records} & {"running", "waiting"}
-        ended = counted >= trials and is_at_rest
+        counted, records = count_trials(study), records_of(study)
+        ended = counted >= trials and not {r.state for r in records} & {"running", "waiting"}
         if counted < trials:
             log.info(f"time is up after {counted} of {trials} trials")
         elif not ended:
@@ -98,24 +97,19 @@ def tune(
 def _enter(question: Question, shared: SharedStorage) -> "Study":
     import optuna
 
-    config, space = question.config(), question.space
+    config, name = question.config(), question.space.study.name
     with shared.turn():
         study = optuna.create_study(
-            storage=shared.optuna,
-            study_name=space.study.name,
-            direction="maximize",
-            load_if_exists=True,
+            storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
         )
-        known = study.user_attrs.get(QUESTION)
-        if known:
+        if known := study.user_attrs.get(QUESTION):
             if difference := first_difference(known, config):
                 raise UsageError(
-                    f"storage: holds a search of {space.study.name} with {difference}; choose "
-                    "another --storage"
+                    f"storage: holds a search of {name} with {difference}; choose another --storage"
                 )
             return study
         params = question.baseline_params()
-        for key in space.parameters.keys() - params.keys():
+        for key in question.space.parameters.keys() - params.keys():
             log.info(f"the recipe's {key} lies outside the search space; the baseline keeps it")
         study.enqueue_trial(params, user_attrs={BASELINE: True})
         study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
@@ -134,10 +128,6 @@ def search(question: Question, storage: Path | str, trials: int) -> None:
         while _run_next(question, shared, study, trials):
             write_history(study, question)
             progress("trial", count_trials(study), trials)
-
-
-class _TrialFailedError(Exception):
-    """A trial has failed through its own fault, and its reason is recorded: the study goes on."""
 
 
 def _run_next(question: Question, shared: SharedStorage, study: "Study", trials: int) -> bool:
@@ -162,9 +152,13 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
             if shared.running:
                 running.enter_context(shared.running(study.study_name, trial.number))
             try:
-                recipe = _choose(trial, question)
+                recipe, is_baseline = _choose(trial, question), BASELINE in trial.user_attrs
                 turn.close()
-                return _judge(trial, recipe, question)
+                folder = question.out / "trials" / str(trial.user_attrs.get(FIRST, trial.number))
+                after_fold = give_up_or_go_on(trial, question.space.study, never=is_baseline)
+                value = question.cross_validate(recipe, folder, after_fold).value
+                log.info(f"trial {trial.number}: {value:.4f}{_params(trial, question)}")
+                return value
             except optuna.TrialPruned as pruned:
                 log.info(f"trial {trial.number} {pruned}{_params(trial, question)}")
                 raise
@@ -173,15 +167,15 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                     with suppress(Exception):  # on a full disk
                         trial.set_user_attr(INTERRUPTED, True)
                     raise
-                reason = " ".join(str(error).split())
-                if not isinstance(error, PipelineError):
-                    reason = f"{type(error).__name__}: {reason}"
+                is_told = isinstance(error, PipelineError)
+                told = str(error) if is_told else f"{type(error).__name__}: {error}"
+                reason = " ".join(told.split())
                 log.info(f"trial {trial.number} failed: {reason}{_params(trial, question)}")
                 trial.set_user_attr(REASON, reason)
-                raise _TrialFailedError(reason) from error
+                return nan  # a failure to Optuna, which then goes on
 
         try:
-            study.optimize(objective, n_trials=1, catch=(_TrialFailedError,))
+            study.optimize(objective, n_trials=1)
         except AssertionError as error:  # Optuna's, over noting a failure on a full disk
             cause = error.__context__
             raise (cause if isinstance(cause, OSError) else error) from None
@@ -189,27 +183,10 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
 
 
 def _choose(trial: "Trial", question: Question) -> Recipe:
-    parameters = question.space.parameters
-    if BASELINE not in trial.user_attrs:
-        return question.recipe_with({k: p.suggest(trial, k) for k, p in parameters.items()})
-    for key in question.baseline_params():
-        parameters[key].suggest(trial, key)
-    return question.recipe
-
-
-def _judge(trial: "Trial", recipe: Recipe, question: Question) -> float:
-    study = question.space.study
-    result = cross_validate(
-        recipe,
-        study.model,
-        question.folds,
-        question.learned,
-        question.out / "trials" / str(trial.user_attrs.get(FIRST, trial.number)),
-        kept_scores=question.out / MEMBER_SCORES,
-        after_fold=give_up_or_go_on(trial, study, never=BASELINE in trial.user_attrs),
-    )
-    log.info(f"trial {trial.number}: {result.value:.4f}{_params(trial, question)}")
-    return result.value
+    parameters, is_baseline = question.space.parameters, BASELINE in trial.user_attrs
+    keys = question.baseline_params() if is_baseline else parameters
+    params = {key: parameters[key].suggest(trial, key) for key in keys}
+    return question.recipe if is_baseline else question.recipe_with(params)
 
 
 def _params(trial: "Trial", question: Question) -> str:

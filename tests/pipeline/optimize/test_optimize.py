@@ -19,13 +19,16 @@ from pipeline.optimize.optimize import (
     Ask,
     Candidate,
     Optimized,
+    Ratio,
     Verified,
     chosen_finalists,
+    is_faster,
     n_affordable,
     optimize,
+    paired_ratio,
+    pooled,
     simplest_of_best,
 )
-from pipeline.optimize.verify import Ratio, is_faster, paired_ratio, pooled
 from pipeline.optimize.write import (
     APPLY,
     BEST,
@@ -94,8 +97,11 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     out, found = whole
     assert found.is_faster and found.best is not None
     assert found.best.ratio.value < 0.6
-    assert found.same.value == pytest.approx(1, abs=0.1)
+    assert found.confirmed.same.value == pytest.approx(1, abs=0.1)
     assert len({c.choice for c in found.candidates}) == len(found.candidates)
+    failed = {c.choice[0]: (c.reason, c.ratio) for c in found.candidates if c.reason}
+    assert failed.keys() == {1, 2} and {ratio for _, ratio in failed.values()} == {np.inf}
+    assert "Check failed" in failed[1][0] and "not supported" in failed[2][0]
     result = write_result(found, out)
     assert json.loads((out / BEST).read_text()) == result
     assert result["best_ms"] == pytest.approx(result["default_ms"] * result["ratio"])
@@ -103,14 +109,6 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     if granted()[0] > 1:
         assert result["on_all_cores"]["ratio"] < 0.7  # the same spinning, by the wall clock
     assert "of the default's" in (out / PAGE).read_text()
-
-
-def test_what_is_slower_on_all_cores_is_not_called_faster(whole: tuple[Path, Optimized]) -> None:
-    slower, same = Ratio(1.1, 1.08, 1.12), Ratio(1.0, 0.99, 1.01)
-    noisy = Ratio(1.0, 0.85, 1.15)
-    assert not replace(whole[1], on_all_cores=(slower, same)).is_faster
-    assert replace(whole[1], on_all_cores=(slower, noisy)).is_faster
-    assert replace(whole[1], on_all_cores=None).is_faster
 
 
 @pytest.mark.skipif(granted()[0] == 1, reason="has one core")
@@ -125,26 +123,41 @@ def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_not_told(
     assert optimize(ASKED, tmp_path).is_faster
 
 
-def test_it_is_said_how_many_candidates_came_from_where(whole: tuple[Path, Optimized]) -> None:
+def test_what_was_tried_is_told_by_source_and_why_no_more_was(
+    whole: tuple[Path, Optimized],
+) -> None:
     tried = [("default", 1.0), ("menu", 0.9), ("ranker", 1.2), ("menu", 0.8), ("ranker", 1.1)]
     candidates = [Candidate((n,), source, ratio) for n, (source, ratio) in enumerate(tried)]
-    found = replace(whole[1], candidates=candidates)
+    found = replace(whole[1], candidates=candidates, n_drawn=16)
     assert sources_text(found) == "menu 2, best 0.800; ranker 2, best 1.100"
     assert as_json(found)["candidates"]["by_source"] == {"default": 1, "menu": 2, "ranker": 2}
+    alike = "5 candidates of 16 that were drawn, the others equal to one of them"
+    assert tried_text(found) == alike
+    few = replace(found, n_drawn=5)
+    assert tried_text(few) == "5 candidates; no time for more, or no more are new"
 
 
-def test_it_is_said_where_no_gain_is_sure_on_all_cores(whole: tuple[Path, Optimized]) -> None:
+def test_what_is_slower_on_all_cores_is_not_called_faster_and_that_is_said(
+    whole: tuple[Path, Optimized],
+) -> None:
     same = Ratio(1.0, 0.99, 1.01)
-    gain, none = ((Ratio(mean, mean - 0.02, mean + 0.02), same) for mean in (0.8, 0.995))
-    assert not all_cores_text(replace(whole[1], on_all_cores=gain)).endswith("no sure gain")
-    assert all_cores_text(replace(whole[1], on_all_cores=none)).endswith("no sure gain")
-    assert all_cores_text(replace(whole[1], on_all_cores=None)) == ""
-    lost = replace(whole[1], on_all_cores=(Ratio(1.13, 1.08, 1.18), same))
-    assert all_cores_text(lost).endswith("a loss")
-    assert why_not_text(lost) == "on all cores it is a loss"
-    assert lost.best is not None
-    assert "below 0.980" in why_not_text(replace(lost, best=replace(lost.best, ratio=same)))
-    assert why_not_text(replace(lost, best=None)) == "nothing that was tried was faster"
+    for mean, end, is_said_faster in (
+        (0.8, f"{same.value:.3f} [0.990, 1.010] there", True),
+        (0.995, "no sure gain", True),
+        (1.13, "a loss", False),
+    ):
+        both = Ratio(mean, mean - 0.02, mean + 0.02), same
+        found = replace(whole[1], on_all_cores=both)
+        assert found.is_faster == is_said_faster and all_cores_text(found).endswith(end)
+    assert why_not_text(found) == "on all cores it is a loss"
+    assert replace(found, on_all_cores=(both[0], Ratio(1.0, 0.8, 1.2))).is_faster
+    plain = replace(found, on_all_cores=None)
+    assert plain.is_faster and all_cores_text(plain) == ""
+    assert found.best is not None
+    confirmed = found.confirmed._replace(verified=[replace(found.best, ratio=same)])
+    assert "below 0.980" in why_not_text(replace(found, confirmed=confirmed))
+    none = replace(found, confirmed=confirmed._replace(verified=[]))
+    assert why_not_text(none) == "nothing that was tried was faster"
 
 
 def test_what_is_confirmed_is_told_with_what_processes_differ_by(
@@ -153,7 +166,7 @@ def test_what_is_confirmed_is_told_with_what_processes_differ_by(
     """Rounds of one process agree more closely than processes do."""
     out, found = whole
     journals = sorted((out / "journal").glob("confirm-*.jsonl"))
-    assert len(journals) == N_PROCESSES and found.n_rounds >= ASKED.n_rounds
+    assert len(journals) == N_PROCESSES and found.confirmed.n_rounds >= ASKED.n_rounds
     ratios = []
     for path in journals:
         _, *lines = map(json.loads, path.read_text().splitlines())
@@ -163,22 +176,13 @@ def test_what_is_confirmed_is_told_with_what_processes_differ_by(
     assert astuple(found.best.ratio) == pytest.approx(astuple(pooled(ratios)))
 
 
-def test_candidates_that_crash_are_named_and_no_more(whole: tuple[Path, Optimized]) -> None:
-    reasons = {c.choice[0]: c.reason for c in whole[1].candidates if c.reason}
-    assert reasons.keys() == {1, 2}
-    assert "Check failed" in reasons[1] and "not supported" in reasons[2]
-    assert all(np.isinf(c.ratio) for c in whole[1].candidates if c.reason)
-
-
 def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimized]) -> None:
     out, first = whole
     sizes = {path: path.stat().st_size for path in (out / "journal").glob("*.jsonl")}
     assert len(sizes) == 2 + N_PROCESSES * (1 + (granted()[0] > 1))  # screened, verified, and again
     again = optimize(ASKED, out)
     assert {path: path.stat().st_size for path in sizes} == sizes
-    assert (again.candidates, again.best, again.same) == (first.candidates, first.best, first.same)
-    fewer = optimize(replace(ASKED, n_candidates=2), out)  # no other candidates than are known
-    assert fewer.candidates == first.candidates
+    assert (again.candidates, again.confirmed) == (first.candidates, first.confirmed)
     with pytest.raises(UsageError, match="was begun with seed 0, not 1"):
         optimize(replace(ASKED, seed=1), out)
 
@@ -204,59 +208,43 @@ def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
     assert "compiler_options={}" in (tmp_path / APPLY).read_text()
 
 
-def test_too_little_time_is_told(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="expected it to run within the time"):
-        optimize(ask(), tmp_path, minutes=0.0)
+@pytest.mark.parametrize(
+    ("refuses", "minutes", "told"),
+    [(None, 0.0, "expected it to run within the time"), (0, 10.0, "not supported")],
+)
+def test_a_default_that_was_not_measured_is_told(
+    refuses: int | None, minutes: float, told: str, tmp_path: Path
+) -> None:
+    opened = Spinning() if refuses is None else Spinning(SpinSource(refuses=refuses))
+    with pytest.raises(PipelineError, match=f"the default was not measured .*{told}"):
+        optimize(ask(opened), tmp_path, minutes=minutes)
 
 
-def test_a_ranker_proposes_what_is_tried_first(tmp_path: Path) -> None:
+def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The true order, known to the ranker, leads to the best before half of the space is seen."""
     seen = []
 
     def pick(description: Description, configs: NDArray[np.int8]) -> NDArray[np.int64]:
         seen.append(configs.shape)
-        return np.argsort(-configs[:, :, 6].sum(axis=1), kind="stable")
-
-    found = optimize(ask(Spinning(is_reversed=True), n_candidates=8), tmp_path, pick=pick)
-    assert seen[0] == (16, 2, 18) and len(seen) == 2  # of children too, those that are new
-    ranked = [c.choice for c in found.candidates if c.source == "ranker"]
-    assert ranked[0] == (3, 3) and len(ranked) == 2
-
-
-def test_the_usual_layouts_are_tried_and_the_ranker_leads_the_search(tmp_path: Path) -> None:
-    """The true order, known to the ranker, leads to the best before half of the space is seen."""
-
-    def pick(description: Description, configs: NDArray[np.int8]) -> NDArray[np.int64]:
         return np.argsort(-4 * configs[:, 0, 6] - configs[:, 1, 6], kind="stable")
 
-    found = optimize(
-        ask(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6), tmp_path, pick=pick
-    )
-    assert [(c.choice, c.source) for c in found.candidates[:2]] == [
+    monkeypatch.setattr("pipeline.optimize.optimize.PICKED", 2)
+    asked = ask(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6)
+    found = optimize(asked, tmp_path, pick=pick)
+    assert [(c.choice, c.source) for c in found.candidates[:4]] == [
         ((0, 0), "default"),
         ((0, 2), "menu"),
+        ((3, 3), "ranker"),
+        ((3, 2), "ranker"),
     ]
-    assert {c.choice for c in found.candidates if c.source == "search"} <= {
-        (3, 2),
-        (3, 1),
-        (3, 0),
-        (2, 3),
-    }
+    assert {c.choice for c in found.candidates if c.source == "search"} <= {(3, 1), (3, 0), (2, 3)}
+    assert seen[0] == (16, 2, 18) and len(seen) == 2  # of children too, those that are new
     assert tried_text(found) == "6 candidates"
-
-
-def test_how_many_candidates_were_tried_is_explained(whole: tuple[Path, Optimized]) -> None:
-    found = replace(whole[1], n_drawn=16)
-    n = len(found.candidates)
-    assert n < 16
-    alike = f"{n} candidates of 16 that were drawn, the others equal to one of them"
-    assert tried_text(found) == alike
-    few = replace(found, n_drawn=n)
-    assert tried_text(few) == f"{n} candidates; no time for more, or no more are new"
-
-
-def test_a_space_that_there_is_not() -> None:
-    with pytest.raises(UsageError, match="no such space; known: options"):
-        Ask("mine:step", ("nonsense",))
+    for n in (2, 3):  # which changes nothing of what is known
+        fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick)
+        assert fewer.candidates == found.candidates
 
 
 def test_slow_programs_have_fewer_finalists() -> None:
@@ -321,25 +309,27 @@ def test_an_interval_pooled_holds_where_processes_differ() -> None:
     assert n_held >= 0.93 * 400 > 0.3 * 400 > n_held_by_rounds
 
 
-def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
-    (line,) = stderr_of("optimize", "--program", "nonsense", "--out", tmp_path, expect=1)
-    assert "program 'nonsense': not in the catalogue" in line
-
-
 @pytest.mark.parametrize(
-    ("program", "space", "told"),
+    ("program", "space", "code", "told"),
     [
-        ("matmul_m128_k256_n512", "options", "is a kernel, of which tiles alone are decided;"),
-        ("mlp_b16", "tiles", "is no kernel"),
+        ("nonsense", "options", 1, "program 'nonsense': not in the catalogue"),
+        ("nonsense:step", "options", 1, "nonsense"),
+        ("mlp_b16", "nonsense", 2, "--space nonsense: no such space; known: options"),
+        (
+            *("matmul_m128_k256_n512", "options", 2),
+            "matmul_m128_k256_n512 is a kernel, of which tiles alone are decided; expected --space",
+        ),
+        ("mlp_b16", "tiles", 2, "--space tiles: mlp_b16 is no kernel"),
     ],
 )
-def test_spaces_of_which_none_can_be_decided_are_wrong_usage(
-    program: str, space: str, told: str, tmp_path: Path
+def test_what_is_refused_is_one_line_and_leaves_no_folder(
+    program: str, space: str, code: int, told: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("jax")
-    words = ("optimize", "--program", program, "--space", space, "--out", tmp_path)
-    (line,) = stderr_of(*words, expect=2)
-    assert f"--space {space}: {program} {told}" in line and "; expected " in line
+    words = ("optimize", "--program", program, "--space", space, "--out", tmp_path / "out")
+    (line,) = stderr_of(*words, expect=code)
+    assert told in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_space_that_is_left_out_is_told_and_the_others_are_searched(

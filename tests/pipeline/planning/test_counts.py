@@ -34,18 +34,13 @@ def test_a_matrix_product_by_hand() -> None:
     assert halves.bytes == found.bytes / 2
 
 
-def test_what_is_broadcast_counts_once_and_views_not_at_all() -> None:
-    found = counts_of(lambda: there(4, 6) + there(1, 6).expand(4, 6).view(4, 6)[:, None].flatten(1))
-    assert (found.kernels, found.elements) == (1, 24)
-    assert found.bytes == FLOAT * (24 + 6 + 24)
-
-
 @pytest.mark.parametrize(
     ("work", "n_bytes"),
     [
         (lambda x, i: x.add_(x[:1]), FLOAT * (2 * 80 + 8)),
         (lambda x, i: x.mul(x), FLOAT * 2 * 80),  # the same one is read once
         (lambda x, i: x.fill_(1), FLOAT * 80),
+        (lambda x, i: x + there(1, 8).expand(10, 8).view(10, 8)[:, None].flatten(1), FLOAT * 168),
         (lambda x, i: x[i], FLOAT * 2 * 16 + 8 * 2),  # two rows, and where they are
         (lambda x, i: nn.functional.embedding(i, x), FLOAT * 2 * 16 + 8 * 2),
         (lambda x, i: x.index_add_(0, i, x[:2]), FLOAT * 3 * 16 + 8 * 2),

@@ -1,21 +1,63 @@
 """Costs of a recipe, from what is counted of its networks."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from common.errors import UsageError
+from data.official.published import PartSize
 from models.config.recipe import load_recipe
 from models.registry import model_entry
-from pipeline.planning.calibration import calibrated, card_named
-from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card
-from pipeline.planning.costs import COUNTED, Machine, kept_nodes, ranking_s, stage_costs, training_s
+from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card, card_named
+from pipeline.planning.costs import (
+    COUNTED,
+    Machine,
+    calibrated,
+    kept_nodes,
+    ranking_s,
+    stage_costs,
+    training_s,
+)
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import counted_step
-from pipeline.planning.memory import CACHE_MIB, card_memory, peak_mib
-from pipeline.planning.plan import make_plan
-from tests.pipeline.planning.plans import LAYOUT, RECIPE, SIZES, SLOW, TILE, part
+from pipeline.planning.plan import CACHE_MIB, card_memory, make_plan, peak_mib
 
+LAYOUT, TILE = "layout:xla:random", "tile:xla"
+SLOW = Machine(Card("slow", 1e6, inf, inf, 0.0, memory_gib=16.0))
+
+
+def part(
+    collection: str, split: str, graphs: int, *, nodes: int = 1000, configs: int = 100
+) -> PartSize:
+    return PartSize(
+        collection, split, graphs, nodes, nodes, 2 * nodes, configs, configs, 0.0, "files"
+    )
+
+
+SIZES = [
+    part(LAYOUT, "train", 10),
+    part(LAYOUT, "valid", 2),
+    part(LAYOUT, "test", 3),
+    part(TILE, "train", 20, nodes=40),
+    part(TILE, "test", 5, nodes=40),
+]
+RECIPE = load_recipe(
+    "cpu",
+    [
+        "seeds=[0,1,2]",
+        "layout.models=[cross_config_sage, baseline_gcn, layout_boosting]",
+        "tile.models=[late_fusion_sage, tile_linear]",
+        "cross_config_sage.hidden=8",
+        "cross_config_sage.training.steps=36",
+        "baseline_gcn.hidden=8",
+        "baseline_gcn.training.steps=72",
+        "baseline_gcn.graphs_per_step=2",
+        "late_fusion_sage.kernels_per_step=2",
+        "late_fusion_sage.training.steps=18",
+        "layout_boosting.num_boost_round=40",
+    ],
+)
 MODEL = "cross_config_sage"
 WORK = kept_nodes("hops-1", 1000) / COUNTED.nodes
 COUNTS, ON_THREAD = (
@@ -103,12 +145,6 @@ def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> N
     assert seconds(2_000, 50)[0] - small == pytest.approx(10 * rank)
 
 
-def test_pruning_keeps_what_was_counted_and_never_more_than_all() -> None:
-    assert kept_nodes("hops-1", 43_615) == pytest.approx(3.6 * 3_143)
-    assert kept_nodes("hops-2", 43_615) == pytest.approx(7 * 3_143)
-    assert kept_nodes("hops-9", 1000) == 1000
-
-
 def test_what_does_not_fit_the_card_is_named_with_what_to_halve() -> None:
     peaks = [peak_mib(RECIPE, [part], SLOW) for part in SIZES]
     found = {(one.stage, one.model): one for one in make_plan(RECIPE, SIZES, SLOW).card_memory}
@@ -129,15 +165,18 @@ def test_what_does_not_fit_the_card_is_named_with_what_to_halve() -> None:
 
 
 def test_a_larger_graph_is_ranked_in_more_memory() -> None:
-    sizes = [part(LAYOUT, "test", 1, nodes=nodes, configs=1000) for nodes in (5_000, 40_000)]
-    few, many = (peak_mib(RECIPE, [one], SLOW)[f"rank {MODEL}"] for one in sizes)
-    assert many > few + 8 * 4 * 35_000 * 0.07 * 1000 / 2**20  # all configs of configurable nodes
+    recipe = load_recipe("cpu", [f"layout.models=[{MODEL}]", f"{MODEL}.hidden=8"])
+    sizes = [part(LAYOUT, "test", 1, nodes=nodes, configs=1000) for nodes in (2_000, 10_000)]
+    few, many = (peak_mib(recipe, [one], SLOW)[f"rank {MODEL}"] for one in sizes)
+    assert many > few + 8 * 4 * 8_000 * 0.07 * 1000 / 2**20  # all configs of configurable nodes
 
 
-def test_a_card_is_known_by_the_name_that_torch_has_for_it() -> None:
+def test_a_card_is_known_by_its_name_to_torch_and_pruning_by_what_was_counted() -> None:
     assert card_named("Tesla T4") == CARDS["t4"]
     assert card_named("NVIDIA A100-SXM4-80GB") == CARDS["a100"]
     assert card_named("NVIDIA GeForce RTX 3090") is None
+    kept = [kept_nodes(rule, 43_615) for rule in ("hops-1", "hops-2", "hops-9")]
+    assert kept == pytest.approx([3.6 * 3_143, 7 * 3_143, 43_615])
 
 
 def test_a_step_on_this_processor_scales_networks_alone() -> None:

@@ -23,7 +23,8 @@ from pipeline.jobs.workers import HERE
 from pipeline.planning.costs import Machine, stage_costs
 from pipeline.run.jobs import Law
 from pipeline.run.run import Inputs, run
-from pipeline.tuning.objective import cross_validate
+from pipeline.tuning.objective import Question
+from pipeline.tuning.space import space_from_table
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
 from tests.drills.outcome import check_same
@@ -151,7 +152,10 @@ def test_a_fold_learns_from_all_but_its_families(tiny_tree: Path, tmp_path: Path
         tiny_tree, collections=LAYOUT_COLLECTIONS, splits=("train",)
     )
     folds = grouped_folds([file for file in files if file.collection == LEARNED[0]], 2, seed=0)
-    cross_validate(RECIPE, "layout_linear", folds, files, tmp_path)
+    study = {"collection": LEARNED[0].name, "model": "layout_linear"}
+    table = {"study": study, "layout_linear.penalty": {"low": 0.1, "high": 1.0}}
+    space = space_from_table(table, RECIPE, source="space")
+    Question(RECIPE, space, files, folds, tmp_path).cross_validate(RECIPE, tmp_path)
     for number, held_out in enumerate(folds):
         families = set(map(family_of, held_out))
         others = [file for file in files if family_of(file) not in families]

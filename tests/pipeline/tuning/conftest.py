@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from pipeline.tuning.result import TuneResult
 from tests.pipeline.tuning.small_study import search
 
 UNPRIVILEGED = "postgres"  # Debian's; the server refuses to run as root
-STARTS_IN_S = 30
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +26,10 @@ def searched(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """An empty database's URL and its server, which may be ended; skip without PostgreSQL."""
-    psycopg = pytest.importorskip("psycopg", reason="needs psycopg, see requirements-dev.txt")
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+def server() -> Iterator[tuple[str, Callable[[], None]]]:
+    """An empty database's URL, and what ends its server at once; skip without PostgreSQL."""
+    pytest.importorskip("psycopg", reason="needs psycopg, see requirements-dev.txt")
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
     if not programs:
         pytest.skip("needs the Debian package postgresql")
     # Not pytest's own folder: others may not enter it, and a socket's path is short.
@@ -42,26 +41,20 @@ def server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
         except LookupError:
             pytest.skip(f"as root, needs the user {UNPRIVILEGED}: PostgreSQL refuses root")
         identity = {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
-    data, log = folder / "data", (folder / "log").open("w")
-    init = [programs[-1], "-D", data, "-U", "tuner", "--auth=trust", "--no-sync"]
-    subprocess.run(init, check=True, stdout=log, stderr=log, cwd=folder, **identity)
-    command = [programs[-1].with_name("postgres"), "-D", data, "-k", folder, "-F"]
-    server = subprocess.Popen(
-        [*command, "-c", "listen_addresses="], stdout=log, stderr=log, cwd=folder, **identity
-    )
+
+    def control(action: str, *words: str) -> None:
+        command = [programs[-1], "-D", folder / "data", action, *words]
+        with (folder / "log").open("a") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log, cwd=folder, **identity)
+
     try:
-        deadline = time.monotonic() + STARTS_IN_S
-        while True:
-            try:
-                psycopg.connect(f"host={folder} user=tuner dbname=postgres").close()
-                break
-            except psycopg.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-        yield f"postgresql+psycopg://tuner@/postgres?host={folder}", server
+        control("init", "-o", "-U tuner --auth=trust --no-sync")
+        control("start", "-o", f"-k {folder} -F -c listen_addresses=")
+        yield (
+            f"postgresql+psycopg://tuner@/postgres?host={folder}",
+            partial(control, "stop", "-m", "immediate"),
+        )
     finally:
-        server.send_signal(signal.SIGINT)  # at once; SIGTERM would wait for all connections to end
-        server.wait()
-        log.close()
+        with suppress(subprocess.CalledProcessError):  # it has ended already
+            control("stop", "-m", "immediate")
         shutil.rmtree(folder)

@@ -22,16 +22,15 @@ from models.training.folds import grouped_folds
 from pipeline.tuning.objective import (
     P_THRESHOLD,
     CrossValidation,
-    cross_validate,
+    Question,
     give_up_or_go_on,
     pruner_of,
 )
 from pipeline.tuning.result import TuneResult
-from pipeline.tuning.space import StudyConfig, with_values
+from pipeline.tuning.space import StudyConfig
 from pipeline.tuning.storage import REASON
 from tests.pipeline.tuning.small_study import PARAMETERS, outcome, search, small_recipe, space_over
 
-PLACE = collection_named("layout:xla:random")
 WEIGHT = "blend.weights.layout_boosting"
 MODELS = ("layout_linear", "layout_boosting")
 BLENDS = {"blend.method": {"choices": ["minmax-mean", "rank-mean"]}, WEIGHT: {"low": 0, "high": 8}}
@@ -39,23 +38,26 @@ BLENDS = {"blend.method": {"choices": ["minmax-mean", "rank-mean"]}, WEIGHT: {"l
 
 def blend_recipe(**values: Any) -> Recipe:
     own = {"layout_boosting.num_boost_round": 3, "layout_boosting.min_rows_per_leaf": 2}
-    table = small_recipe(**own, **values).model_dump(mode="json")
-    return Recipe.from_table(with_values(table, {"layout.models": list(MODELS)}), source="test")
+    return small_recipe(**own, **values, **{"layout.models": list(MODELS)})
 
 
-def blend_space(parameters: dict[str, Any] = BLENDS, **study: Any) -> Any:
-    return space_over(parameters, model="blend", recipe=blend_recipe(), **study)
-
-
-def folds_of(tree: Path) -> tuple[tuple[GraphFile, ...], ...]:
-    return grouped_folds(find_graphs(tree, collections=(PLACE,), splits=("train",)), 2, seed=0)
+def folds_of(tree: Path, place: str = "layout:xla:random") -> tuple[tuple[GraphFile, ...], ...]:
+    files = find_graphs(tree, collections=(collection_named(place),), splits=("train",))
+    return grouped_folds(files, 2, seed=0)
 
 
 def validated(
-    recipe: Recipe, model: str, folds: tuple[tuple[GraphFile, ...], ...], run: Path, **kept: Path
+    recipe: Recipe,
+    model: str,
+    folds: tuple[tuple[GraphFile, ...], ...],
+    run: Path,
+    out: Path | None = None,
 ) -> CrossValidation:
+    collection = folds[0][0].collection.name
+    keys = {"features.scaling": {"choices": ["log1p"]}}
+    space = space_over(keys, collection=collection, model=model, recipe=recipe)
     learned = [file for fold in folds for file in fold]
-    return cross_validate(recipe, model, folds, learned, run, **kept)
+    return Question(recipe, space, learned, folds, out or run).cross_validate(recipe, run)
 
 
 def trainings(out: Path) -> list[str]:
@@ -77,34 +79,33 @@ def value_by_hand(model: str, folds: tuple[tuple[GraphFile, ...], ...], run: Pat
     return float(np.mean(means))
 
 
+@pytest.mark.parametrize(
+    ("place", "model"), [("layout:xla:random", "cross_config_sage"), ("tile:xla", "tile_boosting")]
+)
 def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
-    tiny_tree: Path, tmp_path: Path
+    place: str, model: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    folds, model = folds_of(tiny_tree), "cross_config_sage"
-    result = validated(small_recipe(), model, folds, tmp_path)
-    assert result.value == pytest.approx(value_by_hand(model, folds, tmp_path), abs=1e-12)
-    assert is_done(tmp_path)
-    assert validated(small_recipe(), model, folds, tmp_path) == result
+    tree = tiny_tree
+    if place == "tile:xla":  # of which the tiny tree has one family
+        tree = tmp_path / "data"
+        plan = PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0))
+        synthesize(tree, list(planned_graphs(plan)))
+    folds, run = folds_of(tree, place), tmp_path / "run"
+    result = validated(small_recipe(), model, folds, run)
+    assert result.value == pytest.approx(value_by_hand(model, folds, run), abs=1e-12)
+    assert is_done(run)
+    assert validated(small_recipe(), model, folds, run) == result
     with pytest.raises(UsageError, match="was begun with"):
         other = small_recipe(**{"cross_config_sage.hidden": 16})
-        validated(other, model, folds, tmp_path)
-
-
-def test_tile_kernels_are_judged_by_tile_score(tmp_path: Path) -> None:
-    data, model = tmp_path / "data", "tile_boosting"
-    plan = PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0))
-    synthesize(data, list(planned_graphs(plan)))
-    place = collection_named("tile:xla")
-    folds = grouped_folds(find_graphs(data, collections=(place,), splits=("train",)), 2, seed=0)
-    result = validated(small_recipe(), model, folds, tmp_path / "run")
-    assert result.value == pytest.approx(value_by_hand(model, folds, tmp_path / "run"), abs=1e-12)
+        validated(other, model, folds, run)
 
 
 @pytest.fixture(scope="module")
 def blended(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuneResult]:
     """A folder with a study of four trials that differ in how they blend; read it only."""
     folder = tmp_path_factory.mktemp("blends")
-    return folder, search(tiny_tree, folder, trials=4, space=blend_space(), recipe=blend_recipe())
+    space = space_over(BLENDS, model="blend", recipe=blend_recipe())
+    return folder, search(tiny_tree, folder, trials=4, space=space, recipe=blend_recipe())
 
 
 def test_a_blends_value_is_that_of_models_trained_for_it_alone(
@@ -129,15 +130,14 @@ def test_kept_scores_change_no_value_and_tell_features_apart(
     folds, kept = folds_of(tiny_tree), tmp_path / "kept"
     for scaling in ("log1p", "log1p-standardise"):
         recipe = blend_recipe(**{"features.scaling": scaling})
-        own = validated(recipe, "blend", folds, tmp_path / scaling, kept_scores=kept)
+        own = validated(recipe, "blend", folds, tmp_path / scaling, kept)
         assert len(trainings(tmp_path / scaling)) == 4
     anew = validated(recipe, "blend", folds, tmp_path / "anew")
     assert own.per_graph == anew.per_graph and own.folds == anew.folds
 
 
 def config(pruner: str, folds: int) -> StudyConfig:
-    table = {"collection": "layout:xla:random", "model": "layout_boosting", "pruner": pruner}
-    return StudyConfig.from_table({**table, "folds": folds}, source="test")
+    return space_over(PARAMETERS, pruner=pruner, folds=folds).study
 
 
 def run(

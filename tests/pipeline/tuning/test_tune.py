@@ -18,12 +18,10 @@ from pipeline.tuning.space import value_at
 from tests.pipeline.tuning.small_study import (
     DIVERGES,
     LEARNING_RATE,
-    PARAMETERS,
     SPACE,
     outcome,
     search,
     small_recipe,
-    space_over,
 )
 
 
@@ -128,18 +126,24 @@ def test_a_disk_too_full_to_note_it_ends_the_call_as_such(
     assert [trial.state for trial in result.trials] == ["fail", "complete"]
 
 
-def test_a_trial_that_time_cuts_short_does_not_count(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_count(
+    tiny_tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def out_of_time(*args: object, **options: object) -> float:
         raise OutOfTime("out of time")
 
-    search(tiny_tree, tmp_path, trials=1)
+    with time_limit(0), pytest.raises(PipelineError, match="no trial has come to its end yet"):
+        search(tiny_tree, tmp_path, trials=1)
+    assert len(search(tiny_tree, tmp_path, trials=1).trials) == 1
+    caplog.set_level("INFO")
     with monkeypatch.context() as patch:
         patch.setattr("pipeline.tuning.objective._value", out_of_time)
         cut = search(tiny_tree, tmp_path, trials=2)
     assert [t.state for t in cut.trials] == ["complete", "fail", "waiting"]
-    assert not is_done(tmp_path / "out")
+    assert "time is up after 1 of 2 trials" in caplog.messages and not is_done(tmp_path / "out")
     result = search(tiny_tree, tmp_path, trials=2)
     assert [t.state for t in result.trials] == ["complete", "fail", "complete"]
     assert is_done(tmp_path / "out")
@@ -154,18 +158,6 @@ def test_no_success_at_all_is_an_error_that_names_the_reason(
     assert not (tmp_path / "out" / "best.toml").exists()
 
 
-def test_time_that_is_up_begins_no_trial(
-    tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with time_limit(0), pytest.raises(PipelineError, match="no trial has come to its end yet"):
-        search(tiny_tree, tmp_path, trials=1)
-    assert len(search(tiny_tree, tmp_path, trials=1).trials) == 1
-    caplog.set_level("INFO")
-    with time_limit(0):
-        assert len(search(tiny_tree, tmp_path, trials=9).trials) == 1
-    assert "time is up after 1 of 9 trials" in caplog.messages
-
-
 def test_another_question_is_refused_in_the_same_folder_and_in_the_same_storage(
     tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
 ) -> None:
@@ -176,6 +168,3 @@ def test_another_question_is_refused_in_the_same_folder_and_in_the_same_storage(
     shared = tmp_path / "journal.log"
     with pytest.raises(UsageError, match=r"layout_width = 4, now 2; choose another --storage"):
         search(tiny_tree, tmp_path / "other", trials=1, recipe=wider, storage=shared)
-    pruned = space_over(PARAMETERS, pruner="hyperband")
-    with pytest.raises(UsageError, match=r"space\.study\.pruner = 'none', now 'hyperband'"):
-        search(tiny_tree, tmp_path / "pruned", trials=1, space=pruned, storage=shared)
