@@ -183,7 +183,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         "seconds": time.monotonic() - start,
     }
     with edit_manifest(out) as manifest:
-        entry["environment"] = add_environment(manifest, description.facts)
+        machine = {key: fact for key, fact in description.facts.items() if key != "function"}
+        entry["environment"] = add_environment(manifest, machine)
         manifest["left_out"].pop(job.submission_id, None)
         reason = _why_left_out(found, keep_noisy=keep_noisy, has_default=len(default_ns) > 0)
         if reason:

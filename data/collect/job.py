@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from data.collect.layouts.program import open_program
 from data.collect.measuring.worker import DEVICES, OpenSubject
 from data.collect.programs.catalogue import catalogue, load_program
-from data.collect.spaces.program import open_decided
+from data.collect.spaces.program import open_decided, open_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
-from data.collect.tiles.subject import find_kernel, open_kernel
+from data.collect.tiles.subject import find_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
 
 MANIFEST = "manifest.json"
 JOURNALS = "journal"
-KINDS = ("layout", "tile", "options", "fusion")
+# What may be varied, and the space of decisions that holds it.
+SPACES = {"layout": "layouts", "tile": "tiles", "options": "options", "fusion": "fusion"}
 LAYOUT_SEARCHES = ("random", "default")
 
 
@@ -94,7 +94,7 @@ def make_job(
         UsageError: there is no such kind, search, split or device.
         PipelineError: there is no such program, or its module fails to import.
     """
-    _check("--kind", kind, KINDS)
+    _check("--kind", kind, tuple(SPACES))
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
     if device is not None:
@@ -106,12 +106,10 @@ def make_job(
         source = load_program(program)
         name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
         place = "tile:xla" if kind == "options" else place
-    opened: dict[str, OpenSubject] = {
-        "tile": partial(open_kernel, program, device),
-        "layout": partial(open_program, program, device),
-    }
+    # What decides compiler options and fusion proves that the outputs stay as they are.
+    open_subject = open_program if kind in ("layout", "tile") else open_decided
     return Job(
-        open_subject=opened.get(kind, partial(open_decided, program, (kind,), device)),
+        open_subject=partial(open_subject, program, (SPACES[kind],), device),
         program=name,
         family=family,
         collection=collection_named(place),
@@ -125,7 +123,7 @@ def make_job(
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
     """Return name and family of each program of the catalogue; raises UsageError: no such kind."""
-    _check("--kind", kind, KINDS)
+    _check("--kind", kind, tuple(SPACES))
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]
 

@@ -29,12 +29,10 @@ class ConfigurableNode(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]  # of output, input and, but for reshapes, kernel
 
 
-def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
-    """Compile a program once and read its module from the compiler's dump.
+def dump_module(source: ProgramSource) -> Any:
+    """Compile a program once and return its HloModule message before layout assignment.
 
-    Returns:
-        The HloModule message before layout assignment (edit copies only), and the flat example
-        arguments, by parameter number.
+    It is read from the compiler's dump.
 
     Raises:
         PipelineError: the program cannot be built, traced or compiled, or no dump was written.
@@ -44,7 +42,6 @@ def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
     try:
         function, arguments = source.build()
         lowered = jax.jit(function, keep_unused=True).lower(*arguments)
-        leaves = tuple(jax.device_put(leaf) for leaf in jax.tree.leaves(arguments))
         with tempfile.TemporaryDirectory() as folder:
             lowered.compile(
                 compiler_options={
@@ -53,12 +50,11 @@ def dump_module(source: ProgramSource) -> tuple[Any, tuple[Any, ...]]:
                     "xla_dump_hlo_pass_re": DUMPED_STEP,
                 }
             )
-            message = _read_dump(source.name, Path(folder))
+            return _read_dump(source.name, Path(folder))
     except PipelineError:
         raise
     except Exception as error:
         raise PipelineError(f"{source.name}: cannot be compiled: {one_line(error)}") from error
-    return message, leaves
 
 
 def _read_dump(name: str, folder: Path) -> Any:

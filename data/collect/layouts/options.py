@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.seeds import generator
 from data.collect.layouts.module import ConfigurableNode
 from data.collect.measuring.search import Choices, Space, draw_choices
-from data.packing.vectors import N_TENSORS, N_VALUES, n_usual
+from data.packing.vectors import N_TENSORS, n_usual
 
 MAX_RANK = 6
 
@@ -42,7 +42,6 @@ def spell_row(orders: Sequence[Order]) -> list[int]:
 
 def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
     """Return the major-to-minor orders of output, input and kernel that a (18,) row holds."""
-    assert row.shape == (N_VALUES,)
     output, operand, kernel = (
         tuple(int(v) for v in part[part >= 0][::-1]) for part in row.reshape(N_TENSORS, MAX_RANK)
     )
@@ -76,6 +75,11 @@ def candidate_configs(
     usual = usual_choice(options)
     if len(choices) > 1 and not (choices == usual).all(axis=1).any():
         choices[-1] = usual
+    return spell_choices(options, choices)
+
+
+def spell_choices(options: Sequence[NDArray[np.int8]], choices: Choices) -> NDArray[np.int8]:
+    """Return choices (c, k) among the options of k nodes, (o, 18) each, as configs (c, k, 18)."""
     return np.stack([rows[choices[:, node]] for node, rows in enumerate(options)], axis=1)
 
 

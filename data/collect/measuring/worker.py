@@ -86,10 +86,6 @@ class Subject(Protocol):
             Exception: the compiler refuses; the first line of the message is kept.
         """
 
-
-class Decided(Subject, Protocol):
-    """A subject that can say what a choice decides."""
-
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides."""
 
@@ -107,7 +103,7 @@ class _Server:
     def open(self, asked: tuple[OpenSubject, bool]) -> Description:
         open_subject, on_all_cores = asked
         subject = open_subject()
-        self.spell, self.tell = subject.spell, getattr(subject, "tell", None)
+        self.spell, self.tell = subject.spell, subject.tell
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])

@@ -35,30 +35,6 @@ def check_jaxlib(program: str) -> None:
         )
 
 
-def compile_module(name: str, module: bytes, arguments: Sequence[Any]) -> Callable[[], list[Any]]:
-    """Compile a serialized HloModuleProto; what it returns runs it and gives the flat outputs.
-
-    It has run once before it is returned, so that nothing is set up while it is timed.
-
-    Args:
-        arguments: arrays by parameter number.
-
-    Raises:
-        PipelineError: the compiler refuses; its first words in one line.
-    """
-    import jax
-
-    placed = [jax.device_put(raw(argument), jax.devices()[0]) for argument in arguments]
-    jax.block_until_ready(placed)
-    loaded = _load(name, module, {})
-
-    def run() -> list[Any]:
-        return [array.block_until_ready() for array in loaded(placed)]
-
-    run()
-    return run
-
-
 def digest_of(lowered: Any) -> str:
     """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
@@ -68,13 +44,11 @@ def raw(leaf: Any) -> Any:
     """Return an argument as the compiler knows it: the numbers of a typed key of jax.random."""
     import jax
 
-    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and _is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _is_key(given: Any) -> bool:
-    import jax
-
-    return jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key)
+def _is_key(leaf: Any) -> bool:
+    return not isinstance(getattr(leaf, "dtype", np.dtype(float)), np.dtype)
 
 
 def applied(
@@ -126,20 +100,23 @@ def as_function(
     results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
     if any(map(_is_key, results)):
         raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
-    leaves, inputs = jax.tree.flatten(tuple(arguments))
+
+    def placed(leaves: Sequence[Any]) -> list[Any]:
+        on_device = [x if isinstance(x, jax.Array) else jax.device_put(x, device) for x in leaves]
+        return [raw(leaf) for leaf in on_device]
 
     def kinds(leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return [(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
+        return [(leaf.shape, leaf.dtype) for leaf in leaves]
 
-    expected: Any = inputs, kinds([raw(leaf) for leaf in leaves])
+    leaves, inputs = jax.tree.flatten(tuple(arguments))
+    expected = inputs, kinds(placed(leaves))
 
     def run(*given: Any) -> Any:
-        own, tree = jax.tree.flatten(given)
-        own = [raw(leaf) for leaf in own]
+        leaves, tree = jax.tree.flatten(given)
+        own = placed(leaves)
         if (tree, kinds(own)) != expected:
             raise TypeError(f"expected arguments as the example's: {expected}")
-        placed = [o if isinstance(o, jax.Array) else jax.device_put(o, device) for o in own]
-        return jax.tree.unflatten(outputs, loaded(placed))
+        return jax.tree.unflatten(outputs, loaded(own))
 
     return run
 

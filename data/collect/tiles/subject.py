@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts.module import dump_module
-from data.collect.measuring.worker import Description, Told, one_line, open_device
+from data.collect.measuring.worker import Description, Told, one_line
 from data.collect.programs.catalogue import ProgramSource, named_object
 from data.collect.tiles.catalogue import catalogue
 from data.collect.tiles.kernel import TileKernel, tiled_function
@@ -44,12 +44,6 @@ def find_kernel(program: str) -> TileKernel:
     return kernel
 
 
-def open_kernel(name: str, device: str | None) -> "TileSubject":
-    """Return a kernel by name, with its arguments on a device; raises as `find_kernel`."""
-    facts = open_device(device)
-    return TileSubject(find_kernel(name), facts)
-
-
 class TileSubject:
     """A kernel with one gene: which of its tiles; option 0 is the default tile."""
 
@@ -69,8 +63,7 @@ class TileSubject:
             "xla",
             build=lambda: (kernel.whole, tuple(kernel.arguments())),
         )
-        message, _ = dump_module(source)
-        graph = featurize_module(message)
+        graph = featurize_module(dump_module(source))
         arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
         n_options = np.array([len(kernel.tiles)], np.int64)
         return Description(n_options, np.zeros(1, np.int64), arrays, self._facts)
