@@ -1,15 +1,17 @@
-"""What to measure: one graph, under one search, for one place in the tree."""
+"""What to measure: one graph, under one search, for one place in the tree; or the sample's all."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
 from data.collect.measuring.worker import DEVICES, OpenSubject
-from data.collect.programs.catalogue import catalogue, load_program
+from data.collect.programs.catalogue import CATALOGUE, catalogue, load_program
 from data.collect.spaces.program import open_decided, open_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
+from data.collect.tiles.catalogue import families
 from data.collect.tiles.subject import find_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
@@ -29,6 +31,11 @@ class Effort:
     n_rounds: int = 2  # interleaved rounds, after the search's own
     timeout_s: float = 60.0  # after which a config counts as failed
     seed: int = 0  # of the search and of the order of visits
+
+
+# Of the sample: each program and search, whose configs the catalogue numbers, and each kernel.
+SAMPLE_LAYOUTS, SAMPLE_TILES = Effort(n_rounds=6, timeout_s=120.0), Effort(40, timeout_s=120.0)
+TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +126,45 @@ def make_job(
         is_own=":" in program,
         **asdict(effort),
     )
+
+
+def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
+    """Return the sample's graphs, ordered so that every collection and split grows alike.
+
+    Stopped early, the tree holds about the same share of each layout collection and split.
+    """
+    tiles, layouts = (replace(effort, seed=seed) for effort in (SAMPLE_TILES, SAMPLE_LAYOUTS))
+    jobs = [
+        make_job(name, kind="tile", split=split, device=device, effort=tiles)
+        for name, kernel in tile_catalogue().items()
+        for split in [families()[kernel.family]["split"]]
+    ]
+    jobs += [
+        make_job(
+            program.name,
+            kind="layout",
+            search=search,
+            split=siblings.split,
+            device=device,
+            effort=replace(layouts, n_configs=siblings.n_configs),
+        )
+        for siblings in CATALOGUE
+        for program in siblings.programs()
+        for search in LAYOUT_SEARCHES
+    ]
+    return _in_order(jobs)
+
+
+def _in_order(jobs: Sequence[Job]) -> list[Job]:
+    queues: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        queues.setdefault((job.collection.name, job.split), []).append(job)
+    placed = [
+        ((place + 0.5) / len(queue) * (TILE_SHARE if name.startswith("tile") else 1.0), job)
+        for (name, _), queue in queues.items()
+        for place, job in enumerate(queue)
+    ]
+    return [job for _, job in sorted(placed, key=lambda entry: entry[0])]
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -132,9 +133,8 @@ def serve(connection: Connection) -> None:
 
 
 def one_line(said: object) -> str:
-    """Return a text, or what an error says, without line breaks, shortened to 200 characters."""
-    line = " ".join(str(said).split()) or type(said).__name__
-    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+    """Return a text, or what an error says, without line breaks, shortened to 400 characters."""
+    return shorten(str(said), MAX_REASON, placeholder="…") or type(said).__name__
 
 
 def open_device(device: str | None) -> dict[str, str]:

@@ -95,37 +95,12 @@ def as_function(
         PipelineError: the compiler refuses the module, or the function returns typed random keys.
     """
     import jax
-
-    loaded, device = _load(name, module, options), jax.devices()[0]
-    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
-    if any(map(_is_key, results)):
-        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
-
-    def placed(leaves: Sequence[Any]) -> list[Any]:
-        on_device = [x if isinstance(x, jax.Array) else jax.device_put(x, device) for x in leaves]
-        return [raw(leaf) for leaf in on_device]
-
-    def kinds(leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return [(leaf.shape, leaf.dtype) for leaf in leaves]
-
-    leaves, inputs = jax.tree.flatten(tuple(arguments))
-    expected = inputs, kinds(placed(leaves))
-
-    def run(*given: Any) -> Any:
-        leaves, tree = jax.tree.flatten(given)
-        own = placed(leaves)
-        if (tree, kinds(own)) != expected:
-            raise TypeError(f"expected arguments as the example's: {expected}")
-        return jax.tree.unflatten(outputs, loaded(own))
-
-    return run
-
-
-def _load(name: str, module: bytes, options: Options) -> Callable[[Sequence[Any]], list[Any]]:
-    import jax
     from jaxlib import _jax
 
     device = jax.devices()[0]
+    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
+    if any(map(_is_key, results)):
+        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
     try:
         stable = _jax.mlir.hlo_to_stablehlo(module)
         how = _jax.CompileOptions()
@@ -133,9 +108,23 @@ def _load(name: str, module: bytes, options: Options) -> Callable[[Sequence[Any]
         loaded = device.client.compile_and_load(stable, [device], how)
     except Exception as error:
         raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
+    leaves, inputs = jax.tree.flatten(tuple(arguments))
+    has_keys = any(map(_is_key, leaves))  # else not looked for at each call, which is timed
 
-    def run(placed: Sequence[Any]) -> list[Any]:
-        results = loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
-        return [arrays[0] for arrays in results]
+    def placed(leaves: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
+        """Return leaves on the device, and their shapes and types."""
+        own = [x if isinstance(x, jax.Array) else jax.device_put(x, device) for x in leaves]
+        own = [raw(leaf) for leaf in own] if has_keys else own
+        return own, [(leaf.shape, leaf.dtype) for leaf in own]
+
+    _, expected = placed(leaves)
+
+    def run(*given: Any) -> Any:
+        leaves, tree = jax.tree.flatten(given)
+        own, kinds = placed(leaves)
+        if (tree, kinds) != (inputs, expected):
+            raise TypeError(f"expected arguments as the example's: {inputs}, {expected}")
+        results = loaded.execute_sharded(own).disassemble_into_single_device_arrays()
+        return jax.tree.unflatten(outputs, [arrays[0] for arrays in results])
 
     return run
