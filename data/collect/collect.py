@@ -26,8 +26,14 @@ from data.collect.manifest import (
     is_done,
     read_manifest,
 )
-from data.collect.measuring.journal import Journal, open_journal
-from data.collect.measuring.rounds import Visitor, measured, run_rounds, run_search
+from data.collect.measuring.rounds import (
+    Journal,
+    Visitor,
+    measured,
+    open_journal,
+    run_rounds,
+    run_search,
+)
 from data.collect.measuring.search import SEARCHES, Choices, Space
 from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.timing import clock_for, figures

@@ -11,8 +11,7 @@ from data.collect.measuring.worker import DEVICES, OpenSubject
 from data.collect.programs.catalogue import CATALOGUE, catalogue, load_program
 from data.collect.spaces.program import open_decided, open_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
-from data.collect.tiles.catalogue import families
-from data.collect.tiles.subject import find_kernel
+from data.collect.tiles.catalogue import families, find_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
 
@@ -71,16 +70,9 @@ class Job(Effort):
 
     def request(self) -> dict[str, Any]:
         """Return what makes two measurements of the graph the same one, for the manifest."""
-        return {
-            "program": self.program,
-            "family": self.family,
-            "split": self.split,
-            "search": self.search,
-            "n_configs_asked": self.n_configs,
-            "seed": self.seed,
-            "rounds": self.n_rounds,
-            "device": self.device,
-        }
+        keys = ("program", "family", "split", "search", "seed", "device")
+        asked = {key: getattr(self, key) for key in keys}
+        return asked | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
 
 
 def make_job(

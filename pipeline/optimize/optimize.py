@@ -23,8 +23,7 @@ from common.locks import alone_in
 from common.progress import log, seconds_left, time_limit
 from common.seeds import generator
 from data.collect.collect import program_digest
-from data.collect.measuring.journal import open_journal
-from data.collect.measuring.rounds import Visitor, run_rounds, run_search
+from data.collect.measuring.rounds import Visitor, open_journal, run_rounds, run_search
 from data.collect.measuring.search import Choices, Guide, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.collect.layouts.options import Order
+from data.collect.layouts import Order
 from data.collect.spaces.options import DISABLED
 from data.hlo.descriptor import message_class
 

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts.module import configurable_nodes, dump_module, node_positions
-from data.collect.layouts.options import (
+from data.collect.layouts import (
+    configurable_nodes,
+    dump_module,
     node_groups,
     node_options,
+    node_positions,
     read_row,
     spell_choices,
     usual_choice,
@@ -32,8 +34,8 @@ from data.collect.spaces.edits import (
 )
 from data.collect.spaces.options import N_OPTIONS as OPTIONS
 from data.collect.spaces.options import joined, options_of
-from data.collect.tiles.catalogue import catalogue
-from data.collect.tiles.subject import TileSubject, find_kernel
+from data.collect.tiles.catalogue import catalogue, find_kernel
+from data.collect.tiles.kernel import TileSubject
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.graph import featurize_module
 

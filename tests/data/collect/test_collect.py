@@ -22,7 +22,7 @@ from common.progress import log, time_limit, watched_by
 from data.collect.collect import MIN_SPREAD, collect_graph, collect_jobs
 from data.collect.job import JOURNALS, MANIFEST, Job
 from data.collect.manifest import read_manifest
-from data.collect.measuring.journal import open_journal
+from data.collect.measuring.rounds import open_journal
 from data.collect.measuring.timing import Visit
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
@@ -85,16 +85,6 @@ def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
     assert len(runtimes[layout_id]) == read_graph(done[0].job.file(tmp_path)).n_configs
 
 
-def runtimes_of(journal: Path) -> tuple[dict[int, list[int]], dict[int, tuple[int, ...]]]:
-    """Return the runtimes in ns by config, in the order of their rounds, and the choices."""
-    lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
-    choices = {line["config"]: tuple(line["choice"]) for line in lines if "choice" in line}
-    found: dict[int, list[int]] = {}
-    for line in sorted(lines, key=lambda line: (line["config"], line["round"])):
-        found.setdefault(line["config"], []).append(line["runtime_ns"])
-    return found, choices
-
-
 def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
     job = layout_job(seed=3)
     entry = collect_any(job, tmp_path, remeasure=True).entry
@@ -110,16 +100,18 @@ def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
     assert entry["n_configs"] == 10
     assert entry["failed"] == []
     # How well a clock repeats is the machine's matter: the figures are those of the journals.
-    first, choices = runtimes_of(job.journal(tmp_path))
-    second, again = runtimes_of(job.journal(tmp_path, again=True))
-    turns = np.array(list(first.values())).T
+    first, second = (
+        open_journal(job.journal(tmp_path, again=again), {}) for again in (False, True)
+    )
+    turns = np.array([[first.visits[c, turn].runtime_ns for c in range(10)] for turn in range(3)])
     assert entry["repeat_tau"] == pytest.approx(kendalltau(turns[1], turns[2]).statistic, abs=1e-5)
     shortest = turns.min(axis=0)
     assert entry["spread"] == pytest.approx(shortest.max() / shortest.min(), 1e-5)
-    known = {choices[config]: min(first[config]) for config in sorted(first)}
-    before = [known[again[config]] for config in second]
-    after = [min(rounds) for rounds in second.values()]
-    assert entry["again_tau"] == pytest.approx(kendalltau(before, after).statistic, abs=1e-5)
+    known = {tuple(first.choices[config]): ns for config, ns in sorted(first.shortest_ns().items())}
+    repeated = second.shortest_ns()
+    before = [known[tuple(second.choices[config])] for config in repeated]
+    again_tau = kendalltau(before, [*repeated.values()]).statistic
+    assert entry["again_tau"] == pytest.approx(again_tau, abs=1e-5)
     assert 2 < entry["again_configs"] <= entry["n_distinct"] <= 10
     assert entry["default_over_fastest"] >= 1
     assert entry["seconds"] > 0
@@ -231,10 +223,10 @@ def test_a_graph_that_more_rounds_show_to_be_noise_is_taken_away(tmp_path: Path)
     job, more = layout_job(), layout_job(n_rounds=3)
     collect_any(job, tmp_path)
     journal = job.journal(tmp_path)
-    found, _ = runtimes_of(journal)
+    visits = open_journal(journal, {}).visits
     with journal.open("a") as stream:
-        for config, rounds in found.items():  # a third round in the reverse of their order
-            visit = Visit(STEP_NS**2 // (1000 * rounds[1]), 3)
+        for config in range(10):  # a third round in the reverse of their order
+            visit = Visit(STEP_NS**2 // (1000 * visits[config, 1].runtime_ns), 3)
             stream.write(json.dumps({"config": config, "round": 3, **visit._asdict()}) + "\n")
     left_out = collect_graph(more, tmp_path)
     assert left_out.path is None and "more --rounds tell more" in left_out.line()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
-from data.synthetic.plans import MOST_OF_TILES, PlannedGraph, published_graphs, spread
+from data.synthetic.plans import MOST_OF_TILES, PlannedGraph, published_graphs
 from data.synthetic.write import missing_graphs, write_graphs
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.command_line import call
@@ -54,12 +54,6 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     assert np.mean(configs) == part.configs
     assert max(configs) == min(part.most_configs, part.configs * part.graphs // 2)
     assert max(graph.size.n_configurable for graph in graphs) < 3_144
-
-
-def test_sizes_lie_between_their_bounds_in_order() -> None:
-    sizes = spread(61, 12_911, 43_615, 372)
-    assert sizes.mean() == 12_911 and sizes[-1] == 43_615
-    assert 372 <= sizes[0] <= 373 and (np.diff(sizes) > 0).all()
 
 
 def test_a_share_holds_graphs_of_every_part_small_and_large() -> None:

@@ -1,6 +1,5 @@
 """Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +7,14 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts.module import CONFIGURABLE
-from data.collect.layouts.options import read_row, spell_row
+from data.collect.layouts import CONFIGURABLE, read_row, spell_row
 from data.collect.measuring.worker import Description, Told
 from data.collect.programs import compiled
 from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
-from data.collect.programs.compiled import applied, digest_of
+from data.collect.programs.compiled import applied
 from data.collect.spaces import options
 from data.collect.spaces.edits import edited_module, fusible
-from data.collect.spaces.program import DecidedProgram, SameOutputs, undecided
+from data.collect.spaces.program import DecidedProgram, SameOutputs
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
 jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
@@ -53,21 +51,25 @@ def choice_of(program: DecidedProgram, **genes: object) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
+def split_by_space(program: DecidedProgram, values: NDArray[np.int64] | None) -> list[list[int]]:
+    assert values is not None
+    ends = np.cumsum([*program.describe().spaces.values()])
+    return [part.tolist() for part in np.split(values, ends[:-1])]
+
+
 def test_every_space_has_its_genes(program: DecidedProgram) -> None:
-    description = program.describe()
+    description, own = program.describe(), fusible(program.message)
     assert list(description.spaces) == ["options", "layouts", "fusion"]
     assert sum(description.spaces.values()) == len(description.n_options)
-    assert len(description.groups) == len(description.n_options)
-    by_space = np.split(description.groups, np.cumsum([*description.spaces.values()])[:-1])
-    assert not set(by_space[0]) & set(by_space[1]) and not set(by_space[1]) & set(by_space[2])
-    assert description.spaces["fusion"] == len(fusible(program.message)) > 5
+    assert description.spaces["fusion"] == len(own) > 5
     assert (description.n_options >= 1).all()
-    assert description.nodes is not None
-    nodes = np.split(description.nodes, np.cumsum([*description.spaces.values()])[:-1])
+    of_options, of_layouts, of_fusion = map(set, split_by_space(program, description.groups))
+    assert not of_options & of_layouts and not of_layouts & of_fusion
+    whole, laid_out, kept_apart = split_by_space(program, description.nodes)
     names = [given.opcode for c in program.message.computations for given in c.instructions]
-    assert (nodes[0] == -1).all()
-    assert {names[node] for node in nodes[1]} <= set(CONFIGURABLE)
-    assert [names[node] for node in nodes[2]] == [one.opcode for one in fusible(program.message)]
+    assert set(whole) == {-1}
+    assert {names[node] for node in laid_out} <= set(CONFIGURABLE)
+    assert [names[node] for node in kept_apart] == [one.opcode for one in own]
 
 
 def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: DecidedProgram) -> None:
@@ -81,21 +83,18 @@ def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: Decide
     assert told.keys() == {"layouts"}  # of the other spaces nothing
 
 
-def test_choices_are_spelled_as_the_dataset_has_configs() -> None:
-    for space, shape in (("options", (24,)), ("fusion", (18,))):
-        program = DecidedProgram(source_of(network, *arguments()), (space,))
-        n_genes = program.describe().spaces[space]
-        choices = np.zeros((2, n_genes), np.int64)
-        choices[1, -1] = 1
-        configs = program.spell(choices)
-        assert configs.shape == ((2, *shape) if space == "options" else (2, n_genes, *shape))
-        place = n_genes - 1 if space == "options" else (n_genes - 1, 0)
-        assert [tuple(where) for where in np.argwhere(configs[1] != configs[0])] == [
-            place if isinstance(place, tuple) else (place,)
-        ]
-        if space == "fusion":
-            ids = program.describe().arrays["node_config_ids"]
-            assert len(ids) == n_genes and (np.diff(ids) > 0).all()
+@pytest.mark.parametrize("space", ["options", "fusion"])
+def test_choices_are_spelled_as_the_dataset_has_configs(space: str) -> None:
+    program = DecidedProgram(source_of(network, *arguments()), (space,))
+    n_genes = program.describe().spaces[space]
+    choices = np.zeros((2, n_genes), np.int64)
+    choices[1, -1] = 1
+    configs = program.spell(choices)
+    assert configs.shape == ((2, 24) if space == "options" else (2, n_genes, 18))
+    (changed,) = np.argwhere(configs[1] != configs[0]).tolist()
+    assert changed == ([n_genes - 1] if space == "options" else [n_genes - 1, 0])
+    ids = program.describe().arrays["node_config_ids"]
+    assert space == "options" or (len(ids) == n_genes and (np.diff(ids) > 0).all())
 
 
 def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
@@ -300,37 +299,11 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
         checked.load(choice_of(program, fusion=1))
 
 
-def test_an_edited_constant_is_another_function() -> None:
-    twice, again, thrice = (
-        digest_of(jax.jit(function).lower(np.ones(3, np.float32)))
-        for function in (lambda x: x * 2, lambda x: x * 2, lambda x: x * 3)
-    )
-    assert twice == again != thrice
-
-
 def test_spaces_without_a_decision_are_left_out() -> None:
     source = source_of(lambda x: x + 1, np.ones(4, np.float32), name="tiny")
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
     with pytest.raises(UsageError, match=r"layouts: tiny has no dot, .*; expected --space"):
         DecidedProgram(source, ("layouts",))
-
-
-@pytest.mark.parametrize(
-    ("asked", "decided", "told"),
-    [
-        (("options", "tiles"), ("options",), "--space tiles: mine is no kernel"),
-        (("options", "tiles"), ("tiles",), "--space options: mine is a kernel, of which tiles"),
-        (
-            ("layouts", "fusion"),
-            (),
-            "--space layouts,fusion: mine has no dot, .* and has no result",
-        ),
-    ],
-)
-def test_it_is_said_why_a_space_is_not_decided(
-    asked: tuple[str, ...], decided: tuple[str, ...], told: str
-) -> None:
-    assert re.match(told, undecided("mine", asked, decided))
 
 
 def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:
