@@ -1,6 +1,6 @@
 """What to measure: one graph, under one search, for one place in the tree; or the sample's all."""
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -127,27 +127,16 @@ def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
     """
     tiles, layouts = (replace(effort, seed=seed) for effort in (SAMPLE_TILES, SAMPLE_LAYOUTS))
     jobs = [
-        make_job(name, kind="tile", split=split, device=device, effort=tiles)
-        for name, kernel in tile_catalogue().items()
-        for split in [families()[kernel.family]["split"]]
-    ]
-    jobs += [
         make_job(
-            program.name,
-            kind="layout",
-            search=search,
-            split=siblings.split,
-            device=device,
-            effort=replace(layouts, n_configs=siblings.n_configs),
+            name, kind="tile", split=families()[kernel.family]["split"], device=device, effort=tiles
         )
-        for siblings in CATALOGUE
-        for program in siblings.programs()
-        for search in LAYOUT_SEARCHES
+        for name, kernel in tile_catalogue().items()
     ]
-    return _in_order(jobs)
-
-
-def _in_order(jobs: Sequence[Job]) -> list[Job]:
+    for siblings in CATALOGUE:
+        effort = replace(layouts, n_configs=siblings.n_configs)
+        how: dict[str, Any] = {"split": siblings.split, "device": device, "effort": effort}
+        for program, search in itertools.product(siblings.programs(), LAYOUT_SEARCHES):
+            jobs.append(make_job(program.name, kind="layout", search=search, **how))
     queues: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         queues.setdefault((job.collection.name, job.split), []).append(job)

@@ -8,7 +8,7 @@ orders that kernels are written for: where the channel, the batch or the contrac
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,10 +143,13 @@ def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
 
 def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
     """Return (k,) int64: nodes of equal operation, shapes and dimension numbers share a group."""
-    groups: dict[tuple[object, ...], int] = {}
-    return np.array(
-        [groups.setdefault(_signature(node), len(groups)) for node in nodes], dtype=np.int64
-    )
+    return numbered([_signature(node) for node in nodes])
+
+
+def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Return a number for each of some keys, (k,) from 0 on; equal ones share theirs."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)
 
 
 def candidate_configs(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.collect.layouts import Order
+from data.collect.layouts import Order, numbered
 from data.collect.spaces.options import DISABLED
 from data.hlo.descriptor import message_class
 
@@ -39,9 +39,7 @@ def fusible(module: Any) -> list[Any]:
 
 def fusible_groups(module: Any) -> NDArray[np.int64]:
     """Return a number per fusible instruction, (g,): those of one opcode and shape share theirs."""
-    kinds = [(given.opcode, tuple(given.shape.dimensions)) for given in fusible(module)]
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    return np.array([numbers[kind] for kind in kinds], np.int64)
+    return numbered([(given.opcode, *given.shape.dimensions) for given in fusible(module)])
 
 
 def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> Any:

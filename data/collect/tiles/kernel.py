@@ -220,12 +220,8 @@ class TileSubject:
     def describe(self) -> Description:
         """Return the graph of the kernel over whole arrays, without a loop."""
         kernel = self._kernel
-        source = ProgramSource(
-            kernel.name,
-            kernel.family,
-            "xla",
-            build=lambda: (kernel.whole, tuple(kernel.arguments())),
-        )
+        given = kernel.whole, tuple(kernel.arguments())
+        source = ProgramSource(kernel.name, kernel.family, "xla", build=lambda: given)
         graph = featurize_module(dump_module(source))
         arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
         n_options = np.array([len(kernel.tiles)], np.int64)
