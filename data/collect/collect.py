@@ -163,12 +163,6 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
-        known_rounds = max((turn for _, turn in journal.visits), default=0)
-        if known_rounds > job.n_rounds:
-            raise UsageError(
-                f"{journal.path}: was measured in {known_rounds} rounds, not {job.n_rounds}; "
-                "give as many or more, or another --out"
-            )
         job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
         total = job.n_configs * (job.n_rounds + 1)
         visitor = Visitor(session, journal, what=job.program, total=total)

@@ -19,8 +19,8 @@ from data.hlo.graph import HloGraph
 from data.npz.write import NpzMember, Streamed, write_npz
 from data.synthetic.layouts import layout_cost, layout_space
 from data.synthetic.plans import GraphSize, PlannedGraph
-from data.synthetic.programs import sized_kernel, sized_program
-from data.synthetic.tiles import tile_configs, tile_problem, tile_runtime_ns
+from data.synthetic.programs import sized_program
+from data.synthetic.tiles import sized_kernel, tile_configs, tile_runtime_ns
 from data.tree import Collection, GraphFile, collection_named
 from data.withheld import WITHHELD, write_withheld
 
@@ -131,8 +131,7 @@ def _nodes(graph: HloGraph) -> dict[str, NpzMember]:
 def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
     """Draw configs of a kernel and measure them; row 0 is the default, the normalizer."""
     rng = generator(seed, "tile", graph.split, graph.name)
-    kernel = sized_kernel(graph.size.n_nodes, rng)
-    problem = tile_problem(kernel)
+    kernel, problem = sized_kernel(graph.size.n_nodes, rng)
     config_feat = tile_configs(problem, graph.size.n_configs, rng)
     noise = _log_uniform(rng, TILE_NOISE)
     runtime_ns = _measured_ns(tile_runtime_ns(problem, config_feat), noise, rng)

@@ -186,8 +186,6 @@ def _load_function(name: str) -> ProgramSource:
     function = named_object(name)
     module_name, function_name = name.split(":", 1)
     module = sys.modules[module_name]
-    if not callable(function):
-        raise PipelineError(f"--program {name}: is a {type(function).__name__}, no function")
     beside = (f"{function_name}_arguments", "example_arguments")
     arguments = next((getattr(module, a) for a in beside if hasattr(module, a)), None)
     if not callable(arguments):

@@ -66,7 +66,8 @@ def applied(
         digest: of the function that the module was made of.
 
     Raises:
-        PipelineError: no such file, the compiler refuses it, or the function was edited.
+        OSError: the file cannot be read.
+        PipelineError: the compiler refuses it, or the function was edited.
     """
     import jax
 
@@ -75,11 +76,7 @@ def applied(
         raise PipelineError(
             f"{path}: was made of the function as it was before an edit; optimize it again"
         )
-    try:
-        module = path.read_bytes()
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return as_function(str(path), module, function, arguments, options)
+    return as_function(str(path), path.read_bytes(), function, arguments, options)
 
 
 def as_function(

@@ -203,8 +203,6 @@ def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path
     with pytest.raises(UsageError, match="measured with rounds 4, not 2; give another --out"):
         collect_any(job, tmp_path)
     (tmp_path / MANIFEST).unlink()
-    with pytest.raises(UsageError, match="was measured in 4 rounds, not 2; give as many or more"):
-        collect_any(job, tmp_path)
     assert collect_any(more, tmp_path).entry["rounds"] == 4
     job.journal(tmp_path).unlink()
     with pytest.raises(UsageError, match="measured with rounds 4, not 5; give another --out"):

@@ -17,7 +17,7 @@ from common.settings import ROOT, SAMPLE
 from data.graphs.node_columns import OPCODES
 from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, planned_graphs
 from data.synthetic.programs import FAMILIES, sibling
-from data.synthetic.tiles import tile_problem, tile_runtime_ns
+from data.synthetic.tiles import TileProblem, tile_runtime_ns
 from data.synthetic.write import synthesize
 from data.tree import Collection, GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
@@ -139,7 +139,11 @@ def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_wi
             assert not runtime_ns.any()
             runtime_ns = withheld[file.submission_id]
         if file.collection.kind == "tile":
-            true_ns = tile_runtime_ns(tile_problem(graph), graph.config_feat)
+            n_streams = int((graph.node_opcode == OPCODES["parameter"]).sum()) + 1
+            problem = TileProblem(
+                shape_of(graph, -1), 2 if graph.node_feat[-1, 15] else 4, n_streams
+            )
+            true_ns = tile_runtime_ns(problem, graph.config_feat)
             hidden = normalizers.get(file.submission_id, graph.config_runtime_normalizers)
             assert (hidden == runtime_ns[0]).all()
             assert (graph.config_runtime_normalizers == 1).all() == (file.split == "test")
@@ -211,10 +215,13 @@ def test_memory_is_bounded_and_progress_counts_configs(tmp_path: Path) -> None:
         (["--graph", "600:20:5000000"], "1000000 configs"),
         (["--graph", "600:20:5", "--graph", "600:20:5"], "given twice"),
         (["--graph", "600:20:5", "--plan", "tiny"], "one of them"),
+        (["--plan", "small", "--share", 0.1], "only --plan published"),
+        (["--plan", "published", "--splits", "holdout"], "holdout"),
+        (["--plan", "published", "--collections", "tile:nlp"], "tile:nlp"),
     ],
 )
 def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
-    options: list[str], named: str, tmp_path: Path
+    options: list[object], named: str, tmp_path: Path
 ) -> None:
     text = call("synthesize", "--out", tmp_path / "out", *options, expect=2)
     assert text.startswith("error: ") and text.count("\n") == 1 and named in text

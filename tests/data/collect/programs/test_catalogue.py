@@ -74,7 +74,6 @@ def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_modul
         ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
         ("own_layout_program:absent", "holds no 'absent'"),
-        ("own_layout_program:FAMILY", "is a str, no function"),
         ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
     ],
 )

@@ -250,8 +250,6 @@ def test_an_edited_module_is_applied_to_other_arguments(
         np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
     with pytest.raises(TypeError, match="expected arguments as the example's"):
         step(x[:4], w)
-    with pytest.raises(PipelineError, match=r"none\.pb: cannot be read"):
-        applied(network, arguments(), tmp_path / "none.pb", {}, digest)
     with pytest.raises(PipelineError, match="before an edit; optimize it again"):
         applied(lambda x, w: network(x, 3 * w), arguments(), path, {}, digest)
 
