@@ -275,24 +275,38 @@ def wait_for_lines(folder: Path, n_lines: int) -> None:
         time.sleep(0.01)
 
 
-def test_time_over_leaves_a_valid_tree_that_the_same_call_completes(tmp_path: Path) -> None:
-    jobs = [layout_job(program=f"spin_b{batch}", n_configs=8) for batch in (1, 2, 4)]
+def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_stops_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [
+        layout_job(program=f"spin_{split}", n_configs=6, split=split, family=split)
+        for split in ("train", "test", "valid")
+    ]
     with time_limit(0):
         assert collect_jobs(jobs, tmp_path, keep_noisy=True) == []
     seen: list[tuple[str, int, int]] = []
 
     def watch(what: str, done: int, total: int) -> None:
-        if (what, done) == ("spin_b2", 3):
+        if (what, done) == ("spin_test", 3):
             raise OutOfTime
         seen.append((what, done, total))
 
     with watched_by(watch):
         (done,) = collect_jobs(jobs, tmp_path, keep_noisy=True)
-    begun = [("spin_b2", n, 24) for n in range(3)]
-    assert seen == [("spin_b1", n, 24) for n in range(25)] + begun
-    assert read_graph(done.job.file(tmp_path)).n_configs == 8
-    assert len(collect_jobs(jobs, tmp_path, keep_noisy=True)) == 3
-    assert [file.name for file in find_graphs(tmp_path)] == ["spin_b1", "spin_b2", "spin_b4"]
+    begun = [("spin_test", n, 18) for n in range(3)]
+    assert seen == [("spin_train", n, 18) for n in range(19)] + begun
+    assert read_graph(done.job.file(tmp_path)).n_configs == 6
+    broken = layout_job(SpinSource(broken=True), program="broken")
+    with caplog.at_level(logging.INFO, log.name):
+        outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True, keep_noisy=True)
+    assert [outcome.job for outcome in outcomes] == jobs
+    told = [line.split()[0] for line in caplog.messages[1:]]
+    assert (caplog.messages[0], told) == ("left out: no such device", ["1/4", "2/4", "3/4"])
+    manifest = read_manifest(tmp_path)
+    assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
+    assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
+    assert set(read_withheld(tmp_path)[0]) == {jobs[1].submission_id}
+    assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 3
 
 
 def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
@@ -326,27 +340,6 @@ def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: 
     assert collect_any(job, tmp_path).was_there
     with pytest.raises(UsageError, match="the program is another one than was measured"):
         collect_any(edited, tmp_path)
-
-
-def test_every_graph_is_measured_once_into_one_manifest_and_a_broken_one_stops_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = [
-        layout_job(program=f"spin_b{batch}", n_configs=6, split=split, family=split)
-        for batch, split in enumerate(("train", "test"))
-    ]
-    broken = layout_job(SpinSource(broken=True), program="broken")
-    with caplog.at_level(logging.INFO, log.name):
-        outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True, keep_noisy=True)
-    assert [outcome.job.program for outcome in outcomes] == [job.program for job in jobs]
-    manifest = read_manifest(tmp_path)
-    assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
-    assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
-    assert set(read_withheld(tmp_path)[0]) == {j.submission_id for j in jobs if j.split == "test"}
-    assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 2
-    first, *done = caplog.messages
-    assert first == "left out: no such device"
-    assert [line.split()[0] for line in done] == ["1/3", "2/3"]
 
 
 def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:
