@@ -28,8 +28,7 @@ from common.git import revision
 from common.locks import alone_in
 from common.metrics import kendall_tau
 from common.seeds import generator
-from data.collect.measuring.journal import open_journal
-from data.collect.measuring.rounds import Visitor
+from data.collect.measuring.rounds import Visitor, open_journal
 from data.collect.measuring.search import Guide, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
 from data.collect.measuring.worker import Description

@@ -26,11 +26,17 @@ from data.collect.manifest import (
     is_done,
     read_manifest,
 )
-from data.collect.measuring.journal import Journal, open_journal
-from data.collect.measuring.rounds import Visitor, measured, run_rounds, run_search
+from data.collect.measuring.rounds import (
+    Journal,
+    Visitor,
+    measured,
+    open_journal,
+    run_rounds,
+    run_search,
+)
 from data.collect.measuring.search import SEARCHES, Choices, Space
 from data.collect.measuring.session import ProgramFailed, Session
-from data.collect.measuring.timing import Figures, clock_for, figures
+from data.collect.measuring.timing import clock_for, figures
 from data.collect.measuring.worker import Description
 from data.graphs.distinct import distinct_rows, hash_rows
 from data.npz.graphs import LAYOUT_KEYS, TILE_KEYS
@@ -157,12 +163,6 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
-        known_rounds = max((turn for _, turn in journal.visits), default=0)
-        if known_rounds > job.n_rounds:
-            raise UsageError(
-                f"{journal.path}: was measured in {known_rounds} rounds, not {job.n_rounds}; "
-                "give as many or more, or another --out"
-            )
         job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
         total = job.n_configs * (job.n_rounds + 1)
         visitor = Visitor(session, journal, what=job.program, total=total)
@@ -173,80 +173,62 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
         choices, rounds_ns = measured(journal, choices, n_rounds=job.n_rounds)
         config_feat = session.spell(choices)
-    found = figures(rounds_ns)
-    default_ns = found.runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
-    entry = _entry(job, description, choices, found, journal)
-    entry |= {
-        "default_over_fastest": float(default_ns.min() / found.runtime_ns.min())
-        if len(default_ns)
-        else None,
-        "seconds": time.monotonic() - start,
-    }
+    runtime_ns = rounds_ns.min(axis=0)  # (c,)
+    default_ns = runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
+    entry = _entry(job, description, choices, journal) | figures(rounds_ns)
+    entry["default_over_fastest"] = (
+        float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
+    )
+    entry["seconds"] = time.monotonic() - start
     with edit_manifest(out) as manifest:
-        entry["environment"] = add_environment(manifest, description.facts)
+        machine = {key: fact for key, fact in description.facts.items() if key != "function"}
+        entry["environment"] = add_environment(manifest, machine)
         manifest["left_out"].pop(job.submission_id, None)
-        reason = _why_left_out(found, keep_noisy=keep_noisy, has_default=len(default_ns) > 0)
+        reason = _why_left_out(entry, keep_noisy=keep_noisy)
         if reason:
             manifest["graphs"].pop(job.submission_id, None)
             job.file(out).path.unlink(missing_ok=True)  # written after fewer rounds
             manifest["left_out"][job.submission_id] = entry | {"reason": reason}
             return
         # The order of the search would tell good configs from bad ones.
-        rng = generator(job.seed, "rows", job.search, job.program)
-        rows = rng.permutation(len(choices))
-        write_graph(
-            *(out, job, description, config_feat[rows]),
-            runtime_ns=found.runtime_ns[rows],
-            default_ns=int(default_ns.min()),
-        )
+        rows = generator(job.seed, "rows", job.search, job.program).permutation(len(choices))
+        arrays = {**description.arrays, "config_runtime": runtime_ns[rows]}
+        arrays["config_runtime_normalizers"] = np.full_like(runtime_ns, default_ns.min())
+        key = "config_feat" if job.collection.kind == "tile" else "node_config_feat"
+        arrays[key] = config_feat[rows].astype(np.float32)
+        _write_graph(out, job, arrays)
         manifest["graphs"][job.submission_id] = entry
 
 
-def _why_left_out(found: Figures, *, keep_noisy: bool, has_default: bool) -> str:
-    if not has_default:
+def _why_left_out(entry: dict[str, Any], *, keep_noisy: bool) -> str:
+    if entry["default_over_fastest"] is None:
         return "the compiler's own choice failed; expected it to run"
-    if found.spread < MIN_SPREAD:
-        return f"slowest over fastest config is {found.spread:.3f}; expected {MIN_SPREAD} or more"
-    if found.repeat_tau < MIN_REPEAT_TAU and not keep_noisy:
+    if entry["spread"] < MIN_SPREAD:
         return (
-            f"the halves of its rounds agree to tau {found.repeat_tau:.2f}; expected "
+            f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more"
+        )
+    if entry["repeat_tau"] < MIN_REPEAT_TAU and not keep_noisy:
+        return (
+            f"the halves of its rounds agree to tau {entry['repeat_tau']:.2f}; expected "
             f"{MIN_REPEAT_TAU} or more; more --rounds tell more, --keep-noisy writes it as it is"
         )
     return ""
 
 
-def write_graph(
-    out: Path,
-    job: Job,
-    description: Description,
-    config_feat: NDArray[Any],
-    *,
-    runtime_ns: NDArray[np.int64],
-    default_ns: int,
-) -> None:
-    """Write one graph; in the test split its runtimes go to the withheld file first.
-
-    Args:
-        config_feat: (c, 24) of tiles or (c, k, 18) of layouts.
-        runtime_ns: (c,) int64.
-        default_ns: runtime of the compiler's own choice, the normalizer of tiles.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
+def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write a graph's file; in the test split its runtimes go to the withheld file first."""
     is_tile = job.collection.kind == "tile"
-    normalizers = np.full_like(runtime_ns, default_ns)
     if job.split == "test":
-        path = out / WITHHELD
-        runtimes, known = read_withheld(out) if path.is_file() else ({}, {})
-        known |= {job.submission_id: normalizers} if is_tile else {}
-        write_withheld(path, runtimes | {job.submission_id: runtime_ns}, normalizers=known)
-        runtime_ns, normalizers = np.zeros_like(runtime_ns), np.ones_like(normalizers)
-    arrays = {**description.arrays, "config_runtime": runtime_ns}
-    arrays["config_feat" if is_tile else "node_config_feat"] = config_feat.astype(np.float32)
-    arrays["config_runtime_normalizers"] = normalizers
-    keys = TILE_KEYS if is_tile else LAYOUT_KEYS
-    write_npz(job.file(out).path, {key: arrays[key] for key in keys})
+        runtimes, normalizers = read_withheld(out) if (out / WITHHELD).is_file() else ({}, {})
+        runtimes[job.submission_id] = arrays["config_runtime"]
+        if is_tile:
+            normalizers[job.submission_id] = arrays["config_runtime_normalizers"]
+        write_withheld(out / WITHHELD, runtimes, normalizers=normalizers)
+        hidden = np.zeros_like(arrays["config_runtime"])
+        arrays = arrays | {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
+    write_npz(
+        job.file(out).path, {key: arrays[key] for key in (TILE_KEYS if is_tile else LAYOUT_KEYS)}
+    )
 
 
 def _header(job: Job, description: Description) -> dict[str, Any]:
@@ -277,7 +259,7 @@ def program_digest(description: Description) -> str:
 
 
 def _entry(
-    job: Job, description: Description, choices: Choices, found: Figures, journal: Journal
+    job: Job, description: Description, choices: Choices, journal: Journal
 ) -> dict[str, Any]:
     clock = clock_for(description.facts["platform"])
     stopped = [visit.is_stopped for visit in journal.visits.values()]
@@ -290,11 +272,6 @@ def _entry(
         "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
         "program_digest": program_digest(description),
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
-        "spread": found.spread,
-        "repeat_tau": found.repeat_tau,
-        "aa_ratio": found.aa_ratio,
-        "aa_range": found.aa_range,
-        "relative_noise": found.relative_noise,
         "again_configs": 0,
         "again_tau": None,
     }

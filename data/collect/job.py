@@ -1,23 +1,24 @@
-"""What to measure: one graph, under one search, for one place in the tree."""
+"""What to measure: one graph, under one search, for one place in the tree; or the sample's all."""
 
-from dataclasses import asdict, dataclass
+import itertools
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.errors import UsageError
-from data.collect.layouts.program import open_program
 from data.collect.measuring.worker import DEVICES, OpenSubject
-from data.collect.programs.catalogue import catalogue, load_program
-from data.collect.spaces.program import open_decided
+from data.collect.programs.catalogue import CATALOGUE, catalogue, load_program
+from data.collect.spaces.program import open_decided, open_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
-from data.collect.tiles.subject import find_kernel, open_kernel
+from data.collect.tiles.catalogue import families, find_kernel
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 from data.withheld import file_stem
 
 MANIFEST = "manifest.json"
 JOURNALS = "journal"
-KINDS = ("layout", "tile", "options", "fusion")
+# What may be varied, and the space of decisions that holds it.
+SPACES = {"layout": "layouts", "tile": "tiles", "options": "options", "fusion": "fusion"}
 LAYOUT_SEARCHES = ("random", "default")
 
 
@@ -29,6 +30,11 @@ class Effort:
     n_rounds: int = 2  # interleaved rounds, after the search's own
     timeout_s: float = 60.0  # after which a config counts as failed
     seed: int = 0  # of the search and of the order of visits
+
+
+# Of the sample: each program and search, whose configs the catalogue numbers, and each kernel.
+SAMPLE_LAYOUTS, SAMPLE_TILES = Effort(n_rounds=6, timeout_s=120.0), Effort(40, timeout_s=120.0)
+TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +70,9 @@ class Job(Effort):
 
     def request(self) -> dict[str, Any]:
         """Return what makes two measurements of the graph the same one, for the manifest."""
-        return {
-            "program": self.program,
-            "family": self.family,
-            "split": self.split,
-            "search": self.search,
-            "n_configs_asked": self.n_configs,
-            "seed": self.seed,
-            "rounds": self.n_rounds,
-            "device": self.device,
-        }
+        keys = ("program", "family", "split", "search", "seed", "device")
+        asked = {key: getattr(self, key) for key in keys}
+        return asked | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
 
 
 def make_job(
@@ -94,7 +93,7 @@ def make_job(
         UsageError: there is no such kind, search, split or device.
         PipelineError: there is no such program, or its module fails to import.
     """
-    _check("--kind", kind, KINDS)
+    _check("--kind", kind, tuple(SPACES))
     _check("--search", search, LAYOUT_SEARCHES)
     _check("--split", split, SPLITS)
     if device is not None:
@@ -106,12 +105,10 @@ def make_job(
         source = load_program(program)
         name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
         place = "tile:xla" if kind == "options" else place
-    opened: dict[str, OpenSubject] = {
-        "tile": partial(open_kernel, program, device),
-        "layout": partial(open_program, program, device),
-    }
+    # What decides compiler options and fusion proves that the outputs stay as they are.
+    open_subject = open_program if kind in ("layout", "tile") else open_decided
     return Job(
-        open_subject=opened.get(kind, partial(open_decided, program, (kind,), device)),
+        open_subject=partial(open_subject, program, (SPACES[kind],), device),
         program=name,
         family=family,
         collection=collection_named(place),
@@ -123,9 +120,37 @@ def make_job(
     )
 
 
+def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
+    """Return the sample's graphs, ordered so that every collection and split grows alike.
+
+    Stopped early, the tree holds about the same share of each layout collection and split.
+    """
+    tiles, layouts = (replace(effort, seed=seed) for effort in (SAMPLE_TILES, SAMPLE_LAYOUTS))
+    jobs = [
+        make_job(
+            name, kind="tile", split=families()[kernel.family]["split"], device=device, effort=tiles
+        )
+        for name, kernel in tile_catalogue().items()
+    ]
+    for siblings in CATALOGUE:
+        effort = replace(layouts, n_configs=siblings.n_configs)
+        how: dict[str, Any] = {"split": siblings.split, "device": device, "effort": effort}
+        for program, search in itertools.product(siblings.programs(), LAYOUT_SEARCHES):
+            jobs.append(make_job(program.name, kind="layout", search=search, **how))
+    queues: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        queues.setdefault((job.collection.name, job.split), []).append(job)
+    placed = [
+        ((place + 0.5) / len(queue) * (TILE_SHARE if name.startswith("tile") else 1.0), job)
+        for (name, _), queue in queues.items()
+        for place, job in enumerate(queue)
+    ]
+    return [job for _, job in sorted(placed, key=lambda entry: entry[0])]
+
+
 def known_programs(kind: str) -> list[tuple[str, str]]:
     """Return name and family of each program of the catalogue; raises UsageError: no such kind."""
-    _check("--kind", kind, KINDS)
+    _check("--kind", kind, tuple(SPACES))
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]
 

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import OPCODE_NAMES
-from data.synthetic.programs import (
-    LANES,
-    LayoutProgram,
-    Shape,
-    element_bytes,
-    operands_of,
-    tensor_shapes,
-)
+from data.synthetic.programs import LANES, LayoutProgram
 
 # How many configurable nodes are tied to no other: in the real files few columns are distinct, 15
 # of 56 configurable nodes, 26 of 848.
@@ -82,14 +75,14 @@ class LayoutSpace:
 
 def layout_space(program: LayoutProgram, rng: np.random.Generator) -> LayoutSpace:
     """Tie configurable nodes of equal operation and shapes together and draw their options."""
-    shapes, operands = tensor_shapes(program.node_feat), operands_of(program)
+    shapes = program.shapes
     groups: dict[tuple[object, ...], int] = {}
     options: list[list[list[int]]] = []
     loose_share = min(LOOSE_SHARE, MOST_LOOSE / len(program.node_config_ids))
     group_of = []
     for node in program.node_config_ids.tolist():
         opcode = OPCODE_NAMES[int(program.node_opcode[node]) - 1]
-        tensors = _tensors(node, shapes, operands)
+        tensors = _tensors(node, program)
         loose = node if rng.random() < loose_share else None
         signature = (opcode, *(shapes[v] for v in tensors), loose)
         if signature not in groups:
@@ -104,9 +97,9 @@ def layout_space(program: LayoutProgram, rng: np.random.Generator) -> LayoutSpac
     return LayoutSpace(np.array(group_of, np.int64), table, n_options)
 
 
-def _tensors(node: int, shapes: list[Shape], operands: list[list[int]]) -> list[int]:
+def _tensors(node: int, program: LayoutProgram) -> list[int]:
     """Name the nodes that put out what a config lays out: a node's output, input and kernel."""
-    return [node, *[u for u in operands[node] if shapes[u]]][:3]
+    return [node, *[u for u in program.operands[node] if program.shapes[u]]][:3]
 
 
 def _draw_orders(
@@ -170,16 +163,16 @@ class LayoutCost:
 
 
 def layout_cost(program: LayoutProgram, space: LayoutSpace) -> LayoutCost:
-    shapes, operands = tensor_shapes(program.node_feat), operands_of(program)
-    widths = element_bytes(program.node_feat).tolist()
-    n_bytes = [math.prod(shape) * width for shape, width in zip(shapes, widths, strict=True)]
+    shapes = program.shapes
+    n_bytes = [program.element_bytes * math.prod(shape) for shape in shapes]
+    n_bytes[-1] = 0  # the tuple of all outputs
     group_of = dict(zip(program.node_config_ids.tolist(), space.group_of.tolist(), strict=True))
-    source = _sources(shapes, operands, group_of)
+    source = _sources(program, group_of)
     minors = space.options[:, :, MINOR].astype(np.int64)  # (g, o, 3), -1 = unset
     own_ns = np.zeros(minors.shape[:2])
     pair_ns: dict[tuple[int, int], NDArray[np.float64]] = {}
     for node, group in group_of.items():
-        for place, tensor in enumerate(_tensors(node, shapes, operands)):
+        for place, tensor in enumerate(_tensors(node, program)):
             sizes = np.array(shapes[tensor] or (LANES,))
             waste = -(-sizes // LANES) * LANES / sizes
             moved_ns = n_bytes[tensor] * waste / BYTES_PER_NS
@@ -205,10 +198,10 @@ def layout_cost(program: LayoutProgram, space: LayoutSpace) -> LayoutCost:
     return LayoutCost(base_ns, own_ns, np.array(list(pair_ns), np.int64).reshape(-1, 2), tables)
 
 
-def _sources(shapes: list[Shape], operands: list[list[int]], group_of: dict[int, int]) -> list[int]:
+def _sources(program: LayoutProgram, group_of: dict[int, int]) -> list[int]:
     """Return the group of configurable nodes that each node's output comes from; -1 = none."""
-    source = [-1] * len(shapes)
+    shapes, source = program.shapes, list[int]()
     for node, shape in enumerate(shapes):
-        handed_on = [source[u] for u in operands[node] if shape and shapes[u] == shape]
-        source[node] = group_of.get(node, handed_on[0] if handed_on else -1)
+        handed_on = [source[u] for u in program.operands[node] if shape and shapes[u] == shape]
+        source.append(group_of.get(node, handed_on[0] if handed_on else -1))
     return source

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ from data.synthetic.programs import FAMILIES, Family, sibling
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
 from data.withheld import file_stem
 
-FORM = "NODES:CONFIGURABLE:CONFIGS"
 # About ten times the largest real ones; what is larger than that is a slip of the pen.
 MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
 KERNELS_PER_PROGRAM, KERNEL_NODES = 6, (2, 40)
@@ -79,16 +78,14 @@ def parse_size(text: str) -> GraphSize:
         UsageError: it is not three whole numbers above 0, or no graph has such a size.
     """
     match = re.fullmatch(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)", text, re.ASCII)
-    if not match:
-        raise UsageError(f"graph '{text}': expected {FORM}, each at least 1: 14000:500:50000")
-    size = GraphSize(*map(int, match.groups()))
-    most = (MAX_NODES, size.n_nodes, MAX_CONFIGS)
-    if any(given > limit for given, limit in zip(astuple(size), most, strict=True)):
+    nodes, configurable, configs = map(int, match.groups()) if match else (0, 0, 0)
+    if not 0 < configurable <= nodes <= MAX_NODES or configs > MAX_CONFIGS:
         raise UsageError(
-            f"graph '{text}': expected at most {MAX_NODES} nodes, no more configurable ones, and "
+            f"graph '{text}': expected NODES:CONFIGURABLE:CONFIGS, such as 14000:500:50000, each "
+            f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
         )
-    return size
+    return GraphSize(nodes, configurable, configs)
 
 
 class SyntheticPlan(NamedTuple):

@@ -12,40 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from data.graphs.graph import TileGraph
-from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE
-from data.graphs.node_layouts import dimension_sizes
 from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, featurize_module
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's
+ELEMENT_SIZES = {"f32": 4, "bf16": 2}  # bytes
 # Sizes that tell siblings of a family apart, in the order in which they are made.
 BATCHES = (8, 32, 16, 12, 64, 24, 4, 48)
-
-WIDTHS = (256, 384, 512, 768, 1000, 1024)  # of kernels
 
 LANES = 128  # of the accelerator that the cost models know
 
 Shape = tuple[int, ...]
-GraphArrays = HloGraph | TileGraph  # made here, or read from a file
-
-
-def tensor_shapes(node_feat: NDArray[np.float32]) -> list[Shape]:
-    """Recover each node's shape from (n, 140) features; scalars and tuples have shape ()."""
-    return [tuple(v for v in row if v >= 0) for row in dimension_sizes(node_feat).tolist()]
-
-
-def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the (n,) bytes per element of each node, 0 for tuples."""
-    return np.array(ELEMENT_BYTES)[node_feat[:, ELEMENT_TYPE].argmax(axis=1)]
-
-
-def operands_of(graph: GraphArrays) -> list[list[int]]:
-    operands: list[list[int]] = [[] for _ in graph.node_opcode]
-    for consumer, producer in graph.edge_index.tolist():
-        operands[consumer].append(producer)
-    return operands
 
 
 class ProgramBuilder:
@@ -53,8 +31,9 @@ class ProgramBuilder:
 
     def __init__(self, element_type: str = "f32") -> None:  # of all arrays
         self.module = message_class("HloModuleProto")(name="synthetic", entry_computation_id=1)
-        self.shapes: list[Shape] = []
+        self.shapes: list[Shape] = []  # scalars and tuples have shape ()
         self.opcodes: list[str] = []
+        self.operands: list[list[int]] = []
         self.weights: list[int] = []
         self._element_type = element_type
         self._n_parameters = 0
@@ -74,6 +53,7 @@ class ProgramBuilder:
         message.shape.layout.minor_to_major.extend(reversed(range(len(shape))))
         self.shapes.append(tuple(shape))
         self.opcodes.append(opcode)
+        self.operands.append(sorted(set(operands)))
         return node
 
     def parameter(self, shape: Sequence[int]) -> int:
@@ -213,9 +193,19 @@ def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
 
 @dataclass(frozen=True)
 class LayoutProgram(HloGraph):
-    """A program's graph and its configurable nodes: (k,) int64 positions, ascending."""
+    """A program's graph, and what it was built of.
+
+    Attributes:
+        node_config_ids: (k,) int64 positions of its configurable nodes, ascending.
+        shapes: of each node's output; scalars and tuples have shape ().
+        operands: the positions of each node's operands, ascending.
+        element_bytes: of all arrays.
+    """
 
     node_config_ids: NDArray[np.int64]
+    shapes: list[Shape]
+    operands: list[list[int]]
+    element_bytes: int
 
 
 def sized_program(
@@ -238,7 +228,13 @@ def sized_program(
     candidates = _candidates(b)
     _update_weights(b, n_nodes - 1 - len(b.shapes))
     picks = np.linspace(0, len(candidates) - 1, n_configurable).round().astype(np.int64)
-    return LayoutProgram(**vars(b.finish()), node_config_ids=candidates[picks])
+    return LayoutProgram(
+        **vars(b.finish()),
+        node_config_ids=candidates[picks],
+        shapes=b.shapes,
+        operands=b.operands,
+        element_bytes=ELEMENT_SIZES[family.element_type],
+    )
 
 
 def _candidates(b: ProgramBuilder) -> NDArray[np.int64]:
@@ -272,15 +268,3 @@ def _update_weights(b: ProgramBuilder, n_nodes: int) -> None:
         else:
             outputs.append(b.map("subtract", weight, last))
     b.add("tuple", (), outputs)
-
-
-def sized_kernel(n_nodes: int, rng: np.random.Generator) -> HloGraph:
-    """Draw one fused elementwise kernel of so many nodes, 2 at least, of many tilings."""
-    b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
-    x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(WIDTHS))))
-    while len(b.shapes) < n_nodes:
-        if n_nodes - len(b.shapes) >= 2 and rng.random() < 0.5:
-            x = b.map("multiply", x, b.parameter(b.shapes[x]))
-        else:
-            x = b.map("tanh", x)
-    return b.finish()

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_TILE_VALUES
-from data.graphs.node_columns import OPCODES
-from data.synthetic.programs import LANES, GraphArrays, Shape, element_bytes, tensor_shapes
+from data.hlo.graph import HloGraph
+from data.synthetic.programs import ELEMENT_SIZES, LANES, ProgramBuilder, Shape
 
 SUBLANES = 8
+WIDTHS = (256, 384, 512, 768, 1000, 1024)
 OUTPUT_BOUNDS = 8  # where they begin in a tile config; their sum and product follow six sizes
 TILE_BYTES_PER_NS = 450.0
 ELEMENTS_PER_NS = 600.0  # read, or written
@@ -34,11 +35,18 @@ class TileProblem(NamedTuple):
     n_streams: int  # tensors that are read or written once per tile
 
 
-def tile_problem(graph: GraphArrays) -> TileProblem:
-    """Read from a kernel's arrays what its cost depends on."""
-    n_parameters = int((graph.node_opcode == OPCODES["parameter"]).sum())
-    width = int(element_bytes(graph.node_feat)[-1])
-    return TileProblem(tensor_shapes(graph.node_feat)[-1], width, n_parameters + 1)
+def sized_kernel(n_nodes: int, rng: np.random.Generator) -> tuple[HloGraph, TileProblem]:
+    """Draw one fused elementwise kernel of so many nodes, 2 at least, of many tilings."""
+    element_type = "f32" if rng.random() < 0.7 else "bf16"
+    b = ProgramBuilder(element_type)
+    x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(WIDTHS))))
+    while len(b.shapes) < n_nodes:
+        if n_nodes - len(b.shapes) >= 2 and rng.random() < 0.5:
+            x = b.map("multiply", x, b.parameter(b.shapes[x]))
+        else:
+            x = b.map("tanh", x)
+    n_streams = b.opcodes.count("parameter") + 1
+    return b.finish(), TileProblem(b.shapes[x], ELEMENT_SIZES[element_type], n_streams)
 
 
 def tile_units(shape: Shape) -> NDArray[np.int64]:

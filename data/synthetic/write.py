@@ -3,11 +3,9 @@
 Runtimes come from the known cost models of `layouts` and `tiles`, with measurement noise.
 """
 
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +19,8 @@ from data.hlo.graph import HloGraph
 from data.npz.write import NpzMember, Streamed, write_npz
 from data.synthetic.layouts import layout_cost, layout_space
 from data.synthetic.plans import GraphSize, PlannedGraph
-from data.synthetic.programs import sized_kernel, sized_program
-from data.synthetic.tiles import tile_configs, tile_problem, tile_runtime_ns
+from data.synthetic.programs import sized_program
+from data.synthetic.tiles import sized_kernel, tile_configs, tile_runtime_ns
 from data.tree import Collection, GraphFile, collection_named
 from data.withheld import WITHHELD, write_withheld
 
@@ -45,19 +43,27 @@ def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> N
     """
     if len(set(graphs)) < len(graphs):
         raise UsageError("a graph is given twice; files are named by their size")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: exists and is not an empty folder; give another one")
     runtimes: dict[str, NDArray[np.int64]] = {}
     normalizers: dict[str, NDArray[np.int64]] = {}
-    with _whole_tree(out) as tree:
-        for written, graph in enumerate(graphs, start=1):
-            runtime_ns = write_graph(tree, seed, graph)
-            if graph.split == "test":
-                name = graph.file(tree).submission_id
-                runtimes[name] = runtime_ns
-                if graph.collection.kind == "tile":
-                    normalizers[name] = np.full_like(runtime_ns, runtime_ns[0])
-            progress("synthesize", written, len(graphs))
-        if runtimes:
-            write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as unfinished:
+            tree = Path(unfinished) / out.name
+            for written, graph in enumerate(graphs, start=1):
+                runtime_ns = write_graph(tree, seed, graph)
+                if graph.split == "test":
+                    name = graph.file(tree).submission_id
+                    runtimes[name] = runtime_ns
+                    if graph.collection.kind == "tile":
+                        normalizers[name] = np.full_like(runtime_ns, runtime_ns[0])
+                progress("synthesize", written, len(graphs))
+            if runtimes:
+                write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
+            tree.replace(out)
+    except OSError as error:
+        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
 def write_sized(
@@ -107,21 +113,6 @@ def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]
     return runtime_ns
 
 
-@contextmanager
-def _whole_tree(out: Path) -> Iterator[Path]:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: exists and is not an empty folder; give another one")
-    unfinished = out.parent / f".{out.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        unfinished.replace(out)
-    except OSError as error:
-        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
     return float(np.exp(rng.uniform(*np.log(limits))))
 
@@ -140,8 +131,7 @@ def _nodes(graph: HloGraph) -> dict[str, NpzMember]:
 def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
     """Draw configs of a kernel and measure them; row 0 is the default, the normalizer."""
     rng = generator(seed, "tile", graph.split, graph.name)
-    kernel = sized_kernel(graph.size.n_nodes, rng)
-    problem = tile_problem(kernel)
+    kernel, problem = sized_kernel(graph.size.n_nodes, rng)
     config_feat = tile_configs(problem, graph.size.n_configs, rng)
     noise = _log_uniform(rng, TILE_NOISE)
     runtime_ns = _measured_ns(tile_runtime_ns(problem, config_feat), noise, rng)

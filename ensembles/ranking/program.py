@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts.module import configurable_nodes, nodes_at
-from data.collect.layouts.options import candidate_configs
+from data.collect.layouts import candidate_configs, configurable_nodes, nodes_at
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.node_layouts import tensor_ranks

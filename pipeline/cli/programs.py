@@ -54,8 +54,7 @@ def collect(
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
     from data.collect.collect import collect_jobs
-    from data.collect.job import Effort, known_programs, make_job
-    from data.collect.plan import sample_jobs
+    from data.collect.job import Effort, known_programs, make_job, sample_jobs
 
     if list_programs:
         print_rows(("program", "family"), known_programs(kind), as_json=json)

@@ -26,12 +26,11 @@ from common.locks import alone_in
 from common.progress import log, seconds_left, time_limit
 from common.seeds import generator
 from data.collect.collect import program_digest
-from data.collect.measuring.journal import Journal, open_journal
-from data.collect.measuring.rounds import Visitor, run_rounds, run_search
+from data.collect.measuring.rounds import Journal, Visitor, open_journal, run_rounds, run_search
 from data.collect.measuring.search import Choices, Guide, Space, draw_choices, genetic_search
 from data.collect.measuring.session import Session
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
-from data.collect.measuring.worker import Decided, Description, Told
+from data.collect.measuring.worker import Description, Subject, Told
 from data.collect.spaces import options
 from data.collect.spaces.program import SPACES, TILES, open_decided, undecided
 from data.graphs.distinct import hash_rows
@@ -71,7 +70,7 @@ class Ask:
     timeout_s: float = 60.0
     seed: int = 0
     device: str | None = None
-    open_decided: Callable[..., Decided] = open_decided
+    open_decided: Callable[..., Subject] = open_decided
 
     def __post_init__(self) -> None:
         """Refuse spaces that there are not; raises UsageError."""

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ class ConfigFailed(Exception):  # noqa: N818 (what happened, said in the past te
     """One config was refused, crashed the process or hung; the message is one line."""
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """A worker process with one open subject; use it as a context manager.
 
     After a crash or a hang the next request starts a fresh process and opens the subject again.
@@ -46,9 +47,6 @@ class Session:
         self._open_subject, self._on_all_cores = open_subject, on_all_cores
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()

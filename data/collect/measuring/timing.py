@@ -12,9 +12,8 @@ met are taken off its wall time.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,39 +138,24 @@ def _wait_for_a_stop(stops: Stops, wall: Clock) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What the rounds of one graph say of its c configs.
+def figures(rounds_ns: NDArray[np.int64]) -> dict[str, Any]:
+    """Summarise (r, c) runtimes of c configs: row 0 of the search, rows 1.. of two rounds or more.
 
-    Attributes:
-        runtime_ns: (c,) int64, the shortest run of each config over all rounds.
+    Returns:
+        spread: runtime of the slowest config over that of the fastest, the shortest run of each.
         repeat_tau: Kendall tau between the shortest runs of the odd and of the even interleaved
             rounds; nan without an order.
         aa_ratio: median over configs of even / odd of these: of each with itself.
-        aa_range: (2,) what 95 % of these ratios lie between.
+        aa_range: what 95 % of these ratios lie between.
         relative_noise: median over configs of |even - odd| / odd of these.
-        spread: runtime of the slowest config over that of the fastest.
     """
-
-    runtime_ns: NDArray[np.int64]
-    repeat_tau: float
-    aa_ratio: float
-    aa_range: tuple[float, float]
-    relative_noise: float
-    spread: float
-
-
-def figures(rounds_ns: NDArray[np.int64]) -> Figures:
-    """Summarise (r, c) runtimes: row 0 of the search, rows 1.. of at least two rounds."""
     runtime_ns = rounds_ns.min(axis=0)
     odd, even = rounds_ns[1::2].min(axis=0), rounds_ns[2::2].min(axis=0)
     ratios = even / odd
-    low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
-    return Figures(
-        runtime_ns=runtime_ns,
-        repeat_tau=kendall_tau(odd, even),
-        aa_ratio=float(np.median(ratios)),
-        aa_range=(low, high),
-        relative_noise=float(np.median(np.abs(even - odd) / odd)),
-        spread=float(runtime_ns.max() / runtime_ns.min()),
-    )
+    return {
+        "spread": float(runtime_ns.max() / runtime_ns.min()),
+        "repeat_tau": kendall_tau(odd, even),
+        "aa_ratio": float(np.median(ratios)),
+        "aa_range": np.quantile(ratios, (0.025, 0.975)).tolist(),
+        "relative_noise": float(np.median(np.abs(even - odd) / odd)),
+    }

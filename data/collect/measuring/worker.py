@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -86,10 +87,6 @@ class Subject(Protocol):
             Exception: the compiler refuses; the first line of the message is kept.
         """
 
-
-class Decided(Subject, Protocol):
-    """A subject that can say what a choice decides."""
-
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides."""
 
@@ -107,7 +104,7 @@ class _Server:
     def open(self, asked: tuple[OpenSubject, bool]) -> Description:
         open_subject, on_all_cores = asked
         subject = open_subject()
-        self.spell, self.tell = subject.spell, getattr(subject, "tell", None)
+        self.spell, self.tell = subject.spell, subject.tell
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])
@@ -136,9 +133,8 @@ def serve(connection: Connection) -> None:
 
 
 def one_line(said: object) -> str:
-    """Return a text, or what an error says, without line breaks, shortened to 200 characters."""
-    line = " ".join(str(said).split()) or type(said).__name__
-    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+    """Return a text, or what an error says, without line breaks, shortened to 400 characters."""
+    return shorten(str(said), MAX_REASON, placeholder="…") or type(said).__name__
 
 
 def open_device(device: str | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from common.errors import PipelineError
 from data.collect.measuring.worker import one_line
@@ -157,7 +157,7 @@ def load_program(name: str) -> ProgramSource:
     return programs[name]
 
 
-def named_object(name: str) -> object:
+def named_object(name: str) -> Any:
     """Import the module before the colon and return what it holds under the name after it.
 
     Modules in the working folder are found too.
@@ -179,16 +179,13 @@ def named_object(name: str) -> object:
         ) from error
     if not hasattr(module, attribute):
         raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'")
-    found: object = getattr(module, attribute)
-    return found
+    return getattr(module, attribute)
 
 
 def _load_function(name: str) -> ProgramSource:
     function = named_object(name)
     module_name, function_name = name.split(":", 1)
     module = sys.modules[module_name]
-    if not callable(function):
-        raise PipelineError(f"--program {name}: is a {type(function).__name__}, no function")
     beside = (f"{function_name}_arguments", "example_arguments")
     arguments = next((getattr(module, a) for a in beside if hasattr(module, a)), None)
     if not callable(arguments):
@@ -199,20 +196,17 @@ def _load_function(name: str) -> ProgramSource:
     source = getattr(module, "SOURCE", "xla")
     if source not in get_args(Source):
         raise PipelineError(f"--program {name}: SOURCE is {source!r}; expected 'xla' or 'nlp'")
+
+    def build() -> tuple[Callable[..., object], tuple[object, ...]]:
+        made = arguments()
+        if not isinstance(made, tuple):
+            told = f"its example arguments are a {type(made).__name__}; expected a tuple"
+            raise PipelineError(f"--program {name}: {told}")
+        return function, made
+
     return ProgramSource(
         name=f"{module_name}.{function_name}",  # dots kept: a.b:c is not a_b:c
         family=str(getattr(module, "FAMILY", module_name.rsplit(".", 1)[-1])),
         source=cast(Source, source),
-        build=partial(_with_arguments, name, function, arguments),
+        build=build,
     )
-
-
-def _with_arguments(
-    name: str, function: Callable[..., object], arguments: Callable[[], object]
-) -> tuple[Callable[..., object], tuple[object, ...]]:
-    made = arguments()
-    if not isinstance(made, tuple):
-        raise PipelineError(
-            f"--program {name}: its example arguments are a {type(made).__name__}; expected a tuple"
-        )
-    return function, made

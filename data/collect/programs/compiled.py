@@ -35,30 +35,6 @@ def check_jaxlib(program: str) -> None:
         )
 
 
-def compile_module(name: str, module: bytes, arguments: Sequence[Any]) -> Callable[[], list[Any]]:
-    """Compile a serialized HloModuleProto; what it returns runs it and gives the flat outputs.
-
-    It has run once before it is returned, so that nothing is set up while it is timed.
-
-    Args:
-        arguments: arrays by parameter number.
-
-    Raises:
-        PipelineError: the compiler refuses; its first words in one line.
-    """
-    import jax
-
-    placed = [jax.device_put(raw(argument), jax.devices()[0]) for argument in arguments]
-    jax.block_until_ready(placed)
-    loaded = _load(name, module, {})
-
-    def run() -> list[Any]:
-        return [array.block_until_ready() for array in loaded(placed)]
-
-    run()
-    return run
-
-
 def digest_of(lowered: Any) -> str:
     """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
@@ -68,13 +44,11 @@ def raw(leaf: Any) -> Any:
     """Return an argument as the compiler knows it: the numbers of a typed key of jax.random."""
     import jax
 
-    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and _is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _is_key(given: Any) -> bool:
-    import jax
-
-    return jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key)
+def _is_key(leaf: Any) -> bool:
+    return not isinstance(getattr(leaf, "dtype", np.dtype(float)), np.dtype)
 
 
 def applied(
@@ -92,7 +66,8 @@ def applied(
         digest: of the function that the module was made of.
 
     Raises:
-        PipelineError: no such file, the compiler refuses it, or the function was edited.
+        OSError: the file cannot be read.
+        PipelineError: the compiler refuses it, or the function was edited.
     """
     import jax
 
@@ -101,11 +76,7 @@ def applied(
         raise PipelineError(
             f"{path}: was made of the function as it was before an edit; optimize it again"
         )
-    try:
-        module = path.read_bytes()
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return as_function(str(path), module, function, arguments, options)
+    return as_function(str(path), path.read_bytes(), function, arguments, options)
 
 
 def as_function(
@@ -121,34 +92,12 @@ def as_function(
         PipelineError: the compiler refuses the module, or the function returns typed random keys.
     """
     import jax
-
-    loaded, device = _load(name, module, options), jax.devices()[0]
-    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
-    if any(map(_is_key, results)):
-        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
-    leaves, inputs = jax.tree.flatten(tuple(arguments))
-
-    def kinds(leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return [(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves]
-
-    expected: Any = inputs, kinds([raw(leaf) for leaf in leaves])
-
-    def run(*given: Any) -> Any:
-        own, tree = jax.tree.flatten(given)
-        own = [raw(leaf) for leaf in own]
-        if (tree, kinds(own)) != expected:
-            raise TypeError(f"expected arguments as the example's: {expected}")
-        placed = [o if isinstance(o, jax.Array) else jax.device_put(o, device) for o in own]
-        return jax.tree.unflatten(outputs, loaded(placed))
-
-    return run
-
-
-def _load(name: str, module: bytes, options: Options) -> Callable[[Sequence[Any]], list[Any]]:
-    import jax
     from jaxlib import _jax
 
     device = jax.devices()[0]
+    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
+    if any(map(_is_key, results)):
+        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
     try:
         stable = _jax.mlir.hlo_to_stablehlo(module)
         how = _jax.CompileOptions()
@@ -156,9 +105,23 @@ def _load(name: str, module: bytes, options: Options) -> Callable[[Sequence[Any]
         loaded = device.client.compile_and_load(stable, [device], how)
     except Exception as error:
         raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
+    leaves, inputs = jax.tree.flatten(tuple(arguments))
+    has_keys = any(map(_is_key, leaves))  # else not looked for at each call, which is timed
 
-    def run(placed: Sequence[Any]) -> list[Any]:
-        results = loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
-        return [arrays[0] for arrays in results]
+    def placed(leaves: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
+        """Return leaves on the device, and their shapes and types."""
+        own = [x if isinstance(x, jax.Array) else jax.device_put(x, device) for x in leaves]
+        own = [raw(leaf) for leaf in own] if has_keys else own
+        return own, [(leaf.shape, leaf.dtype) for leaf in own]
+
+    _, expected = placed(leaves)
+
+    def run(*given: Any) -> Any:
+        leaves, tree = jax.tree.flatten(given)
+        own, kinds = placed(leaves)
+        if (tree, kinds) != (inputs, expected):
+            raise TypeError(f"expected arguments as the example's: {inputs}, {expected}")
+        results = loaded.execute_sharded(own).disassemble_into_single_device_arrays()
+        return jax.tree.unflatten(outputs, [arrays[0] for arrays in results])
 
     return run

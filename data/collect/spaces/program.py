@@ -5,24 +5,37 @@ by constraints, fusion by barriers. They add up, so any may be chosen with any o
 is 0 throughout is what a user gets from `jax.jit`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts.module import configurable_nodes, dump_module, node_positions
-from data.collect.layouts.options import usual_choice
-from data.collect.layouts.program import LayoutProgram
-from data.collect.measuring.worker import Decided, Description, Told, one_line, open_device
+from data.collect.layouts import (
+    configurable_nodes,
+    dump_module,
+    node_groups,
+    node_options,
+    node_positions,
+    read_row,
+    spell_choices,
+    usual_choice,
+)
+from data.collect.measuring.worker import Description, Subject, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
 from data.collect.programs.compiled import as_function, check_jaxlib, digest_of, raw
-from data.collect.spaces import options
-from data.collect.spaces.barriers import KEEP_BARRIERS, fusible, fusible_groups, with_barriers
-from data.collect.tiles.catalogue import catalogue
-from data.collect.tiles.subject import find_kernel, open_kernel
+from data.collect.spaces.edits import (
+    KEEP_BARRIERS,
+    Orders,
+    edited_module,
+    fusible,
+    fusible_groups,
+)
+from data.collect.spaces.options import N_OPTIONS as OPTIONS
+from data.collect.spaces.options import joined, options_of
+from data.collect.tiles.catalogue import catalogue, find_kernel
+from data.collect.tiles.kernel import TileSubject
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.graph import featurize_module
 
@@ -37,29 +50,32 @@ NOTHING = {
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
 
 
-def open_decided(program: str, spaces: tuple[str, ...], device: str | None) -> "SameOutputs":
-    """Open a program, or for the space "tiles" a kernel, whose choices must not change its outputs.
+def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "SameOutputs":
+    """Do as `open_program`, but refuse choices under which the outputs are others."""
+    return SameOutputs(open_program(program, spaces, device))
+
+
+def open_program(program: str, spaces: Sequence[str], device: str | None) -> Subject:
+    """Open a program, or for the space "tiles" a kernel, to decide some spaces of it.
 
     Of a kernel only tiles are decided, and of a function all but tiles.
 
     Raises:
         UsageError: nothing that was asked for can be decided.
-        PipelineError: as `load_program` and `open_kernel`.
+        PipelineError: as `load_program`; a kernel that is not known.
     """
     facts = open_device(device)
     if program in catalogue() and TILES not in spaces:
         raise UsageError(f"{undecided(program, spaces, (TILES,))}; expected --space tiles")
     if TILES in spaces:
         try:
-            find_kernel(program)
+            return TileSubject(find_kernel(program), facts)
         except PipelineError as error:
-            if spaces == (TILES,):
+            if set(spaces) == {TILES}:
                 told = undecided(program, spaces, SPACES)
                 raise UsageError(f"{told} ({error}); expected {', '.join(SPACES)}") from error
-        else:
-            return SameOutputs(open_kernel(program, device))
     of_functions = [space for space in spaces if space != TILES]
-    return SameOutputs(DecidedProgram(load_program(program), of_functions, facts))
+    return DecidedProgram(load_program(program), of_functions, facts)
 
 
 def undecided(program: str, asked: Sequence[str], decided: Sequence[str]) -> str:
@@ -84,6 +100,8 @@ class DecidedProgram:
 
     Attributes:
         message: the HLO module before layouts are chosen, which layouts and fusion edit.
+        nodes: the k nodes whose layouts may be chosen.
+        options: for each of these its (o, 18) int8 legal rows; row 0 leaves it to the compiler.
     """
 
     def __init__(
@@ -93,60 +111,52 @@ class DecidedProgram:
 
         Raises:
             UsageError: no space is left.
-            PipelineError: as `LayoutProgram`.
+            PipelineError: it cannot be compiled, or this jaxlib was not tested with edited modules.
         """
         import jax
 
-        self.name, self._facts = source.name, dict(facts or {})
+        self.name = source.name
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
-        dumped = dump_module(source)
-        self.message = dumped[0]
-        has_layouts = "layouts" in spaces and configurable_nodes(self.message)
-        self.layouts = LayoutProgram(source, dumped=dumped) if has_layouts else None
+        self.message = dump_module(source)
         self._function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)
-        self._facts["function"] = digest_of(self._lowered)
-        self.fusible = fusible(self.message)
-        nodes, groups = node_positions(self.message, self.fusible), fusible_groups(self.message)
-        n_options = len(options.GENES)
-        self._genes = {
-            "options": Genes(options.N_OPTIONS, np.arange(n_options), np.full(n_options, -1)),
-            "fusion": Genes(np.full(len(nodes), 2), groups, nodes),
+        self._facts = {**(facts or {}), "function": digest_of(self._lowered)}
+        self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
+        self.options = [node_options(node) for node in self.nodes]
+        kept_apart = node_positions(self.message, self._fusible)
+        genes = {
+            "options": Genes(OPTIONS, np.arange(len(OPTIONS)), np.full(len(OPTIONS), -1)),
+            "layouts": Genes(
+                np.array([len(rows) for rows in self.options], np.int64),
+                node_groups(self.nodes),
+                np.array([node.position for node in self.nodes], np.int64),
+            ),
+            "fusion": Genes(np.full(len(kept_apart), 2), fusible_groups(self.message), kept_apart),
         }
-        if self.layouts:
-            known, nodes = self.layouts.describe(), self.layouts.graph["node_config_ids"]
-            self._genes["layouts"] = Genes(known.n_options, known.groups, nodes)
-        n_genes = {space: len(own.nodes) for space, own in self._genes.items() if space in spaces}
-        self._spaces = {space: n_genes[space] for space in spaces if n_genes.get(space)}
-        if not self._spaces:
+        self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
+        if not self._genes:
             raise UsageError(f"{undecided(self.name, spaces, ())}; expected --space options")
+        self._config_ids = self._genes.get("layouts", genes["fusion"]).nodes
 
     def describe(self) -> Description:
         """Return the program's graph, and the genes of all spaces."""
-        arrays = dict(self.layouts.graph if self.layouts else self._featurized())
-        genes = [self._genes[space] for space in self._spaces]
-        groups, n_groups = [], 0
-        for own in genes:
-            groups.append(own.groups + n_groups)
-            n_groups += len(own.groups)
-        usual = [np.zeros(n_genes, np.int64) for n_genes in self._spaces.values()]
-        if self.layouts:
-            usual[list(self._spaces).index("layouts")] = usual_choice(self.layouts.options)
+        graph = featurize_module(self.message, source=self.name)
+        n_options, groups, nodes = zip(*self._genes.values(), strict=True)
+        starts = np.cumsum([0, *map(len, groups)])
+        usual = {space: np.zeros(len(own.nodes), np.int64) for space, own in self._genes.items()}
+        if "layouts" in usual:
+            usual["layouts"] = usual_choice(self.options)
         return Description(
-            np.concatenate([own.n_options for own in genes]).astype(np.int64),
-            np.concatenate(groups),
-            arrays,
+            np.concatenate(n_options),
+            np.concatenate([own + start for own, start in zip(groups, starts, strict=False)]),
+            {**graph.arrays, "node_config_ids": self._config_ids},
             self._facts,
-            self._spaces,
-            np.concatenate([own.nodes for own in genes]),
-            np.concatenate(usual) if self.layouts else None,
+            {space: len(own.nodes) for space, own in self._genes.items()},
+            np.concatenate(nodes),
+            np.concatenate([*usual.values()]) if "layouts" in usual else None,
         )
-
-    def _featurized(self) -> dict[str, NDArray[Any]]:
-        arrays = dict(featurize_module(self.message, source=self.name).arrays)
-        return {**arrays, "node_config_ids": self._genes["fusion"].nodes}
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         """Return choices (c, g) as the dataset has configs, of the first space that it can hold.
@@ -154,12 +164,12 @@ class DecidedProgram:
         Layouts (c, k, 18) as rankers read them; of fusion, for the k nodes that may be kept apart,
         a 0 in the first place where one is; of options the number of each gene's value, (c, 24).
         """
-        parts = [dict(self._parts(choice)) for choice in choices]
-        if self.layouts:
-            return self.layouts.spell(np.array([part["layouts"] for part in parts]))
-        if "fusion" in self._spaces:
-            configs = np.full((len(choices), len(self.fusible), N_LAYOUT_VALUES), -1, np.int8)
-            configs[:, :, 0] += np.array([part["fusion"] for part in parts], np.int8)
+        parts = self._parts(choices)
+        if "layouts" in parts:
+            return spell_choices(self.options, parts["layouts"])
+        if "fusion" in parts:
+            configs = np.full((*parts["fusion"].shape, N_LAYOUT_VALUES), -1, np.int8)
+            configs[:, :, 0] += parts["fusion"].astype(np.int8)
             return configs
         tiles = np.zeros((len(choices), N_TILE_VALUES), np.float32)
         tiles[:, : choices.shape[1]] = choices
@@ -167,73 +177,69 @@ class DecidedProgram:
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile under a choice (g,), and run once."""
-        parts = dict(self._parts(choice))
-        module, chosen = self._module(parts), self._options(parts)
-        if module is not None:
-            own = self._function, self._arguments
-            compiled: Callable[..., Any] = as_function(self.name, module, *own, chosen)
+        import jax
+
+        told = self.tell(choice)
+        chosen = told.decisions.get("options", {})
+        compiled: Callable[..., Any]
+        if told.module is None:
+            try:
+                compiled = self._lowered.compile(compiler_options=chosen)
+            except Exception as error:
+                line = f"{self.name}: the compiler refuses: {one_line(error)}"
+                raise PipelineError(line) from error
         else:
-            compiled = self._compiled(chosen)
-        run = partial(_wait, compiled, self._arguments)
+            own = self._function, self._arguments
+            compiled = as_function(self.name, told.module, *own, chosen)
+
+        def run() -> Any:
+            return jax.block_until_ready(compiled(*self._arguments))
+
         run()
         return run
 
-    def _compiled(self, chosen: dict[str, str | bool]) -> Callable[..., Any]:
-        try:
-            return self._lowered.compile(compiler_options=chosen)
-        except Exception as error:
-            raise PipelineError(f"{self.name}: the compiler refuses: {one_line(error)}") from error
-
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides; nodes by the names of their instructions."""
-        parts = dict(self._parts(choice))
-        decided: dict[str, Any] = {"options": self._options(parts)}
-        if "layouts" in parts:
-            assert self.layouts is not None
-            decided["layouts"] = self.layouts.tell(parts["layouts"])
-        if "fusion" in parts:
-            decided["kept_apart"] = [given.name for given in self._kept_apart(parts)]
-        return Told({kind: what for kind, what in decided.items() if what}, self._module(parts))
-
-    def _module(self, parts: Mapping[str, NDArray[np.int64]]) -> bytes | None:
-        """Return the edited HLO module; None where nothing of it is edited."""
-        edited = None
-        if "layouts" in parts and parts["layouts"].any():
-            assert self.layouts is not None
-            config = self.layouts.spell(parts["layouts"][None])[0]
-            edited = self.layouts.constrained_module(config)
-        kept_apart = frozenset(given.id for given in self._kept_apart(parts))
+        parts = self._parts(choice)
+        chosen = options_of(parts["options"]) if "options" in parts else {}
+        genes = parts.get("fusion", np.zeros(len(self._fusible)))
+        kept_apart = [given for given, one in zip(self._fusible, genes, strict=True) if one]
         if kept_apart:
-            edited = with_barriers(edited or self.message, kept_apart)
-        return edited.SerializeToString() if edited else None
+            chosen = joined(chosen, KEEP_BARRIERS)
+        rows = spell_choices(self.options, parts["layouts"][None])[0] if "layouts" in parts else ()
+        laid_out = [
+            (node.instruction, read_row(row))
+            for node, row in zip(self.nodes, rows, strict=False)  # no rows where layouts are not
+            if (row >= 0).any()
+        ]
+        decisions = {
+            "options": chosen,
+            "layouts": {given.name: _named_layouts(orders) for given, orders in laid_out},
+            "kept_apart": [given.name for given in kept_apart],
+        }
+        decided = {kind: what for kind, what in decisions.items() if what}
+        if not laid_out and not kept_apart:
+            return Told(decided)
+        orders = {given.id: orders for given, orders in laid_out}
+        module = edited_module(self.message, orders, {given.id for given in kept_apart})
+        return Told(decided, module.SerializeToString())
 
-    def _kept_apart(self, parts: Mapping[str, NDArray[np.int64]]) -> list[Any]:
-        chosen = parts.get("fusion", np.zeros(len(self.fusible)))
-        return [given for given, one in zip(self.fusible, chosen, strict=True) if one]
-
-    def _options(self, parts: Mapping[str, NDArray[np.int64]]) -> dict[str, str | bool]:
-        chosen = options.options_of(parts["options"]) if "options" in parts else {}
-        if "fusion" in parts and parts["fusion"].any():
-            chosen = options.joined(chosen, KEEP_BARRIERS)
-        return chosen
-
-    def _parts(self, choice: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        start = 0
-        for space, n_genes in self._spaces.items():
-            yield space, choice[start : start + n_genes]
-            start += n_genes
+    def _parts(self, choices: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Split choices (…, g) by space."""
+        ends = np.cumsum([len(own.nodes) for own in self._genes.values()])
+        return dict(zip(self._genes, np.split(choices, ends[:-1], axis=-1), strict=True))
 
 
-def _wait(compiled: Callable[..., Any], arguments: Any) -> Any:
-    import jax
-
-    return jax.block_until_ready(compiled(*arguments))
+def _named_layouts(orders: Orders) -> dict[str, list[int]]:
+    """Return the minor-to-major orders of a node's tensors, by their names."""
+    named = zip(("output", "input", "kernel"), orders, strict=True)
+    return {tensor: list(order[::-1]) for tensor, order in named if order}
 
 
 class SameOutputs:
     """A subject that refuses choices under which its outputs are others than the default's."""
 
-    def __init__(self, subject: Decided) -> None:
+    def __init__(self, subject: Subject) -> None:
         self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
         self._load = subject.load
         self._expected: list[NDArray[Any]] | None = None

@@ -24,6 +24,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from common.errors import PipelineError
+from data.collect.measuring.worker import one_line
+from data.collect.programs.catalogue import named_object
 from data.collect.tiles.kernel import Operand, TileKernel
 
 TABLE = Path(__file__).with_name("kernels.tsv")
@@ -46,6 +49,36 @@ def catalogue() -> dict[str, TileKernel]:
             name = "_".join([family, *(f"{axis}{size}" for axis, size in extents.items())])
             kernels[name] = make_kernel(family, extents, name)
     return kernels
+
+
+def find_kernel(program: str) -> TileKernel:
+    """Return a kernel of the catalogue, or the one that "module:name" holds or returns.
+
+    Raises:
+        PipelineError: there is none, or its module cannot be imported.
+    """
+    if ":" not in program:
+        kernels = catalogue()
+        if program not in kernels:
+            raise PipelineError(
+                f"--program {program}: no such kernel; --list names all {len(kernels)}; or give "
+                "module:name of your own"
+            )
+        return kernels[program]
+    found = named_object(program)
+    try:
+        kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
+    except Exception as error:
+        raise PipelineError(
+            f"--program {program}: cannot be called without arguments ({one_line(error)}); "
+            "expected a function that returns a TileKernel; a JAX function is of --kind layout"
+        ) from error
+    if not isinstance(kernel, TileKernel):
+        raise PipelineError(
+            f"--program {program}: is a {type(kernel).__name__}; expected a TileKernel, "
+            "or a function without arguments that returns one"
+        )
+    return kernel
 
 
 def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKernel:

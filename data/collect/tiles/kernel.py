@@ -16,6 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from data.collect.layouts import dump_module
+from data.collect.measuring.worker import Description, Told
+from data.collect.programs.catalogue import ProgramSource
+from data.hlo.graph import featurize_module
 from data.hlo.tuning_data import tile_bounds
 
 MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
@@ -201,3 +205,40 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         return lax.fori_loop(0, n_steps(outer), step, empty)
 
     return tiled
+
+
+class TileSubject:
+    """A kernel with one gene: which of its tiles; option 0 is the default tile."""
+
+    def __init__(self, kernel: TileKernel, facts: dict[str, str]) -> None:
+        import jax
+
+        self._kernel = kernel
+        self._facts = facts
+        self._arguments = [jax.device_put(array) for array in kernel.arguments()]
+
+    def describe(self) -> Description:
+        """Return the graph of the kernel over whole arrays, without a loop."""
+        kernel = self._kernel
+        given = kernel.whole, tuple(kernel.arguments())
+        source = ProgramSource(kernel.name, kernel.family, "xla", build=lambda: given)
+        graph = featurize_module(dump_module(source))
+        arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
+        n_options = np.array([len(kernel.tiles)], np.int64)
+        return Description(n_options, np.zeros(1, np.int64), arrays, self._facts)
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return choices (c, 1) as tile configs (c, 24)."""
+        return self._kernel.config_feat(self._kernel.tiles[choices[:, 0]])
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        """Say which tile a choice (1,) takes."""
+        return Told({"tile": self._kernel.tiles[int(choice[0])].tolist()})
+
+    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+        """Compile for the tile of a choice (1,)."""
+        import jax
+
+        tile = self._kernel.tiles[int(choice[0])].tolist()
+        compiled = jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments).compile()
+        return lambda: compiled(*self._arguments).block_until_ready()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.job import Job
-from data.collect.measuring.worker import Description
+from data.collect.measuring.worker import Description, Told
 from data.tree import collection_named
 
 STEP_NS = 60_000
@@ -70,6 +70,9 @@ class SpinSubject:
             raise ValueError("layout is\nnot supported")
         steps = 1 if self._source.flat else 1 + 4 * first + second
         return lambda: spin(steps * STEP_NS)
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        return Told({})
 
 
 def spin(ns: int) -> None:

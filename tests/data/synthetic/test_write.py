@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from common.progress import watched_by
-from data.graph_store.stored_graph import fingerprint
+from common.settings import ROOT, SAMPLE
 from data.graphs.node_columns import OPCODES
 from data.synthetic.plans import PLANS, GraphSize, PlannedGraph, planned_graphs
 from data.synthetic.programs import FAMILIES, sibling
-from data.synthetic.tiles import tile_problem, tile_runtime_ns
+from data.synthetic.tiles import TileProblem, tile_runtime_ns
 from data.synthetic.write import synthesize
 from data.tree import Collection, GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
 from tests.command_line import call
 from tests.data.synthetic.test_layouts import slow_layout_ns
-from tests.real_data import REAL, ROOT
 
 Arrays = SimpleNamespace
 RANDOM = collection_named("layout:xla:random")
@@ -63,16 +62,12 @@ def shape_of(graph: Arrays, node: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_keys_types_and_ranks_equal_the_real_files(tree: Path, kind: str) -> None:
-    real = files_of(REAL, kind)
-    if not real:
-        pytest.skip(f"no real {kind} files at {REAL}; set TPUGRAPHS_REAL")
-
+def test_keys_types_and_ranks_are_those_of_the_sample(tree: Path, kind: str) -> None:
     def member_types(path: Path) -> dict[str, tuple[np.dtype, int]]:
         return {key: (value.dtype, value.ndim) for key, value in vars(load(path)).items()}
 
-    for path in files_of(tree, kind):
-        assert member_types(path) == member_types(real[0])
+    expected = member_types(files_of(SAMPLE, kind)[0])
+    assert all(member_types(path) == expected for path in files_of(tree, kind))
 
 
 def test_configs_are_leading_parts_of_minor_to_major_orders_and_some_nodes_are_tied(
@@ -144,7 +139,11 @@ def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_wi
             assert not runtime_ns.any()
             runtime_ns = withheld[file.submission_id]
         if file.collection.kind == "tile":
-            true_ns = tile_runtime_ns(tile_problem(graph), graph.config_feat)
+            n_streams = int((graph.node_opcode == OPCODES["parameter"]).sum()) + 1
+            problem = TileProblem(
+                shape_of(graph, -1), 2 if graph.node_feat[-1, 15] else 4, n_streams
+            )
+            true_ns = tile_runtime_ns(problem, graph.config_feat)
             hidden = normalizers.get(file.submission_id, graph.config_runtime_normalizers)
             assert (hidden == runtime_ns[0]).all()
             assert (graph.config_runtime_normalizers == 1).all() == (file.split == "test")
@@ -169,15 +168,10 @@ def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) 
     assert tree_bytes(tmp_path / "other") != tree_bytes(tree)
     told = [now for now in told if now[0] == "synthesize"]
     assert told == [("synthesize", i, len(told)) for i in range(1, 1 + len(told))] and told
-    script = (
-        "import sys; from pathlib import Path; from data.synthetic.write import synthesize; "
-        "from data.synthetic.plans import PLANS, planned_graphs; "
-        "synthesize(Path(sys.argv[1]), list(planned_graphs(PLANS['tiny'], 3)), seed=3)"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", script, str(tmp_path / "again")]
-    subprocess.run(command, check=True, env=environment)
-    assert tree_bytes(tmp_path / "again") == tree_bytes(tree)
+    command = [sys.executable, "-m", "pipeline", "synthesize", "--plan", "tiny", "--seed", "3"]
+    environment = {**os.environ, "PYTHONHASHSEED": "77"}
+    subprocess.run([*command, "--out", tmp_path / "x"], check=True, env=environment, cwd=ROOT)
+    assert tree_bytes(tmp_path / "x") == tree_bytes(tree)
 
 
 @pytest.mark.parametrize("search", ["random", "default"])
@@ -193,19 +187,6 @@ def test_each_size_is_one_labelled_graph_of_its_collection(search: str, tmp_path
         assert graph.node_config_feat.nbytes == size.config_bytes
         true_ns = true_layout_ns(graph)
         np.testing.assert_allclose(graph.config_runtime, true_ns, rtol=0.04)
-    prints = [
-        fingerprint(synthesize_sizes(tmp_path / name, [ONE], collection=place, seed=seed))
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    ]
-    assert prints[0] == prints[1] != prints[2]
-
-
-def test_configs_shrink_as_far_as_in_the_real_files(tmp_path: Path) -> None:
-    pytest.importorskip("zlib_ng")
-    (file,) = synthesize_sizes(tmp_path / "out", [GraphSize(2000, 100, 1000)])
-    (bare,) = synthesize_sizes(tmp_path / "bare", [GraphSize(2000, 100, 1)])
-    config_bytes = file.path.stat().st_size - bare.path.stat().st_size
-    assert 15 < GraphSize(2000, 100, 1000).config_bytes / config_bytes < 90
 
 
 def test_memory_is_bounded_and_progress_counts_configs(tmp_path: Path) -> None:
@@ -234,10 +215,13 @@ def test_memory_is_bounded_and_progress_counts_configs(tmp_path: Path) -> None:
         (["--graph", "600:20:5000000"], "1000000 configs"),
         (["--graph", "600:20:5", "--graph", "600:20:5"], "given twice"),
         (["--graph", "600:20:5", "--plan", "tiny"], "one of them"),
+        (["--plan", "small", "--share", 0.1], "only --plan published"),
+        (["--plan", "published", "--splits", "holdout"], "holdout"),
+        (["--plan", "published", "--collections", "tile:nlp"], "tile:nlp"),
     ],
 )
 def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
-    options: list[str], named: str, tmp_path: Path
+    options: list[object], named: str, tmp_path: Path
 ) -> None:
     text = call("synthesize", "--out", tmp_path / "out", *options, expect=2)
     assert text.startswith("error: ") and text.count("\n") == 1 and named in text

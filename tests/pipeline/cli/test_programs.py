@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
-from data.collect.plan import sample_jobs
+from data.collect.job import sample_jobs
 from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import TileGraph
 from data.read import read_graph

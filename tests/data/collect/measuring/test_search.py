@@ -45,33 +45,31 @@ def is_legal(choices: NDArray[np.int64]) -> bool:
     return bool(((choices >= 0) & (choices < N_OPTIONS)).all())
 
 
-def test_random_search_starts_with_the_default_is_legal_and_draws_every_option() -> None:
-    (choices,) = list(random_search(Space(N_OPTIONS, GROUPS), 200, np.random.default_rng(0)))
-    assert choices.shape == (200, 8)
+def drawn(n_options: list[int], groups: list[int], n: int, seed: int = 0) -> NDArray[np.int64]:
+    """All choices (c, g) of a random search."""
+    space = Space(np.array(n_options), np.array(groups))
+    return next(random_search(space, n, np.random.default_rng(seed)))
+
+
+def test_random_search_starts_with_the_default_and_draws_every_option_alike_in_many_groups() -> (
+    None
+):
+    choices = drawn(N_OPTIONS.tolist(), GROUPS.tolist(), 400)
+    assert choices.shape == (400, 8)
     assert not choices[0].any()
     assert is_legal(choices)
     assert (choices.max(axis=0) == N_OPTIONS - 1).all()
-    unequal = Space(np.array([2, 9]), np.array([0, 0]))  # one group of unequal options
-    (choices,) = list(random_search(unequal, 200, np.random.default_rng(0)))
-    assert choices.max(axis=0).tolist() == [1, 8]
+    group = choices[:, :3]
+    alike = (group == group[:, :1]).all(axis=1)
+    assert (alike & group.any(axis=1)).mean() > 0.15 and (~alike).mean() > 0.15
+    assert drawn([2, 9], [0, 0], 200).max(axis=0).tolist() == [1, 8]  # unequal options in a group
 
 
 def test_random_search_changes_a_varying_share_and_repeats_some() -> None:
-    wide = Space(np.full(50, 4), np.arange(50))
-    (choices,) = list(random_search(wide, 300, np.random.default_rng(1)))
+    choices = drawn([4] * 50, [*range(50)], 300, seed=1)
     share = (choices > 0).mean(axis=1)
-    assert (share < 0.2).mean() > 0.1
-    assert (share > 0.5).mean() > 0.1
-    n_distinct = len(np.unique(choices, axis=0))
-    assert 260 <= n_distinct < 300
-
-
-def test_nodes_of_a_group_are_often_given_the_same_option() -> None:
-    (choices,) = list(random_search(Space(N_OPTIONS, GROUPS), 400, np.random.default_rng(2)))
-    group = choices[:, :3]
-    alike = (group == group[:, :1]).all(axis=1) & group.any(axis=1)
-    assert alike.mean() > 0.15
-    assert (~(group == group[:, :1]).all(axis=1)).mean() > 0.15
+    assert (share < 0.2).mean() > 0.1 and (share > 0.5).mean() > 0.1
+    assert 260 <= len(np.unique(choices, axis=0)) < 300
 
 
 def test_genetic_search_starts_at_the_default_is_legal_improves_and_can_be_replayed() -> None:
@@ -122,11 +120,10 @@ def test_a_guided_search_ends_where_nothing_is_new() -> None:
 
 def test_exhaustive_search_is_distinct_and_starts_at_the_default() -> None:
     space = Space(np.array([30]), np.zeros(1, np.int64))
-    (some,) = list(exhaustive_search(space, 12, np.random.default_rng(0)))
-    assert some.shape == (12, 1)
-    assert some[0] == 0
-    assert len(np.unique(some)) == 12
-    (everything,) = list(exhaustive_search(space, 500, np.random.default_rng(0)))
+    some, everything = (
+        next(exhaustive_search(space, n, np.random.default_rng(0))) for n in (12, 500)
+    )
+    assert some.shape == (12, 1) and some[0] == 0 and len(np.unique(some)) == 12
     assert sorted(everything[:, 0]) == list(range(30))
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from data.collect.measuring.session import Session
 from data.collect.measuring.timing import (
     MAX_RUNS,
     MIN_RUNS,
@@ -21,7 +20,6 @@ from data.collect.measuring.timing import (
     host_stops,
     time_visit,
 )
-from tests.data.collect.fakes import STEP_NS, SpinSource
 
 
 class FakeClock:
@@ -123,27 +121,14 @@ def test_figures_agree_with_scipy() -> None:
     rounds_ns = np.stack([true_ns + rng.integers(0, 3_000, 80) for _ in range(4)])
     found = figures(rounds_ns)
     odd, even = rounds_ns[[1, 3]].min(axis=0), rounds_ns[2]
-    assert found.repeat_tau == pytest.approx(kendalltau(odd, even).statistic)
-    assert np.array_equal(found.runtime_ns, rounds_ns.min(axis=0))
-    assert found.spread == found.runtime_ns.max() / found.runtime_ns.min()
+    assert found["repeat_tau"] == pytest.approx(kendalltau(odd, even).statistic)
+    shortest = rounds_ns.min(axis=0)
+    assert found["spread"] == shortest.max() / shortest.min()
     ratios = even / odd
-    assert found.aa_ratio == np.median(ratios)
-    assert found.aa_range == pytest.approx(np.quantile(ratios, [0.025, 0.975]))
+    assert found["aa_ratio"] == np.median(ratios)
+    assert found["aa_range"] == pytest.approx(np.quantile(ratios, [0.025, 0.975]))
     relative = sorted(abs(int(a) - int(b)) / a for a, b in zip(odd, even, strict=True))
-    assert found.relative_noise == pytest.approx((relative[39] + relative[40]) / 2)
-
-
-def test_a_session_describes_spells_and_times() -> None:
-    with Session(SpinSource(), timeout_s=20) as session:
-        description = session.describe()
-        assert description.n_options.tolist() == [4, 4]
-        spelled = session.spell(np.array([[0, 0], [1, 3]]))
-        assert spelled.shape == (2, 2, 18)
-        fast = session.visit(np.array([0, 0]))
-        slow = session.visit(np.array([3, 3]))
-    assert STEP_NS <= fast.runtime_ns < 2 * STEP_NS
-    assert 16 * STEP_NS <= slow.runtime_ns < 18 * STEP_NS
-    assert fast.n_runs > slow.n_runs >= MIN_RUNS
+    assert found["relative_noise"] == pytest.approx((relative[39] + relative[40]) / 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")

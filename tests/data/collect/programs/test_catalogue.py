@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.collect.programs.catalogue import CATALOGUE, catalogue, load_program
+from data.collect.programs.catalogue import catalogue, load_program
 
 OWN_PROGRAM = """
 import numpy as np
@@ -45,13 +45,6 @@ def test_every_program_traces_and_equal_builds_give_equal_arguments() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_there_are_many_families_each_in_one_split() -> None:
-    places = {(siblings.family, siblings.source, siblings.split) for siblings in CATALOGUE}
-    assert len(places) == len({family for family, *_ in places}) >= 40
-    names = [program.name for program in catalogue()]
-    assert len(names) == len(set(names)) >= 65
-
-
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "own_layout_program.py").write_text(OWN_PROGRAM)
@@ -81,7 +74,6 @@ def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_modul
         ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
         ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
         ("own_layout_program:absent", "holds no 'absent'"),
-        ("own_layout_program:FAMILY", "is a str, no function"),
         ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
     ],
 )

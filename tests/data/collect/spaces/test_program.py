@@ -1,6 +1,5 @@
 """Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +7,21 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts.module import CONFIGURABLE
-from data.collect.layouts.options import read_row
+from data.collect.layouts import CONFIGURABLE, read_row, spell_row
 from data.collect.measuring.worker import Description, Told
-from data.collect.programs.catalogue import ProgramSource
-from data.collect.programs.compiled import applied, digest_of
+from data.collect.programs import compiled
+from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
+from data.collect.programs.compiled import applied
 from data.collect.spaces import options
-from data.collect.spaces.barriers import fusible, with_barriers
-from data.collect.spaces.program import DecidedProgram, SameOutputs, undecided
+from data.collect.spaces.edits import edited_module, fusible
+from data.collect.spaces.program import DecidedProgram, SameOutputs
+from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
+
+
+def source_of(function, *given, name="mine"):  # type: ignore[no-untyped-def]
+    return ProgramSource(name, name, "xla", lambda: (function, given))
 
 
 def network(x, w):  # type: ignore[no-untyped-def]
@@ -34,8 +38,7 @@ def arguments() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 @pytest.fixture(scope="module")
 def program() -> DecidedProgram:
-    source = ProgramSource("mine", "mine", "xla", lambda: (network, arguments()))
-    return DecidedProgram(source, ("options", "layouts", "fusion"))
+    return DecidedProgram(source_of(network, *arguments()), ("options", "layouts", "fusion"))
 
 
 def choice_of(program: DecidedProgram, **genes: object) -> NDArray[np.int64]:
@@ -48,21 +51,25 @@ def choice_of(program: DecidedProgram, **genes: object) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
+def split_by_space(program: DecidedProgram, values: NDArray[np.int64] | None) -> list[list[int]]:
+    assert values is not None
+    ends = np.cumsum([*program.describe().spaces.values()])
+    return [part.tolist() for part in np.split(values, ends[:-1])]
+
+
 def test_every_space_has_its_genes(program: DecidedProgram) -> None:
-    description = program.describe()
+    description, own = program.describe(), fusible(program.message)
     assert list(description.spaces) == ["options", "layouts", "fusion"]
     assert sum(description.spaces.values()) == len(description.n_options)
-    assert len(description.groups) == len(description.n_options)
-    by_space = np.split(description.groups, np.cumsum([*description.spaces.values()])[:-1])
-    assert not set(by_space[0]) & set(by_space[1]) and not set(by_space[1]) & set(by_space[2])
-    assert description.spaces["fusion"] == len(fusible(program.message)) > 5
+    assert description.spaces["fusion"] == len(own) > 5
     assert (description.n_options >= 1).all()
-    assert description.nodes is not None
-    nodes = np.split(description.nodes, np.cumsum([*description.spaces.values()])[:-1])
+    of_options, of_layouts, of_fusion = map(set, split_by_space(program, description.groups))
+    assert not of_options & of_layouts and not of_layouts & of_fusion
+    whole, laid_out, kept_apart = split_by_space(program, description.nodes)
     names = [given.opcode for c in program.message.computations for given in c.instructions]
-    assert (nodes[0] == -1).all()
-    assert {names[node] for node in nodes[1]} <= set(CONFIGURABLE)
-    assert [names[node] for node in nodes[2]] == [one.opcode for one in fusible(program.message)]
+    assert set(whole) == {-1}
+    assert {names[node] for node in laid_out} <= set(CONFIGURABLE)
+    assert [names[node] for node in kept_apart] == [one.opcode for one in own]
 
 
 def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: DecidedProgram) -> None:
@@ -76,22 +83,18 @@ def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: Decide
     assert told.keys() == {"layouts"}  # of the other spaces nothing
 
 
-def test_choices_are_spelled_as_the_dataset_has_configs() -> None:
-    source = ProgramSource("mine", "mine", "xla", lambda: (network, arguments()))
-    for space, shape in (("options", (24,)), ("fusion", (18,))):
-        program = DecidedProgram(source, (space,))
-        n_genes = program.describe().spaces[space]
-        choices = np.zeros((2, n_genes), np.int64)
-        choices[1, -1] = 1
-        configs = program.spell(choices)
-        assert configs.shape == ((2, *shape) if space == "options" else (2, n_genes, *shape))
-        place = n_genes - 1 if space == "options" else (n_genes - 1, 0)
-        assert [tuple(where) for where in np.argwhere(configs[1] != configs[0])] == [
-            place if isinstance(place, tuple) else (place,)
-        ]
-        if space == "fusion":
-            ids = program.describe().arrays["node_config_ids"]
-            assert len(ids) == n_genes and (np.diff(ids) > 0).all()
+@pytest.mark.parametrize("space", ["options", "fusion"])
+def test_choices_are_spelled_as_the_dataset_has_configs(space: str) -> None:
+    program = DecidedProgram(source_of(network, *arguments()), (space,))
+    n_genes = program.describe().spaces[space]
+    choices = np.zeros((2, n_genes), np.int64)
+    choices[1, -1] = 1
+    configs = program.spell(choices)
+    assert configs.shape == ((2, 24) if space == "options" else (2, n_genes, 18))
+    (changed,) = np.argwhere(configs[1] != configs[0]).tolist()
+    assert changed == ([n_genes - 1] if space == "options" else [n_genes - 1, 0])
+    ids = program.describe().arrays["node_config_ids"]
+    assert space == "options" or (len(ids) == n_genes and (np.diff(ids) > 0).all())
 
 
 def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
@@ -129,7 +132,7 @@ def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
 
 def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
     ids = frozenset(given.id for given in fusible(program.message)[1:4])
-    edited = with_barriers(program.message, ids)
+    edited = edited_module(program.message, {}, ids)
     entry = next(c for c in edited.computations if c.id == edited.entry_computation_id)
     barriers = {given.id: given for given in entry.instructions if given.opcode == "opt-barrier"}
     assert {given.operand_ids[0] for given in barriers.values()} == ids
@@ -137,9 +140,99 @@ def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgr
         assert given.id in barriers or not ids & set(given.operand_ids)
     assert len({given.id for given in entry.instructions}) == len(entry.instructions)
     before = next(c for c in program.message.computations if c.id == edited.entry_computation_id)
-    assert (
-        len(before.instructions) == len(entry.instructions) - 3
-    )  # the module itself is left alone
+    assert len(before.instructions) == len(entry.instructions) - 3  # is left alone
+
+
+NAMES = ("attention_b2", "gru_b8", "plain_b2")  # batched dots, a loop, convolutions
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def laid_out(request: pytest.FixtureRequest) -> DecidedProgram:
+    return DecidedProgram(load_program(request.param), ["layouts"])
+
+
+def drawn_choice(program: DecidedProgram, seed: int) -> NDArray[np.int64]:
+    """A choice that sets the layouts of most nodes."""
+    rng, n_options = np.random.default_rng(seed), program.describe().n_options
+    return rng.integers(n_options) * (rng.random(len(n_options)) < 0.7)
+
+
+def test_layouts_drawn_at_random_compute_the_same(laid_out: DecidedProgram) -> None:
+    checked = SameOutputs(laid_out)
+    for seed in range(3):
+        checked.load(drawn_choice(laid_out, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [program.name for program in catalogue()])
+def test_every_program_of_the_catalogue_computes_the_same(name: str) -> None:
+    program = DecidedProgram(load_program(name), ["layouts"])
+    checked = SameOutputs(program)
+    for seed in range(2):
+        checked.load(drawn_choice(program, seed))
+
+
+def test_options_order_the_dimensions_of_their_tensors_alike_in_a_group(
+    laid_out: DecidedProgram,
+) -> None:
+    described = laid_out.describe()
+    nodes = described.arrays["node_config_ids"]
+    opcodes = set(described.arrays["node_opcode"][nodes].tolist())
+    assert OPCODES["dot"] in opcodes and opcodes <= {OPCODES[name] for name in CONFIGURABLE}
+    dimensions = described.arrays["node_feat"][nodes][:, SHAPE_DIMENSIONS]
+    first: dict[int, NDArray[np.int8]] = {}
+    for group, sizes, rows in zip(described.groups, dimensions, laid_out.options, strict=True):
+        assert (rows.shape[1:], rows.dtype) == ((18,), np.int8)
+        assert len(np.unique(rows, axis=0)) == len(rows) > 1
+        assert (rows[0] == -1).all()
+        for row in rows:
+            for order in read_row(row):
+                assert sorted(order) == list(range(len(order)))
+            assert len(read_row(row)[0]) in (0, (sizes > 0).sum())
+        np.testing.assert_array_equal(first.setdefault(int(group), rows), rows)
+
+
+def test_rows_are_minor_to_major_and_read_back() -> None:
+    row = spell_row([(0, 1, 2), (), (1, 0)])
+    assert row == [2, 1, 0, -1, -1, -1, *[-1] * 6, 0, 1, -1, -1, -1, -1]
+    assert read_row(np.array(row, np.int8)) == ((0, 1, 2), (), (1, 0))
+
+
+def test_each_chosen_tensor_gets_one_constraint_of_its_layout(laid_out: DecidedProgram) -> None:
+    config = laid_out.spell(drawn_choice(laid_out, 5)[None])[0]
+    rows = zip(laid_out.nodes, map(read_row, config), strict=True)
+    orders = {node.instruction.id: row for node, row in rows}
+    found = [
+        tuple(instruction.shape.layout.minor_to_major)
+        for computation in edited_module(laid_out.message, orders, set()).computations
+        for instruction in computation.instructions
+        if instruction.custom_call_target == "LayoutConstraint"
+    ]
+    expected = [order[::-1] for row in config for order in read_row(row) if order]
+    assert sorted(found) == sorted(expected)
+
+
+def test_what_the_compiler_refuses_is_said_in_one_line() -> None:
+    program = DecidedProgram(source_of(network, *arguments()), ["fusion"])
+    entry = program.message.computations[-1]
+    next(i for i in entry.instructions if i.opcode == "tanh").opcode = "no-such-operation"
+    with pytest.raises(PipelineError, match=r"^mine: the compiler refuses: ") as caught:
+        program.load(choice_of(program, fusion=1))
+    assert "\n" not in str(caught.value)
+
+
+def test_programs_that_cannot_be_opened_are_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise ValueError("first line\nsecond line")
+
+    with pytest.raises(PipelineError, match=r"^broken: cannot be compiled: first line second"):
+        DecidedProgram(source_of(fails, name="broken"), ["layouts"])
+    monkeypatch.setattr(compiled, "TESTED_JAXLIB", ("0.1",))
+    message = r"jaxlib .* was not tested.*; tested: 0\.1\.x; pip install -r requirements-collect"
+    with pytest.raises(PipelineError, match=message):
+        DecidedProgram(source_of(fails), ["layouts"])
 
 
 def test_an_edited_module_is_applied_to_other_arguments(
@@ -157,8 +250,6 @@ def test_an_edited_module_is_applied_to_other_arguments(
         np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
     with pytest.raises(TypeError, match="expected arguments as the example's"):
         step(x[:4], w)
-    with pytest.raises(PipelineError, match=r"none\.pb: cannot be read"):
-        applied(network, arguments(), tmp_path / "none.pb", {}, digest)
     with pytest.raises(PipelineError, match="before an edit; optimize it again"):
         applied(lambda x, w: network(x, 3 * w), arguments(), path, {}, digest)
 
@@ -189,60 +280,28 @@ def test_other_outputs_are_refused() -> None:
 
 
 def test_keys_of_random_numbers_are_arguments_too() -> None:
-    import jax
-
     def noisy(key, x):  # type: ignore[no-untyped-def]
         return jax.random.normal(key, x.shape) + jax.numpy.tanh(x)
 
     given = jax.random.key(0), np.ones((4, 4), np.float32)
-    program = DecidedProgram(ProgramSource("noisy", "n", "xla", lambda: (noisy, given)), ["fusion"])
+    program = DecidedProgram(source_of(noisy, *given), ["fusion"])
     SameOutputs(program).load(np.ones(program.describe().spaces["fusion"], np.int64))
 
     def split(key, x):  # type: ignore[no-untyped-def]
         return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
 
-    source = ProgramSource("split", "n", "xla", lambda: (split, given))
-    program = DecidedProgram(source, ["options", "fusion"])
+    program = DecidedProgram(source_of(split, *given, name="split"), ["options", "fusion"])
     checked, choice = SameOutputs(program), choice_of(program)
     checked.load(choice)
     with pytest.raises(PipelineError, match="split: returns typed keys"):
         checked.load(choice_of(program, fusion=1))
 
 
-def test_an_edited_constant_is_another_function() -> None:
-    import jax
-
-    twice, again, thrice = (
-        digest_of(jax.jit(function).lower(np.ones(3, np.float32)))
-        for function in (lambda x: x * 2, lambda x: x * 2, lambda x: x * 3)
-    )
-    assert twice == again != thrice
-
-
 def test_spaces_without_a_decision_are_left_out() -> None:
-    x = np.ones(4, np.float32)
-    source = ProgramSource("tiny", "tiny", "xla", lambda: (lambda x: x + 1, (x,)))
+    source = source_of(lambda x: x + 1, np.ones(4, np.float32), name="tiny")
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
     with pytest.raises(UsageError, match=r"layouts: tiny has no dot, .*; expected --space"):
         DecidedProgram(source, ("layouts",))
-
-
-@pytest.mark.parametrize(
-    ("asked", "decided", "told"),
-    [
-        (("options", "tiles"), ("options",), "--space tiles: mine is no kernel"),
-        (("options", "tiles"), ("tiles",), "--space options: mine is a kernel, of which tiles"),
-        (
-            ("layouts", "fusion"),
-            (),
-            "--space layouts,fusion: mine has no dot, .* and has no result",
-        ),
-    ],
-)
-def test_it_is_said_why_a_space_is_not_decided(
-    asked: tuple[str, ...], decided: tuple[str, ...], told: str
-) -> None:
-    assert re.match(told, undecided("mine", asked, decided))
 
 
 def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:

@@ -3,7 +3,7 @@
 import json
 
 from common.settings import SAMPLE
-from data.collect.plan import sample_jobs
+from data.collect.job import sample_jobs
 from data.collect.tiles.catalogue import catalogue
 from data.tree import COLLECTIONS
 

@@ -1,25 +1,118 @@
-"""Which layouts a configurable node may be given.
+"""The HLO module of a JAX program just before layouts are chosen, and which may be chosen.
+
+That module is inlined and simplified, with nothing fused yet: what TpuGraphs stores. Node
+positions count instructions in the order of the module's computations.
 
 Every order of a rank-4 tensor for three tensors would be 24 ** 3 rows a node; the options are the
 orders that kernels are written for: where the channel, the batch or the contracted axis lies.
 """
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Hashable, Sequence
 from itertools import product
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import PipelineError
 from common.seeds import generator
-from data.collect.layouts.module import ConfigurableNode
 from data.collect.measuring.search import Choices, Space, draw_choices
-from data.packing.vectors import N_TENSORS, N_VALUES, n_usual
+from data.collect.measuring.worker import one_line
+from data.collect.programs.catalogue import ProgramSource
+from data.hlo.descriptor import message_class
+from data.packing.vectors import N_TENSORS, n_usual
 
+CONFIGURABLE = ("convolution", "dot", "reshape")
+DUMPED_STEP = "layout-assignment"
 MAX_RANK = 6
 
 Order = tuple[int, ...]  # major to minor: dimensions as they lie in memory, outermost first
 UNSET: Order = ()
+
+
+class ConfigurableNode(NamedTuple):
+    """An instruction whose layouts a config chooses."""
+
+    position: int  # of its node in the graph
+    instruction: Any  # its message
+    shapes: tuple[tuple[int, ...], ...]  # of output, input and, but for reshapes, kernel
+
+
+def dump_module(source: ProgramSource) -> Any:
+    """Compile a program once and return its HloModule message before layout assignment.
+
+    It is read from the compiler's dump.
+
+    Raises:
+        PipelineError: the program cannot be built, traced or compiled, or no dump was written.
+    """
+    import jax
+
+    try:
+        function, arguments = source.build()
+        lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+        with tempfile.TemporaryDirectory() as folder:
+            lowered.compile(
+                compiler_options={
+                    "xla_dump_to": folder,
+                    "xla_dump_hlo_as_proto": True,
+                    "xla_dump_hlo_pass_re": DUMPED_STEP,
+                }
+            )
+            return _read_dump(source.name, Path(folder))
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise PipelineError(f"{source.name}: cannot be compiled: {one_line(error)}") from error
+
+
+def _read_dump(name: str, folder: Path) -> Any:
+    files = sorted(folder.glob(f"*before_{DUMPED_STEP}.hlo.pb"))
+    if not files:
+        raise PipelineError(
+            f"{name}: the compiler dumped no module before {DUMPED_STEP}; expected one from "
+            "xla_dump_hlo_pass_re (a newer jaxlib may have renamed the pass)"
+        )
+    # Helper programs that run while tracing are dumped too; the program itself is the largest.
+    largest = max(files, key=lambda path: path.stat().st_size)
+    return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
+
+
+def _instructions(module: Any) -> list[Any]:
+    return [given for computation in module.computations for given in computation.instructions]
+
+
+def node_positions(module: Any, instructions: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the node positions (k,) of some instructions of a module."""
+    places = {given.id: place for place, given in enumerate(_instructions(module))}
+    return np.array([places[given.id] for given in instructions], np.int64)
+
+
+def configurable_nodes(module: Any) -> list[ConfigurableNode]:
+    """Return the convolutions, dots and reshapes of which a tensor has two dimensions to order."""
+    found = [
+        place for place, given in enumerate(_instructions(module)) if given.opcode in CONFIGURABLE
+    ]
+    return [
+        node
+        for node in nodes_at(module, found)
+        if any(sum(size > 1 for size in shape) > 1 for shape in node.shapes)
+    ]
+
+
+def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
+    """Return the instructions at some node positions with the shapes of their tensors."""
+    in_order = _instructions(module)
+    by_id = {instruction.id: instruction for instruction in in_order}
+    nodes = []
+    for position in positions:
+        instruction = in_order[position]
+        tensors = [instruction, *(by_id[i] for i in instruction.operand_ids)]
+        shapes = tuple(tuple(tensor.shape.dimensions) for tensor in tensors)
+        nodes.append(ConfigurableNode(position, instruction, shapes))
+    return nodes
 
 
 def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
@@ -42,7 +135,6 @@ def spell_row(orders: Sequence[Order]) -> list[int]:
 
 def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
     """Return the major-to-minor orders of output, input and kernel that a (18,) row holds."""
-    assert row.shape == (N_VALUES,)
     output, operand, kernel = (
         tuple(int(v) for v in part[part >= 0][::-1]) for part in row.reshape(N_TENSORS, MAX_RANK)
     )
@@ -51,10 +143,13 @@ def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
 
 def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
     """Return (k,) int64: nodes of equal operation, shapes and dimension numbers share a group."""
-    groups: dict[tuple[object, ...], int] = {}
-    return np.array(
-        [groups.setdefault(_signature(node), len(groups)) for node in nodes], dtype=np.int64
-    )
+    return numbered([_signature(node) for node in nodes])
+
+
+def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Return a number for each of some keys, (k,) from 0 on; equal ones share theirs."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)
 
 
 def candidate_configs(
@@ -76,6 +171,11 @@ def candidate_configs(
     usual = usual_choice(options)
     if len(choices) > 1 and not (choices == usual).all(axis=1).any():
         choices[-1] = usual
+    return spell_choices(options, choices)
+
+
+def spell_choices(options: Sequence[NDArray[np.int8]], choices: Choices) -> NDArray[np.int8]:
+    """Return choices (c, k) among the options of k nodes, (o, 18) each, as configs (c, k, 18)."""
     return np.stack([rows[choices[:, node]] for node, rows in enumerate(options)], axis=1)
 
 
