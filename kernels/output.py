@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
@@ -59,11 +59,12 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
                 f"kernel {full_id}: is {status.state}; its output can be had once it is complete"
             )
         files, log = ask(session, lambda: kernel_output(session, full_id))
-        _refuse_failed(status, log, out.with_name(f"{out.name}.log"))
+        if status.state != "complete":
+            _keep_log(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: kernel_version(session, full_id))
         note = {"kernel": full_id, "version": version}
         if not _is_fetched(out, note):
-            check_names([name for name, _ in files])
+            _check_names([name for name, _ in files])
             whole = _fetch(dict(files), out, note, policy)
             log_file = whole / f"{full_id.partition('/')[2]}.log"
             if log and not log_file.exists():
@@ -73,17 +74,13 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
                 out.rmdir()  # empty: looked at before
             whole.rename(out)
             shutil.rmtree(whole.parent)
-    fetched = [path for path in out.rglob("*") if path.is_file() and path.name != NOTE]
+    n_files = sum(path.is_file() for path in out.rglob("*")) - 1  # without the note
     unfinished = _facts_in(out / "kernel.json").get("finished") is False
-    return KernelOutput(full_id, version, out, len(fetched), unfinished)
+    return KernelOutput(full_id, version, out, n_files, unfinished)
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse names of files that would not lie below one folder, each in its own place.
-
-    Raises:
-        PipelineError: names the first one.
-    """
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names of files that would not lie below one folder, each in its own place."""
     folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     for name in names:
         path = PurePosixPath(name)
@@ -120,20 +117,18 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
 def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    if out.is_dir() and _facts_in(out / NOTE) == note:
+    if _facts_in(out / NOTE) == note:
         return True
     wanted = f"version {note['version']} of {note['kernel']}"
     raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
 
 
-def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:
-    if status.state == "complete":
-        return
+def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
     if log:
         write_text(log_file, log)
-    said = f": {status.failure_message}" if status.failure_message else ""
+    said = f": {failed.failure_message}" if failed.failure_message else ""
     where = f"; its log is in {log_file}" if log else ""
-    raise PipelineError(f"kernel {status.kernel_id}: ended as {status.state}{said}{where}")
+    raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{said}{where}")
 
 
 def _facts_in(path: Path) -> dict[str, Any]:

@@ -58,20 +58,20 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
             check_source(f"{folder}: {key}", str(source))
     with kaggle_session(f"push kernel {folder}", policy) as session:
         kernel_id = session.own(metadata["id"])
-        url = f"https://www.kaggle.com/code/{kernel_id}"
         request = _request(folder, metadata, kernel_id)
         last = ask(session, lambda: kernel_version(session, kernel_id))
 
-        def send() -> KernelVersion:
+        def send() -> int:
             with session.api.build_kaggle_client() as client:
                 answer = client.kernels.kernels_api_client.save_kernel(request)
-            return KernelVersion(kernel_id, _accepted(kernel_id, answer), url)
+            return _accepted(kernel_id, answer)
 
-        def arrived() -> KernelVersion | None:
+        def arrived() -> int | None:
             version = kernel_version(session, kernel_id)
-            return KernelVersion(kernel_id, version, url) if version > last else None
+            return version if version > last else None
 
-        return send_once(session, send, arrived, _IN_DOUBT)
+        version = send_once(session, send, arrived, _IN_DOUBT)
+    return KernelVersion(kernel_id, version, f"https://www.kaggle.com/code/{kernel_id}")
 
 
 def status(kernel_id: str) -> KernelStatus:
@@ -87,9 +87,8 @@ def status(kernel_id: str) -> KernelStatus:
 def kernel_status(session: KaggleSession, kernel_id: str) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares."""
     answer = session.api.kernels_status(kernel_id)
-    return KernelStatus(
-        kernel_id, answer.status.name.lower(), one_line(answer.failure_message or "")
-    )
+    state = answer.status.name.lower()
+    return KernelStatus(kernel_id, state, one_line(answer.failure_message or ""))
 
 
 def kernel_version(session: KaggleSession, kernel_id: str) -> int:

@@ -55,14 +55,12 @@ def never_acted_on(error: BaseException) -> bool:
     return network_fault(error, "Kaggle").startswith(UNREACHED)
 
 
-def passing_fault(error: BaseException) -> tuple[str, str] | None:
-    """Return what went wrong and the Retry-After header, if another try may mend it; else None."""
-    answer = _http_answer(error)
-    if answer is not None:
+def passing_fault(error: BaseException) -> tuple[str, str]:
+    """Return what went wrong, "" unless another try may mend it, and the Retry-After header."""
+    if answer := _http_answer(error):
         status, retry_after, _ = answer
-        return (f"HTTP {status}", retry_after) if status in PASSING_STATUS else None
-    fault = network_fault(error, "Kaggle")
-    return (fault, "") if fault and not certificate_refused(error) else None
+        return f"HTTP {status}" if status in PASSING_STATUS else "", retry_after
+    return "" if certificate_refused(error) else network_fault(error, "Kaggle"), ""
 
 
 def status_of(error: BaseException) -> int | None:
@@ -78,25 +76,20 @@ def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
 
 
 def _http_answer(error: BaseException) -> tuple[int, str, str] | None:
+    """Return the status, the Retry-After header and what Kaggle said, if it answered at all."""
     from requests.exceptions import HTTPError
 
     for link in chain(error):
         # A refused Response is falsy, so it is compared with None.
         if isinstance(link, HTTPError) and link.response is not None:
-            response = link.response
-            body = _json_object(response.text)
-            status: int = response.status_code
-            code, said = body.get("code"), body.get("message")
+            status: int = link.response.status_code
+            try:
+                body = json.loads(link.response.text)
+                code, said = body.get("code"), body.get("message")
+            except (ValueError, RecursionError, AttributeError):  # no JSON, or no object
+                code = said = None
             if status < 400 and isinstance(code, int):
                 status = code  # some refusals come as a 200 whose body holds the status
             quoted = one_line(said) if isinstance(said, str) else ""
-            return status, response.headers.get("Retry-After", ""), quoted
+            return status, link.response.headers.get("Retry-After", ""), quoted
     return None
-
-
-def _json_object(text: str) -> dict[str, object]:
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}

@@ -16,10 +16,12 @@ _SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary wor
 def known_secrets() -> frozenset[str]:
     """Return the credentials that lie in the environment and in Kaggle's key files."""
     secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
-    files = [folder / name for folder in _config_folders() for name in _SECRET_FILES]
-    files += [Path(value) for value in secrets if value]  # the variable may name a token's file
-    for file in files:
-        secrets |= secrets_of(file)
+    home = Path.home()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    folders = (home / ".kaggle", config / "kaggle", Path(os.environ.get("KAGGLE_CONFIG_DIR", "")))
+    files = [folder / name for folder in folders for name in _SECRET_FILES]
+    for file in (*files, *map(Path, secrets)):  # a variable may name a token's file
+        secrets |= _secrets_of(file)
     return frozenset(value.strip() for value in secrets if len(value.strip()) >= _SHORTEST_SECRET)
 
 
@@ -42,26 +44,12 @@ def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
             raise PipelineError(f"{name}: holds a Kaggle credential of this machine; take it out")
 
 
-def _config_folders() -> list[Path]:
-    home = Path(os.environ.get("HOME") or Path.home())
-    folders = [home / ".kaggle"]
-    folders.append(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "kaggle")
-    if os.environ.get("KAGGLE_CONFIG_DIR"):
-        folders.append(Path(os.environ["KAGGLE_CONFIG_DIR"]))
-    return folders
-
-
-def secrets_of(file: Path) -> set[str]:
+def _secrets_of(file: Path) -> set[str]:
     """Return the secrets in one key file: the values of a JSON object, or the whole text."""
     try:
         text = file.read_text(encoding="utf-8")
+        table = json.loads(text) if file.suffix == ".json" else {"key": text}
     except (OSError, ValueError):  # absent, unreadable, not text, or no file name at all
-        return set()
-    if file.suffix != ".json":
-        return {text}
-    try:
-        table = json.loads(text)
-    except ValueError:
         return set()
     values = [table.get(key) for key in _SECRET_KEYS] if isinstance(table, dict) else []
     return {value for value in values if isinstance(value, str)}

@@ -21,7 +21,7 @@ class Kind:
 
     kind: str  # "run", "train" or "infer"
     words: str  # what the title has after the recipe's name
-    command: str  # of the pipeline; {recipe}, {data}, {input}, {working} are filled in on Kaggle
+    command: str  # of the pipeline; {recipe}, {data}, {input}, {out} are filled in on Kaggle
     out: str  # the folder in the working one that the command marks with DONE once it is through
     result: str = ""
     dropped: str = ""  # the folder of `out` that goes once all is done: attached models
@@ -29,19 +29,13 @@ class Kind:
     saving_minutes: float = _SAVING_MINUTES / 2  # a command that hangs is killed so long after that
 
 
-_RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
-_TRAIN = (
-    "train --recipe {recipe} --data {data} --collection NAME --out {working}/models/SLUG "
-    "--resume-from {input}"
-)
+_RUN = "run --recipe {recipe} --data {data} --out {out} --resume"
+_TRAIN = "train --recipe {recipe} --data {data} --collection NAME --out {out} --resume-from {input}"
+_INFER = f"{_RUN} --models {{input}}"
 KINDS = {
     "run": Kind("run", "", _RUN, "run", result="submission.csv"),
-    "train": Kind("train", "train SLUG", _TRAIN, "models/SLUG"),
-    "infer": Kind(
-        *("infer", "infer", f"{_RUN} --models {{input}}", "run"),
-        result="submission.csv",
-        dropped="models",
-    ),
+    "train": Kind("train", "train", _TRAIN, "models"),  # of the collection NAME
+    "infer": Kind("infer", "infer", _INFER, "run", result="submission.csv", dropped="models"),
 }
 
 
@@ -61,14 +55,11 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
             f"--max-minutes {minutes:g}: expected more than 0 and at most {most:g}: Kaggle "
             f"ends a session after {_SESSION_MINUTES:g} and keeps nothing then"
         )
-    kind = replace(KINDS[name], max_minutes=minutes)
     if (collection is None) is (name == "train"):
         raise UsageError("--collection: expected with --kind train, and only there")
+    kind = replace(KINDS[name], max_minutes=minutes)
     if collection is None:
         return kind
     wanted = collection_named(collection)
-    texts = {name: getattr(kind, name) for name in ("words", "out", "command")}
-    named = {
-        n: t.replace("SLUG", wanted.slug).replace("NAME", wanted.name) for n, t in texts.items()
-    }
-    return replace(kind, **named)
+    command = kind.command.replace("NAME", wanted.name)
+    return replace(kind, words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)

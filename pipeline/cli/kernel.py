@@ -57,7 +57,7 @@ def build(
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
-    built = build_kernel(
+    source = build_kernel(
         chosen.name,
         chosen.model_dump(mode="json", exclude_none=True),
         out,
@@ -69,9 +69,9 @@ def build(
         beside=recipe_path(recipe).parent,
         notebook=notebook,
     )
-    line = f"kernel      {built.folder} ({built.script_bytes} bytes of script)"
-    facts = {"folder": built.folder, "script_bytes": built.script_bytes}
-    print_result(facts, line, as_json=json)
+    facts = {"folder": out, "script_bytes": source.stat().st_size}
+    line = "kernel      {folder} ({script_bytes} bytes of script)"
+    print_result(facts, line.format(**facts), as_json=json)
 
 
 @app.command()

@@ -27,12 +27,12 @@ def score(
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.tree import find_graphs
-    from submissions.labels import check_split, cut_to_samples, labels_of
+    from submissions.labels import check_split, cut_to_samples, read_labels
     from submissions.score import note_samples, score_submission
     from submissions.write import read_submission
 
     folder, split = data_dir(data), "test" if private else split
-    labels = labels_of(folder, split=split, private=private)
+    labels = read_labels(folder, split, private=private)
     try:
         rankings = read_submission(submission)
         check_split(submission, rankings, labels, folder, split=split)

@@ -12,9 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import TEMPORARY, sweep, write_text
+from common.atomic import TEMPORARY, sweep
 from common.errors import PipelineError
-from common.git import changes, revision
 from common.locks import alone_in
 from common.progress import in_one_step, log
 from common.settings import default_store_dir
@@ -51,8 +50,6 @@ from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission
 from submissions.write import submission_rows, write_submission
-
-CHANGES = "changes.diff"  # what the code has that its revision has not
 
 
 @dataclass(frozen=True)
@@ -236,10 +233,6 @@ def _tidy(out: Path) -> None:
             f"{out}: goes on; done are {n_done} trainings ({len(begun) - n_done} more begun) and "
             f"{len(scores)} score files"
         )
-    diff = changes()
-    if diff and not is_done(out):
-        write_text(out / CHANGES, diff)
-        log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
 
 
 def _train_and_rank(
@@ -283,4 +276,4 @@ def _submit(
     expected = {row.file.submission_id: row.n_configs for row in own}
     problems = check_submission(path, expected)
     if problems:
-        raise PipelineError(f"{path}: {problems[0]}")
+        raise PipelineError(problems[0])

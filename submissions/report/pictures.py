@@ -57,11 +57,8 @@ def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> N
         for key, colour in (("floor", FLOOR), ("noise_ceiling", CEILING)):
             if part.get(key) is not None:
                 axes.plot(part[key], row, "|", color=colour, markersize=14, markeredgewidth=2)
-    for colour, mark, label in (
-        (OURS, "o", "this run, 95 % interval"),
-        (FLOOR, "|", "floor: no training"),
-        (CEILING, "|", "noise ceiling"),
-    ):
+    labels = ("this run, 95 % interval", "floor: no training", "noise ceiling")
+    for colour, mark, label in zip((OURS, FLOOR, CEILING), "o||", labels, strict=True):
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
     axes.set_yticks(range(len(judged)), list(judged))
     axes.set_ylim(len(judged) - 0.4, -0.6)
@@ -78,20 +75,13 @@ def write_overview(report: Mapping[str, Any], path: Path) -> None:
     """
     collections = report.get("collections", {})
     with picture(path, SIZE_INCHES) as figure:
-        figure.suptitle(_heading(report), fontsize=11, fontweight="bold", x=0.01, ha="left")
+        known = {key: report[key] for key in ("recipe", "score", "revision") if report.get(key)}
+        known = {key: f"{v:.4f}" if key == "score" else v for key, v in known.items()}
+        heading = ", ".join(f"{key} {value}" for key, value in known.items())
+        figure.suptitle(heading, fontsize=11, fontweight="bold", x=0.01, ha="left")
         axes = figure.add_axes(PLACE)
         if any(part["value"] is not None for part in collections.values()):
             draw_scores(axes, collections)
         else:
             axes.set_axis_off()
             axes.text(0, 0.5, "No collection has been judged by measured runtimes.", color=FAINT)
-
-
-def _heading(report: Mapping[str, Any]) -> str:
-    score = report.get("score")
-    parts = (
-        f"recipe {report['recipe']}" if report.get("recipe") else None,
-        None if score is None else f"score {score:.4f}",
-        f"revision {report['revision']}" if report.get("revision") else None,
-    )
-    return ", ".join(part for part in parts if part)

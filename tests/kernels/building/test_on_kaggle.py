@@ -70,7 +70,7 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
         (site / "sitecustomize.py").write_text(_NO_SOCKETS + stops)
         paths = {"TMPDIR": str(scratch), "PYTHONPATH": str(site)}
         settings = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        ended = run_script(built.script, kaggle, scratch, **paths, **settings)
+        ended = run_script(built, kaggle, scratch, **paths, **settings)
         assert ended.returncode == 0, ended.stderr
         left = [path.name for path in scratch.iterdir()]
         assert not [name for name in left if name.startswith("pipeline-") and "store" not in name]

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from common.git import MAX_DIFF, changes, revision
+from common.git import revision
 from common.locks import alone_in
 from data.read import read_graph
 from data.tree import find_graphs
@@ -181,26 +180,9 @@ def test_the_report_keeps_the_config_and_no_older_revisions(finished: Path) -> N
     report = json.loads((finished / "report.json").read_text())
     assert report["config"]["recipe"]["tile"]["models"] == ["tile_linear"]
     assert report["config"]["data"]
-    names = {path.name for path in finished.iterdir()} - {"changes.diff"}
+    names = {path.name for path in finished.iterdir()}
     assert names == {
         *("config.toml", "DONE", ".lock", "models", "scores", "report.json", "report.html"),
         *("report.png", "submission.csv", "submission-valid.csv", "valid-ranks.parquet"),
         *("valid-best.parquet", "graphs"),
     }
-
-
-def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
-
-    git("init", "-q")
-    (tmp_path / "code.py").write_text("old\n")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    assert changes(tmp_path) is None
-    (tmp_path / "code.py").write_text("new\n")
-    assert "\n-old\n+new\n" in str(changes(tmp_path))
-    (tmp_path / "code.py").write_text("x" * 2 * MAX_DIFF)
-    assert MAX_DIFF < len(str(changes(tmp_path))) < MAX_DIFF + 100
-    assert changes(tmp_path / "no checkout") is None

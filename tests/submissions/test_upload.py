@@ -9,7 +9,7 @@ import pytest
 
 from common.progress import time_limit, watched_by
 from common.retry import RetryPolicy
-from submissions.upload.send import Submission, list_submissions, submit, wait_for_score
+from submissions.upload import Submission, list_submissions, submit, wait_for_score
 from tests.fake_kaggle import FIRST_REF, KEY, LOST, Answer, FakeKaggle, failure_of
 
 Send = Callable[..., Submission]
@@ -108,11 +108,10 @@ def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
     rows = list_submissions(7)
 
     assert fake_kaggle.received[0].json["pageSize"] == 7
-    time = datetime(2026, 2, 3, 4, 5, 6, 789000)
-    text = "first\\x1b[31m try ***"
+    time, text = datetime(2026, 2, 3, 4, 5, 6, 789000), "first\\x1b[31m try ***"
     assert rows == [
-        Submission(9, time, "", text, "complete", 0.71, None, "", 0),
-        Submission(8, None, "", "", "error", None, None, "row 3", 0),
+        Submission(9, "", text, 0, time, "complete", 0.71),
+        Submission(8, "", "", 0, None, "error", error="row 3"),
     ]
 
 
@@ -134,11 +133,8 @@ def test_a_score_is_waited_for_with_growing_pauses(
     told: list[tuple[str, int, int]] = []
     with time_limit(100), watched_by(lambda *step: told.append(step)):
         scored = wait()
-    assert (scored.status, scored.public_score, scored.private_score) == (
-        "complete",
-        0.7125,
-        0.7031,
-    )
+    found = (scored.status, scored.public_score, scored.private_score)
+    assert found == ("complete", 0.7125, 0.7031)
     assert waits[:3] == [3.0, 4.5, 6.75]
     assert waits == sorted(waits)
     assert (len(waits), waits[-1]) == (12, 60.0)
