@@ -1,8 +1,6 @@
 """Fetch what a finished kernel wrote: checked paths, whole or not at all, going on after a cut."""
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +20,6 @@ from kernels.push import KernelStatus, kernel_output, kernel_status, kernel_vers
 OUTPUT_POLICY = RetryPolicy()
 NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
-_LONGEST_NAME = 255  # bytes of each part of a path
 
 
 @dataclass(frozen=True)
@@ -80,17 +77,13 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names of files that would not lie below one folder, each in its own place."""
-    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
-        is_below = not path.is_absolute() and ".." not in path.parts and name != NOTE
-        is_short = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in path.parts)
-        is_alone = name not in folders and names.count(name) == 1  # "." is a folder of all
-        if not (is_plain and is_below and is_short and is_alone):
+        is_below = name != "." and not path.is_absolute() and ".." not in path.parts
+        if not (is_plain and is_below and name != NOTE):
             raise PipelineError(
-                f"file {name[:80]!a}: expected a path of its own within the output; nothing kept"
+                f"file {name[:80]!a}: expected a path within the output; nothing kept"
             )
 
 
@@ -103,13 +96,7 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
     whole.mkdir(exist_ok=True)
     with http_session(policy) as session:
         for number, (name, address) in enumerate(addresses.items()):
-            target = whole / name
-            if not target.is_file():
-                # Apart from the others: a file may have the name of another one's part.
-                begun = root / hashlib.sha256(name.encode()).hexdigest()[:16]
-                download(session, address, begun, policy=policy)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                begun.replace(target)
+            download(session, address, whole / name, policy=policy)
             progress("download", number + 1, len(addresses))
     return whole
 

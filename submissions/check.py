@@ -74,8 +74,14 @@ def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
     Raises:
         PipelineError: the split has no graph, or a file is damaged.
     """
-    files = find_graphs(data_dir, splits=(split,))
-    return {file.submission_id: _count_configs(file.path) for file in files}
+    rows = {}
+    for file in find_graphs(data_dir, splits=(split,)):
+        with Archive(file.path) as archive:
+            (n_configs,) = archive.header("config_runtime", dtype=np.int64, shape=(None,)).shape
+            if n_configs == 0:
+                archive.fail("config_runtime", "has zero configs; expected at least one")
+        rows[file.submission_id] = n_configs
+    return rows
 
 
 def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str], Rows]:
@@ -91,7 +97,7 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
     problems = check_submission(path, expected)
     if not problems:
         return [], expected
-    answered = {row.id for row in scan_submission(path)}
+    answered = {row[0] for _, row in scan_submission(path)}
     if split == "test" and answered & (official_rows().keys() - expected.keys()):
         every = {name: expected.get(name, n) for name, n in official_rows().items()}
         return check_submission(path, every), every
@@ -111,14 +117,6 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
     if not problems and rows.keys() != official_rows().keys():
         return [f"{path}: answers the test graphs of {folder}, not the competition's"]
     return problems
-
-
-def _count_configs(path: Path) -> int:
-    with Archive(path) as archive:
-        (n_configs,) = archive.header("config_runtime", dtype=np.int64, shape=(None,)).shape
-        if n_configs == 0:
-            archive.fail("config_runtime", "has zero configs; expected at least one")
-    return n_configs
 
 
 def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:
@@ -144,7 +142,7 @@ def _more(count: int) -> str:
 
 def _problems(path: Path, expected: Rows) -> Iterator[str]:
     first_row: dict[str, int] = {}
-    for row, submission_id, ranking, fault in scan_submission(path):
+    for row, (submission_id, ranking, fault) in scan_submission(path):
         place = f"row {row}: {shown(submission_id)}"
         if submission_id in first_row:
             first = first_row[submission_id]

@@ -5,13 +5,11 @@ list tells what was sent, whichever machine did it: nothing is kept here.
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
 
 from common.atomic import open_regular
 from common.errors import PipelineError
@@ -62,7 +60,12 @@ def submit(
     with kaggle_session(f"upload {path} to {COMPETITION}", policy) as session:
         earlier = ask(session, lambda: _tagged(session, digest))
         if earlier and not force:
-            _refuse_again(path, earlier[0])
+            sent = earlier[0]
+            when = f" at {sent.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if sent.submitted_at else ""
+            raise PipelineError(
+                f"{path}: the same file was sent{when} as submission {sent.ref} ({sent.status}); "
+                "nothing was sent; `submission list` shows its score, --force sends it again"
+            )
         nth = f" #{len(earlier) + 1}" if earlier else ""
         tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
         description = f"{_text(message)} {tag}".strip()
@@ -135,38 +138,22 @@ def _rows(session: KaggleSession) -> Iterator[Submission]:
 
 def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
     listed = session.api.competition_submissions(COMPETITION, page_size=size, page_number=number)
-    return [_submission(item) for item in listed or [] if item is not None]
-
-
-def _submission(item: Any) -> Submission:
-    return Submission(
-        ref=item.ref,
-        submitted_at=item.date,
-        file_name=_text(item.file_name),
-        description=_text(item.description),
-        status=item.status.name.lower(),
-        public_score=_score(item.public_score),
-        private_score=_score(item.private_score),
-        error=_text(item.error_description),
-        size_bytes=item.total_bytes,
-    )
+    return [
+        Submission(
+            ref=item.ref,
+            submitted_at=item.date,
+            file_name=_text(item.file_name),
+            description=_text(item.description),
+            status=item.status.name.lower(),
+            public_score=float(item.public_score) if item.public_score else None,
+            private_score=float(item.private_score) if item.private_score else None,
+            error=_text(item.error_description),
+            size_bytes=item.total_bytes,
+        )
+        for item in listed or []
+        if item is not None
+    ]
 
 
 def _text(text: str) -> str:
     return one_line(text, longest=_LONGEST_TEXT)
-
-
-def _score(text: str) -> float | None:
-    try:
-        score = float(text)
-    except (TypeError, ValueError):
-        return None
-    return score if math.isfinite(score) else None
-
-
-def _refuse_again(path: Path, sent: Submission) -> NoReturn:
-    when = f" at {sent.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if sent.submitted_at else ""
-    raise PipelineError(
-        f"{path}: the same file was sent{when} as submission {sent.ref} ({sent.status}); nothing "
-        "was sent; `submission list` shows its score, --force sends it again"
-    )

@@ -26,6 +26,7 @@ HEADER = "ID,TopConfigs"
 # whole row would.
 NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
 SHOWN_CHARACTERS = 80
+ScannedRow = tuple[str, NDArray[np.int64] | None, str]
 
 
 class SubmissionRow(NamedTuple):
@@ -38,19 +39,6 @@ class SubmissionRow(NamedTuple):
     id: str
     ranking: NDArray[np.int64]
     configs: NDArray[np.int64] | None = None
-
-
-class ScannedRow(NamedTuple):
-    """One line of a submission file as it was found, the header being row 1.
-
-    `id` is "" where it names no collection; `ranking` (m,) int64 is None where the line cannot be
-    read, and `fault` then says why.
-    """
-
-    row: int
-    id: str
-    ranking: NDArray[np.int64] | None
-    fault: str
 
 
 def submission_rows(
@@ -105,11 +93,12 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
     write_text(path, "\n".join([HEADER, *ordered]) + "\n")
 
 
-def scan_submission(path: Path) -> Iterator[ScannedRow]:
-    """Yield the lines of a submission file, readable or not.
+def scan_submission(path: Path) -> Iterator[tuple[int, ScannedRow]]:
+    """Yield the lines of a submission file, readable or not, by row, the header being row 1.
 
-    As in Kaggle's reader, a byte order mark, all line ends, empty lines and cells in quotes are
-    accepted.
+    Each as its ID, "" where that names no collection; its ranking (m,) int64, None where the line
+    cannot be read; and why not. As in Kaggle's reader, a byte order mark, all line ends, empty
+    lines and cells in quotes are accepted.
 
     Raises:
         PipelineError: the file is missing, empty, no regular one, not UTF-8 text, or has another
@@ -127,7 +116,7 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
         raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
     for row, line in enumerate(lines, start=2):
         if line.strip():
-            yield _scanned(row, line)
+            yield row, _scanned(line)
 
 
 def read_submission(path: Path) -> dict[str, NDArray[np.int64]]:
@@ -140,7 +129,7 @@ def read_submission(path: Path) -> dict[str, NDArray[np.int64]]:
             collection, an ID that comes twice, or indices that are not whole numbers.
     """
     rankings: dict[str, NDArray[np.int64]] = {}
-    for row, submission_id, ranking, fault in scan_submission(path):
+    for row, (submission_id, ranking, fault) in scan_submission(path):
         if ranking is None:
             raise PipelineError(f"{path}: row {row}: {fault}")
         if submission_id in rankings:
@@ -157,20 +146,20 @@ def shown(text: str) -> str:
     return plain if len(text) <= SHOWN_CHARACTERS else plain[: SHOWN_CHARACTERS - 1] + "…"
 
 
-def _scanned(row: int, line: str) -> ScannedRow:
+def _scanned(line: str) -> ScannedRow:
     name, comma, picks = line.partition(",")
     submission_id, indices = _unquoted(name), _unquoted(picks)
     if not comma:
-        return ScannedRow(row, "", None, f"'{shown(line)}' has one column; expected {HEADER}")
+        return "", None, f"'{shown(line)}' has one column; expected {HEADER}"
     try:
         split_id(submission_id)
     except ValueError as error:
-        return ScannedRow(row, "", None, f"ID '{shown(submission_id)}': {error}")
+        return "", None, f"ID '{shown(submission_id)}': {error}"
     bad = NO_INDEX.search(indices)
     if bad:
         fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
-        return ScannedRow(row, submission_id, None, f"{shown(submission_id)}: {fault}")
-    return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"), "")
+        return submission_id, None, f"{shown(submission_id)}: {fault}"
+    return submission_id, np.fromstring(indices, np.int64, sep=";"), ""
 
 
 def _unquoted(cell: str) -> str:

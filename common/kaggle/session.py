@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from common.kaggle.errors import explain
-from common.kaggle.secrets import redact
+from common.kaggle.errors import explain, redact
 from common.retry import RetryPolicy
 
 POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)

@@ -5,6 +5,7 @@ in `-wheels` and holds its wheel (see `kernels.datasets.folder`), through `datas
 """
 
 import base64
+import json
 import lzma
 import pprint
 import re
@@ -18,18 +19,11 @@ import tomli_w
 from common import settings
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from common.kaggle.secrets import refuse_secrets
+from common.kaggle.errors import refuse_secrets
 from common.progress import log
 from kernels.building.archive import collect_files, own_packages, pack
 from kernels.building.kinds import KINDS, Kind
-from kernels.building.metadata import (
-    METADATA_FILE,
-    as_json,
-    check_source,
-    kernel_metadata,
-    slug_of,
-)
-from kernels.building.notebook import as_notebook
+from kernels.building.metadata import METADATA_FILE, as_json, kernel_metadata, slug_of
 
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
@@ -39,6 +33,21 @@ _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
 _ARCHIVE = 'ARCHIVE = ""'
 _INPUT_ROOT = Path("/kaggle/input")
 _SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
+_BETWEEN, _QUOTES = "# %%\n", '"\n'
+_SHOW = """\
+from IPython.display import Image, display
+
+out = WORKING / SETTINGS["out"]
+if (out / "report.json").exists():
+    report = json.loads((out / "report.json").read_text())
+    for name, part in report["collections"].items():
+        print(f"{name:<20} {part['metric']:<12} {part['value']}  95 %: {part['ci95']}")
+        for member, value in report["models"][name]["member_values"].items():
+            print(f"  {member:<40} {value}")
+    display(Image(out / "report.png"))
+for path in sorted(WORKING.rglob("*.csv")):
+    print(path, *(line[:80] for line in path.read_text().splitlines()[:3]), sep="\\n")
+"""
 
 
 def build(
@@ -65,7 +74,7 @@ def build(
         notebook: write a notebook, which shows what came out, in place of a script.
 
     Raises:
-        UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
+        UsageError: a title or a source that Kaggle would refuse, nothing attached that could hold
             the models to rank with, or `out` holds other files.
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
@@ -78,7 +87,7 @@ def build(
     files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
     script = _rendered(kind, files, recipe_file)
-    script = as_notebook(title, script) if notebook else script
+    script = _as_notebook(title, script) if notebook else script
     script_bytes = len(script.encode())
     if script_bytes > SOURCE_LIMIT_BYTES:
         largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
@@ -118,11 +127,6 @@ def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
 
 
 def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
-    if re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", recipe_name) is None:
-        raise UsageError(
-            f"recipe name '{recipe_name}': expected small letters and digits, joined by - _ or . : "
-            "the kernel's file is named after it"
-        )
     spoken = re.sub("[_.]", " ", recipe_name)
     ending = f" {kind.words}" if kind.words else ""
     title = (chosen.strip() or f"Fast or slow {spoken}") + ending
@@ -140,7 +144,10 @@ def _check_sources(
 ) -> None:
     for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
         for source in sources:
-            check_source(option, source)
+            if source.startswith("OWNER/"):  # as the README has it
+                raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
+            if not re.fullmatch(r"[\w-]+/[\w-]+", source):
+                raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
     if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(
@@ -149,3 +156,30 @@ def _check_sources(
     if not wheels:
         lacking = ", ".join(REQUIRED_MODULES.values())
         log.info(f"Kaggle's image lacks {lacking}: attach a dataset named …-wheels with it")
+
+
+def _as_notebook(title: str, script: str) -> str:
+    """Return a kernel's script as the text of an .ipynb file, whose last cell shows what came out.
+
+    Its source is one text per cell, as Kaggle's server takes it, and it has no cell ids: the same
+    script gives the same bytes.
+    """
+    says, *parts = script.split(_BETWEEN)
+    *folded, main = (_code(part) for part in parts)
+    for cell in folded:  # on Kaggle's page
+        cell["metadata"] = {"_kg_hide-input": True}
+    about = {
+        "cell_type": "markdown",
+        "metadata": {},
+        "source": f"# {title}\n\n{says.strip(_QUOTES)}",
+    }
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    cells = [about, *folded, main, _code(_SHOW)]
+    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _code(source: str) -> dict[str, Any]:
+    ran = {"execution_count": None, "outputs": list[str]()}
+    return {"cell_type": "code", "metadata": {}, **ran, "source": source.strip()}

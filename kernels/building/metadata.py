@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
 
 METADATA_FILE = "kernel-metadata.json"
 
@@ -52,18 +52,6 @@ def slug_of(title: str) -> str:
     'fast-or-slow-cpu-small'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def check_source(option: str, source: str) -> None:
-    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset".
-
-    Raises:
-        UsageError: says what was expected.
-    """
-    if source.startswith("OWNER/"):  # as the README has it
-        raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
-    if not re.fullmatch(r"[\w-]+/[\w-]+", source):
-        raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:

@@ -103,7 +103,10 @@ def take_over(out: Path) -> None:
         sys.exit(f"kernel: more than one unfinished output is attached: {named}; detach others")
     for earlier in found:
         log(f"goes on with {earlier}; to begin anew, detach it")
-        copy_folder(earlier, out)
+        hidden = shutil.ignore_patterns(".*")
+        shutil.copytree(earlier, out, ignore=hidden, copy_function=shutil.copyfile)
+        for path in (out, *out.rglob("*")):
+            path.chmod(0o755)  # what is attached cannot be written to
 
 
 def is_unfinished(note: Path) -> bool:
@@ -114,16 +117,6 @@ def is_unfinished(note: Path) -> bool:
         return False
     is_ours = isinstance(facts, dict) and facts.get("kind") == SETTINGS["kind"]
     return is_ours and facts.get("finished") is False
-
-
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy the files below `source`, but for hidden ones; the copies can be written to."""
-    for folder, _, files in os.walk(source):
-        made = target / Path(folder).relative_to(source)
-        made.mkdir(parents=True)
-        for name in files:
-            if not name.startswith("."):
-                shutil.copyfile(Path(folder, name), made / name)
 
 
 def mounted(ending: str) -> list[Path]:

@@ -12,7 +12,7 @@ from typing import Any
 from common import settings
 from common.atomic import write_bytes, write_text
 from common.errors import PipelineError, UsageError
-from common.kaggle.secrets import redact, refuse_secrets
+from common.kaggle.errors import redact, refuse_secrets
 from ensembles.trained_models import find_models, one_of_each
 from kernels.building.build import REQUIRED_MODULES
 from kernels.building.metadata import as_json, read_object, slug_of
@@ -78,32 +78,21 @@ def write_wheels(out: Path) -> list[Path]:
 
     Raises:
         UsageError: `out` is in the way.
-        PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
+        PipelineError: pip cannot get one.
     """
     _require_free(out)
+    requirements = (settings.ROOT / "requirements.txt").read_text(encoding="utf-8")
+    pinned = re.findall(r"^([\w-]+)==(\S+)", requirements, re.MULTILINE)
+    pins = {name.replace("_", "-"): version for name, version in pinned}
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
-        _download(_pinned(settings.ROOT / "requirements.txt"), Path(folder))
+        _download([f"{name}=={pins[name]}" for name in REQUIRED_MODULES.values()], Path(folder))
         wheels = sorted(Path(folder).glob("*.whl"))
-        for wheel in wheels:
-            if not wheel.name.endswith("-none-any.whl"):
-                raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")
         for wheel in wheels:
             write_bytes(out / wheel.name, wheel.read_bytes())
     subtitle = "Pure-Python packages that a kernel without internet installs"
     # Each wheel holds its own licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
     return [out / wheel.name for wheel in wheels]
-
-
-def _pinned(requirements: Path) -> list[str]:
-    text, wanted = requirements.read_text(encoding="utf-8"), []
-    for name in REQUIRED_MODULES.values():
-        either_spelling = name.replace("-", "[-_.]")
-        pin = re.search(rf"^{either_spelling}==([^\s;#]+)", text, re.MULTILINE | re.IGNORECASE)
-        if pin is None:
-            raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
-        wanted.append(f"{name}=={pin[1]}")
-    return wanted
 
 
 def _download(wanted: list[str], folder: Path) -> None:

@@ -8,10 +8,10 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import PipelineError, UsageError
 from common.kaggle.errors import one_line, status_of
@@ -41,8 +41,7 @@ class DatasetVersion:
     was_sent: bool = True  # False: Kaggle has this very content, made by an earlier push
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     status: str
     version: int
     description: str
@@ -76,7 +75,16 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
             return DatasetVersion(dataset_id, *sent, was_sent=False)
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
         tokens = _upload(session, folder, files)
-        asked = _asked({**table, "description": about}, message, tokens, dataset_id)
+        owner, slug = dataset_id.split("/")
+        asked = {
+            **{key: table.get(key) for key in ("title", "subtitle")},
+            **{"description": about, "versionNotes": message},
+            **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug},
+            "isPrivate": table.get("isPrivate") is not False,
+            "licenseName": table["licenses"][0]["name"],
+            "categoryIds": list(table.get("keywords") or []),
+            "files": [{"token": token} for token in tokens],
+        }
         _make(session, dataset_id, asked, before)
         state = _settled(session, dataset_id, before.version + 1 if before else 1)
     if state.status != _READY:
@@ -127,23 +135,6 @@ def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[
     return tokens
 
 
-def _asked(
-    table: Mapping[str, Any], message: str, tokens: Sequence[str], dataset_id: str
-) -> dict[str, Any]:
-    owner, slug = dataset_id.split("/")
-    return {
-        **{key: table.get(key) for key in ("title", "subtitle", "description")},
-        "isPrivate": table.get("isPrivate") is not False,
-        "ownerSlug": owner,
-        "slug": slug,
-        "datasetSlug": slug,
-        "licenseName": table["licenses"][0]["name"],
-        "categoryIds": list(table.get("keywords") or []),
-        "versionNotes": message,
-        "files": [{"token": token} for token in tokens],
-    }
-
-
 def _make(
     session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: _State | None
 ) -> None:
@@ -153,11 +144,9 @@ def _make(
         # Each request takes the keys that it knows.
         answer = session.call("datasets", method, {**asked, "body": asked})
         if answer.error or (answer.status or "ok").lower() != "ok":
-            raise PipelineError(
-                f"dataset {dataset_id}: Kaggle refused it: "
-                f"{one_line(answer.error or answer.status)}; correct {DATASET_METADATA_FILE} and "
-                "push again"
-            )
+            told = f"Kaggle refused it: {one_line(answer.error or answer.status)}"
+            advice = f"correct {DATASET_METADATA_FILE} and push again"
+            raise PipelineError(f"dataset {dataset_id}: {told}; {advice}")
         return True
 
     def arrived() -> bool | None:

@@ -79,7 +79,6 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
         ({"title": ""}, "key 'title' is missing"),
         ({"code_file": "gone.py"}, "gone.py: no such file"),
         ({"is_private": "yes"}, "is_private must be of type bool"),
-        ({"dataset_sources": ["no-owner"]}, "dataset_sources 'no-owner': expected owner/slug"),
     ],
 )
 def test_wrong_metadata_is_refused_before_anything_is_sent(

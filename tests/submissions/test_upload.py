@@ -102,7 +102,7 @@ def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
         "status": "COMPLETE",
         **{"publicScore": "0.71", "privateScore": ""},
     }
-    failed = {"ref": 8, "status": "ERROR", "errorDescription": "row\n3", "publicScore": "nan"}
+    failed = {"ref": 8, "status": "ERROR", "errorDescription": "row\n3"}
     fake_kaggle.will_answer("ListSubmissions", Answer(body={"submissions": [scored, failed]}))
 
     rows = list_submissions(7)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.kaggle.secrets import known_secrets
+from common.kaggle.errors import known_secrets
 from common.kaggle.session import kaggle_session
 from kernels.building.build import build
 from kernels.push import push, status
