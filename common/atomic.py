@@ -54,7 +54,7 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
     except Exception as error:
         found = _SYSTEM_ERROR.search(str(error))  # safetensors and polars have errors of their own
         number = int(found[1]) if found else getattr(error, "errno", None)
-        is_own = getattr(error, "filename", None) in map(str, (temporary, *temporary.parents))
+        is_own = getattr(error, "filename", None) in [*map(str, (temporary, *temporary.parents))]
         if number is None or not (is_own or number in _OF_WRITING):
             raise
         raise PipelineError(f"{path}: cannot be written: {os.strerror(number)}") from error

@@ -52,11 +52,11 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     if not collections:
         raise PipelineError("compare: the runs have judged no graph in common; nothing to compare")
     entries = collections.values()
-    means = [float(np.mean([entry[side] for entry in entries])) for side in ("first", "second")]
+    before, after = (float(np.mean([e[side] for e in entries])) for side in ("first", "second"))
     known = [own for own in draws if own is not None]
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
     fewest = min(entry["n_families"] for entry in entries)
-    return {"collections": collections, "mean": _summary(*means, joint, fewest)}
+    return {"collections": collections, "mean": _summary(before, after, joint, fewest)}
 
 
 def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:

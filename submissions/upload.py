@@ -56,7 +56,7 @@ def submit(
             was sent before, no submission left, or it may or may not have arrived.
     """
     with open_regular(path) as stream:
-        digest, size_bytes = hashlib.file_digest(stream, "sha256").hexdigest(), stream.tell()
+        digest = hashlib.sha256(stream.read()).hexdigest()
     with kaggle_session(f"upload {path} to {COMPETITION}", policy) as session:
         earlier = ask(session, lambda: _tagged(session, digest))
         if earlier and not force:
@@ -74,7 +74,7 @@ def submit(
 
         def send() -> Submission:
             ref = _create(session, token, description)
-            return Submission(ref, path.name, description, size_bytes)
+            return Submission(ref, path.name, description, path.stat().st_size)
 
         def arrived() -> Submission | None:
             known = {row.ref for row in earlier}

@@ -42,17 +42,6 @@ def test_source_and_metadata_arrive_with_the_owner_filled_in(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_notebook_arrives_as_one_with_one_text_per_cell(
-    fake_kaggle: FakeKaggle, project: Path, tmp_path: Path
-) -> None:
-    built = build("cpu", {"seed": 0}, tmp_path / "notebook", root=project, notebook=True)
-    assert push(built.parent).kernel_id == ID
-    (call,) = fake_kaggle.calls("SaveKernel")
-    assert (call.json["kernelType"], call.json["language"]) == ("notebook", "python")
-    sent = json.loads(call.json["text"])
-    assert all(isinstance(cell["source"], str) for cell in sent["cells"])
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

@@ -74,7 +74,6 @@ TO_TEST = "answers the graphs of split test, not valid; expected the run's submi
     [
         ("submission.csv", (), TO_TEST),
         ("submission-valid.csv", ("--private",), "split valid, not test; expected"),
-        ("submission-valid.csv", ("--split", "test"), "split valid, not test; expected"),
         ("other.csv", (), f"{X}:v: row is missing; expected 60 indices"),
     ],
 )

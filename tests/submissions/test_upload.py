@@ -38,12 +38,8 @@ def test_a_submission_arrives_whole_with_its_tag(
         sent = send(f"my {KEY}\nwords")
 
     started, put, created = fake_kaggle.received[-3:]
-    assert [request.method for request in fake_kaggle.received] == [
-        "ListSubmissions",
-        "StartSubmissionUpload",
-        "PUT",
-        "CreateSubmission",
-    ]
+    methods = ["ListSubmissions", "StartSubmissionUpload", "PUT", "CreateSubmission"]
+    assert [request.method for request in fake_kaggle.received] == methods
     assert started.path == "/api/v1/competitions.CompetitionApiService/StartSubmissionUpload"
     assert started.json["competitionName"] == created.json["competitionName"]
     assert started.json["contentLength"] == file.stat().st_size

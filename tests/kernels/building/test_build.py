@@ -45,6 +45,7 @@ def test_a_notebook_holds_the_script_cell_by_cell(project: Path, tmp_path: Path)
     nbformat.validate(read)
     codes = [cell.source for cell in read.cells if cell.cell_type == "code"]
     assert 'ARCHIVE = """' in codes[0]
+    assert all(isinstance(cell["source"], str) for cell in json.loads(one.read_text())["cells"])
     whole = ast.parse(script.read_text()).body[1:]
     assert list(map(ast.dump, ast.parse("\n".join(codes[:-1])).body)) == list(map(ast.dump, whole))
 
