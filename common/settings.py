@@ -171,15 +171,13 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     `--set features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
 
     Raises:
-        UsageError: an override without '=', of no UTF-8, or whose parent key is not a table.
+        UsageError: an override without '=', or whose parent key is not a table.
     """
     result = deepcopy(table)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key.strip() or override.count(".") > MAX_DOTS:
             raise UsageError(f"--set {override!r}: expected key=value")
-        if not override.isascii() and override != override.encode(errors="replace").decode():
-            raise UsageError(f"--set {override!r}: expected UTF-8 text")
         set_value(result, key.strip(), _parse_value(text.strip()), source=f"--set {override!r}")
     return result
 

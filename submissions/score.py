@@ -138,7 +138,14 @@ def _judge_collection(
         if reason := reason_to_leave_out(collection, own, answered=answered):
             reasons[submission_id] = reason
         else:
-            ranking = _fitting_ranking(collection, submission_id, rankings, len(own.runtime_ns))
+            ranking, n_configs = rankings.get(submission_id), len(own.runtime_ns)
+            wanted = n_picks(collection, n_configs)
+            faults = [f"row is missing; expected {wanted} indices"]
+            if ranking is not None:
+                n_indices = max(wanted, len(ranking)) if collection.kind == "tile" else wanted
+                faults = ranking_faults(ranking, n_configs, n_indices)
+            if ranking is None or faults:
+                raise PipelineError(f"submission: {submission_id}: {'; '.join(faults)}")
             graphs[submission_id.removeprefix(prefix)] = score_graph(collection, ranking, own)
     return graphs, reasons
 
@@ -155,24 +162,6 @@ def reason_to_leave_out(
         what = "one config gives" if len(labels.runtime_ns) == 1 else "constant runtimes give"
         return f"{what} no order"
     return None
-
-
-def _fitting_ranking(
-    collection: Collection,
-    submission_id: str,
-    rankings: Mapping[str, NDArray[np.int64]],
-    n_configs: int,
-) -> NDArray[np.int64]:
-    ranking, wanted = rankings.get(submission_id), n_picks(collection, n_configs)
-    if ranking is None:
-        raise PipelineError(
-            f"submission: {submission_id}: row is missing; expected {wanted} indices"
-        )
-    if collection.kind == "tile":
-        wanted = max(wanted, len(ranking))
-    if faults := ranking_faults(ranking, n_configs, wanted):
-        raise PipelineError(f"submission: {submission_id}: {'; '.join(faults)}")
-    return ranking
 
 
 def collection_report(

@@ -66,7 +66,7 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     """Yield an authenticated client; whatever goes wrong in the block becomes one line.
 
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
-    addresses.
+    addresses and, where VERBOSE=1 is set, authorization headers.
 
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
@@ -92,8 +92,6 @@ def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
         api = _limited_client()
     finally:
         logging.getLogger().removeHandler(silent)
-    # VERBOSE=1, which other programs use too, makes the client print its authorization headers.
-    api.args = [argument for argument in api.args if argument != "--verbose"]
     key_file = Path(api.config)
     try:
         api.authenticate()

@@ -73,26 +73,22 @@ def write_report_page(
 def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     metric, value, interval = part["metric"], part["value"], part["ci95"]
     low, high = interval or (value, value)
+    # Where the marks stand, in percent: both metrics end at 1, tile scores have no end below.
+    places = {} if value is None else {"low": low, "high": high, "value": value, "zero": 0.0}
+    start = min([0.0, *places.values()])
     optional = dict.fromkeys(("floor", "noise_ceiling", "seed_sd"))
     return {
         **optional,
         **part,
         "name": name,
         "metric": METRIC_NAMES.get(metric, metric),
-        "interval": "" if interval is None else f"{number(low)} to {number(high)}",
+        "interval": f"{number(low)} to {number(high)}" if interval else "",
         "seeds": part.get("seed_values", {}),
         "errors": {
             k: part[f"top{k}_error"] for k in (1, 5, 10) if part.get(f"top{k}_error") is not None
         },
-        "mark": None if value is None else _mark(low, value, high),
+        "mark": {name: round(100 * (x - start) / (1 - start), 2) for name, x in places.items()},
     }
-
-
-def _mark(low: float, value: float, high: float) -> dict[str, float]:
-    """Return where the marks stand, in percent; both metrics end at 1, tile scores have no end."""
-    floor = min(0.0, low)
-    places = {"low": low, "high": high, "value": value, "zero": 0.0}
-    return {name: round(100 * (place - floor) / (1 - floor), 2) for name, place in places.items()}
 
 
 def _scatters(

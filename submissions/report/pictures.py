@@ -45,9 +45,8 @@ def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
             figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw each judged collection's value, with its interval, floor and noise ceiling if known."""
-    judged = {name: part for name, part in collections.items() if part["value"] is not None}
+def _draw_scores(axes: "Axes", judged: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw each collection's value, with its interval, floor and noise ceiling if known."""
     for row, part in enumerate(judged.values()):
         low, high = part["ci95"] or (part["value"], part["value"])
         axes.plot(
@@ -73,15 +72,15 @@ def write_overview(report: Mapping[str, Any], path: Path) -> None:
     Raises:
         PipelineError: the file cannot be written.
     """
-    collections = report.get("collections", {})
+    judged = {n: p for n, p in report.get("collections", {}).items() if p["value"] is not None}
+    known = {key: report[key] for key in ("recipe", "score", "revision") if report.get(key)}
+    known = {key: f"{v:.4f}" if key == "score" else v for key, v in known.items()}
+    heading = ", ".join(f"{key} {value}" for key, value in known.items())
     with picture(path, SIZE_INCHES) as figure:
-        known = {key: report[key] for key in ("recipe", "score", "revision") if report.get(key)}
-        known = {key: f"{v:.4f}" if key == "score" else v for key, v in known.items()}
-        heading = ", ".join(f"{key} {value}" for key, value in known.items())
         figure.suptitle(heading, fontsize=11, fontweight="bold", x=0.01, ha="left")
         axes = figure.add_axes(PLACE)
-        if any(part["value"] is not None for part in collections.values()):
-            draw_scores(axes, collections)
+        if judged:
+            _draw_scores(axes, judged)
         else:
             axes.set_axis_off()
             axes.text(0, 0.5, "No collection has been judged by measured runtimes.", color=FAINT)

@@ -94,7 +94,6 @@ def test_overrides_nest_go_in_turn_and_leave_the_table_alone() -> None:
     ("override", "named"),
     [
         *((text, "expected key=value") for text in ("a", "=3", "", "a=" + "a." * 999)),
-        ("name=\udc80", "expected UTF-8 text"),
         ("a.b.c=1", "--set 'a.b.c=1': 'b' is not a table"),
     ],
     ids=lambda value: ascii(value)[:24],
