@@ -80,11 +80,8 @@ def test_a_submission_far_down_a_list_of_long_descriptions_is_found(
     assert f"as submission {FIRST_REF}" in failure_of(send)
 
 
-@pytest.mark.parametrize("body", [{"ref": "no number"}, {"message": "Success"}])
-def test_an_answer_without_a_number_is_looked_up(
-    fake_kaggle: FakeKaggle, send: Send, body: object
-) -> None:
-    fake_kaggle.will_answer("CreateSubmission", Answer(body=body, acts=True))
+def test_an_answer_without_a_number_is_looked_up(fake_kaggle: FakeKaggle, send: Send) -> None:
+    fake_kaggle.will_answer("CreateSubmission", Answer(body={"message": "Success"}, acts=True))
     fake_kaggle.listed_after = 4  # the list lags behind
     assert send().ref == FIRST_REF
     assert len(fake_kaggle.submissions) == 1

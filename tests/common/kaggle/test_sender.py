@@ -202,25 +202,19 @@ def test_only_what_certainly_never_arrived_may_be_sent_again() -> None:
 
 
 @WITH_FILES
-@pytest.mark.parametrize("fault", [Answer(500, {}), Answer(429, {}), DROPPED])
-def test_a_storage_that_fails_for_now_gets_the_file_again(
-    fake_kaggle: FakeKaggle, sending: Sending, waits: list[float], fault: Answer
-) -> None:
-    fake_kaggle.will_answer("PUT", fault, fault)
-    sending.send()
-    assert sending.made() == 1
-    assert waits == [2.0, 4.0]
-
-
-@WITH_FILES
-def test_a_file_that_storage_refuses_makes_nothing(
-    fake_kaggle: FakeKaggle, sending: Sending
+def test_a_storage_gets_the_file_again_until_it_takes_or_refuses_it(
+    fake_kaggle: FakeKaggle, sending: Sending, waits: list[float]
 ) -> None:
     fake_kaggle.will_answer("PUT", *[Answer(500, {})] * 4)
     assert "storage answers HTTP 500; gave up after 4 tries" in sending.failure()
     fake_kaggle.will_answer("PUT", Answer(403, {}))
     assert "HTTP 403; nothing was made of it" in sending.failure()
     assert not fake_kaggle.calls(sending.method)
+    waits.clear()
+    fake_kaggle.will_answer("PUT", Answer(500, {}), Answer(429, {}), DROPPED)
+    sending.send()
+    assert sending.made() == 1
+    assert waits == [2.0, 4.0, 8.0]
 
 
 @WITH_FILES

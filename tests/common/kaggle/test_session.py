@@ -81,21 +81,15 @@ def test_without_credentials_the_line_says_how_to_give_them_or_which_file_is_bro
     assert told in login_failure()
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (Answer(body={"active": False}), "none found or accepted; set KAGGLE_API_TOKEN"),
-        (refusal(401), "HTTP 401"),
-        (DROPPED, "dropped"),
-    ],
-)
 def test_a_refused_token_is_one_line(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, answer: Answer, expected: str
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The client's first import logs in as well; here it is imported already.
     use_token(monkeypatch)
-    fake_kaggle.will_answer("IntrospectToken", answer)
-    assert expected in login_failure()
+    answers = (Answer(body={"active": False}), refusal(401), DROPPED)
+    fake_kaggle.will_answer("IntrospectToken", *answers)
+    for told in ("none found or accepted; set KAGGLE_API_TOKEN", "HTTP 401", "dropped"):
+        assert told in login_failure()
 
 
 @pytest.fixture(params=["key", "token"])

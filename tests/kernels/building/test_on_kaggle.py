@@ -58,13 +58,8 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
-        sources = ["someone/fast-or-slow-smoke-train"]
-        built = build(
-            *("smoke", table, place / "built"),
-            kind=kind,
-            kernel_sources=sources,
-            notebook=notebook,
-        )
+        attached = {"kernel_sources": ["someone/fast-or-slow-smoke-train"]}
+        built = build("smoke", table, place / "built", kind=kind, notebook=notebook, **attached)
         scratch, site = place / "scratch", place / "scratch" / "site"
         site.mkdir(parents=True)
         (site / "sitecustomize.py").write_text(_NO_SOCKETS + stops)
