@@ -48,34 +48,19 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.open("xb").close()
-        except OSError as error:
-            raise _not_written(path, error.strerror) from error
-        try:
-            yield temporary
-        except Exception as error:
-            reason = _why_not_written(error, str(temporary))
-            if reason is None:
-                raise
-            raise _not_written(path, reason) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.open("xb").close()
+        yield temporary
+    except Exception as error:
+        found = _SYSTEM_ERROR.search(str(error))  # safetensors and polars have errors of their own
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        is_own = getattr(error, "filename", None) in [*map(str, (temporary, *temporary.parents))]
+        if number is None or not (is_own or number in _OF_WRITING):
+            raise
+        raise PipelineError(f"{path}: cannot be written: {os.strerror(number)}") from error
     finally:
         with suppress(OSError):  # renamed, or never made, where an unlink may fail in many ways
             temporary.unlink()
-
-
-def _not_written(path: Path, reason: str | None) -> PipelineError:
-    return PipelineError(f"{path}: cannot be written: {reason}")
-
-
-def _why_not_written(error: Exception, temporary: str) -> str | None:
-    if isinstance(error, OSError) and error.errno is not None:
-        is_of_writing = error.filename == temporary or error.errno in _OF_WRITING
-        return error.strerror if is_of_writing else None
-    found = _SYSTEM_ERROR.search(str(error))  # safetensors and polars have errors of their own
-    number = int(found[1]) if found else None
-    return os.strerror(number) if number in _OF_WRITING else None
 
 
 def _flush(path: Path) -> None:
@@ -83,7 +68,8 @@ def _flush(path: Path) -> None:
         try:
             os.fsync(file.fileno())
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            error.filename = str(path)
+            raise
 
 
 def write_text(path: Path, text: str) -> None:

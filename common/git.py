@@ -7,7 +7,7 @@ from pathlib import Path
 from common.settings import ROOT
 
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
-MAX_DIFF = 1 << 20
+MAX_DIFF = 1 << 20  # characters
 
 
 def revision(root: Path = ROOT) -> str | None:
@@ -16,20 +16,17 @@ def revision(root: Path = ROOT) -> str | None:
     A kernel's code lies outside git, and has a file that says what it was built from. In a checkout
     such a file says nothing.
     """
-    if not (root / ".git").exists():
-        try:
-            return (root / REVISION_FILE).read_text(encoding="utf-8").strip() or None
-        except (OSError, ValueError):
-            pass  # no kernel
+    if not (root / ".git").exists() and (root / REVISION_FILE).is_file():
+        return (root / REVISION_FILE).read_text(encoding="utf-8").strip()
     try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD").strip()
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
         return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def changes(root: Path = ROOT) -> str | None:
-    """Return in what the code differs from its revision, at most 1 MiB; None if in nothing.
+    """Return in what the code differs from its revision, cut to 1 MiB; None if in nothing.
 
     Files that git does not know of are not in it, as in `revision`; nor is anything in a kernel.
     """
@@ -37,15 +34,12 @@ def changes(root: Path = ROOT) -> str | None:
         diff = _git(root, "diff", "HEAD") if (root / ".git").exists() else ""
     except (OSError, subprocess.SubprocessError):
         return None
-    cut = f"\n… cut at {MAX_DIFF} characters\n" if len(diff) > MAX_DIFF else ""
-    return (diff[:MAX_DIFF] + cut).encode(errors="replace").decode() or None
+    return diff[:MAX_DIFF].encode(errors="replace").decode() or None
 
 
 def _git(root: Path, *arguments: str) -> str:
     # Within a git hook, variables name another checkout.
     own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(  # noqa: S603
-        command, capture_output=True, check=True, timeout=30, env=own
-    )
-    return os.fsdecode(done.stdout)
+    done = subprocess.run(command, capture_output=True, check=True, timeout=30, env=own)  # noqa: S603
+    return os.fsdecode(done.stdout).strip()

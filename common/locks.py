@@ -1,6 +1,6 @@
 """One process at a time: a lock on a file, which ends with the process that holds it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,31 +11,27 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock of `path` while the block runs; wait for whoever holds it.
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of `path` while the block runs.
 
     Parent folders are made. It excludes the threads of one process as well.
 
     Raises:
+        UsageError: another process holds it, and is not to be waited for.
         PipelineError: the lock's file cannot be written.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
-    lock = FileLock(path)
+    folder = path.parent  # what a user knows of
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            on_wait()
-            lock.acquire()
+        folder.mkdir(parents=True, exist_ok=True)
+        held = FileLock(path).acquire(blocking=wait)
+    except TimeoutError:
+        raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
     except OSError as error:
-        where = path.parent  # what a user knows of
-        raise PipelineError(f"{where}: cannot be written: {error.strerror or error}") from error
-    try:
+        raise PipelineError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -47,10 +43,6 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another process works in it.
     """
-
-    def refuse() -> None:
-        raise UsageError(f"{folder}: another process works in it; wait for it to end")
-
-    with locked(folder / LOCK, on_wait=refuse):
+    with locked(folder / LOCK, wait=False):
         sweep(folder)
         yield

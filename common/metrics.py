@@ -33,7 +33,12 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     """
     from scipy.stats import kendalltau
 
-    scores, runtime = _checked(scores, runtime)
+    scores, runtime = np.asarray(scores), np.asarray(runtime)
+    if scores.ndim != 1 or scores.shape != runtime.shape or not len(scores):
+        shapes = f"{scores.shape} and {runtime.shape}"
+        raise ValueError(f"expected scores and runtimes of one shape (c,), c >= 1; got {shapes}")
+    _check_finite("score", scores)
+    _check_finite("runtime", runtime)
     if not _pairs_apart(runtime):
         return math.nan
     if not _pairs_apart(scores):
@@ -99,20 +104,6 @@ def tile_score(ranking: NDArray[Any], runtime: NDArray[Any]) -> float:
         ValueError: as `slowdown_at_k`.
     """
     return 2 - slowdown_at_k(ranking, runtime, TILE_PICKS)
-
-
-def _checked(
-    scores: NDArray[Any], runtime: NDArray[Any]
-) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    scores, runtime = np.asarray(scores), np.asarray(runtime)
-    if scores.ndim != 1 or scores.shape != runtime.shape or not len(scores):
-        raise ValueError(
-            f"expected scores and runtimes of one shape (c,), c >= 1; "
-            f"got {scores.shape} and {runtime.shape}"
-        )
-    _check_finite("score", scores)
-    _check_finite("runtime", runtime)
-    return scores, runtime
 
 
 def _check_finite(name: str, values: NDArray[Any]) -> None:

@@ -8,10 +8,12 @@ started meanwhile has neither, unless it is given them anew.
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 # Told what is going on, how many steps are done, and how many there are: (what, done, total).
+T = TypeVar("T")
 Watcher = Callable[[str, int, int], None]
 
 log = logging.getLogger("fast_or_slow")
@@ -58,26 +60,25 @@ def heard_by(tell: Callable[[str], object], level: int = logging.INFO) -> Iterat
 
 
 @contextmanager
-def watched_by(watcher: Watcher | None) -> Iterator[None]:
-    """Let `watcher` be told of the progress of the work in this block."""
-    token = _watcher.set(watcher)
+def _held(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _watcher.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def told_by(teller: str) -> Iterator[None]:
+def watched_by(watcher: Watcher | None) -> AbstractContextManager[None]:
+    """Let `watcher` be told of the progress of the work in this block."""
+    return _held(_watcher, watcher)
+
+
+def told_by(teller: str) -> AbstractContextManager[None]:
     """Tell of progress in this block in the name of one of several that work at once.
 
     It goes on from step to step; it is done when a step of its own name is.
     """
-    token = _teller.set(teller)
-    try:
-        yield
-    finally:
-        _teller.reset(token)
+    return _held(_teller, teller)
 
 
 def teller_or(what: str) -> str:
@@ -85,20 +86,14 @@ def teller_or(what: str) -> str:
     return _teller.get() or what
 
 
-@contextmanager
-def time_limit(max_minutes: float | None) -> Iterator[None]:
+def time_limit(max_minutes: float | None) -> AbstractContextManager[None]:
     """Give the work in this block so many minutes, or as long as it takes.
 
     A limit outside stays in force where it ends earlier.
     """
-    outer = _deadline.get()
-    inner = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    known = [end for end in (outer, inner) if end is not None]
-    token = _deadline.set(min(known, default=None))
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+    own = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    known = [end for end in (_deadline.get(), own) if end is not None]
+    return _held(_deadline, min(known, default=None))
 
 
 def end_now() -> None:

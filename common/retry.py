@@ -16,7 +16,6 @@ class RetryableError(Exception):
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.retry_after_s = retry_after_s
 
 
@@ -63,9 +62,8 @@ def retry(
             failures = 1 if held > best else failures + 1
             best = max(best, held)
             if failures >= policy.attempts:
-                raise PipelineError(
-                    f"{what}: {fault.reason}; gave up after {failures} tries; {advice}"
-                ) from None
+                told = f"{what}: {fault}; gave up after {failures} tries; {advice}"
+                raise PipelineError(told) from None
             wait_s = policy.wait_s(failures, fault.retry_after_s)
-            log.info(f"{what}: {fault.reason}; next try in {wait_s:.0f} s")
+            log.info(f"{what}: {fault}; next try in {wait_s:.0f} s")
             policy.sleep(wait_s)

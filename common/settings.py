@@ -77,15 +77,12 @@ def _problem(kind: str, message: str, given: object) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _known_keys(model: type[BaseModel], key: str) -> str:
+def _known_keys(model: Any, key: str) -> str:
     *parents, _ = key.split(".")
-    current: Any = model
     for parent in parents:
-        field = getattr(current, "model_fields", {}).get(parent)
-        if field is None:
-            break
-        current = field.annotation
-    names = sorted(getattr(current, "model_fields", {}))
+        fields = getattr(model, "model_fields", {})
+        model = fields[parent].annotation if parent in fields else model
+    names = sorted(getattr(model, "model_fields", {}))
     return f"expected one of: {', '.join(names)}" if names else "no such key exists"
 
 
@@ -120,13 +117,10 @@ def default_store_dir(data_dir: Path) -> Path:
     """
     place = data_dir.resolve()
     digest = hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
-    named = os.environ.get("PIPELINE_STORE")
-    if named:
-        root = Path(named)
-    elif any(mount.is_dir() for mount in KAGGLE_MOUNTS):
+    root = ROOT / "data" / "store"
+    if any(mount.is_dir() for mount in KAGGLE_MOUNTS):
         root = Path(tempfile.gettempdir()) / "pipeline-store"
-    else:
-        root = ROOT / "data" / "store"
+    root = Path(os.environ.get("PIPELINE_STORE") or root)
     return root / f"{place.name or 'root'}-{digest}"
 
 
@@ -160,11 +154,8 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
     """
     is_file = name_or_file.endswith(".toml")
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
-    try:
-        if path.is_file():
-            return path
-    except OSError:
-        pass  # no name that a file can have
+    if os.path.isfile(path):  # False too for a name that no file can have  # noqa: PTH113
+        return path
     if is_file:
         raise UsageError(f"{what} file {path}: no such file")
     known = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
@@ -180,15 +171,13 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     `--set features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
 
     Raises:
-        UsageError: an override without '=', of no UTF-8, or whose parent key is not a table.
+        UsageError: an override without '=', or whose parent key is not a table.
     """
     result = deepcopy(table)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key.strip() or override.count(".") > MAX_DOTS:
             raise UsageError(f"--set {override!r}: expected key=value")
-        if not override.isascii() and override != override.encode(errors="replace").decode():
-            raise UsageError(f"--set {override!r}: expected UTF-8 text")
         set_value(result, key.strip(), _parse_value(text.strip()), source=f"--set {override!r}")
     return result
 

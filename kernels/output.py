@@ -1,13 +1,11 @@
 """Fetch what a finished kernel wrote: checked paths, whole or not at all, going on after a cut."""
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
@@ -22,7 +20,6 @@ from kernels.push import KernelStatus, kernel_output, kernel_status, kernel_vers
 OUTPUT_POLICY = RetryPolicy()
 NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
-_LONGEST_NAME = 255  # bytes of each part of a path
 
 
 @dataclass(frozen=True)
@@ -59,11 +56,12 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
                 f"kernel {full_id}: is {status.state}; its output can be had once it is complete"
             )
         files, log = ask(session, lambda: kernel_output(session, full_id))
-        _refuse_failed(status, log, out.with_name(f"{out.name}.log"))
+        if status.state != "complete":
+            _keep_log(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: kernel_version(session, full_id))
         note = {"kernel": full_id, "version": version}
         if not _is_fetched(out, note):
-            check_names([name for name, _ in files])
+            _check_names([name for name, _ in files])
             whole = _fetch(dict(files), out, note, policy)
             log_file = whole / f"{full_id.partition('/')[2]}.log"
             if log and not log_file.exists():
@@ -73,27 +71,19 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
                 out.rmdir()  # empty: looked at before
             whole.rename(out)
             shutil.rmtree(whole.parent)
-    fetched = [path for path in out.rglob("*") if path.is_file() and path.name != NOTE]
+    n_files = sum(path.is_file() for path in out.rglob("*")) - 1  # without the note
     unfinished = _facts_in(out / "kernel.json").get("finished") is False
-    return KernelOutput(full_id, version, out, len(fetched), unfinished)
+    return KernelOutput(full_id, version, out, n_files, unfinished)
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse names of files that would not lie below one folder, each in its own place.
-
-    Raises:
-        PipelineError: names the first one.
-    """
-    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+def _check_names(names: Sequence[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
-        is_below = not path.is_absolute() and ".." not in path.parts and name != NOTE
-        is_short = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in path.parts)
-        is_alone = name not in folders and names.count(name) == 1  # "." is a folder of all
-        if not (is_plain and is_below and is_short and is_alone):
+        is_below = name != "." and not path.is_absolute() and ".." not in path.parts
+        if not (is_plain and is_below and name != NOTE):
             raise PipelineError(
-                f"file {name[:80]!a}: expected a path of its own within the output; nothing kept"
+                f"file {name[:80]!a}: expected a path within the output; nothing kept"
             )
 
 
@@ -106,13 +96,7 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
     whole.mkdir(exist_ok=True)
     with http_session(policy) as session:
         for number, (name, address) in enumerate(addresses.items()):
-            target = whole / name
-            if not target.is_file():
-                # Apart from the others: a file may have the name of another one's part.
-                begun = root / hashlib.sha256(name.encode()).hexdigest()[:16]
-                download(session, address, begun, policy=policy)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                begun.replace(target)
+            download(session, address, whole / name, policy=policy)
             progress("download", number + 1, len(addresses))
     return whole
 
@@ -120,20 +104,18 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
 def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    if out.is_dir() and _facts_in(out / NOTE) == note:
+    if _facts_in(out / NOTE) == note:
         return True
     wanted = f"version {note['version']} of {note['kernel']}"
     raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
 
 
-def _refuse_failed(status: KernelStatus, log: str, log_file: Path) -> None:
-    if status.state == "complete":
-        return
+def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
     if log:
         write_text(log_file, log)
-    said = f": {status.failure_message}" if status.failure_message else ""
+    said = f": {failed.failure_message}" if failed.failure_message else ""
     where = f"; its log is in {log_file}" if log else ""
-    raise PipelineError(f"kernel {status.kernel_id}: ended as {status.state}{said}{where}")
+    raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{said}{where}")
 
 
 def _facts_in(path: Path) -> dict[str, Any]:

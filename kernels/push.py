@@ -9,7 +9,7 @@ from common.kaggle.errors import one_line, status_of
 from common.kaggle.sender import ask, send_once
 from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.retry import RetryPolicy
-from kernels.building.metadata import check_source, read_metadata
+from kernels.building.metadata import read_metadata
 
 UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE = 200
@@ -53,25 +53,22 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
             refuses, or one whose attached sources it does not know.
     """
     metadata = read_metadata(folder)
-    for key in ("dataset_sources", "kernel_sources"):
-        for source in metadata.get(key) or []:
-            check_source(f"{folder}: {key}", str(source))
     with kaggle_session(f"push kernel {folder}", policy) as session:
         kernel_id = session.own(metadata["id"])
-        url = f"https://www.kaggle.com/code/{kernel_id}"
         request = _request(folder, metadata, kernel_id)
         last = ask(session, lambda: kernel_version(session, kernel_id))
 
-        def send() -> KernelVersion:
+        def send() -> int:
             with session.api.build_kaggle_client() as client:
                 answer = client.kernels.kernels_api_client.save_kernel(request)
-            return KernelVersion(kernel_id, _accepted(kernel_id, answer), url)
+            return _accepted(kernel_id, answer)
 
-        def arrived() -> KernelVersion | None:
+        def arrived() -> int | None:
             version = kernel_version(session, kernel_id)
-            return KernelVersion(kernel_id, version, url) if version > last else None
+            return version if version > last else None
 
-        return send_once(session, send, arrived, _IN_DOUBT)
+        version = send_once(session, send, arrived, _IN_DOUBT)
+    return KernelVersion(kernel_id, version, f"https://www.kaggle.com/code/{kernel_id}")
 
 
 def status(kernel_id: str) -> KernelStatus:
@@ -87,9 +84,8 @@ def status(kernel_id: str) -> KernelStatus:
 def kernel_status(session: KaggleSession, kernel_id: str) -> KernelStatus:
     """Return how the latest run of the kernel "owner/slug" fares."""
     answer = session.api.kernels_status(kernel_id)
-    return KernelStatus(
-        kernel_id, answer.status.name.lower(), one_line(answer.failure_message or "")
-    )
+    state = answer.status.name.lower()
+    return KernelStatus(kernel_id, state, one_line(answer.failure_message or ""))
 
 
 def kernel_version(session: KaggleSession, kernel_id: str) -> int:
@@ -105,15 +101,14 @@ def kernel_version(session: KaggleSession, kernel_id: str) -> int:
 
 def kernel_output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
     """List what a kernel's latest session wrote, by name and signed address; and return its log."""
-    files, log, token, seen = [], "", "", set[str]()
-    while token not in seen:
-        seen.add(token)
+    files, log, token = [], "", ""
+    while True:
         asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": token}
         page = session.call("kernels", "list_kernel_session_output", asked)
         files += [(item.file_name, item.url) for item in page.files or []]
-        log = log or page.log or ""
-        token = page.next_page_token or ""
-    return files, log
+        log, token = log or page.log or "", page.next_page_token
+        if not token:
+            return files, log
 
 
 def _named(kernel_id: str) -> dict[str, str]:

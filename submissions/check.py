@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, escaped
 from common.metrics import TILE_PICKS
+from common.settings import SAMPLE
 from data.npz.read import Archive
 from data.official.published import (
     ALL_TILE_CONFIGS,
@@ -25,32 +25,17 @@ from data.official.published import (
     OTHER_LAYOUT_CONFIGS,
     official_names,
 )
-from data.tree import COLLECTIONS, find_graphs
-from submissions.write import ScannedRow, n_picks, scan_submission, shown, split_id
+from data.tree import COLLECTIONS, find_graphs, npz_root
+from submissions.labels import check_split
+from submissions.write import n_picks, scan_submission, shown, split_id
 
 MAX_PROBLEMS = 1000  # more than the competition has rows
 
-
-class Problem(NamedTuple):
-    """One thing that is wrong; `str()` gives it as one line.
-
-    `row` counts from 1, the header; `row` and `id` are None for what concerns no line.
-    """
-
-    file: Path
-    row: int | None
-    id: str | None
-    message: str
-
-    def __str__(self) -> str:
-        row = None if self.row is None else f"row {self.row}"
-        name = None if self.id is None else shown(self.id)
-        file = "\\n".join(str(self.file).splitlines())
-        return ": ".join(part for part in (file, row, name, self.message) if part is not None)
+Rows = Mapping[str, int | None]
 
 
-def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Problem]:
-    """List what is wrong with a submission file; an empty list means it can be uploaded.
+def check_submission(path: Path, expected: Rows) -> list[str]:
+    """List what is wrong with a submission file, a line each; an empty list means that it is good.
 
     Found: an unreadable file or line, missing, surplus and repeated rows, and rankings with a wrong
     count, an index out of range or a repeated index. The order of the rows is free.
@@ -62,15 +47,14 @@ def check_submission(path: Path, expected: Mapping[str, int | None]) -> list[Pro
     try:
         problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
     except PipelineError as error:
-        return [Problem(path, None, None, str(error).removeprefix(f"{path}: "))]
+        return [str(error)]
     if len(problems) > MAX_PROBLEMS:
-        message = f"has more than {MAX_PROBLEMS} problems; the others are not listed"
-        problems[MAX_PROBLEMS] = Problem(path, None, None, message)
-    return problems
+        problems[-1] = f"has more than {MAX_PROBLEMS} problems; the others are not listed"
+    return [escaped(f"{path}: {problem}") for problem in problems]
 
 
 @cache
-def official_rows() -> Mapping[str, int | None]:
+def official_rows() -> Rows:
     """Return the number of configs of each official test graph, by submission ID.
 
     In the sample submission's order of collections; None for tile kernels.
@@ -90,16 +74,49 @@ def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
     Raises:
         PipelineError: the split has no graph, or a file is damaged.
     """
-    files = find_graphs(data_dir, splits=(split,))
-    return {file.submission_id: _count_configs(file.path) for file in files}
+    rows = {}
+    for file in find_graphs(data_dir, splits=(split,)):
+        with Archive(file.path) as archive:
+            (n_configs,) = archive.header("config_runtime", dtype=np.int64, shape=(None,)).shape
+            if n_configs == 0:
+                archive.fail("config_runtime", "has zero configs; expected at least one")
+        rows[file.submission_id] = n_configs
+    return rows
 
 
-def _count_configs(path: Path) -> int:
-    with Archive(path) as archive:
-        (n_configs,) = archive.header("config_runtime", dtype=np.int64, shape=(None,)).shape
-        if n_configs == 0:
-            archive.fail("config_runtime", "has zero configs; expected at least one")
-    return n_configs
+def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str], Rows]:
+    """List what is wrong with a file that answers a split of a folder, and the rows expected of it.
+
+    A file that answers other test graphs of the competition than the folder has must answer all of
+    the competition's.
+
+    Raises:
+        PipelineError: the split has no graph, a file is damaged, or another split is answered.
+    """
+    expected = expected_rows(data_dir, split)
+    problems = check_submission(path, expected)
+    if not problems:
+        return [], expected
+    answered = {row[0] for _, row in scan_submission(path)}
+    if split == "test" and answered & (official_rows().keys() - expected.keys()):
+        every = {name: expected.get(name, n) for name, n in official_rows().items()}
+        return check_submission(path, every), every
+    check_split(path, answered, expected, data_dir, split=split)
+    return problems, expected
+
+
+def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
+    """List why Kaggle cannot score a submission, as `problems_with_data` does; empty if it can.
+
+    Raises:
+        PipelineError: as `problems_with_data`, but a folder may have no test graphs.
+    """
+    has_graphs = any(npz_root(data_dir).rglob("test/*.npz"))
+    folder = data_dir if has_graphs else SAMPLE
+    problems, rows = problems_with_data(path, folder, "test")
+    if not problems and rows.keys() != official_rows().keys():
+        return [f"{path}: answers the test graphs of {folder}, not the competition's"]
+    return problems
 
 
 def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:
@@ -123,41 +140,40 @@ def _more(count: int) -> str:
     return f" (and {count - 1} more)" if count > 1 else ""
 
 
-def _problems(path: Path, expected: Mapping[str, int | None]) -> Iterator[Problem]:
+def _problems(path: Path, expected: Rows) -> Iterator[str]:
     first_row: dict[str, int] = {}
-    for row in scan_submission(path):
-        if row.id in first_row:
-            message = f"comes twice, first in row {first_row[row.id]}; expected one row per graph"
-            yield Problem(path, row.row, row.id, message)
-        elif row.id:
-            first_row[row.id] = row.row
-        if row.fault is not None:
-            yield Problem(path, row.row, None, row.fault)
-            continue
-        for fault in _row_faults(row, expected):
-            yield Problem(path, row.row, row.id, fault)
+    for row, (submission_id, ranking, fault) in scan_submission(path):
+        place = f"row {row}: {shown(submission_id)}"
+        if submission_id in first_row:
+            first = first_row[submission_id]
+            yield f"{place}: comes twice, first in row {first}; expected one row per graph"
+        elif submission_id:
+            first_row[submission_id] = row
+        if ranking is None:
+            yield f"row {row}: {fault}"
+        elif submission_id not in expected:
+            yield f"{place}: no graph of this split has this ID; expected no such row"
+        else:
+            faults = _faults(submission_id, ranking, expected[submission_id])
+            yield from (f"{place}: {each}" for each in faults)
     for submission_id, n_configs in expected.items():
         if submission_id not in first_row:
-            message = f"row is missing; expected {_wanted(submission_id, n_configs)} indices"
-            yield Problem(path, None, submission_id, message)
+            wanted = _wanted(submission_id, n_configs)
+            yield f"{submission_id}: row is missing; expected {wanted} indices"
 
 
-def _row_faults(row: ScannedRow, expected: Mapping[str, int | None]) -> list[str]:
-    if row.ranking is None or row.id not in expected:
-        return ["no graph of this split has this ID; expected no such row"]
-    n_configs = expected[row.id]
+def _faults(submission_id: str, ranking: NDArray[np.int64], n_configs: int | None) -> list[str]:
     if n_configs is None:
         # Fewer than five picks stand for a kernel that has no more configs.
-        n_picked = min(len(row.ranking), TILE_PICKS)
-        n_configs = n_picked if n_picked < TILE_PICKS else ALL_TILE_CONFIGS
-        return ranking_faults(row.ranking, n_configs, n_picked)
-    as_sampled = TILE_PICKS if row.id.startswith("tile:") else LAYOUT_CONFIGS
-    if row.id in official_rows() and len(row.ranking) == as_sampled:
-        return ranking_faults(row.ranking, max(n_configs, as_sampled), as_sampled)
-    return ranking_faults(row.ranking, n_configs, _wanted(row.id, n_configs))
+        n_picked = min(len(ranking), TILE_PICKS)
+        n_at_most = n_picked if n_picked < TILE_PICKS else ALL_TILE_CONFIGS
+        return ranking_faults(ranking, n_at_most, n_picked)
+    as_sampled = TILE_PICKS if submission_id.startswith("tile:") else LAYOUT_CONFIGS
+    if submission_id in official_rows() and len(ranking) == as_sampled:
+        return ranking_faults(ranking, max(n_configs, as_sampled), as_sampled)
+    return ranking_faults(ranking, n_configs, _wanted(submission_id, n_configs))
 
 
 def _wanted(submission_id: str, n_configs: int | None) -> int:
-    found = split_id(submission_id)
-    assert found is not None, submission_id  # the caller expects an ID that names no collection
-    return n_picks(found[0], TILE_PICKS if n_configs is None else n_configs)
+    collection, _ = split_id(submission_id)
+    return n_picks(collection, TILE_PICKS if n_configs is None else n_configs)

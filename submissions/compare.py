@@ -6,7 +6,7 @@ together: interval and probability are of one bootstrap over families, stretched
 where these are few.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.bootstrap import family_means, interval_of, share_above_zero, stretched_means
 from common.errors import PipelineError
-from data.tree import Collection, GraphFile, collection_named
+from data.tree import GraphFile, collection_named
 from models.training.folds import family_of
 
 Report = Mapping[str, Any]
@@ -37,28 +37,26 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     collections, draws = {}, []
     for name, pairs in paired_scores(first, second).items():
         parts = [report["collections"][name] for report in (first, second)]
-        before, after = np.array(list(zip(*pairs.values(), strict=True)))
-        families = _families(collection_named(name), parts[0]["per_graph"], pairs)
+        before, after = np.array(list(pairs.values())).T
+        judged = parts[0]["per_graph"]
+        families = [_family(name, judged[graph].get("program", graph)) for graph in pairs]
         n_families = len(set(families))
-        means = family_means(after - before, families) if n_families > 1 else None
-        draws.append(means)
+        draws.append(family_means(after - before, families) if n_families > 1 else None)
         collections[name] = {
             "metric": parts[0]["metric"],
             "n_graphs": len(pairs),
             "n_families": n_families,
             "only_in_one": len(_values(parts[0]).keys() ^ _values(parts[1]).keys()),
-            **_summary(float(before.mean()), float(after.mean()), means, n_families),
+            **_summary(float(before.mean()), float(after.mean()), draws[-1], n_families),
         }
     if not collections:
         raise PipelineError("compare: the runs have judged no graph in common; nothing to compare")
-    sides = [
-        float(np.mean([entry[side] for entry in collections.values()]))
-        for side in ("first", "second")
-    ]
-    known = [means for means in draws if means is not None]
+    entries = collections.values()
+    before, after = (float(np.mean([e[side] for e in entries])) for side in ("first", "second"))
+    known = [own for own in draws if own is not None]
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
-    fewest = min(entry["n_families"] for entry in collections.values())
-    return {"collections": collections, "mean": _summary(sides[0], sides[1], joint, fewest)}
+    fewest = min(entry["n_families"] for entry in entries)
+    return {"collections": collections, "mean": _summary(before, after, joint, fewest)}
 
 
 def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:
@@ -103,8 +101,5 @@ def _values(part: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _families(
-    collection: Collection, per_graph: Mapping[str, Any], graphs: Iterable[str]
-) -> list[str]:
-    programs = (per_graph[graph].get("program", graph) for graph in graphs)
-    return [family_of(GraphFile(collection, "valid", name, Path(name))) for name in programs]
+def _family(collection: str, program: str) -> str:
+    return family_of(GraphFile(collection_named(collection), "valid", program, Path(program)))

@@ -35,27 +35,18 @@ class Labels:
         return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
 
 
-def labels_of(data_dir: Path, *, split: str, private: bool) -> Mapping[str, Labels]:
-    """Read the labels of a split by submission ID.
+def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:
+    """Read the labels of a split by submission ID, and nothing else of its files.
 
     Args:
         private: take the withheld test runtimes instead, whatever the split.
 
     Raises:
-        PipelineError: no such split, a damaged file, or nothing was withheld.
+        PipelineError: the split has no graph, a damaged file, or nothing was withheld.
     """
-    if not private:
-        return read_labels(data_dir, split)
-    runtimes, normalizers = read_withheld(data_dir)
-    return {name: Labels(ns, normalizers.get(name)) for name, ns in runtimes.items()}
-
-
-def read_labels(data_dir: Path, split: str) -> dict[str, Labels]:
-    """Read the labels of a split's graphs by submission ID, and nothing else of their files.
-
-    Raises:
-        PipelineError: the split has no graph, or a file is damaged; the line names it.
-    """
+    if private:
+        runtimes, normalizers = read_withheld(data_dir)
+        return {name: Labels(ns, normalizers.get(name)) for name, ns in runtimes.items()}
     files = find_graphs(data_dir, splits=(split,))
     return {file.submission_id: read_labels_of(file) for file in files}
 
@@ -74,20 +65,16 @@ def read_labels_of(file: GraphFile) -> Labels:
         runtime_ns = archive.array("config_runtime", dtype=np.int64, shape=(None,))
         if not len(runtime_ns):
             archive.fail("config_runtime", "has zero configs; expected at least one")
-        if runtime_ns.any():
-            _check_positive(archive, "config_runtime", runtime_ns)
-        if file.collection.kind == "layout":
-            return Labels(runtime_ns)
-        key = "config_runtime_normalizers"
-        normalizers = archive.array(key, dtype=np.int64, shape=runtime_ns.shape)
-        _check_positive(archive, key, normalizers)
+        checked = {"config_runtime": runtime_ns} if runtime_ns.any() else {}
+        normalizers = None
+        if file.collection.kind == "tile":
+            key = "config_runtime_normalizers"
+            checked[key] = normalizers = archive.array(key, dtype=np.int64, shape=runtime_ns.shape)
+        for key, values in checked.items():
+            if (values <= 0).any():
+                row = int(np.argmax(values <= 0))
+                archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")
     return Labels(runtime_ns, normalizers)
-
-
-def _check_positive(archive: Archive, key: str, values: NDArray[np.int64]) -> None:
-    if (values <= 0).any():
-        row = int(np.argmax(values <= 0))
-        archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")
 
 
 def check_split(

@@ -8,7 +8,7 @@ Every number that cannot be had is None, never nan, so that the report is strict
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -107,28 +107,21 @@ def score_graph(
         `kendall_tau` and `opa` (None where m < c or the runtimes are all equal), `slowdown@K`
         (None where m < K and m < c) and `n_configs`.
     """
-    runtime = labels.runtime
-    tau = accuracy = math.nan
-    if len(ranking) == len(runtime):
-        position = np.argsort(ranking) if scores is None else scores
-        tau, accuracy = kendall_tau(position, runtime), ordered_pair_accuracy(position, runtime)
-    graph: Report = {"kendall_tau": _or_none(tau), "opa": _or_none(accuracy)}
+    runtime, graph = labels.runtime, Report()
+    position = np.argsort(ranking) if scores is None else scores
+    for name, metric in (("kendall_tau", kendall_tau), ("opa", ordered_pair_accuracy)):
+        is_whole = len(ranking) == len(runtime)
+        graph[name] = _or_none(metric(position, runtime)) if is_whole else None
     for k in SLOWDOWN_PICKS:
-        graph[f"slowdown@{k}"] = _slowdown(ranking, runtime, k)
+        is_known = len(ranking) >= min(k, len(runtime))
+        graph[f"slowdown@{k}"] = slowdown_at_k(ranking, runtime, k) if is_known else None
     if collection.kind == "tile":
         graph["tile_score"] = tile_score(ranking, runtime)
         for k in ERROR_PICKS:
-            slowdown = _slowdown(ranking, runtime, k)
+            slowdown = graph[f"slowdown@{k}"]
             graph[f"top{k}_error"] = None if slowdown is None else slowdown - 1
     graph["n_configs"] = len(runtime)
     return graph
-
-
-def _interval(values: Sequence[float]) -> list[float] | None:
-    if len(values) < 2:
-        return None
-    each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
-    return list(interval_of(family_means(np.asarray(values, np.float64), each)))
 
 
 def _judge_collection(
@@ -141,14 +134,19 @@ def _judge_collection(
     graphs: dict[str, Report] = {}
     reasons: dict[str, str] = {}
     for submission_id in sorted(name for name in labels if name.startswith(prefix)):
-        reason = reason_to_leave_out(collection, labels[submission_id], answered=answered)
-        if reason is not None:
+        own = labels[submission_id]
+        if reason := reason_to_leave_out(collection, own, answered=answered):
             reasons[submission_id] = reason
-            continue
-        ranking = _fitting_ranking(collection, submission_id, rankings, labels)
-        graphs[submission_id.removeprefix(prefix)] = score_graph(
-            collection, ranking, labels[submission_id]
-        )
+        else:
+            ranking, n_configs = rankings.get(submission_id), len(own.runtime_ns)
+            wanted = n_picks(collection, n_configs)
+            faults = [f"row is missing; expected {wanted} indices"]
+            if ranking is not None:
+                n_indices = max(wanted, len(ranking)) if collection.kind == "tile" else wanted
+                faults = ranking_faults(ranking, n_configs, n_indices)
+            if ranking is None or faults:
+                raise PipelineError(f"submission: {submission_id}: {'; '.join(faults)}")
+            graphs[submission_id.removeprefix(prefix)] = score_graph(collection, ranking, own)
     return graphs, reasons
 
 
@@ -160,31 +158,10 @@ def reason_to_leave_out(
         return "runtimes are withheld"
     if not answered:
         return "the submission has no row of this collection"
-    if collection.kind == "layout" and len(labels.runtime_ns) == 1:
-        return "one config gives no order"
     if collection.kind == "layout" and (labels.runtime_ns == labels.runtime_ns[0]).all():
-        return "constant runtimes give no order"
+        what = "one config gives" if len(labels.runtime_ns) == 1 else "constant runtimes give"
+        return f"{what} no order"
     return None
-
-
-def _fitting_ranking(
-    collection: Collection,
-    submission_id: str,
-    rankings: Mapping[str, NDArray[np.int64]],
-    labels: Mapping[str, Labels],
-) -> NDArray[np.int64]:
-    n_configs = len(labels[submission_id].runtime_ns)
-    at_least = n_picks(collection, n_configs)
-    ranking = rankings.get(submission_id)
-    if ranking is None:
-        raise PipelineError(
-            f"submission: {submission_id}: row is missing; expected {at_least} indices"
-        )
-    wanted = max(at_least, len(ranking)) if collection.kind == "tile" else at_least
-    faults = ranking_faults(ranking, n_configs, wanted)
-    if faults:
-        raise PipelineError(f"submission: {submission_id}: {'; '.join(faults)}")
-    return ranking
 
 
 def collection_report(
@@ -195,10 +172,11 @@ def collection_report(
     """Put graphs' metrics together: see `score_submission`."""
     metric = METRICS[collection.kind]
     values = [graph[metric] for graph in graphs.values()]
+    each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
     report: Report = {
         "metric": metric,
         "value": float(np.mean(values)) if values else None,
-        "ci95": _interval(values),
+        "ci95": list(interval_of(family_means(np.array(values), each))) if len(each) > 1 else None,
         "n_graphs": len(values),
     }
     is_tile = collection.kind == "tile"
@@ -214,12 +192,6 @@ def collection_report(
             g: {**figures, "noise_ceiling": _or_none(taus[g])} for g, figures in graphs.items()
         }
     return report
-
-
-def _slowdown(ranking: NDArray[np.int64], runtime: NDArray[Any], k: int) -> float | None:
-    if len(ranking) < min(k, len(runtime)):
-        return None
-    return slowdown_at_k(ranking, runtime, k)
 
 
 def _or_none(value: float) -> float | None:
@@ -250,22 +222,20 @@ def remarks_on(report: Mapping[str, Any]) -> list[str]:
 def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iterator[str]:
     known = {member: value for member, value in values.items() if value is not None}
     best = max(known, key=lambda member: known[member], default=None)
-    if best is not None and known[best] > part["value"]:
-        yield (
-            f"{best} alone has {known[best]:.4f}, more than the blend with it, {part['value']:.4f}"
-        )
-    floor = part.get("floor")
-    if floor is not None and floor > part["value"]:
-        yield f"the floor, without training, has {floor:.4f}, more than this run"
+    own = part["value"]
+    if best is not None and known[best] > own:
+        yield f"{best} alone has {known[best]:.4f}, more than the blend with it, {own:.4f}"
+    if part.get("floor") is not None and part["floor"] > own:
+        yield f"the floor, without training, has {part['floor']:.4f}, more than this run"
     curve = part.get("slowdown_curve")
     if not curve or not curve["model"] or not curve["floor"]:
         return
-    picks = [place for place, k in enumerate(curve["k"]) if k in ERROR_PICKS]
-    ahead = [place for place in picks if curve["floor"][place] < curve["model"][place] - SHOWN]
+    points = zip(curve["k"], curve["floor"], curve["model"], strict=True)
+    ahead = [
+        f"{100 * (floor - 1):.1f} % slower than the best after {k}, this run "
+        f"{100 * (model - 1):.1f} %"
+        for k, floor, model in points
+        if k in ERROR_PICKS and floor < model - SHOWN
+    ]
     if ahead:
-        told = ", ".join(
-            f"{100 * (curve['floor'][place] - 1):.1f} % slower than the best after "
-            f"{curve['k'][place]}, this run {100 * (curve['model'][place] - 1):.1f} %"
-            for place in ahead
-        )
-        yield f"the floor is ahead at the first picks: {told}"
+        yield f"the floor is ahead at the first picks: {', '.join(ahead)}"

@@ -6,9 +6,9 @@ go ahead with `upload_file`; the one request that makes something of them is lef
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from common.errors import PipelineError
 from common.kaggle.errors import explain, never_acted_on, passing_fault
@@ -23,7 +23,6 @@ T = TypeVar("T")
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 3.0, 1.5, 60.0
 _STORAGE_TIMEOUT_S = (15, 120)  # to connect; between two pieces
-_LATER = "try again in a few minutes"
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
@@ -39,9 +38,15 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
         except (PipelineError, RetryableError):
             raise
         except Exception as error:
-            raise _retryable(session, error) from None
+            reason, header = passing_fault(error)
+            asked_s = retry_after_s(header)
+            is_long = asked_s is not None and asked_s > session.policy.longest_asked_wait_s
+            if not reason or is_long:
+                raise explain(error, session.action) from None
+            raise RetryableError(reason, retry_after_s=asked_s) from None
 
-    return retry(attempt, what=session.action, policy=session.policy, advice=_LATER)
+    advice = "try again in a few minutes"
+    return retry(attempt, what=session.action, policy=session.policy, advice=advice)
 
 
 def send_once(
@@ -68,26 +73,34 @@ def send_once(
             raise
         except Exception as error:
             if never_acted_on(error):
-                raise _retryable(session, error) from None
+                raise
             log.info(f"{session.action}: no clear answer; asking Kaggle whether it has arrived")
             found = _look(session, arrived)
             if found is None:
                 raise explain(error, session.action, in_doubt=in_doubt) from None
             return found
 
-    return retry(attempt, what=session.action, policy=session.policy, advice=_LATER)
+    return ask(session, attempt)
 
 
-def upload_file(session: KaggleSession, path: Path, start: Callable[[], Any]) -> str:
-    """Upload a file to Kaggle's storage, and return the token that `start` got for it.
+def upload_file(
+    session: KaggleSession, path: Path, service: str, method: str, named: Mapping[str, str]
+) -> str:
+    """Upload a file to Kaggle's storage, and return the token that a service's method has for it.
+
+    Args:
+        named: what the method is told of the file besides its size and time.
 
     Raises:
         PipelineError: Kaggle or its storage refuses it, or the tries are used up.
     """
     import requests
 
+    about = path.stat()
+    facts = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
+
     def attempt() -> str:
-        begun = start()
+        begun = session.call(service, method, {**named, **facts})
         with _Watched(path) as stream:
             answer = requests.put(begun.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
         status = answer.status_code
@@ -127,17 +140,6 @@ class _Watched(io.FileIO):
         piece = super().read(size)
         progress(self._what, self.tell(), self._size)
         return piece or b""
-
-
-def _retryable(session: KaggleSession, error: Exception) -> Exception:
-    passing = passing_fault(error)
-    if passing is None:
-        return explain(error, session.action)
-    reason, header = passing
-    asked_s = retry_after_s(header)
-    if asked_s is not None and asked_s > session.policy.longest_asked_wait_s:
-        return explain(error, session.action)
-    return RetryableError(reason, retry_after_s=asked_s)
 
 
 def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:

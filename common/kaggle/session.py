@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from common.kaggle.errors import explain
-from common.kaggle.secrets import redact
+from common.kaggle.errors import explain, redact
 from common.retry import RetryPolicy
 
 POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
 ANSWER_WITHIN_S = 120.0
 
 _APIS = {
-    **{"blobs": "blob_api", "competitions": "competition_api"},
-    **{"datasets": "dataset_api", "kernels": "kernels_api"},
+    "blobs": "blob_api",
+    "competitions": "competition_api",
+    "datasets": "dataset_api",
+    "kernels": "kernels_api",
 }
 _HOW_TO_LOG_IN = (
     "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json with both into "
@@ -65,7 +66,7 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     """Yield an authenticated client; whatever goes wrong in the block becomes one line.
 
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
-    addresses.
+    addresses and, where VERBOSE=1 is set, authorization headers.
 
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
@@ -83,10 +84,14 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
 
 
 def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
-    with _logging_kept():
+    # Its import calls `basicConfig` where VERBOSE=1 is set, and would log signed addresses; that
+    # leaves alone what has a handler.
+    silent = logging.NullHandler()
+    logging.getLogger().addHandler(silent)
+    try:
         api = _limited_client()
-    # VERBOSE=1, which other programs use too, makes the client print its authorization headers.
-    api.args = [argument for argument in api.args if argument != "--verbose"]
+    finally:
+        logging.getLogger().removeHandler(silent)
     key_file = Path(api.config)
     try:
         api.authenticate()
@@ -115,17 +120,3 @@ def _limited_client() -> Any:
             return client
 
     return LimitedApi()
-
-
-@contextmanager
-def _logging_kept() -> Iterator[None]:
-    """Keep the client's import from logging signed addresses, as VERBOSE=1 makes it do.
-
-    It does so by `basicConfig`, which leaves alone what has a handler.
-    """
-    root, silent = logging.getLogger(), logging.NullHandler()
-    root.addHandler(silent)
-    try:
-        yield
-    finally:
-        root.removeHandler(silent)

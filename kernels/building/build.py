@@ -5,11 +5,12 @@ in `-wheels` and holds its wheel (see `kernels.datasets.folder`), through `datas
 """
 
 import base64
+import json
 import lzma
 import pprint
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,11 @@ import tomli_w
 from common import settings
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from common.kaggle.secrets import refuse_secrets
+from common.kaggle.errors import refuse_secrets
 from common.progress import log
 from kernels.building.archive import collect_files, own_packages, pack
 from kernels.building.kinds import KINDS, Kind
-from kernels.building.metadata import (
-    METADATA_FILE,
-    T4,
-    KernelMetadata,
-    check_source,
-    check_title,
-    slug_of,
-)
-from kernels.building.notebook import as_notebook
+from kernels.building.metadata import METADATA_FILE, as_json, kernel_metadata, slug_of
 
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
@@ -39,16 +32,22 @@ _SCRIPT = Path(__file__).with_name("script.py")
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
 _ARCHIVE = 'ARCHIVE = ""'
 _INPUT_ROOT = Path("/kaggle/input")
+_SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
+_BETWEEN, _QUOTES = "# %%\n", '"\n'
+_SHOW = """\
+from IPython.display import Image, display
 
-
-@dataclass(frozen=True)
-class KernelFolder:
-    """What a build has written."""
-
-    folder: Path
-    script: Path
-    metadata: Path
-    script_bytes: int
+out = WORKING / SETTINGS["out"]
+if (out / "report.json").exists():
+    report = json.loads((out / "report.json").read_text())
+    for name, part in report["collections"].items():
+        print(f"{name:<20} {part['metric']:<12} {part['value']}  95 %: {part['ci95']}")
+        for member, value in report["models"][name]["member_values"].items():
+            print(f"  {member:<40} {value}")
+    display(Image(out / "report.png"))
+for path in sorted(WORKING.rglob("*.csv")):
+    print(path, *(line[:80] for line in path.read_text().splitlines()[:3]), sep="\\n")
+"""
 
 
 def build(
@@ -62,35 +61,33 @@ def build(
     dataset_sources: Sequence[str] = (),
     kernel_sources: Sequence[str] = (),
     title: str = "",
-    required_modules: Mapping[str, str] = REQUIRED_MODULES,
     beside: Path = Path(),
     notebook: bool = False,
-) -> KernelFolder:
-    """Write a kernel that works by `recipe_table` on Kaggle to `out`: its source and metadata.
+) -> Path:
+    """Write a kernel that works by `recipe_table` on Kaggle to `out`; return its source's path.
 
     Args:
         recipe_table: the recipe, overrides applied, without None values.
         title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
-        required_modules: module to distribution, installed from attached wheels where missing.
         beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
             Python's path; they are embedded as well.
         notebook: write a notebook, which shows what came out, in place of a script.
 
     Raises:
-        UsageError: a recipe name that cannot name a kernel, or nothing attached that could hold
+        UsageError: a title or a source that Kaggle would refuse, nothing attached that could hold
             the models to rank with, or `out` holds other files.
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
     title = _title_of(recipe_name, kind, title)
-    _check_sources(kind, dataset_sources, kernel_sources, required_modules)
+    _check_sources(kind, dataset_sources, kernel_sources)
     parts = [recipe_table.get(name, {}) for name in ("layout", "tile")]
     own_models = [model for part in parts for model in part.get("models", ()) if ":" in model]
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
-    script = _rendered(kind, files, recipe_file, required_modules)
-    script = as_notebook(title, script) if notebook else script
+    script = _rendered(kind, files, recipe_file)
+    script = _as_notebook(title, script) if notebook else script
     script_bytes = len(script.encode())
     if script_bytes > SOURCE_LIMIT_BYTES:
         largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
@@ -99,35 +96,28 @@ def build(
             f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
             f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
         )
-    slug = slug_of(title)
-    metadata = KernelMetadata(
-        id=slug,
-        title=title,
-        code_file=f"{slug}.ipynb" if notebook else f"{slug}.py",
-        kernel_type="notebook" if notebook else "script",
-        enable_gpu=gpu,
-        machine_shape=T4 if gpu else "",
-        dataset_sources=list(dataset_sources),
-        kernel_sources=list(kernel_sources),
+    metadata = kernel_metadata(
+        title,
+        notebook=notebook,
+        gpu=gpu,
+        dataset_sources=dataset_sources,
+        kernel_sources=kernel_sources,
     )
-    refuse_secrets([*files.items(), (METADATA_FILE, metadata.to_json().encode())])
-    built = KernelFolder(out, out / metadata.code_file, out / METADATA_FILE, script_bytes)
-    foreign = {path.name for path in out.glob("[!.]*")} - {METADATA_FILE, metadata.code_file}
-    if foreign and not built.metadata.exists():
+    refuse_secrets([*files.items(), (METADATA_FILE, as_json(metadata).encode())])
+    if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
         raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
-    write_text(built.script, script)
-    write_text(built.metadata, metadata.to_json())
-    return built
+    source: Path = out / metadata["code_file"]
+    write_text(out / METADATA_FILE, as_json(metadata))
+    write_text(source, script)
+    return source
 
 
-def _rendered(
-    kind: Kind, files: Mapping[str, bytes], recipe_file: str, required_modules: Mapping[str, str]
-) -> str:
+def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
     values = {
         **asdict(kind),
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
-        "required": dict(required_modules),
+        "required": REQUIRED_MODULES,
     }
     filled = pprint.pformat(values, sort_dicts=False, width=100)
     archive = base64.encodebytes(lzma.compress(pack(files))).decode()
@@ -137,32 +127,59 @@ def _rendered(
 
 
 def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
-    if re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", recipe_name) is None:
-        raise UsageError(
-            f"recipe name '{recipe_name}': expected small letters and digits, joined by - _ or . : "
-            "the kernel's file is named after it"
-        )
     spoken = re.sub("[_.]", " ", recipe_name)
     ending = f" {kind.words}" if kind.words else ""
     title = (chosen.strip() or f"Fast or slow {spoken}") + ending
-    check_title(title, ending)
+    fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
+    if not (fits and title.isascii() and title.isprintable()):
+        raise UsageError(
+            f"kernel title {title!a}: {len(title)} characters; expected {_SHORTEST_TITLE} to "
+            f"{_LONGEST_TITLE} of plain ASCII; --title takes {_LONGEST_TITLE - len(ending)} at most"
+        )
     return title
 
 
 def _check_sources(
-    kind: Kind,
-    dataset_sources: Sequence[str],
-    kernel_sources: Sequence[str],
-    required_modules: Mapping[str, str],
+    kind: Kind, dataset_sources: Sequence[str], kernel_sources: Sequence[str]
 ) -> None:
     for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
         for source in sources:
-            check_source(option, source)
+            if source.startswith("OWNER/"):  # as the README has it
+                raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
+            if not re.fullmatch(r"[\w-]+/[\w-]+", source):
+                raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
     if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(
             "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
         )
-    if required_modules and not wheels:
-        lacking = ", ".join(required_modules.values())
+    if not wheels:
+        lacking = ", ".join(REQUIRED_MODULES.values())
         log.info(f"Kaggle's image lacks {lacking}: attach a dataset named …-wheels with it")
+
+
+def _as_notebook(title: str, script: str) -> str:
+    """Return a kernel's script as the text of an .ipynb file, whose last cell shows what came out.
+
+    Its source is one text per cell, as Kaggle's server takes it, and it has no cell ids: the same
+    script gives the same bytes.
+    """
+    says, *parts = script.split(_BETWEEN)
+    *folded, main = (_code(part) for part in parts)
+    for cell in folded:  # on Kaggle's page
+        cell["metadata"] = {"_kg_hide-input": True}
+    about = {
+        "cell_type": "markdown",
+        "metadata": {},
+        "source": f"# {title}\n\n{says.strip(_QUOTES)}",
+    }
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    cells = [about, *folded, main, _code(_SHOW)]
+    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _code(source: str) -> dict[str, Any]:
+    ran = {"execution_count": None, "outputs": list[str]()}
+    return {"cell_type": "code", "metadata": {}, **ran, "source": source.strip()}

@@ -6,9 +6,7 @@ from common.errors import UsageError
 from data.tree import collection_named
 
 DEFAULT_MAX_MINUTES = 690.0
-# Kaggle kills a session after 12 hours and keeps nothing of it.
-_SESSION_MINUTES = 720.0
-_SAVING_MINUTES = 15.0  # for what cannot stop at once; as long again is left for Kaggle to save
+MOST_MINUTES = 705.0  # Kaggle kills a session after 720 and keeps nothing of it
 
 
 @dataclass(frozen=True)
@@ -21,27 +19,21 @@ class Kind:
 
     kind: str  # "run", "train" or "infer"
     words: str  # what the title has after the recipe's name
-    command: str  # of the pipeline; {recipe}, {data}, {input}, {working} are filled in on Kaggle
+    command: str  # of the pipeline; {recipe}, {data}, {input}, {out} are filled in on Kaggle
     out: str  # the folder in the working one that the command marks with DONE once it is through
     result: str = ""
     dropped: str = ""  # the folder of `out` that goes once all is done: attached models
     max_minutes: float = DEFAULT_MAX_MINUTES  # from the start until the command stops itself
-    saving_minutes: float = _SAVING_MINUTES / 2  # a command that hangs is killed so long after that
+    saving_minutes: float = 7.5  # a command that hangs is killed so long after that
 
 
-_RUN = "run --recipe {recipe} --data {data} --out {working}/run --resume"
-_TRAIN = (
-    "train --recipe {recipe} --data {data} --collection NAME --out {working}/models/SLUG "
-    "--resume-from {input}"
-)
+_RUN = "run --recipe {recipe} --data {data} --out {out} --resume"
+_TRAIN = "train --recipe {recipe} --data {data} --collection NAME --out {out} --resume-from {input}"
+_INFER = f"{_RUN} --models {{input}}"
 KINDS = {
     "run": Kind("run", "", _RUN, "run", result="submission.csv"),
-    "train": Kind("train", "train SLUG", _TRAIN, "models/SLUG"),
-    "infer": Kind(
-        *("infer", "infer", f"{_RUN} --models {{input}}", "run"),
-        result="submission.csv",
-        dropped="models",
-    ),
+    "train": Kind("train", "train", _TRAIN, "models"),  # of the collection NAME
+    "infer": Kind("infer", "infer", _INFER, "run", result="submission.csv", dropped="models"),
 }
 
 
@@ -55,20 +47,16 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
     minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes
-    most = _SESSION_MINUTES - _SAVING_MINUTES
-    if not 0 < minutes <= most:
+    if not 0 < minutes <= MOST_MINUTES:
         raise UsageError(
-            f"--max-minutes {minutes:g}: expected more than 0 and at most {most:g}: Kaggle "
-            f"ends a session after {_SESSION_MINUTES:g} and keeps nothing then"
+            f"--max-minutes {minutes:g}: expected more than 0 and at most {MOST_MINUTES:g}: Kaggle "
+            "ends a session after 720 and keeps nothing then"
         )
-    kind = replace(KINDS[name], max_minutes=minutes)
     if (collection is None) is (name == "train"):
         raise UsageError("--collection: expected with --kind train, and only there")
+    kind = replace(KINDS[name], max_minutes=minutes)
     if collection is None:
         return kind
     wanted = collection_named(collection)
-    texts = {name: getattr(kind, name) for name in ("words", "out", "command")}
-    named = {
-        n: t.replace("SLUG", wanted.slug).replace("NAME", wanted.name) for n, t in texts.items()
-    }
-    return replace(kind, **named)
+    command = kind.command.replace("NAME", wanted.name)
+    return replace(kind, words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)

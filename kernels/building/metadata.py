@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
 
 METADATA_FILE = "kernel-metadata.json"
 
@@ -15,33 +14,35 @@ METADATA_FILE = "kernel-metadata.json"
 # wheels no longer support.
 T4 = "NvidiaTeslaT4"
 
-_SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
 
-
-@dataclass(frozen=True)
-class KernelMetadata:
-    """The fields that the client reads, in the order in which they are written."""
-
-    id: str  # the slug; the push puts the owner before it
-    title: str
-    code_file: str
-    language: str = "python"
-    kernel_type: str = "script"
-    is_private: bool = True
-    enable_gpu: bool = True
-    enable_tpu: bool = False
-    enable_internet: bool = False
-    machine_shape: str = T4
-    keywords: Sequence[str] = ()
-    dataset_sources: Sequence[str] = ()
-    competition_sources: Sequence[str] = ("predict-ai-model-runtime",)
-    kernel_sources: Sequence[str] = ()
-    model_sources: Sequence[str] = ()
-    docker_image: str | None = None
-    docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+def kernel_metadata(
+    title: str,
+    *,
+    notebook: bool = False,
+    gpu: bool = True,
+    dataset_sources: Sequence[str] = (),
+    kernel_sources: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the metadata of a private kernel without internet; the push adds the owner."""
+    slug = slug_of(title)
+    return {
+        "id": slug,
+        "title": title,
+        "code_file": f"{slug}.ipynb" if notebook else f"{slug}.py",
+        "language": "python",
+        "kernel_type": "notebook" if notebook else "script",
+        "is_private": True,
+        "enable_gpu": gpu,
+        "enable_tpu": False,
+        "enable_internet": False,
+        "machine_shape": T4 if gpu else "",
+        "keywords": [],
+        "dataset_sources": list(dataset_sources),
+        "competition_sources": ["predict-ai-model-runtime"],
+        "kernel_sources": list(kernel_sources),
+        "model_sources": [],
+        "docker_image_pinning_type": "original",  # later versions of the kernel keep the image
+    }
 
 
 def slug_of(title: str) -> str:
@@ -51,32 +52,6 @@ def slug_of(title: str) -> str:
     'fast-or-slow-cpu-small'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def check_title(title: str, ending: str = "") -> None:
-    """Refuse a title that Kaggle would refuse.
-
-    Raises:
-        UsageError: it is too short or too long, or not plain ASCII.
-    """
-    fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
-    if not (fits and title.isascii() and title.isprintable()):
-        raise UsageError(
-            f"kernel title {title!a}: {len(title)} characters; expected {_SHORTEST_TITLE} to "
-            f"{_LONGEST_TITLE} of plain ASCII; --title takes {_LONGEST_TITLE - len(ending)} at most"
-        )
-
-
-def check_source(option: str, source: str) -> None:
-    """Refuse what cannot name a dataset or a kernel to attach by `option`, such as "--dataset".
-
-    Raises:
-        UsageError: says what was expected.
-    """
-    if source.startswith("OWNER/"):  # as the README has it
-        raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
-    if not re.fullmatch(r"[\w-]+/[\w-]+", source):
-        raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -91,6 +66,10 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     if not (folder / table["code_file"]).is_file():
         raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")
     return table
+
+
+def as_json(table: Mapping[str, Any]) -> str:
+    return json.dumps(table, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:

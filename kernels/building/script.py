@@ -50,8 +50,7 @@ def main() -> None:
         log(f"Python {sys.version.split()[0]}; data {data}; recipe {SETTINGS['recipe']}")
         if SETTINGS["result"]:
             take_over(out)
-        recipe = code / SETTINGS["recipe"]
-        places = {"data": data, "recipe": recipe, "input": INPUT, "working": WORKING}
+        places = {"data": data, "recipe": code / SETTINGS["recipe"], "input": INPUT, "out": out}
         command = [word.format(**places) for word in SETTINGS["command"].split()]
         work(command, code, site)
     end(out)
@@ -75,9 +74,7 @@ def work(command: list[str], code: Path, site: Path) -> None:
         log("a step went on beyond its time; stopped at what it has kept")
         return
     if ended.returncode:
-        sys.exit(
-            f"kernel: the pipeline ended with exit code {ended.returncode}; see its line above"
-        )
+        sys.exit(f"kernel: the pipeline ended with code {ended.returncode}; see its line above")
 
 
 def end(out: Path) -> None:
@@ -98,40 +95,33 @@ def end(out: Path) -> None:
 
 def take_over(out: Path) -> None:
     """Copy the attached folder that a kernel of this kind has left unfinished, if there is one."""
-    found = []
-    for folder, below, files in os.walk(INPUT):
-        below[:] = sorted(name for name in below if name != "npz")  # thousands of graphs
-        earlier = Path(folder, SETTINGS["out"])
-        if NOTE in files and (earlier / "config.toml").is_file() and unfinished(Path(folder)):
-            found.append(earlier)
+    notes = filter(is_unfinished, mounted(f"/{NOTE}"))
+    earlier = [note.parent / SETTINGS["out"] for note in notes]
+    found = [folder for folder in earlier if (folder / "config.toml").is_file()]
     if len(found) > 1:
         named = ", ".join(str(earlier.parent) for earlier in found)
-        sys.exit(
-            f"kernel: more than one unfinished output is attached: {named}; detach all but one"
-        )
+        sys.exit(f"kernel: more than one unfinished output is attached: {named}; detach others")
     for earlier in found:
         log(f"goes on with {earlier}; to begin anew, detach it")
-        copy_folder(earlier, out)
+        hidden = shutil.ignore_patterns(".*")
+        shutil.copytree(earlier, out, ignore=hidden, copy_function=shutil.copyfile)
+        for path in (out, *out.rglob("*")):
+            path.chmod(0o755)  # what is attached cannot be written to
 
 
-def unfinished(output: Path) -> bool:
+def is_unfinished(note: Path) -> bool:
     """Tell whether a kernel of this kind says of its output that it is not finished."""
     try:
-        facts = json.loads((output / NOTE).read_text())
+        facts = json.loads(note.read_text())
     except (OSError, ValueError, RecursionError):
         return False
     is_ours = isinstance(facts, dict) and facts.get("kind") == SETTINGS["kind"]
     return is_ours and facts.get("finished") is False
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy the files below `source`, but for hidden ones; the copies can be written to."""
-    for folder, _, files in os.walk(source):
-        made = target / Path(folder).relative_to(source)
-        made.mkdir(parents=True)
-        for name in files:
-            if not name.startswith("."):
-                shutil.copyfile(Path(folder, name), made / name)
+def mounted(ending: str) -> list[Path]:
+    """Find attached sources: they lie at slug/ or, in newer sessions, at datasets/owner/slug/."""
+    return sorted(path for depth in ("*", "*/*", "*/*/*") for path in INPUT.glob(depth + ending))
 
 
 def unpack(folder: Path) -> None:
@@ -161,9 +151,7 @@ def install_missing(site: Path) -> None:
     if not missing:
         return
     wanted = ", ".join(missing)
-    # A dataset is mounted at slug/ or, in newer sessions, at datasets/owner/slug/.
-    depths = ("*-wheels", "*/*-wheels", "*/*/*-wheels")
-    folders = sorted({path for depth in depths for path in INPUT.glob(depth) if path.is_dir()})
+    folders = [path for path in mounted("-wheels") if path.is_dir()]
     if not folders:
         sys.exit(f"kernel: the image lacks {wanted}; attach a dataset named …-wheels that holds it")
     log(f"installing {wanted} from {', '.join(map(str, folders))}")

@@ -1,7 +1,6 @@
 """Folders that become Kaggle datasets, of trained models and of wheels: files and metadata."""
 
 import hashlib
-import json
 import re
 import shutil
 import sys
@@ -13,10 +12,10 @@ from typing import Any
 from common import settings
 from common.atomic import write_bytes, write_text
 from common.errors import PipelineError, UsageError
-from common.kaggle.secrets import redact, refuse_secrets
+from common.kaggle.errors import redact, refuse_secrets
 from ensembles.trained_models import find_models
 from kernels.building.build import REQUIRED_MODULES
-from kernels.building.metadata import read_object, slug_of
+from kernels.building.metadata import as_json, read_object, slug_of
 from models.run_folder import CONFIG, DONE
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
@@ -45,7 +44,7 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
         PipelineError: no model, two that differ under one name, an unfinished one, or a credential
             in a file.
     """
-    require_free(out)
+    _require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
     metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
     models = dict(sorted(find_models(run).items()))
@@ -67,10 +66,9 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
 
 
 def _is_needed(path: Path) -> bool:
-    if not path.is_file() or path.name.startswith((".", "checkpoint.")):
-        return False
+    left_out = path.name.startswith((".", "checkpoint.")) or path.name == "report.json"
     is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
-    return is_named and path.name != "report.json"
+    return is_named and not left_out and path.is_file()
 
 
 def write_wheels(out: Path) -> list[Path]:
@@ -80,34 +78,21 @@ def write_wheels(out: Path) -> list[Path]:
 
     Raises:
         UsageError: `out` is in the way.
-        PipelineError: a version is not pinned, pip cannot get it, or it is no pure-Python wheel.
+        PipelineError: pip cannot get one.
     """
-    require_free(out)
-    wanted = _pinned(settings.ROOT / "requirements.txt")
+    _require_free(out)
+    requirements = (settings.ROOT / "requirements.txt").read_text(encoding="utf-8")
+    pinned = re.findall(r"^([\w-]+)==(\S+)", requirements, re.MULTILINE)
+    pins = {name.replace("_", "-"): version for name, version in pinned}
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
-        _download(wanted, Path(folder))
+        _download([f"{name}=={pins[name]}" for name in REQUIRED_MODULES.values()], Path(folder))
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
-            if not wheel.name.endswith("-none-any.whl"):
-                raise PipelineError(f"{wheel.name}: expected a pure-Python wheel, …-none-any.whl")
-        contents = {wheel.name: wheel.read_bytes() for wheel in wheels}
-    for name, content in contents.items():
-        write_bytes(out / name, content)
+            write_bytes(out / wheel.name, wheel.read_bytes())
     subtitle = "Pure-Python packages that a kernel without internet installs"
     # Each wheel holds its own licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
-    return [out / name for name in contents]
-
-
-def _pinned(requirements: Path) -> list[str]:
-    text, wanted = requirements.read_text(encoding="utf-8"), []
-    for name in REQUIRED_MODULES.values():
-        either_spelling = name.replace("-", "[-_.]")
-        pin = re.search(rf"^{either_spelling}==([^\s;#]+)", text, re.MULTILINE | re.IGNORECASE)
-        if pin is None:
-            raise PipelineError(f"{requirements}: {name} is not pinned; expected {name}==VERSION")
-        wanted.append(f"{name}=={pin[1]}")
-    return wanted
+    return [out / wheel.name for wheel in wheels]
 
 
 def _download(wanted: list[str], folder: Path) -> None:
@@ -139,12 +124,7 @@ def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, An
     }
 
 
-def require_free(out: Path) -> None:
-    """Refuse a folder that holds something: old files would be sent with the new ones.
-
-    Raises:
-        UsageError: `out` is no folder, or not an empty one.
-    """
+def _require_free(out: Path) -> None:  # old files would be sent with the new ones
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")
 
@@ -156,52 +136,29 @@ def seal(folder: Path, metadata: dict[str, Any]) -> None:
         PipelineError: a file holds a Kaggle credential of this machine.
     """
     _digests(folder)
-    text = json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
-    write_text(folder / DATASET_METADATA_FILE, text)
+    write_text(folder / DATASET_METADATA_FILE, as_json(metadata))
 
 
-def read_dataset(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Read a dataset folder: its metadata, and the files to send, "/" apart, sorted.
-
-    Raises:
-        PipelineError: no metadata, or a file that Kaggle may leave out.
-    """
-    table = read_object(folder / DATASET_METADATA_FILE, ("id", "title"))
-    return table, files_to_send(folder)
-
-
-def content_digest(folder: Path, table: dict[str, Any]) -> str:
-    """Return the SHA-256, in hex, of all that a push of the folder sends but for its message.
+def read_dataset(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read a dataset folder: its metadata, and the SHA-256 of each file to send by its name.
 
     Raises:
-        PipelineError: a file holds a Kaggle credential of this machine.
+        PipelineError: no metadata, a link or a hidden or empty file, which Kaggle may leave out, or
+            one that holds a Kaggle credential of this machine.
     """
-    told = {"metadata": table, "files": _digests(folder)}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return read_object(folder / DATASET_METADATA_FILE, ("id", "title")), _digests(folder)
 
 
-def files_to_send(folder: Path) -> list[str]:
-    """List a dataset folder's files but for its metadata, "/" apart, sorted.
-
-    Raises:
-        PipelineError: a link, or a hidden or empty file: Kaggle leaves such out.
-    """
-    names = []
+def _digests(folder: Path) -> dict[str, str]:
+    digests = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or path.name.startswith("."):
             raise PipelineError(f"{path}: is hidden or a link; expected plain files")
         if path.is_file() and name != DATASET_METADATA_FILE:
-            if path.stat().st_size == 0:
+            content = path.read_bytes()
+            if not content:
                 raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
-            names.append(name)
-    return names
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    digests = {}
-    for name in files_to_send(folder):
-        content = (folder / name).read_bytes()
-        refuse_secrets([(folder / name, content)])
-        digests[name] = hashlib.sha256(content).hexdigest()
+            refuse_secrets([(path, content)])
+            digests[name] = hashlib.sha256(content).hexdigest()
     return digests

@@ -4,12 +4,14 @@ A digest of all that is sent stands in the dataset's description, so that Kaggle
 whether it has a folder's content already.
 """
 
+import hashlib
+import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import PipelineError, UsageError
 from common.kaggle.errors import one_line, status_of
@@ -17,7 +19,7 @@ from common.kaggle.sender import ask, send_once, upload_file, wait_for
 from common.kaggle.session import POLICY, KaggleSession, kaggle_session
 from common.progress import log
 from common.retry import RetryPolicy
-from kernels.datasets.folder import DATASET_METADATA_FILE, content_digest, read_dataset
+from kernels.datasets.folder import DATASET_METADATA_FILE, read_dataset
 from kernels.push import UNKNOWN
 
 _READY = "ready"
@@ -39,8 +41,7 @@ class DatasetVersion:
     was_sent: bool = True  # False: Kaggle has this very content, made by an earlier push
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     status: str
     version: int
     description: str
@@ -59,29 +60,38 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     """
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
-    table, names = read_dataset(folder)
+    table, files = read_dataset(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
         dataset_id = session.own(table["id"])
         url = f"https://www.kaggle.com/datasets/{dataset_id}"
-        digest = content_digest(folder, {**table, "id": dataset_id})
+        content = {"metadata": {**table, "id": dataset_id}, "files": files}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         before = ask(session, lambda: _look(session, dataset_id))
         if before and before.status not in _SETTLED:
             log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
             before = _settled(session, dataset_id, before.version)
-        is_there = before and before.status == _READY and digest in before.description
-        if before and is_there:
-            version = before.version
-            return DatasetVersion(dataset_id, version, False, len(names), url, was_sent=False)
+        if before and before.status == _READY and digest in before.description:
+            sent = (before.version, False, len(files), url)
+            return DatasetVersion(dataset_id, *sent, was_sent=False)
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
-        tokens = _upload(session, folder, names)
-        asked = _asked({**table, "description": about}, message, tokens, dataset_id)
+        tokens = _upload(session, folder, files)
+        owner, slug = dataset_id.split("/")
+        asked = {
+            **{key: table.get(key) for key in ("title", "subtitle")},
+            **{"description": about, "versionNotes": message},
+            **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug},
+            "isPrivate": table.get("isPrivate") is not False,
+            "licenseName": table["licenses"][0]["name"],
+            "categoryIds": list(table.get("keywords") or []),
+            "files": [{"token": token} for token in tokens],
+        }
         _make(session, dataset_id, asked, before)
         state = _settled(session, dataset_id, before.version + 1 if before else 1)
     if state.status != _READY:
         raise PipelineError(
             f"dataset {dataset_id}: version {state.version} is {state.status}; look at {url}"
         )
-    return DatasetVersion(dataset_id, state.version, before is None, len(names), url)
+    return DatasetVersion(dataset_id, state.version, before is None, len(files), url)
 
 
 def _look(session: KaggleSession, dataset_id: str) -> _State | None:
@@ -113,41 +123,16 @@ def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
     return found
 
 
-def _upload(session: KaggleSession, folder: Path, names: Sequence[str]) -> list[str]:
-    def upload(path: Path) -> str:
-        facts = {
-            "type": "DATASET",
-            "name": path.name,
-            "contentLength": path.stat().st_size,
-            "lastModifiedEpochSeconds": int(path.stat().st_mtime),
-        }
-        return upload_file(session, path, lambda: session.call("blobs", "start_blob_upload", facts))
-
+def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[str]:
     tokens = []
     with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
         for entry in sorted({name.partition("/")[0] for name in names}):
             path = folder / entry
             if path.is_dir():
                 path = Path(shutil.make_archive(f"{scratch}/{entry}", "zip", path))
-            tokens.append(upload(path))
+            named = {"type": "DATASET", "name": path.name}
+            tokens.append(upload_file(session, path, "blobs", "start_blob_upload", named))
     return tokens
-
-
-def _asked(
-    table: Mapping[str, Any], message: str, tokens: Sequence[str], dataset_id: str
-) -> dict[str, Any]:
-    owner, slug = dataset_id.split("/")
-    return {
-        **{key: table.get(key) for key in ("title", "subtitle", "description")},
-        "isPrivate": table.get("isPrivate") is not False,
-        "ownerSlug": owner,
-        "slug": slug,
-        "datasetSlug": slug,
-        "licenseName": table["licenses"][0]["name"],
-        "categoryIds": list(table.get("keywords") or []),
-        "versionNotes": message,
-        "files": [{"token": token} for token in tokens],
-    }
 
 
 def _make(
@@ -159,11 +144,9 @@ def _make(
         # Each request takes the keys that it knows.
         answer = session.call("datasets", method, {**asked, "body": asked})
         if answer.error or (answer.status or "ok").lower() != "ok":
-            raise PipelineError(
-                f"dataset {dataset_id}: Kaggle refused it: "
-                f"{one_line(answer.error or answer.status)}; correct {DATASET_METADATA_FILE} and "
-                "push again"
-            )
+            told = f"Kaggle refused it: {one_line(answer.error or answer.status)}"
+            advice = f"correct {DATASET_METADATA_FILE} and push again"
+            raise PipelineError(f"dataset {dataset_id}: {told}; {advice}")
         return True
 
     def arrived() -> bool | None:

@@ -57,7 +57,7 @@ def build(
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
-    built = build_kernel(
+    source = build_kernel(
         chosen.name,
         chosen.model_dump(mode="json", exclude_none=True),
         out,
@@ -69,7 +69,7 @@ def build(
         beside=recipe_path(recipe).parent,
         notebook=notebook,
     )
-    typer.echo(f"kernel      {built.folder} ({built.script_bytes} bytes of script)")
+    typer.echo(f"kernel      {out} ({source.stat().st_size} bytes of script)")
 
 
 @app.command()

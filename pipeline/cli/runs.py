@@ -101,7 +101,7 @@ def compare(
         raise UsageError(f"--out {out}: expected a name that ends in .html")
     from pipeline.run.folders import differing_keys, read_report
     from submissions.compare import compare_reports, paired_scores
-    from submissions.report.compare_page import write_comparison_page
+    from submissions.report.page import write_comparison_page
 
     reports = [read_report(run) for run in (first, second)]
     compared = compare_reports(*reports)

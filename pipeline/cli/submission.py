@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import PipelineError, UsageError
+from common.settings import default_data_dir
 from pipeline.cli import options
 from pipeline.cli.console import (
     command,
@@ -40,20 +41,11 @@ def check(
 
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """
-    from submissions.check import check_submission, expected_rows, official_rows
-    from submissions.labels import check_split
-    from submissions.write import scan_submission
+    from submissions.check import problems_with_data
 
-    folder = data_dir(data)
-    expected, official = expected_rows(folder, split), official_rows()
-    n_rows = len(expected)
-    if problems := [str(problem) for problem in check_submission(file, expected)]:
-        check_split(file, {row.id for row in scan_submission(file)}, expected, folder, split=split)
-    in_part = problems and official.keys() >= expected.keys()
-    if in_part and not check_submission(file, {**official, **expected}):
-        problems, n_rows = [], len(official)
-    facts = {"file": file, "rows": n_rows, "problems": problems}
-    lines = [] if problems else [f"accepted    {file} ({n_rows} rows)"]
+    problems, expected = problems_with_data(file, data_dir(data), split)
+    facts = {"file": file, "rows": len(expected), "problems": problems}
+    lines = [] if problems else [f"accepted    {file} ({len(expected)} rows)"]
     print_result(facts, *lines, as_json=json)
     tell_errors(problems)
 
@@ -63,9 +55,7 @@ def check(
 def upload(
     file: SubmissionFile,
     message: Annotated[str, typer.Option("-m", "--message", help="Shown beside the score.")],
-    data: Annotated[
-        Path | None, typer.Option(help="Holds npz/. Default: as elsewhere, but never the sample.")
-    ] = None,
+    data: options.Data = None,
     wait: Annotated[bool, typer.Option(help="Wait until Kaggle has scored it.")] = True,
     max_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes until the score is no longer waited for.")
@@ -79,17 +69,16 @@ def upload(
 
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
-    from submissions.upload.check import problems_before_upload
-    from submissions.upload.send import COMPETITION, COMPLETE, submit, wait_for_score
+    from submissions.check import problems_before_upload
+    from submissions.upload import COMPETITION, COMPLETE, submit, wait_for_score
 
     if len(message) > LONGEST_MESSAGE:
         raise UsageError(
             f"--message has {len(message)} characters; expected at most {LONGEST_MESSAGE}"
         )
-    problems = problems_before_upload(file, data)
+    problems = problems_before_upload(file, data or default_data_dir())
     if problems:  # --force is no way around it: it sends a good file again
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise PipelineError(f"{problems[0]}{more}; nothing was sent")
+        tell_errors([*problems, f"{file}: nothing was sent"])
     sent = submit(file, message, force=force)
     if not json:
         where = f"to {COMPETITION} as submission {sent.ref}"
@@ -115,7 +104,7 @@ def list_sent(
 
     Example: python -m pipeline submission list
     """
-    from submissions.upload.send import list_submissions
+    from submissions.upload import list_submissions
 
     names = ("ref", "submitted_at", "status", "public_score", "private_score", "message", "error")
     rows = []
@@ -141,12 +130,12 @@ def score(
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.tree import find_graphs
-    from submissions.labels import check_split, cut_to_samples, labels_of
+    from submissions.labels import check_split, cut_to_samples, read_labels
     from submissions.score import note_samples, score_submission
     from submissions.write import read_submission
 
     folder, split = data_dir(data), "test" if private else split
-    labels = labels_of(folder, split=split, private=private)
+    labels = read_labels(folder, split, private=private)
     try:
         rankings = read_submission(submission)
         check_split(submission, rankings, labels, folder, split=split)

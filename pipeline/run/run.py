@@ -293,4 +293,4 @@ def _submit(
         return  # not all configs are ranked; the report takes no ranking of others
     problems = check_submission(path, {row.file.submission_id: row.n_configs for row in own})
     if problems:
-        raise PipelineError(f"{path}: {problems[0]}")
+        raise PipelineError(problems[0])

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import polars as pl
 
 from submissions.report.curves import CURVE_PICKS
 
+POINT = ("config", "runtime_ns", "members")
 Pairs = Mapping[str, Mapping[str, tuple[float, float]]]  # both scores by collection and graph
 
 
@@ -61,14 +61,14 @@ def slowdown_charts(collections: Mapping[str, Mapping[str, Any]]) -> list[Chart]
 
 def learning_charts(curves: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """Chart the learning curves, those of one collection and model together."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for curve in curves:
+        title = f"{curve['group']}: {curve['member'].rsplit('-seed', 1)[0]}"
+        groups.setdefault(title, []).append(curve)
     charts = []
-    for (group, model), own in groupby(
-        curves, key=lambda c: (c["group"], c["member"].rsplit("-seed", 1)[0])
-    ):
-        listed = list(own)
-        last = ", ".join(f"{curve['member']} {curve['loss'][-1]:.3f}" for curve in listed)
-        told = f"loss over steps; at the end: {last}"
-        charts.append(Chart("learning", f"{group}: {model}", told, listed))
+    for title, own in groups.items():
+        last = ", ".join(f"{curve['member']} {curve['loss'][-1]:.3f}" for curve in own)
+        charts.append(Chart("learning", title, f"loss over steps; at the end: {last}", own))
     return charts
 
 
@@ -81,17 +81,17 @@ def ranks_chart(
         graphs: by name, points as `rank_points` makes them.
         members: names of the m members; none leaves out their scores.
     """
-    shown = {}
-    for name, points in graphs.items():
-        own = points.select("config", "runtime_ns", "members").iter_rows()
-        shown[name] = {
+    shown = {
+        name: {
             "rank": (points["rank"] + 1).to_list(),
             "slowdown": [round(value, 5) for value in points["slowdown"]],
             "configs": [
                 [config, ns, *(float(f"{score:.5g}") for score in scores[: len(members)])]
-                for config, ns, scores in own
+                for config, ns, scores in points.select(*POINT).iter_rows()
             ],
         }
+        for name, points in graphs.items()
+    }
     told = f"runtime against predicted rank, one point per config, of {', '.join(graphs)}"
     return Chart("ranks", title, told, {"graphs": shown, "members": list(members)})
 
@@ -104,13 +104,11 @@ def comparison_charts(compared: Mapping[str, Any], pairs: Pairs) -> list[Chart]:
     """
     means = {**compared["collections"], "mean": compared["mean"]}
     said = "; ".join(f"{name} {entry['difference']:+.4f}" for name, entry in means.items())
-    told, both = (
-        "scores of each graph in both; above the line the second is better",
-        {"pairs": pairs},
-    )
+    told = "scores of each graph in both; above the line the second is better"
     below = any(score < 0 for own in pairs.values() for scores in own.values() for score in scores)
     more = "; a double click shows those below 0" if below else ""
+    differences = {"pairs": pairs, "means": means}
     return [
-        Chart("differences", "Differences and intervals", said, {**both, "means": means}),
-        Chart("pairs", f"Each graph in both{more}", told, both),
+        Chart("differences", "Differences and intervals", said, differences),
+        Chart("pairs", f"Each graph in both{more}", told, {"pairs": pairs}),
     ]

@@ -44,9 +44,8 @@ def slowdown_curve(
     """
     curves = []
     for ranking, runtime in zip(rankings, runtimes, strict=True):
-        best_so_far = np.minimum.accumulate(runtime[ranking]) / runtime.min()
-        at = np.minimum(CURVE_PICKS, len(best_so_far)) - 1
-        curves.append(best_so_far[at])
+        at = np.minimum(CURVE_PICKS, len(ranking)) - 1
+        curves.append(np.minimum.accumulate(runtime[ranking])[at] / runtime.min())
     means: list[float] = np.mean(curves, axis=0).round(6).tolist()
     return means
 

@@ -1,7 +1,7 @@
-"""The report as one HTML page that needs nothing else: no network, and readable on a phone."""
+"""HTML pages that need nothing else, no network, readable on a phone: the report, and two runs."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import polars as pl
 from common.atomic import write_text
 from submissions.report.charts import (
     Chart,
+    Pairs,
+    comparison_charts,
     learning_charts,
     library,
     ranks_chart,
@@ -20,7 +22,7 @@ from submissions.report.graph_pages import MOST_PAGES, graph_address, graphs_wit
 from submissions.report.render import number, render_page
 from submissions.score import remarks_on
 
-TEMPLATE = Path(__file__).with_name("report.html.j2")
+REPORT, COMPARISON = (Path(__file__).with_name(f"{n}.html.j2") for n in ("report", "compare"))
 # Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
 MAX_SCATTERS = 12
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
@@ -65,57 +67,44 @@ def write_report_page(
         "reasons": Counter(entry["reason"] for entry in known["left_out"]).most_common(),
         "library": library(),
     }
-    write_text(path, render_page(TEMPLATE, **known))
+    write_text(path, render_page(REPORT, **known))
 
 
 def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     metric, value, interval = part["metric"], part["value"], part["ci95"]
     low, high = interval or (value, value)
+    # Where the marks stand, in percent: both metrics end at 1, tile scores have no end below.
+    places = {} if value is None else {"low": low, "high": high, "value": value, "zero": 0.0}
+    start = min([0.0, *places.values()])
     optional = dict.fromkeys(("floor", "noise_ceiling", "seed_sd"))
     return {
         **optional,
         **part,
         "name": name,
         "metric": METRIC_NAMES.get(metric, metric),
-        "interval": "" if interval is None else f"{number(low)} to {number(high)}",
+        "interval": f"{number(low)} to {number(high)}" if interval else "",
         "seeds": part.get("seed_values", {}),
         "errors": {
             k: part[f"top{k}_error"] for k in (1, 5, 10) if part.get(f"top{k}_error") is not None
         },
-        "mark": None if value is None else _mark(low, value, high),
+        "mark": {name: round(100 * (x - start) / (1 - start), 2) for name, x in places.items()},
     }
-
-
-def _mark(low: float, value: float, high: float) -> dict[str, float]:
-    """Return where the marks stand, in percent; both metrics end at 1, tile scores have no end."""
-    floor = min(0.0, low)
-    places = {"low": low, "high": high, "value": value, "zero": 0.0}
-    return {name: round(100 * (place - floor) / (1 - floor), 2) for name, place in places.items()}
 
 
 def _scatters(
     collections: Mapping[str, Mapping[str, Any]], ranks: pl.DataFrame | None
 ) -> list[Chart]:
+    points = {} if ranks is None else ranks.partition_by("collection", "graph", as_dict=True)
     charts: list[Chart] = []
     for name, part in collections.items():
-        graphs = _graphs_by_score(name, part, ranks)
+        scores = {graph: own[part["metric"]] for graph, own in part["per_graph"].items()}
+        graphs = sorted((scores[g], g) for g in scores if (name, g) in points)
         n_charted = min(len(graphs), MAX_SCATTERS)
         some = [graphs[i] for i in np.linspace(0, len(graphs) - 1, n_charted).round().astype(int)]
-        named = {f"{graph}: {value:.3f}": points for value, graph, points in some}
-        if named:
+        if some:
+            named = {f"{graph}: {value:.3f}": points[name, graph] for value, graph in some}
             charts.append(ranks_chart(name, named))
     return charts
-
-
-def _graphs_by_score(
-    name: str, part: Mapping[str, Any], ranks: pl.DataFrame | None
-) -> list[tuple[float, str, pl.DataFrame]]:
-    if ranks is None:
-        return []
-    own = ranks.filter(pl.col("collection") == name).partition_by("graph", as_dict=True)
-    scores = {graph: found[part["metric"]] for graph, found in part["per_graph"].items()}
-    found = [(scores[graph], graph, own[graph,]) for (graph,) in own if graph in scores]
-    return sorted(found, key=lambda entry: entry[:2])
 
 
 def _graph_rows(
@@ -129,3 +118,41 @@ def _graph_rows(
             href = graph_address(name, graph) if (name, graph) in pages else None
             rows.append({"cells": [graph, figures[part["metric"]], name, *values], "href": href})
     return sorted(rows, key=lambda row: (row["cells"][1], row["cells"][0], row["cells"][2]))
+
+
+def write_comparison_page(
+    path: Path,
+    names: Sequence[str],
+    compared: Mapping[str, Any],
+    pairs: Pairs,
+    keys: Mapping[str, Sequence[object]],
+) -> None:
+    """Write the page of two runs compared, whole or not at all; the same gives the same bytes.
+
+    Args:
+        names: of the first and the second run.
+        compared: what `compare_reports` returns.
+        pairs: scores by collection and graph, as `paired_scores` returns them.
+        keys: both values of each key of the configs that differs.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    rows: list[list[Any]] = [
+        [graph, scores[1] - scores[0], collection, *scores]
+        for collection, own in pairs.items()
+        for graph, scores in own.items()
+    ]
+    rows.sort(key=lambda cells: cells[1])
+    page = render_page(
+        COMPARISON,
+        first=names[0],
+        second=names[1],
+        compared=compared,
+        keys=keys,
+        charts=comparison_charts(compared, pairs),
+        columns=("graph", "second − first", "collection", "first", "second"),
+        rows=[{"cells": cells, "href": None} for cells in rows],
+        library=library(),
+    )
+    write_text(path, page)

@@ -45,9 +45,8 @@ def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
             figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw each judged collection's value, with its interval, floor and noise ceiling if known."""
-    judged = {name: part for name, part in collections.items() if part["value"] is not None}
+def _draw_scores(axes: "Axes", judged: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw each collection's value, with its interval, floor and noise ceiling if known."""
     for row, part in enumerate(judged.values()):
         low, high = part["ci95"] or (part["value"], part["value"])
         axes.plot(
@@ -57,11 +56,8 @@ def draw_scores(axes: "Axes", collections: Mapping[str, Mapping[str, Any]]) -> N
         for key, colour in (("floor", FLOOR), ("noise_ceiling", CEILING)):
             if part.get(key) is not None:
                 axes.plot(part[key], row, "|", color=colour, markersize=14, markeredgewidth=2)
-    for colour, mark, label in (
-        (OURS, "o", "this run, 95 % interval"),
-        (FLOOR, "|", "floor: no training"),
-        (CEILING, "|", "noise ceiling"),
-    ):
+    labels = ("this run, 95 % interval", "floor: no training", "noise ceiling")
+    for colour, mark, label in zip((OURS, FLOOR, CEILING), "o||", labels, strict=True):
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
     axes.set_yticks(range(len(judged)), list(judged))
     axes.set_ylim(len(judged) - 0.4, -0.6)
@@ -76,22 +72,15 @@ def write_overview(report: Mapping[str, Any], path: Path) -> None:
     Raises:
         PipelineError: the file cannot be written.
     """
-    collections = report.get("collections", {})
+    judged = {n: p for n, p in report.get("collections", {}).items() if p["value"] is not None}
+    known = {key: report[key] for key in ("recipe", "score", "revision") if report.get(key)}
+    known = {key: f"{v:.4f}" if key == "score" else v for key, v in known.items()}
+    heading = ", ".join(f"{key} {value}" for key, value in known.items())
     with picture(path, SIZE_INCHES) as figure:
-        figure.suptitle(_heading(report), fontsize=11, fontweight="bold", x=0.01, ha="left")
+        figure.suptitle(heading, fontsize=11, fontweight="bold", x=0.01, ha="left")
         axes = figure.add_axes(PLACE)
-        if any(part["value"] is not None for part in collections.values()):
-            draw_scores(axes, collections)
+        if judged:
+            _draw_scores(axes, judged)
         else:
             axes.set_axis_off()
             axes.text(0, 0.5, "No collection has been judged by measured runtimes.", color=FAINT)
-
-
-def _heading(report: Mapping[str, Any]) -> str:
-    score = report.get("score")
-    parts = (
-        f"recipe {report['recipe']}" if report.get("recipe") else None,
-        None if score is None else f"score {score:.4f}",
-        f"revision {report['revision']}" if report.get("revision") else None,
-    )
-    return ", ".join(part for part in parts if part)

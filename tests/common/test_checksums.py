@@ -78,22 +78,3 @@ def test_a_table_from_elsewhere_is_read_and_a_damaged_one_is_named(tmp_path: Pat
     with pytest.raises(PipelineError, match=r"table\.parquet: cannot be read: ") as error:
         read_table(path)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_a_table_on_a_full_disk_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "table.parquet"
-    write = pl.DataFrame.write_parquet
-
-    def to_full(table: pl.DataFrame, target: Path, **options: object) -> None:
-        target.unlink()
-        target.symlink_to("/dev/full")
-        write(table, target, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", to_full)
-    with pytest.raises(PipelineError) as error:
-        write_table(path, TABLE)
-    assert str(error.value) == f"{path}: cannot be written: No space left on device"
-    assert list(tmp_path.iterdir()) == []

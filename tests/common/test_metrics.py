@@ -83,6 +83,8 @@ def test_bad_input_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         metric(np.array(scores), np.array(runtime))
+    with pytest.raises(ValueError, match="config 1 is nan"):
+        ranking_from_scores(np.array([1.0, np.nan]))
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.randoms(), st.integers(1, 15))
@@ -109,7 +111,6 @@ def test_tile_score_counts_five_picks_of_normalised_runtimes_and_is_not_clipped(
     ("ranking", "runtime", "k", "message"),
     [
         ([0], [1], 0, "at least one pick"),
-        ([0], [1], -1, "at least one pick"),
         ([], [1], 1, "at least one pick"),
         ([1], [1], 1, r"outside 0\.\.0"),
         ([-1], [1], 1, r"outside 0\.\.0"),
@@ -132,8 +133,3 @@ def test_ranking_puts_low_scores_first_and_keeps_row_order_in_ties(scores: list[
     ranking = ranking_from_scores(np.array(scores, np.float32))
     assert ranking.tolist() == expected
     assert ranking.dtype == np.int64
-
-
-def test_ranking_refuses_scores_that_are_no_number() -> None:
-    with pytest.raises(ValueError, match="config 1 is nan"):
-        ranking_from_scores(np.array([1.0, np.nan]))

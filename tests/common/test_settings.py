@@ -1,6 +1,5 @@
 """Recipes: every wrong key or value is refused with its dotted name; overrides are read as TOML."""
 
-import datetime
 import os
 import re
 from pathlib import Path
@@ -19,7 +18,7 @@ from common.settings import (
     read_toml,
     recipe_path,
 )
-from models.config.recipe import Recipe, load_recipe
+from models.config.recipe import load_recipe
 
 PIPE = b"a pipe"
 
@@ -36,22 +35,6 @@ class Outer(FrozenConfig):
     weights: dict[str, float] = {}  # noqa: RUF012 - pydantic copies defaults
 
 
-def refusal(table: dict[str, Any]) -> str:
-    with pytest.raises(UsageError) as caught:
-        Outer.from_table(table, source="recipe r")
-    line = str(caught.value)
-    assert len(line.splitlines()) == 1
-    assert line.startswith("recipe r: ")
-    return line.removeprefix("recipe r: ")
-
-
-def test_a_good_table_becomes_a_frozen_config() -> None:
-    config = Outer.from_table({"inner": {"width": 4}, "weights": {"a": 2}}, source="r")
-    assert (config.inner.width, config.inner.rate, config.weights) == (4, 0.5, {"a": 2.0})
-    with pytest.raises(ValueError, match="frozen"):
-        config.name = "y"  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("table", "want"),
     [
@@ -59,28 +42,27 @@ def test_a_good_table_becomes_a_frozen_config() -> None:
         ({"inner": {"widht": 1}}, "unknown key 'inner.widht'; expected one of: rate, width"),
         ({"inner.width": 1}, "unknown key 'inner.width'; expected one of: rate, width"),
         ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': input should be a valid int"),
-        ({"inner": {"width": 1.5}}, "key 'inner.width' is 1.5: input should be a valid int"),
         ({"inner": 3}, "key 'inner' is 3: input should be a valid dict"),
         ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': input should be a valid int"),
         ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': input should be a valid number"),
         ({"name": "two\nlines", "seeds": "a\nb"}, r"key 'seeds' is 'a\nb': expected a list"),
         ({"seeds": 0}, "key 'seeds' is 0: expected a list, such as [0, 1]"),
         ({"seeds": "one"}, "key 'seeds' is 'one': expected a list, such as [one]"),
-        ({"name": None}, "key 'name' is None: input should be a valid string"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_dotted_key(
     table: dict[str, Any], want: str
 ) -> None:
-    assert refusal(table).startswith(want)
+    with pytest.raises(UsageError) as caught:
+        Outer.from_table(table, source="recipe r")
+    assert str(caught.value).startswith(f"recipe r: {want}")
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("3", 3),
         ("-1.5e3", -1500.0),
-        ("true", True),
         ("[0, 1]", [0, 1]),
         ("[one, hops-1, 3, true,]", ["one", "hops-1", 3, True]),
         ("['quoted, 3', 4]", ["quoted, 3", 4]),
@@ -89,11 +71,8 @@ def test_a_wrong_key_or_value_is_named_with_its_dotted_key(
         ("[[a, b], c]", "[[a, b], c]"),
         ("'quoted 3'", "quoted 3"),
         ("hops-1", "hops-1"),
-        ("config", "config"),
         ("a=b", "a=b"),
         ("", ""),
-        ("{a = 1}", {"a": 1}),
-        ("2026-01-02", datetime.date(2026, 1, 2)),
         ("1\nseeds = [5]", "1\nseeds = [5]"),  # a word: never half read
         ("[" * 5_000, "[" * 5_000),
         ("9" * 5_000, "9" * 5_000),
@@ -104,25 +83,20 @@ def test_an_overrides_value_is_toml_or_else_a_word(text: str, value: object) -> 
     assert apply_overrides({}, [f"a.b={text}"]) == {"a": {"b": value}}
 
 
-def test_overrides_nest_go_in_turn_and_leave_the_table_alone() -> None:
-    table = {"a": {"b": {"c": 1, "d": 2}}, "e": 3}
-    changed = apply_overrides(table, ["a.b.c = 5", "a.b.c=6", "x.y=7", "e=[1]"])
-    assert changed == {"a": {"b": {"c": 6, "d": 2}}, "x": {"y": 7}, "e": [1]}
-    assert table == {"a": {"b": {"c": 1, "d": 2}}, "e": 3}
-
-
 @pytest.mark.parametrize(
     ("override", "named"),
     [
         *((text, "expected key=value") for text in ("a", "=3", "", "a=" + "a." * 999)),
-        ("name=\udc80", "expected UTF-8 text"),
         ("a.b.c=1", "--set 'a.b.c=1': 'b' is not a table"),
     ],
     ids=lambda value: ascii(value)[:24],
 )
 def test_an_override_that_cannot_be_is_refused(override: str, named: str) -> None:
+    table = {"a": {"b": 3}}
     with pytest.raises(UsageError, match=re.escape(named)):
-        apply_overrides({"a": {"b": 3}}, [override])
+        apply_overrides(table, [override])
+    assert apply_overrides(table, ["a.b = 5", "a.b=6", "x.y=7"]) == {"a": {"b": 6}, "x": {"y": 7}}
+    assert table == {"a": {"b": 3}}
 
 
 RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]
@@ -132,11 +106,9 @@ RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]
 def test_every_recipe_of_the_repository_is_good_and_survives_writing(
     path: Path, tmp_path: Path
 ) -> None:
-    recipe = load_recipe(str(path))
-    copy = tmp_path / path.name
+    recipe, copy = load_recipe(str(path)), tmp_path / path.name
     copy.write_text(recipe.to_toml())
     assert load_recipe(str(copy)) == recipe
-    assert isinstance(recipe, Recipe)
 
 
 def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
@@ -148,15 +120,13 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
         recipe_path("smok")
     with pytest.raises(UsageError, match="no such file"):
         recipe_path(str(tmp_path / "none.toml"))
-    for impossible in ("x" * 5_000, "x" * 5_000 + ".toml"):
-        with pytest.raises(UsageError, match="no such"):
-            recipe_path(impossible)
+    with pytest.raises(UsageError, match="no such"):
+        recipe_path("x" * 5_000)
 
 
 @pytest.mark.parametrize(
     ("content", "want"),
     [
-        (b"a = ", "not a TOML file"),
         (b"a = 1\na = 2", "not a TOML file"),
         (b"\xff\xfe", "cannot be read: not UTF-8 text"),
         (None, "cannot be read: No such file"),
@@ -165,7 +135,6 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
         (b"a = " + b"9" * 5_000, "not a TOML file: Exceeds the limit"),
         (b"a = 'x'\n" + b".".join([b"a"] * 20_000) + b" = 1", "line 2: expected fewer than 100"),
         (b"[" + b".".join([b"a"] * 20_000) + b"]", "line 1: expected fewer than 100 dots"),
-        (b".".join([b'"="'] * 20_000) + b" = 1", "line 1: expected fewer than 100 dots"),
         (b"a = '" + b"x" * 300_000 + b"'", "expected settings, at most 262144 bytes"),
     ],
     ids=lambda value: str(value)[:24],

@@ -82,11 +82,8 @@ def project(tmp_path: Path) -> Path:
         (root / package).mkdir(parents=True)
         if package != "configs":
             (root / package / "__init__.py").write_text("")
-    (root / "pipeline/cli").mkdir()
-    (root / "pipeline/cli/__init__.py").write_text("")
     (root / "pipeline/__main__.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
     (root / "common/settings.py").write_text("")
-    (root / "pipeline/cli/console.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
     return root
 

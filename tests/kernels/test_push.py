@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.building.build import KernelFolder, build
+from kernels.building.build import build
+from kernels.building.metadata import METADATA_FILE
 from kernels.push import KernelStatus, KernelVersion, push, status
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle, failure_of
@@ -15,41 +16,30 @@ ID = f"{USERNAME}/{SLUG}"
 
 
 @pytest.fixture
-def built(project: Path, fake_kaggle: FakeKaggle, tmp_path: Path) -> KernelFolder:
+def built(project: Path, fake_kaggle: FakeKaggle, tmp_path: Path) -> Path:
     return build("cpu", {"seed": 0}, tmp_path / "out", root=project)
 
 
-def change_metadata(built: KernelFolder, **fields: object) -> None:
-    table = json.loads(built.metadata.read_text())
-    built.metadata.write_text(json.dumps({**table, **fields}))
+def change_metadata(built: Path, **fields: object) -> None:
+    metadata = built.parent / METADATA_FILE
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **fields}))
 
 
 def test_source_and_metadata_arrive_with_the_owner_filled_in(
-    fake_kaggle: FakeKaggle, built: KernelFolder, capsys: pytest.CaptureFixture[str]
+    fake_kaggle: FakeKaggle, built: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_kaggle.kernels[ID] = 2
     change_metadata(built, dataset_sources=["a/wheels"], docker_image=None)
-    assert push(built.folder) == KernelVersion(ID, 3, f"https://www.kaggle.com/code/{ID}")
+    assert push(built.parent) == KernelVersion(ID, 3, f"https://www.kaggle.com/code/{ID}")
     (call,) = fake_kaggle.calls("SaveKernel")
     assert call.path == "/api/v1/kernels.KernelsApiService/SaveKernel"
     sent = call.json
-    assert sent.pop("text") == built.script.read_text()
+    assert sent.pop("text") == built.read_text()
     assert (sent["slug"], sent["newTitle"]) == (ID, "Fast or slow cpu")
     assert sent["competitionDataSources"] == ["predict-ai-model-runtime"]
     assert sent["datasetDataSources"] == ["a/wheels"]
     assert (sent["isPrivate"], sent["enableGpu"], sent["enableInternet"]) == (True, True, False)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_notebook_arrives_as_one_with_one_text_per_cell(
-    fake_kaggle: FakeKaggle, project: Path, tmp_path: Path
-) -> None:
-    built = build("cpu", {"seed": 0}, tmp_path / "notebook", root=project, notebook=True)
-    assert push(built.folder).kernel_id == ID
-    (call,) = fake_kaggle.calls("SaveKernel")
-    assert (call.json["kernelType"], call.json["language"]) == ("notebook", "python")
-    sent = json.loads(call.json["text"])
-    assert all(isinstance(cell["source"], str) for cell in sent["cells"])
 
 
 @pytest.mark.parametrize(
@@ -63,10 +53,10 @@ def test_a_notebook_arrives_as_one_with_one_text_per_cell(
     ],
 )
 def test_a_refusal_that_comes_as_a_value_is_an_error(
-    fake_kaggle: FakeKaggle, built: KernelFolder, body: dict[str, object], expected: str
+    fake_kaggle: FakeKaggle, built: Path, body: dict[str, object], expected: str
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", Answer(body=body))
-    line = failure_of(lambda: push(built.folder))
+    line = failure_of(lambda: push(built.parent))
     assert expected in line
     assert ID in line
     assert len(fake_kaggle.calls("GetKernel")) == 1  # no doubt: it was refused
@@ -78,14 +68,13 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
         ({"title": ""}, "key 'title' is missing"),
         ({"code_file": "gone.py"}, "gone.py: no such file"),
         ({"is_private": "yes"}, "is_private must be of type bool"),
-        ({"dataset_sources": ["no-owner"]}, "dataset_sources 'no-owner': expected owner/slug"),
     ],
 )
 def test_wrong_metadata_is_refused_before_anything_is_sent(
-    fake_kaggle: FakeKaggle, built: KernelFolder, fields: dict[str, object], expected: str
+    fake_kaggle: FakeKaggle, built: Path, fields: dict[str, object], expected: str
 ) -> None:
     change_metadata(built, **fields)
-    line = failure_of(lambda: push(built.folder))
+    line = failure_of(lambda: push(built.parent))
     assert expected in line
     assert "may have started" not in line
     assert not fake_kaggle.calls("SaveKernel")

@@ -33,10 +33,8 @@ def write_graph(
     distinct = rng.integers(-1, 6, (25, N_CONFIGURABLE, N_LAYOUT_VALUES)).astype(np.float32)
     truth = rng.normal(0, 1, 25)
     runtime_ns = np.round(1e6 * np.exp(truth[group] + rng.normal(0, 0.3, 60))).astype(np.int64)
-    path = folder / "npz" / collection.replace(":", "/") / split / f"{name}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        path,
+    place_npz(
+        *(folder, f"{collection.replace(':', '/')}/{split}", name),
         node_feat=np.zeros((N_NODES, N_NODE_FEATURES), np.float32),
         node_opcode=np.arange(1, N_NODES + 1, dtype=np.uint8),
         edge_index=np.stack([np.arange(1, N_NODES), np.arange(N_NODES - 1)], axis=1),
@@ -46,6 +44,14 @@ def write_graph(
         node_splits=np.array([[0, N_NODES]]),
     )
     return runtime_ns, group
+
+
+def place_npz(folder: Path, place: str, name: str, **arrays: NDArray[np.generic]) -> Path:
+    """Write the arrays of a graph to `name`.npz in the folder of a collection and split."""
+    path = folder / "npz" / place / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+    return path
 
 
 def noisy_submission(path: Path, runtimes: Mapping[str, Indices], *, seed: int) -> Path:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from common.metrics import ranking_from_scores
 from common.settings import SAMPLE
 from data.tree import COLLECTIONS
 from submissions.check import (
@@ -18,11 +17,10 @@ from submissions.check import (
     check_submission,
     expected_rows,
     official_rows,
+    problems_before_upload,
 )
-from submissions.upload.check import problems_before_upload
-from submissions.write import SubmissionRow, write_submission
 from tests.real_data import REAL, requires_real_data
-from tests.submissions.made_up import official_lines, write_official
+from tests.submissions.made_up import ints, official_lines, place_npz, write_official
 
 Change = Callable[[list[str]], list[str]]
 LONG = "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba"  # 1001 configs
@@ -44,7 +42,7 @@ def problems(tmp_path: Path, rows: list[tuple[str, str]]) -> list[str]:
     path = tmp_path / "submission.csv"
     lines = ["ID,TopConfigs", *(f"{name},{indices}" for name, indices in rows)]
     path.write_text("\n".join(lines) + "\n")
-    found = [str(problem) for problem in check_submission(path, EXPECTED)]
+    found = check_submission(path, EXPECTED)
     assert all(line.startswith(f"{path}: ") and len(line.splitlines()) == 1 for line in found)
     return [line.removeprefix(f"{path}: ") for line in found]
 
@@ -103,24 +101,16 @@ def test_a_row_of_many_indices_takes_little_more_than_its_text(tmp_path: Path) -
 def test_an_unreadable_file_is_one_problem(tmp_path: Path) -> None:
     path = tmp_path / "submission.csv"
     (problem,) = check_submission(path, EXPECTED)
-    assert "cannot be read" in problem.message
-    assert str(problem).count(str(path)) == 1
+    assert problem == f"{path}: cannot be read: No such file or directory"
     os.mkfifo(path)  # reading it would wait for ever
     (problem,) = check_submission(path, EXPECTED)
-    assert "is not a file" in problem.message
-
-
-def place_npz(folder: Path, collection: str, name: str, runtime: np.ndarray) -> Path:
-    path = folder / "npz" / collection / f"{name}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, config_runtime=runtime, config_feat=np.zeros((len(runtime), 24)))
-    return path
+    assert problem == f"{path}: cannot be read: not a regular file"
 
 
 def test_expected_rows_count_the_configs_of_the_split(tmp_path: Path) -> None:
-    place_npz(tmp_path, "tile/xla/test", "k", np.zeros(3, np.int64))
-    place_npz(tmp_path, "layout/xla/default/test", "g", np.zeros(1001, np.int64))
-    place_npz(tmp_path, "layout/xla/default/valid", "other", np.zeros(7, np.int64))
+    place_npz(tmp_path, "tile/xla/test", "k", config_runtime=np.zeros(3, np.int64))
+    place_npz(tmp_path, "layout/xla/default/test", "g", config_runtime=np.zeros(1001, np.int64))
+    place_npz(tmp_path, "layout/xla/default/valid", "other", config_runtime=ints(0))
     assert expected_rows(tmp_path, "test") == {"tile:xla:k": 3, "layout:xla:default:g": 1001}
 
 
@@ -147,7 +137,7 @@ def shuffled(lines: list[str]) -> list[str]:
 
 def messages(tmp_path: Path, lines: list[str]) -> list[str]:
     path = write_official(tmp_path / "s.csv", lines)
-    return [str(p).removeprefix(f"{path}: ") for p in check_submission(path, official_rows())]
+    return [p.removeprefix(f"{path}: ") for p in check_submission(path, official_rows())]
 
 
 def test_the_rows_are_those_of_the_competition() -> None:
@@ -170,37 +160,19 @@ def test_the_rows_are_those_of_the_competition() -> None:
     [
         list,
         as_sampled,
-        lambda lines: list(reversed(lines)),
-        lambda lines: [*lines[844:], *lines[:844]],
-        shuffled,
         lambda lines: shuffled(as_sampled(lines)),
-        with_picks("99;3;7;1;0"),
         lambda lines: ['"{}","{}"'.format(*line.split(",")) for line in lines],
     ],
-    ids=[
-        "as written",
-        "as sampled",
-        "reversed",
-        "layouts first",
-        "shuffled",
-        "sampled, shuffled",
-        "other picks",
-        "in quotes",
-    ],
 )
-def test_what_kaggle_scores_is_accepted(tmp_path: Path, change: Change) -> None:
-    assert messages(tmp_path, change(official_lines())) == []
-
-
-@pytest.mark.parametrize("change", [list, as_sampled, lambda x: shuffled(as_sampled(x))])
-def test_what_kaggle_scores_is_accepted_where_every_count_is_known(
+def test_what_kaggle_scores_is_accepted_whether_every_count_is_known_or_not(
     tmp_path: Path, change: Change
 ) -> None:
     lines = official_lines()  # sixteen kernels have 2, 3 or 4 configs
     known = {line.partition(",")[0]: line.count(";") + 1 for line in lines}
     assert Counter(known.values()) == {5: 828, 4: 6, 3: 8, 2: 2, 1000: 48, 1001: 2}
-    path = write_official(tmp_path / "s.csv", change(lines))
-    assert check_submission(path, known) == []
+    assert messages(tmp_path, change(lines)) == []
+    assert check_submission(tmp_path / "s.csv", known) == []
+    assert messages(tmp_path, with_picks("99;3;7;1;0")(lines)) == []
 
 
 @requires_real_data
@@ -220,12 +192,6 @@ def test_the_competitions_own_sample_submission_is_accepted() -> None:
         (lambda lines: [*lines[:9], *lines[10:]], "row is missing; expected 5 indices"),
         (lambda lines: [*lines, "tile:xla:other,0;1;2;3;4"], "expected no such row"),
         (lambda lines: [*lines[:-1], lines[-1] + ";1000"], "has 1001 indices; expected 1000"),
-        (
-            lambda lines: [
-                line.removesuffix(";999;1000") if line.startswith(LONG) else line for line in lines
-            ],
-            "has 999 indices; expected 1001",
-        ),
         (with_picks("0;1;3"), "expected 0..2"),
         (with_picks("99999999;1;2;3;4"), "index 99999999; expected 0..12999999"),
     ],
@@ -237,7 +203,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, change: Change, expected: str) ->
 def test_test_files_that_are_at_hand_give_the_exact_counts(tmp_path: Path) -> None:
     line = official_lines()[500]
     name = line.partition(",")[0].rpartition(":")[2]
-    place_npz(tmp_path, "tile/xla/test", name, np.zeros(7, np.int64))
+    place_npz(tmp_path, "tile/xla/test", name, config_runtime=np.zeros(7, np.int64))
     lines = official_lines()
     good = write_official(tmp_path / "good.csv", lines)
     assert problems_before_upload(good, tmp_path) == []
@@ -246,29 +212,19 @@ def test_test_files_that_are_at_hand_give_the_exact_counts(tmp_path: Path) -> No
     assert "index 7; expected 0..6" in str(problem)
 
 
-def test_without_test_files_the_competition_has_the_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place_npz(tmp_path, "tile/xla/train", "mine", np.zeros(3, np.int64))
+def test_without_test_files_the_competition_has_the_say(tmp_path: Path) -> None:
+    place_npz(tmp_path, "tile/xla/train", "mine", config_runtime=np.zeros(3, np.int64))
     path = write_official(tmp_path / "s.csv")
     assert problems_before_upload(path, tmp_path) == []
-    monkeypatch.setattr("submissions.upload.check.default_data_dir", lambda: SAMPLE)
-    assert problems_before_upload(path, None) == []
+    assert problems_before_upload(path, SAMPLE) == []
     with pytest.raises(PipelineError, match="no such folder"):
         problems_before_upload(path, tmp_path / "none")
 
 
 @requires_real_data
-def test_the_counts_are_those_of_the_real_files(tmp_path: Path) -> None:
+def test_the_counts_are_those_of_the_real_files() -> None:
     real = expected_rows(REAL, "test")
     assert official_rows().keys() >= real.keys()
     assert real[LONG] == 1001
     assert real["tile:xla:d6f5f54247bd1e58a10b9e7062c636ab"] == 25
     assert all(official_rows()[name] in (None, n_configs) for name, n_configs in real.items())
-    rng = np.random.default_rng(0)
-    rows = [
-        SubmissionRow(submission_id, ranking_from_scores(rng.normal(size=n_configs)))
-        for submission_id, n_configs in real.items()
-    ]
-    write_submission(tmp_path / "good.csv", rows)
-    assert check_submission(tmp_path / "good.csv", real) == []

@@ -52,26 +52,9 @@ def test_a_long_row_survives_the_round_trip(tmp_path: Path) -> None:
     assert np.array_equal(found[LAYOUT], ranking)
     assert found[TILE].tolist() == [3, 1, 2]
     assert found[LAYOUT].dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([row("xla:a", 0)], "collection:name"),
-        ([row(TILE, 0), row(TILE, 1)], "given twice"),
-        ([row(TILE)], r"shape \(0,\)"),
-        ([row(TILE, 3, 3)], "each config index once"),
-        ([row(TILE, -1)], "none below 0"),
-        ([row(LAYOUT, 0, 2)], r"every config index 0\.\.1"),
-    ],
-)
-def test_rows_that_make_no_submission_are_refused(
-    tmp_path: Path, rows: list[SubmissionRow], message: str
-) -> None:
-    path = tmp_path / "submission.csv"
-    with pytest.raises(PipelineError, match=message):
-        write_submission(path, rows)
-    assert not path.exists()
+    with pytest.raises(PipelineError, match="'tile:xla:a,b': expected no blanks, commas or quotes"):
+        write_submission(path, [row("tile:xla:a,b", 0)])
+    assert len(read_submission(path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -82,7 +65,6 @@ def test_rows_that_make_no_submission_are_refused(
         b"ID,TopConfigs\n\ntile:xla:a,1;0\nlayout:nlp:random:b,0;1",
         b"ID,TopConfigs\rtile:xla:a,1;0\rlayout:nlp:random:b,0;1\r",
     ],
-    ids=["plain", "bom-crlf", "blank-line-no-end", "cr"],
 )
 def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> None:
     found = read_submission(written(tmp_path, content))

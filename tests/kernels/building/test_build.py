@@ -12,6 +12,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from kernels.building.build import SOURCE_LIMIT_BYTES, build
 from kernels.building.kinds import KINDS, Kind, kind_named
+from kernels.building.metadata import METADATA_FILE
 from tests.fake_kaggle import KEY
 from tests.kernels.building.test_script import RECIPE
 
@@ -26,9 +27,10 @@ def test_every_kind_is_one_file_with_the_same_bytes(
         build("cpu", table, tmp_path / name, kind=kind, root=project, kernel_sources=["a/models"])
         for name, table in (("1", RECIPE), ("2", RECIPE), ("3", {**RECIPE, "seed": 1}))
     )
-    text = one.script.read_text()
-    assert text == two.script.read_text() != other.script.read_text()
-    assert one.metadata.read_bytes() == two.metadata.read_bytes()
+    text = one.read_text()
+    assert text == two.read_text() != other.read_text()
+    metadata = [(path.parent / METADATA_FILE).read_bytes() for path in (one, two)]
+    assert metadata[0] == metadata[1]
 
 
 def test_a_notebook_holds_the_script_cell_by_cell(project: Path, tmp_path: Path) -> None:
@@ -36,14 +38,15 @@ def test_a_notebook_holds_the_script_cell_by_cell(project: Path, tmp_path: Path)
         build("cpu", RECIPE, tmp_path / name, root=project, notebook=notebook)
         for name, notebook in (("0", False), ("1", True), ("2", True))
     )
-    assert one.script.read_bytes() == two.script.read_bytes()
-    told = json.loads(one.metadata.read_text())
+    assert one.read_bytes() == two.read_bytes()
+    told = json.loads((one.parent / METADATA_FILE).read_text())
     assert (told["kernel_type"], told["code_file"]) == ("notebook", "fast-or-slow-cpu.ipynb")
-    read = nbformat.read(one.script, as_version=4)
+    read = nbformat.read(one, as_version=4)
     nbformat.validate(read)
     codes = [cell.source for cell in read.cells if cell.cell_type == "code"]
     assert 'ARCHIVE = """' in codes[0]
-    whole = ast.parse(script.script.read_text()).body[1:]
+    assert all(isinstance(cell["source"], str) for cell in json.loads(one.read_text())["cells"])
+    whole = ast.parse(script.read_text()).body[1:]
     assert list(map(ast.dump, ast.parse("\n".join(codes[:-1])).body)) == list(map(ast.dump, whole))
 
 
@@ -69,14 +72,9 @@ def test_a_credential_in_the_recipe_or_the_metadata_is_not_built_in(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_infer_kernel_without_models_is_wrong_usage(project: Path, tmp_path: Path) -> None:
-    options = {"kind": KINDS["infer"], "root": project, "dataset_sources": ["a/tpu-wheels"]}
-    with pytest.raises(UsageError, match="nothing attached holds trained models"):
-        build("cpu", RECIPE, tmp_path / "out", **options)  # type: ignore[arg-type]
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_holds_other_files_is_refused(project: Path, tmp_path: Path) -> None:
+def test_a_folder_in_the_way_and_inference_without_models_are_refused(
+    project: Path, tmp_path: Path
+) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/index.md").touch()
     with pytest.raises(UsageError, match=r"docs: is in the way and no kernel's folder; choose"):
@@ -84,6 +82,9 @@ def test_a_folder_that_holds_other_files_is_refused(project: Path, tmp_path: Pat
     assert len(list((tmp_path / "docs").iterdir())) == 1
     built = build("cpu", RECIPE, tmp_path / "out", root=project)
     assert build("cpu", RECIPE, tmp_path / "out", root=project) == built
+    with pytest.raises(UsageError, match="nothing attached holds trained models"):
+        wheels = ["a/tpu-wheels"]
+        build("cpu", RECIPE, built, kind=KINDS["infer"], root=project, dataset_sources=wheels)
 
 
 @pytest.mark.parametrize(

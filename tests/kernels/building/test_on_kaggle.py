@@ -58,19 +58,14 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
-        sources = ["someone/fast-or-slow-smoke-train"]
-        built = build(
-            *("smoke", table, place / "built"),
-            kind=kind,
-            kernel_sources=sources,
-            notebook=notebook,
-        )
+        attached = {"kernel_sources": ["someone/fast-or-slow-smoke-train"]}
+        built = build("smoke", table, place / "built", kind=kind, notebook=notebook, **attached)
         scratch, site = place / "scratch", place / "scratch" / "site"
         site.mkdir(parents=True)
         (site / "sitecustomize.py").write_text(_NO_SOCKETS + stops)
         paths = {"TMPDIR": str(scratch), "PYTHONPATH": str(site)}
         settings = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        ended = run_script(built.script, kaggle, scratch, **paths, **settings)
+        ended = run_script(built, kaggle, scratch, **paths, **settings)
         assert ended.returncode == 0, ended.stderr
         left = [path.name for path in scratch.iterdir()]
         assert not [name for name in left if name.startswith("pipeline-") and "store" not in name]

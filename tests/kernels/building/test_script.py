@@ -44,21 +44,17 @@ class Machine:
         kind: Kind,
         pipeline: str = "",
         *,
-        required: dict[str, str] | None = None,
         mount: str = MOUNT,
     ) -> None:
         self.pipeline, self.kind, self.mount = project / "pipeline/__main__.py", kind, mount
         if pipeline:
             self.pipeline.write_text(pipeline)
         self.script = build(
-            "cpu",
-            RECIPE,
-            folder / "built",
+            *("cpu", RECIPE, folder / "built"),
             kind=kind,
             kernel_sources=["someone/models"],
             root=project,
-            required_modules=required or {},
-        ).script
+        )
         self.kaggle, self.elsewhere = folder / "kaggle", folder / "elsewhere"
         self.working = self.kaggle / "working"
         self.data = self.kaggle / "input" / mount
@@ -92,7 +88,7 @@ class Machine:
 def test_the_kernel_runs_the_recipe_on_the_mounted_data(
     project: Path, tmp_path: Path, mount: str
 ) -> None:
-    machine = Machine(project, tmp_path, KINDS["run"], required={"json": "json"}, mount=mount)
+    machine = Machine(project, tmp_path, KINDS["run"], mount=mount)
     machine.version()
     rows = (machine.working / "submission.csv").read_text().splitlines()
     assert rows == ["ID,TopConfigs", "tile:xla:graph_a,0;1;2"]
@@ -104,38 +100,38 @@ def test_the_kernel_runs_the_recipe_on_the_mounted_data(
     assert str(project) not in seen["code"]
 
 
+@pytest.mark.parametrize(
+    ("mount", "told"),
+    [("some-dataset", f"{MOUNT}, attached: some-dataset"), (MOUNT, "ended with code 3")],
+)
+def test_without_data_or_a_pipeline_that_works_the_kernel_fails(
+    project: Path, tmp_path: Path, mount: str, told: str
+) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"], "raise SystemExit(3)", mount=mount)
+    log = machine.version(expect=1)
+    assert all(part in log for part in told.split(", "))
+    assert not (machine.working / "submission.csv").exists()
+
+
 def test_a_model_of_ones_own_is_carried_along(project: Path, tmp_path: Path) -> None:
     (tmp_path / "recipes" / "planted_pkg").mkdir(parents=True)
     (tmp_path / "recipes" / "planted_pkg" / "gat.py").write_text("MARKER = 'my own'\n")
     pipeline = stand_in_pipeline("planted_pkg.gat", "MARKER")
     machine = Machine(project, tmp_path, KINDS["run"], pipeline)
     table = {"layout": {"models": ["layout_linear", "planted_pkg.gat:Gat"]}}
-    options = {"root": project, "required_modules": {}, "beside": tmp_path / "recipes"}
-    machine.script = build("mine", table, tmp_path / "own", **options).script  # type: ignore[arg-type]
+    beside = tmp_path / "recipes"
+    machine.script = build("mine", table, tmp_path / "own", root=project, beside=beside)
     machine.version()
     assert machine.seen()["marker"] == "my own"
 
 
-def test_without_data_the_kernel_names_where_it_looked(project: Path, tmp_path: Path) -> None:
-    machine = Machine(project, tmp_path, KINDS["run"], mount="some-dataset")
-    log = machine.version(expect=1)
-    assert len(log.splitlines()) == 1
-    for named in (MOUNT, OLD_MOUNT, "attached: some-dataset"):
-        assert named in log
-
-
-def test_a_failing_pipeline_fails_the_kernel(project: Path, tmp_path: Path) -> None:
-    machine = Machine(project, tmp_path, KINDS["run"], "raise SystemExit(3)")
-    assert "exit code 3" in machine.version(expect=1)
-    assert not (machine.working / "submission.csv").exists()
-
-
 def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
-    project: Path, tmp_path: Path
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
     required = {"planted_layers": "planted-layers", "json": "json"}
-    machine = Machine(project, tmp_path, KINDS["run"], required=required)
+    monkeypatch.setattr("kernels.building.build.REQUIRED_MODULES", required)
+    machine = Machine(project, tmp_path, KINDS["run"])
     log = machine.version(expect=1)
     assert "the image lacks planted-layers; attach a dataset named …-wheels" in log
     wheels = machine.kaggle / "input" / "datasets/someone/layers-wheels"
@@ -193,16 +189,12 @@ def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
     assert copied == []
 
 
-@pytest.mark.parametrize("spoil", ["finished", "other kind", "no JSON"])
-def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(
-    machine: Machine, spoil: str
-) -> None:
+def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(machine: Machine) -> None:
     machine.version()
     (other,) = {*KINDS} - {machine.kind.kind, "train"}
-    facts = {"finished": {"finished": True}, "other kind": {"kind": other}}.get(spoil, {})
-    attached = machine.attach("someone", **facts)
-    if spoil == "no JSON":
-        (attached / "kernel.json").write_text("[" * 100_000)
+    machine.attach("one", finished=True)
+    machine.attach("two", kind=other)
+    (machine.attach("three") / "kernel.json").write_text("[" * 100_000)
     assert "goes on with" not in machine.version()
     assert machine.facts["finished"] is False  # begun anew
 

@@ -75,15 +75,6 @@ def test_a_new_dataset_is_private_and_holds_every_file(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("asked", "is_private"), [(False, False), ("no", True), (None, True)])
-def test_a_public_dataset_must_be_asked_for(
-    fake_kaggle: FakeKaggle, push: Push, folder: Path, asked: object, is_private: bool
-) -> None:
-    change_metadata(folder, isPrivate=asked)
-    push()
-    assert fake_kaggle.datasets[ID].asked.get("isPrivate", False) is is_private
-
-
 def test_what_kaggle_has_is_not_sent_again(
     fake_kaggle: FakeKaggle, push: Push, folder: Path
 ) -> None:
@@ -124,52 +115,29 @@ def test_a_version_that_is_being_made_has_arrived(fake_kaggle: FakeKaggle, push:
     assert creations(fake_kaggle) == 1
 
 
-@pytest.mark.parametrize("status", ["FAILED", "DELETED"])
 def test_a_version_that_fails_is_told_and_can_be_followed_by_another(
-    fake_kaggle: FakeKaggle, push: Push, status: str
+    fake_kaggle: FakeKaggle, push: Push
 ) -> None:
-    fake_kaggle.statuses = [status]
-    assert f"version 1 is {status.lower()}; look at {URL}" in failure_of(push)
+    fake_kaggle.statuses = ["FAILED"]
+    assert f"version 1 is failed; look at {URL}" in failure_of(push)
     fake_kaggle.statuses = ["FAILED"]
     assert push().version == 2
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "bad",
     [
-        (None, DATASET_METADATA_FILE),
-        ("[" * 100_000, DATASET_METADATA_FILE),
-        ('{"title": null}', "key 'id' is missing"),
-    ],
-)
-def test_wrong_metadata_is_refused_before_anything_is_sent(
-    fake_kaggle: FakeKaggle, push: Push, folder: Path, text: str | None, expected: str
-) -> None:
-    (folder / DATASET_METADATA_FILE).unlink()
-    if text is not None:
-        (folder / DATASET_METADATA_FILE).write_text(text)
-    assert expected in failure_of(push)
-    assert not fake_kaggle.received
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
+        (DATASET_METADATA_FILE, b"[" * 100_000, DATASET_METADATA_FILE),
+        (DATASET_METADATA_FILE, b'{"title": null}', "key 'id' is missing"),
         ("models/empty", b"", "is empty"),
         (".hidden", b"x", "is hidden"),
+        ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: holds a Kaggle credential"),
     ],
 )
-def test_files_that_would_not_arrive_as_they_are_are_refused(
-    push: Push, folder: Path, name: str, content: bytes, expected: str
+def test_a_folder_that_would_not_arrive_as_it_is_is_refused_before_anything_is_sent(
+    fake_kaggle: FakeKaggle, push: Push, folder: Path, bad: tuple[str, bytes, str]
 ) -> None:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(content)
-    assert expected in failure_of(push)  # with no server to ask
-
-
-def test_a_credential_in_a_file_is_not_sent(
-    fake_kaggle: FakeKaggle, push: Push, folder: Path
-) -> None:
-    change(folder, content=b"\0" * ((1 << 20) - 5) + KEY.encode())
-    assert "top.txt: holds a Kaggle credential" in failure_of(push)
+    name, content, expected = bad
+    change(folder, name, content)
+    assert expected in failure_of(push)
     assert not fake_kaggle.received

@@ -192,7 +192,7 @@ def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> 
     git("commit", "-qm", "first")
     assert changes(tmp_path) is None
     (tmp_path / "code.py").write_text("new\n")
-    assert "\n-old\n+new\n" in str(changes(tmp_path))
+    assert str(changes(tmp_path)).endswith("\n-old\n+new")
     (tmp_path / "code.py").write_text("x" * 2 * MAX_DIFF)
-    assert MAX_DIFF < len(str(changes(tmp_path))) < MAX_DIFF + 100
+    assert len(str(changes(tmp_path))) == MAX_DIFF
     assert changes(tmp_path / "no checkout") is None

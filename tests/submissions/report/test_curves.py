@@ -41,14 +41,10 @@ def test_points_hold_first_and_last_config_and_no_more_than_a_picture_shows() ->
     assert points["slowdown"].to_numpy() == pytest.approx(expected)
 
 
-def test_a_small_graph_keeps_every_config_and_tiles_are_normalised() -> None:
+def test_points_of_a_tile_are_normalised_and_name_rows_and_what_members_think() -> None:
     labels = Labels(np.array([30, 20]), np.array([1, 2]))
-    points = rank_points("tile:xla", "g", np.array([1, 0]), labels)
-    assert points["slowdown"].to_list() == [1, 3]
-
-
-def test_points_name_rows_of_the_file_and_what_members_think() -> None:
     scored = [pl.DataFrame({"config": [7, 9], "score": score}) for score in ([0, 1], [0.5, 2])]
-    points = rank_points("tile:xla", "g", np.array([1, 0]), Labels(np.array([30, 20])), scored)
+    points = rank_points("tile:xla", "g", np.array([1, 0]), labels, scored)
+    assert points["slowdown"].to_list() == [1, 3]
     assert points["config"].to_list() == [9, 7]
     assert points["members"].to_list() == [[2], [0.5]]

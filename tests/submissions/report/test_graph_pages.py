@@ -8,9 +8,9 @@ import pytest
 
 from submissions.compare import compare_reports, paired_scores
 from submissions.report import charts
-from submissions.report.compare_page import write_comparison_page
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import graph_address, page_name, write_graph_pages
+from submissions.report.page import write_comparison_page
 from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
 
 HOSTILE = "../../</script><b>&'\""

@@ -17,10 +17,9 @@ import pytest
 from pipeline.optimize.write import TEMPLATE
 from submissions.compare import compare_reports, paired_scores
 from submissions.report.charts import Chart, library
-from submissions.report.compare_page import write_comparison_page
 from submissions.report.curves import BEST_SCHEMA
 from submissions.report.graph_pages import write_graph_pages
-from submissions.report.page import write_report_page
+from submissions.report.page import write_comparison_page, write_report_page
 from submissions.report.render import render_page
 from tests.submissions.pages import LAYOUT, illustrated_report
 

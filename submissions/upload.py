@@ -5,14 +5,13 @@ list tells what was sent, whichever machine did it: nothing is kept here.
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from common.atomic import open_regular
 from common.errors import PipelineError
 from common.kaggle.errors import one_line
 from common.kaggle.sender import ask, send_once, upload_file, wait_for
@@ -35,22 +34,18 @@ class Submission:
     """One submission as Kaggle lists it; a score is None until there is one."""
 
     ref: int  # Kaggle's number
-    submitted_at: datetime | None  # UTC
     file_name: str
     description: str
-    status: str  # "pending", "complete" or "error"
-    public_score: float | None
-    private_score: float | None
-    error: str
     size_bytes: int
+    submitted_at: datetime | None = None  # UTC
+    status: str = PENDING  # or "complete" or "error"
+    public_score: float | None = None
+    private_score: float | None = None
+    error: str = ""
 
 
 def submit(
-    path: Path,
-    message: str,
-    *,
-    force: bool = False,
-    policy: RetryPolicy = POLICY,
+    path: Path, message: str, *, force: bool = False, policy: RetryPolicy = POLICY
 ) -> Submission:
     """Send a file, which the caller has checked, unless Kaggle lists it already.
 
@@ -60,20 +55,26 @@ def submit(
         PipelineError: no such file, missing or refused credentials, rules not accepted, the file
             was sent before, no submission left, or it may or may not have arrived.
     """
-    digest, size_bytes = _hash_and_size(path)
+    with open_regular(path) as stream:
+        digest = hashlib.sha256(stream.read()).hexdigest()
     with kaggle_session(f"upload {path} to {COMPETITION}", policy) as session:
         earlier = ask(session, lambda: _tagged(session, digest))
         if earlier and not force:
-            raise PipelineError(_sent_before(path, earlier[0]))
+            sent = earlier[0]
+            when = f" at {sent.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if sent.submitted_at else ""
+            raise PipelineError(
+                f"{path}: the same file was sent{when} as submission {sent.ref} ({sent.status}); "
+                "nothing was sent; `submission list` shows its score, --force sends it again"
+            )
         nth = f" #{len(earlier) + 1}" if earlier else ""
         tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
         description = f"{_text(message)} {tag}".strip()
-        token = upload_file(session, path, lambda: _start(session, path))
+        named = {"competitionName": COMPETITION, "fileName": path.name}
+        token = upload_file(session, path, "competitions", "start_submission_upload", named)
 
         def send() -> Submission:
             ref = _create(session, token, description)
-            facts = (description, PENDING, None, None, "", size_bytes)
-            return Submission(ref, None, path.name, *facts)
+            return Submission(ref, path.name, description, path.stat().st_size)
 
         def arrived() -> Submission | None:
             known = {row.ref for row in earlier}
@@ -112,35 +113,14 @@ def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submiss
     return found
 
 
-def _hash_and_size(path: Path) -> tuple[str, int]:
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            size_bytes = stream.tell()
-    except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return digest, size_bytes
-
-
-def _start(session: KaggleSession, path: Path) -> Any:
-    facts = {
-        "competitionName": COMPETITION,
-        "fileName": path.name,
-        "contentLength": path.stat().st_size,
-        "lastModifiedEpochSeconds": int(path.stat().st_mtime),
-    }
-    return session.call("competitions", "start_submission_upload", facts)
-
-
 def _create(session: KaggleSession, token: str, description: str) -> int:
-    facts = {"competitionName": COMPETITION, "blobFileTokens": token}
-    facts["submissionDescription"] = description
-    answer = session.call("competitions", "create_submission", facts)
-    ref = int(answer.ref)
-    if not ref:
+    facts = {"blobFileTokens": token, "submissionDescription": description}
+    asked = {"competitionName": COMPETITION, **facts}
+    answer = session.call("competitions", "create_submission", asked)
+    if not int(answer.ref):
         said = one_line(answer.message) or "nothing"
         raise ValueError(f"expected the number of the new submission, Kaggle says: {said}")
-    return ref
+    return int(answer.ref)
 
 
 def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
@@ -149,50 +129,31 @@ def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
 
 
 def _rows(session: KaggleSession) -> Iterator[Submission]:
-    seen: set[int] = set()
     for number in range(1, _MOST_PAGES + 1):
         rows = _page(session, _PAGE, number)
-        new = [row for row in rows if row.ref not in seen]
-        if not new:
+        yield from rows
+        if not rows:
             return
-        yield from new
-        seen.update(row.ref for row in new)
 
 
 def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
     listed = session.api.competition_submissions(COMPETITION, page_size=size, page_number=number)
-    return [_submission(item) for item in listed or [] if item is not None]
-
-
-def _submission(item: Any) -> Submission:
-    return Submission(
-        ref=item.ref,
-        submitted_at=item.date,
-        file_name=_text(item.file_name),
-        description=_text(item.description),
-        status=item.status.name.lower(),
-        public_score=_score(item.public_score),
-        private_score=_score(item.private_score),
-        error=_text(item.error_description),
-        size_bytes=item.total_bytes,
-    )
+    return [
+        Submission(
+            ref=item.ref,
+            submitted_at=item.date,
+            file_name=_text(item.file_name),
+            description=_text(item.description),
+            status=item.status.name.lower(),
+            public_score=float(item.public_score) if item.public_score else None,
+            private_score=float(item.private_score) if item.private_score else None,
+            error=_text(item.error_description),
+            size_bytes=item.total_bytes,
+        )
+        for item in listed or []
+        if item is not None
+    ]
 
 
 def _text(text: str) -> str:
     return one_line(text, longest=_LONGEST_TEXT)
-
-
-def _score(text: str) -> float | None:
-    try:
-        score = float(text)
-    except (TypeError, ValueError):
-        return None
-    return score if math.isfinite(score) else None
-
-
-def _sent_before(path: Path, sent: Submission) -> str:
-    when = f" at {sent.submitted_at:%Y-%m-%dT%H:%M:%SZ}" if sent.submitted_at else ""
-    return (
-        f"{path}: the same file was sent{when} as submission {sent.ref} ({sent.status}); nothing "
-        "was sent; `submission list` shows its score, --force sends it again"
-    )
