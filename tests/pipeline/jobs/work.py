@@ -44,6 +44,10 @@ def struck(folder: Path, numbers: list[signal.Signals]) -> int:
     return tries
 
 
+def handed_back(value: object) -> object:
+    return value
+
+
 def fail(how: str) -> None:
     class StrangeError(Exception): ...
 

@@ -153,7 +153,7 @@ def test_no_success_at_all_is_an_error_that_names_the_reason(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     recipe = small_recipe(**{LEARNING_RATE: 1e30})
-    with pytest.raises(PipelineError, match=r"none of 2 trials succeeded; the last one: .*loss is"):
+    with pytest.raises(PipelineError, match=r"none of 2 trials succeeded; .* loss .* is not"):
         search(tiny_tree, tmp_path, trials=2, space=DIVERGES, recipe=recipe)
     assert not (tmp_path / "out" / "best.toml").exists()
 
