@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from features.layout_codes import N_CODES, minor_codes
+from data.packing import N_CODES, minor_codes
 
 VALUES = range(-1, 6)
 

@@ -11,8 +11,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.progress import watched_by
-from data.audit.rows import as_dict, audit
-from data.audit.tree import totals
+from data.audit import as_dict, audit, totals
 from data.graph_store.prepare import prepare
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.settings import SAMPLE
-from data.audit.noise import Noise
-from data.audit.rows import AuditRow, as_dict, audit
-from data.audit.tree import file_notes, totals, tree_notes
+from data.audit import AuditRow, as_dict, audit, file_notes, totals, tree_notes
+from data.graphs.noise import Noise
 from data.official.published import official_names
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.command_line import call

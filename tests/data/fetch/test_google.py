@@ -15,7 +15,7 @@ import pytest
 from common.errors import PipelineError
 from common.settings import ROOT
 from data.fetch.fetch import FetchJob, fetch_google
-from data.fetch.parts import PUBLISHED_GRAPHS, Part
+from data.official.published import PUBLISHED_GRAPHS, Part
 from data.tree import find_graphs
 from pipeline.cli.data import BASE_VARIABLE
 from tests.command_line import call
@@ -110,7 +110,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from data.fetch.fetch import FetchJob, fetch_google
-from data.fetch.parts import Part
+from data.official.published import Part
 from data.tree import collection_named
 part = Part(collection_named("layout:xla:default"), "train")
 fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.argv[1])

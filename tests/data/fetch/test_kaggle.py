@@ -11,7 +11,7 @@ import pytest
 
 from common.retry import RetryPolicy
 from data.fetch.fetch import COMPETITION, FetchJob, fetch_kaggle
-from data.fetch.parts import PUBLISHED_GRAPHS
+from data.official.published import PUBLISHED_GRAPHS
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tree_of
 from tests.data.fetch.file_server import FileServer, Trouble
 from tests.fake_kaggle import SIGNATURE, Answer, FakeKaggle, failure_of

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from data.fetch.archives import opened
-from data.fetch.fetch import FetchJob, finished, unpack
+from data.fetch.fetch import FetchJob, finished, opened, unpack
 from tests.data.fetch.conftest import TRAIN, part_files, tar_bytes, tree_of
 from tests.fake_kaggle import failure_of
 

@@ -10,7 +10,7 @@ import pytest
 from data.graph_store.prepare import LOCK
 from data.graph_store.stored_graph import stored_file
 from data.tree import GraphFile, find_graphs
-from features.pruning import store as pruned_store
+from features import pruning
 from tests.command_line import call
 from tests.data.packing.stores import contents
 
@@ -88,6 +88,6 @@ def test_nobody_else_may_sweep_the_store_while_graphs_are_pruned(
             tried.append(rule)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    monkeypatch.setattr(pruned_store, "store_pruned", store_pruned)
+    monkeypatch.setattr(pruning, "store_pruned", store_pruned)
     prepare(tree, store, "--prune", "config")
     assert tried == ["config"]

@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store import stored_graph
-from data.graph_store.stored_graph import fingerprint, is_fresh, store_graph, stored_file
-from data.graph_store.tensor_file import open_tensors, write_tensors
-from data.graphs.checks import CONFIGS, LAYOUT, TILE
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graph_store.stored_graph import (
+    fingerprint,
+    is_fresh,
+    open_tensors,
+    store_graph,
+    stored_file,
+    write_tensors,
+)
+from data.graphs.graph import CONFIGS, LAYOUT, TILE, LayoutGraph, TileGraph
 from data.read import read_graph, read_layout
 from data.tree import GraphFile, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked

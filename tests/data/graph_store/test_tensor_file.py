@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from common.checksums import seal
 from common.errors import PipelineError
-from data.graph_store.tensor_file import TYPES, open_tensors, read_facts, write_tensors
+from data.graph_store.stored_graph import TYPES, open_tensors, read_facts, write_tensors
 
 FACTS = {"version": "1", "source": 'größer "quoted"\n', "": ""}
 SHAPES = [(), (1,), (0,), (7,), (3, 5), (0, 4), (4, 0), (2, 3, 4)]

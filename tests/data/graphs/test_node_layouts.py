@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.graphs.node_layouts import dimension_sizes, minor_to_major, tensor_ranks
+from data.graphs.node_columns import dimension_sizes, minor_to_major, tensor_ranks
 from data.read import read_graph
 from data.tree import GraphFile
 from tests.real_data import real_files, requires_real_data

@@ -11,7 +11,7 @@ import pytest
 from common.errors import PipelineError
 from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
-from data.hlo.write import featurize_files
+from data.hlo.programs import featurize_files
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
 from tests.data.npz.damaged_archives import (

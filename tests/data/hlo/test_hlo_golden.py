@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.hlo.write import featurize_files
+from data.hlo.programs import featurize_files
 from data.read import read_tile
 from data.tree import GraphFile, collection_named
 from tests.real_data import REAL, real_file

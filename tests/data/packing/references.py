@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.packing.config_encoder import ConfigEncoder
-from data.packing.configs import PackedConfigs
+from data.packing import ConfigEncoder, PackedConfigs
 
 WORD = 2**64
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from data.graph_store.prepare import LOCK
 from data.graphs.graph import Graph, LayoutGraph
-from data.packing.configs import PackedConfigs
+from data.packing import PackedConfigs
 from tests.data.packing.references import check_same
 from tests.real_data import ROOT
 

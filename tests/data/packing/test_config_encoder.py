@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data.packing.vectors import UnknownValueError
+from data.packing import UnknownValueError
 from tests.data.packing.references import (
     check_packed,
     check_rows,

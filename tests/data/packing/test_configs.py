@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import data.packing.config_encoder
+import data.packing
 from common.errors import PipelineError
+from data.npz.archive import Archive
 from data.npz.graphs import encode_configs
-from data.npz.read import Archive
-from data.packing.config_encoder import pack_values
-from data.packing.configs import PackedConfigs, vector_hashes
-from data.packing.vectors import vector_codes
+from data.packing import PackedConfigs, pack_values, vector_codes, vector_hashes
 from tests.data.packing.references import (
     check_rows,
     check_same,
@@ -58,7 +56,7 @@ def read_configs(path: Path, n_configs: int, n_configurable: int) -> PackedConfi
 def test_minus_zero_in_a_file_is_read_as_zero(
     chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data.packing.config_encoder, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.packing, "CHUNK_BYTES", chunk_bytes)
     values = random_vectors(np.random.default_rng(2), 20, 5)
     floats = values.astype(np.float32)
     floats[(values == 0) & (np.arange(20) % 3 > 0)[:, None, None]] = -0.0
@@ -91,7 +89,7 @@ def test_the_error_names_config_node_and_value_wherever_the_chunks_begin(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(data.packing.config_encoder, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.packing, "CHUNK_BYTES", chunk_bytes)
     floats = np.repeat(random_vectors(np.random.default_rng(3), 20, 2), 3, axis=1)  # tied columns
     floats = floats.astype(np.float32)
     config, node, place = where

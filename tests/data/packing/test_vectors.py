@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data.packing.vectors import (
+from data.packing import (
     UnknownValueError,
     checked_codes,
     decoded,

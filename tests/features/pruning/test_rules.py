@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from features.pruning.rules import pruning_rule
+from features.pruning import pruning_rule
 from tests.real_data import real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.

@@ -7,15 +7,20 @@ import pytest
 
 from common.errors import PipelineError, UsageError
 from common.progress import watched_by
-from data.graph_store.stored_graph import store_graph, stored_file
-from data.graph_store.tensor_file import open_tensors, write_tensors
+from data.graph_store.stored_graph import open_tensors, store_graph, stored_file, write_tensors
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_layouts import minor_to_major
+from data.graphs.node_columns import minor_to_major
 from data.read import read_layout
 from data.tree import GraphFile, find_graphs
-from features.pruning import store as pruned_store
-from features.pruning.rules import PrunedGraph
-from features.pruning.store import prune, prune_layout_graph, pruned_file, read_pruned, store_pruned
+from features import pruning
+from features.pruning import (
+    PrunedGraph,
+    prune,
+    prune_layout_graph,
+    pruned_file,
+    read_pruned,
+    store_pruned,
+)
 
 RULES = ("none", "config", "hops-1", "hops-3")
 RULE = "hops-1"
@@ -51,7 +56,7 @@ def test_what_is_kept_is_what_would_be_computed(
     np.testing.assert_array_equal(want[1].opcode, layout_graph.node_opcode[kept.kept])
     layouts = minor_to_major(layout_graph.node_feat)[kept.kept]
     np.testing.assert_array_equal(want[1].minor_to_major, layouts)
-    monkeypatch.delattr(pruned_store, "prune")  # nothing is computed
+    monkeypatch.delattr(pruning, "prune")  # nothing is computed
     for mine, its in zip(prune_layout_graph(graph, rule=rule), want, strict=True):
         check_same(mine, its)
 
@@ -70,7 +75,7 @@ def test_only_what_is_missing_or_not_as_it_should_be_is_pruned(
         pruned.append(rule)
         return prune(graph, rule)
 
-    monkeypatch.setattr(pruned_store, "prune", counted)
+    monkeypatch.setattr(pruning, "prune", counted)
     calls: list[tuple[str, int, int]] = []
     with watched_by(lambda *call: calls.append(call)):
         store_pruned(files, RULE)

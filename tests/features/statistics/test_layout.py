@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
+from data.packing import minor_codes
 from data.read import read_layout
 from data.tree import COLLECTIONS, find_graphs
-from features.layout_codes import minor_codes
 from features.statistics.layout import (
     LAYOUT_STATISTICS,
     MAX_VISITED,
+    ROLES,
     layout_sources,
     layout_statistics,
     layout_tables,
+    tensor_roles,
 )
-from features.statistics.roles import ROLES, tensor_roles
 from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
 from tests.real_data import real_layout_graphs, requires_real_data
 
@@ -90,7 +91,7 @@ def slow_statistics(graph: LayoutGraph, values: NDArray[np.int8]) -> dict[str, f
     total = max(sum(bytes_of[node] for node in nodes), 1.0)
     layouts = {node: values[place].reshape(3, 6).tolist() for place, node in enumerate(nodes)}
     found = dict.fromkeys(LAYOUT_STATISTICS, 0.0)
-    roles = tensor_roles(graph, np.array(list(bytes_of.values())))
+    role, bytes_share = tensor_roles(graph, np.array(list(bytes_of.values())))
     found["all_open"] = float((values == -1).all())
     padded = 0.0
     chosen = {}
@@ -100,10 +101,10 @@ def slow_statistics(graph: LayoutGraph, values: NDArray[np.int8]) -> dict[str, f
         place = nodes.index(node)
         found["open_nodes"] += (values[place] == -1).all() / len(nodes)
         for number, (tensor, layout) in enumerate(zip(TENSORS, layouts[node], strict=True)):
-            what = ROLES[roles.role[place, number, layout[0] + 1]]
+            what = ROLES[role[place, number, layout[0] + 1]]
             for name in group:
                 if f"{tensor}_{what}_{name}" in found:
-                    found[f"{tensor}_{what}_{name}"] += roles.bytes_share[place, number]
+                    found[f"{tensor}_{what}_{name}"] += bytes_share[place, number]
         own = own_layout(graph, node)
         output = layouts[node][0][:2]
         chosen[node] = own if output == [-1, -1] else output

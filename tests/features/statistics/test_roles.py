@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.settings import SAMPLE
-from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES
-from data.graphs.node_layouts import dimension_sizes
+from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES, dimension_sizes
 from data.read import read_layout
 from data.tree import find_graphs
-from features.statistics.layout import output_bytes
-from features.statistics.roles import (
+from features.statistics.layout import (
     BATCH,
     COLUMNS,
     CONTRACTED,
@@ -20,6 +18,7 @@ from features.statistics.roles import (
     ROWS,
     SPATIAL,
     dot_roles,
+    output_bytes,
     tensor_roles,
 )
 from tests.features.graphs import random_layout_graph
@@ -70,7 +69,7 @@ def test_a_convolution_says_what_its_dimensions_do() -> None:
     for name, dim in {"output_batch": 2, "output_feature": 0, "kernel_input_feature": 3}.items():
         column = NODE_FEATURE_NAMES.index(f"convolution_dim_numbers_{name}_dim")
         graph.node_feat[node, column] = dim
-    role = tensor_roles(graph, output_bytes(graph.node_feat)).role[0]
+    role = tensor_roles(graph, output_bytes(graph.node_feat))[0][0]
     assert role[0, 1:4].tolist() == [COLUMNS, SPATIAL, ROWS]
     assert role[2, 4] == CONTRACTED
 
@@ -81,12 +80,12 @@ def test_all_dots_of_measured_programs_are_understood(split: str) -> None:
     for file in find_graphs(SAMPLE, splits=[split]):
         if file.collection.kind == "layout":
             graph = read_layout(file)
-            found = tensor_roles(graph, output_bytes(graph.node_feat))
+            role, bytes_share = tensor_roles(graph, output_bytes(graph.node_feat))
             dots = graph.node_opcode[graph.node_config_ids] == OPCODES["dot"]
             n_dots += int(dots.sum())
-            assert (found.role[dots][:, 0, 1] != OTHER).all(), file.submission_id
-            assert found.bytes_share.sum() == pytest.approx(1, abs=1e-4)
-            assert (found.bytes_share[dots] > 0).all()
+            assert (role[dots][:, 0, 1] != OTHER).all(), file.submission_id
+            assert bytes_share.sum() == pytest.approx(1, abs=1e-4)
+            assert (bytes_share[dots] > 0).all()
     assert n_dots > 50
 
 
@@ -96,7 +95,7 @@ def test_a_kernel_that_is_listed_first_is_weighed_as_the_kernel() -> None:
     graph = read_layout(file)
     sizes = dimension_sizes(graph.node_feat)
     bytes_of = output_bytes(graph.node_feat)
-    shares = tensor_roles(graph, bytes_of).bytes_share
+    _, shares = tensor_roles(graph, bytes_of)
     seen = 0
     for place, node in enumerate(graph.node_config_ids.tolist()):
         operands = graph.edge_index[graph.edge_index[:, 0] == node, 1]
