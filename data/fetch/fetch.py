@@ -305,7 +305,7 @@ def _reading(path: Path) -> Iterator[None]:
 def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[ArchiveMember]:
     size, announced = path.stat().st_size, 0
     for info in tar:
-        place_of(info.name, path)  # folders too must stay inside
+        _place_of(info.name, path)  # folders too must stay inside
         if not info.isdir():
             announced += info.size
             problem = "" if info.isreg() and not info.issparse() else _LINK
@@ -316,7 +316,7 @@ def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[ArchiveMember]:
 
 def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[ArchiveMember]:
     for info in archive.infolist():
-        place_of(info.filename, path)
+        _place_of(info.filename, path)
         usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
         problem = "" if usual and not info.flag_bits & 1 else "is of an unusual compression"
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -330,7 +330,7 @@ def _checked(members: Iterable[ArchiveMember], path: Path) -> Graphs:
     graphs: Graphs = {}
     announced = 0
     for member in members:
-        part, name = place_of(member.name, path) or (None, "")
+        part, name = _place_of(member.name, path) or (None, "")
         announced += member.size
         is_twice = part and name in graphs.get(part, {})
         fault = member.problem or ("is there twice" if is_twice else "")
@@ -346,7 +346,7 @@ def _checked(members: Iterable[ArchiveMember], path: Path) -> Graphs:
     return graphs
 
 
-def place_of(name: str, source: object) -> tuple[Part, str] | None:
+def _place_of(name: str, source: object) -> tuple[Part, str] | None:
     """Tell where an archive's member belongs: its part and its file name; None if nowhere.
 
     Expected is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one leading folder

@@ -54,6 +54,7 @@ NODE_FEATURE_NAMES = (
     "is_stable",
     *_numbered("layout_minor_to_major", 6),
 )
+COLUMN_OF = {name: column for column, name in enumerate(NODE_FEATURE_NAMES)}
 
 ELEMENT_TYPE = slice(2, 21)
 SHAPE_DIMENSIONS = slice(21, 27)

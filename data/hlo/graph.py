@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graphs.node_columns import (
+    COLUMN_OF,
     ELEMENT_TYPES,
     MINOR_TO_MAJOR,
     NODE_FEATURE_NAMES,
@@ -27,10 +28,9 @@ from data.npz.archive import shown
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
 SPLIT_NAMES = ("cluster", "while", "cond")
 
-_COLUMN = {name: column for column, name in enumerate(NODE_FEATURE_NAMES)}
 # XLA's numbers of the element types that have a column; newer types (fp8, int4) have none.
 _TYPES = (*ELEMENT_TYPES[:13], "tuple", "opaque", "c64", "bf16", "token", "c128")
-_TYPE_COLUMNS = [_COLUMN[f"shape_element_type_is_{name}"] for name in _TYPES]
+_TYPE_COLUMNS = [COLUMN_OF[f"shape_element_type_is_{name}"] for name in _TYPES]
 # The product of an empty list is 1: what a column holds where an instruction has no such field.
 _ABSENT = np.array([name.endswith("_product") for name in NODE_FEATURE_NAMES], dtype=np.int64)
 
@@ -214,7 +214,7 @@ def node_features(
     values = np.repeat(_ABSENT[None], len(instructions), axis=0)
     if padding == "minus-one":
         values[:, MINOR_TO_MAJOR] = -1
-    values[list(roots), _COLUMN["is_root"]] = 1
+    values[list(roots), COLUMN_OF["is_root"]] = 1
     for row, instruction in zip(values, instructions, strict=True):
         _fill_shape(row, instruction.shape)
         _fill_attributes(row, instruction)
@@ -250,14 +250,14 @@ def _fill_shape(row: NDArray[np.int64], shape: Any) -> None:
         _put(row, "shape_dimensions_0", sequence_features(shape.dimensions, RANK_MAX))
         _put(row, "layout_minor_to_major_0", shape.layout.minor_to_major[:RANK_MAX])
     elif shape.tuple_shapes:
-        row[_COLUMN["shape_tuple_shapes_size"]] = len(shape.tuple_shapes)
+        row[COLUMN_OF["shape_tuple_shapes_size"]] = len(shape.tuple_shapes)
 
 
 def _fill_attributes(row: NDArray[np.int64], instruction: Any) -> None:
-    row[_COLUMN["parameter_number"]] = instruction.parameter_number
-    row[_COLUMN["feature_group_count"]] = instruction.feature_group_count
-    row[_COLUMN["batch_group_count"]] = instruction.batch_group_count
-    row[_COLUMN["is_stable"]] = instruction.is_stable
+    row[COLUMN_OF["parameter_number"]] = instruction.parameter_number
+    row[COLUMN_OF["feature_group_count"]] = instruction.feature_group_count
+    row[COLUMN_OF["batch_group_count"]] = instruction.batch_group_count
+    row[COLUMN_OF["is_stable"]] = instruction.is_stable
     if instruction.dimensions:
         _put(row, "dimensions_0", instruction.dimensions[:RANK_MAX])
     if sizes := instruction.dynamic_slice_sizes:
@@ -295,5 +295,5 @@ def _fill_convolution(row: NDArray[np.int64], numbers: Any) -> None:
 
 
 def _put(row: NDArray[np.int64], first: str, values: Sequence[int]) -> None:
-    column = _COLUMN[first]
+    column = COLUMN_OF[first]
     row[column : column + len(values)] = values

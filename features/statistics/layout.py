@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import (
+    COLUMN_OF,
     ELEMENT_BYTES,
     ELEMENT_TYPE,
-    NODE_FEATURE_NAMES,
     OPCODES,
     SHAPE_PRODUCT,
     dimension_sizes,
@@ -64,7 +64,6 @@ ROLES_OF = {
     "reshape": ((OPEN, ROWS, COLUMNS), (OPEN, ROWS, COLUMNS), ()),
 }
 
-_COLUMN = {name: column for column, name in enumerate(NODE_FEATURE_NAMES)}
 _OF_CONVOLUTION = (
     {"output_batch_dim": ROWS, "output_feature_dim": COLUMNS},
     {"input_batch_dim": ROWS, "input_feature_dim": CONTRACTED},
@@ -316,7 +315,7 @@ def _convolution_roles(
     """Return the roles of a convolution's tensors, and whether its kernel is listed first."""
     dims = [
         {
-            int(node_feat[_COLUMN[f"convolution_dim_numbers_{name}"]]): role
+            int(node_feat[COLUMN_OF[f"convolution_dim_numbers_{name}"]]): role
             for name, role in of.items()
         }
         for of in _OF_CONVOLUTION

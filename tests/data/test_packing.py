@@ -35,6 +35,12 @@ from data.packing import (
 
 WORD = 2**64
 
+KEY = "node_config_feat"
+
+VALUES = range(-1, 6)
+
+STEADY = settings(deadline=None, derandomize=True, max_examples=100)
+
 
 def reference_code(vector: list[int]) -> int:
     """Read a vector's 18 values as the digits of a number in base 7, the lowest first."""
@@ -216,9 +222,6 @@ def test_a_number_far_from_any_layout_value_is_refused(bad: float) -> None:
         checked_codes(values)
 
 
-VALUES = range(-1, 6)
-
-
 def test_each_pair_of_minor_dimensions_has_its_own_code() -> None:
     """A table of all pairs, counted up by hand."""
     pairs = list(itertools.product(VALUES, VALUES))
@@ -235,9 +238,6 @@ def test_only_the_two_minor_dimensions_of_each_tensor_count() -> None:
     assert minor_codes(values).tolist() == [[want]]
     values.reshape(3, 6)[:, 2:] = 0
     assert minor_codes(values).tolist() == [[want]]
-
-
-STEADY = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 @STEADY
@@ -274,9 +274,6 @@ def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied
     with pytest.raises(UnknownValueError) as error:
         encoded(values, rows_per_chunk=rows_per_chunk)
     assert (error.value.vector, error.value.place, error.value.value) == (4 * 4 + node, 2, 6.0)
-
-
-KEY = "node_config_feat"
 
 
 @STEADY

@@ -30,6 +30,9 @@ from tests.real_data import real_layout_graphs, requires_real_data
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
+
+RULES = ("none", "config", "hops-1", "hops-3")
+RULE = "hops-1"
 Edges = NDArray[np.int64]
 
 
@@ -108,10 +111,6 @@ def test_real_graphs_are_cut_as_the_references_say(nodes: range) -> None:
             edges, config_ids = graph.edge_index, graph.node_config_ids
             kept = nodes_within(edges, config_ids, 1)
             check("hops-1", edges, graph.n_nodes, config_ids, kept)
-
-
-RULES = ("none", "config", "hops-1", "hops-3")
-RULE = "hops-1"
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ PREPARE = """
 import sys
 from pathlib import Path
 from data.graph_store.prepare import prepare
-from data.read import read_graph
 from data.tree import find_graphs
 from pipeline.jobs import files as blocks
 from pipeline.jobs.workers import Workers

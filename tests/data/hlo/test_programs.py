@@ -27,6 +27,15 @@ from tests.real_data import REAL, real_file
 
 N_DAMAGED = 100
 
+PROTOBUFS = REAL / "pb"
+TWIN = "layout:xla:default:unet_3d.4x4.bf16"
+FIVE = ("node_feat", "node_opcode", "edge_index", "node_splits", "node_config_ids")
+
+requires_protobufs = pytest.mark.skipif(
+    not PROTOBUFS.is_dir(),
+    reason=f"needs real tuning data at {PROTOBUFS} (set TPUGRAPHS_REAL to look elsewhere)",
+)
+
 
 def write(path: Path, message: Any) -> Path:
     path.write_bytes(message.SerializeToString())
@@ -213,16 +222,6 @@ def test_damage_gives_one_line_or_whole_files(tmp_path: Path, name: str) -> None
                 read_tile(file_of(graph.path, "tile:xla"))
             graph.path.unlink()
     assert n_refused >= N_DAMAGED // 4
-
-
-PROTOBUFS = REAL / "pb"
-TWIN = "layout:xla:default:unet_3d.4x4.bf16"
-FIVE = ("node_feat", "node_opcode", "edge_index", "node_splits", "node_config_ids")
-
-requires_protobufs = pytest.mark.skipif(
-    not PROTOBUFS.is_dir(),
-    reason=f"needs real tuning data at {PROTOBUFS} (set TPUGRAPHS_REAL to look elsewhere)",
-)
 
 
 @requires_protobufs

@@ -37,6 +37,12 @@ from tests.real_data import real_files, requires_real_data
 Values = NDArray[np.generic]
 PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")
 
+NOT_FINITE = (np.nan, np.inf, -np.inf)
+
+N_COPIES = 200
+# What is said of a member twice, and not read where zipfile does not read it.
+HALF_HARMLESS = (local_header_flipped, index_flipped, bytes_lost)
+
 
 def altered(victim: Victim, key: str, values: Values) -> Damaged:
     return Damaged(repacked(victim.arrays, **{key: values}), (key,))
@@ -157,7 +163,6 @@ def _position_outside(victim: Victim, rng: Generator, *, key: str) -> Damaged:
     return _with_value(victim, rng, key=key, choices=choices)
 
 
-NOT_FINITE = (np.nan, np.inf, -np.inf)
 _feat_not_finite = partial(_with_value, key="node_feat", choices=NOT_FINITE)
 edge_outside = partial(_position_outside, key="edge_index")
 config_id_outside = partial(_position_outside, key="node_config_ids")
@@ -177,10 +182,6 @@ TILE_DAMAGES: tuple[Damage, ...] = (
     partial(_with_value, key="config_feat", choices=NOT_FINITE),
     partial(_with_value, key="config_runtime_normalizers", choices=(0, -1, -(2**63))),
 )
-
-N_COPIES = 200
-# What is said of a member twice, and not read where zipfile does not read it.
-HALF_HARMLESS = (local_header_flipped, index_flipped, bytes_lost)
 DAMAGES = {
     "layout": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *LAYOUT_DAMAGES),
     "tile": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *TILE_DAMAGES),

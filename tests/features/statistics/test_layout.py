@@ -38,6 +38,9 @@ from tests.real_data import real_layout_graphs, requires_real_data
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
+
+LINEAR_ATTENTION = "layout:nlp:random:linear_attention_d2_b2"
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 Pair = tuple[int, int]
 
 
@@ -213,10 +216,6 @@ def test_pairs_equal_the_slow_search(seed: int) -> None:
     one_shape = replace(few, node_feat=np.repeat(graph.node_feat[:1], 400, axis=0))
     for each in (random_layout_graph(seed), few, one_shape):
         check_pairs(each)
-
-
-LINEAR_ATTENTION = "layout:nlp:random:linear_attention_d2_b2"
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 
 @settings(deadline=None, max_examples=200)
