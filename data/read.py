@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from data.graph_store.stored_graph import configs_of, graph_tensors
-from data.graphs.checks import LAYOUT, TILE
-from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
 from data.tree import GraphFile
 
 

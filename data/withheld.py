@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.atomic import atomic_path
 from common.errors import PipelineError
-from data.npz.read import Archive
+from data.npz.archive import Archive
 
 WITHHELD = Path("private") / "test_runtimes.npz"
 _NORMALIZER = "normalizer/"

@@ -23,8 +23,7 @@ from threadpoolctl import ThreadpoolController
 from common.errors import PipelineError
 from data.graphs.distinct import config_hashes, distinct_rows
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing.configs import PackedConfigs
-from data.packing.vectors import n_usual
+from data.packing import PackedConfigs, n_usual
 from data.read import read_graph
 from data.tree import GraphFile, duplicate_stems
 

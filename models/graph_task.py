@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from common.errors import PipelineError
 from data.graphs.graph import Graph
 from data.tree import GraphFile
-from features.pruning.store import PrunedNodes
+from features.pruning import PrunedNodes
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.recipe import Recipe
 from models.training.dataset import LRUCache

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, escaped
 from common.metrics import TILE_PICKS
 from common.settings import SAMPLE
-from data.npz.read import Archive
+from data.npz.archive import Archive
 from data.official.published import (
     ALL_TILE_CONFIGS,
     LAYOUT_CONFIGS,

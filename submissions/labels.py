@@ -12,7 +12,7 @@ from common.errors import PipelineError
 from data.graph_store.stored_graph import is_stored
 from data.graphs.distinct import sample_rows
 from data.graphs.graph import TileGraph
-from data.npz.read import Archive
+from data.npz.archive import Archive
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from data.withheld import read_withheld

@@ -18,8 +18,8 @@ from common.settings import SAMPLE
 from data.collect.manifest import read_manifest
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
-from data.hlo.write import featurize_files
-from data.npz.write import write_npz
+from data.hlo.programs import featurize_files
+from data.npz.archive import write_npz
 from data.read import read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
 from models.training.folds import family_of, grouped_folds

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from benchmarks import PAGES, render, write_page
 from benchmarks.speed.measuring import in_own_process, own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
+from data.npz.archive import CHUNK_BYTES, Archive
 from data.npz.graphs import graph_arrays
-from data.npz.read import CHUNK_BYTES, Archive
-from data.packing.config_encoder import chunk_bytes
+from data.packing import chunk_bytes
 from data.read import read_layout
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized

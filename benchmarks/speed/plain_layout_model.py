@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from data.graphs.graph import N_NODE_FEATURES
-from features.layout_codes import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
+from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs

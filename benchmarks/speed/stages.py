@@ -14,7 +14,7 @@ from data.read import read_layout
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import GraphFile
-from features.pruning.store import prune
+from features.pruning import prune
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
 from models.config.recipe import load_recipe

@@ -39,8 +39,8 @@ from data.collect.measuring.session import ProgramFailed, Session
 from data.collect.measuring.timing import clock_for, figures
 from data.collect.measuring.worker import Description
 from data.graphs.distinct import distinct_rows, hash_rows
+from data.npz.archive import write_npz
 from data.npz.graphs import LAYOUT_KEYS, TILE_KEYS
-from data.npz.write import write_npz
 from data.withheld import WITHHELD, read_withheld, write_withheld
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough

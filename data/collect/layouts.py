@@ -22,7 +22,7 @@ from data.collect.measuring.search import Choices, Space, draw_choices
 from data.collect.measuring.worker import one_line
 from data.collect.programs.catalogue import ProgramSource
 from data.hlo.descriptor import message_class
-from data.packing.vectors import N_TENSORS, n_usual
+from data.packing import N_TENSORS, n_usual
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 DUMPED_STEP = "layout-assignment"

@@ -1,11 +1,19 @@
-"""The dataset from its authors' server, one archive per part, or from Kaggle, in one archive."""
+"""The dataset from its authors' server, one archive per part, or from Kaggle, in one archive.
+
+Every member of an archive is checked before any of them is read.
+"""
 
 import shutil
+import stat
 import sys
-from collections.abc import Mapping, Sequence
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Self
 
 from requests import Session
 
@@ -13,9 +21,8 @@ from common.atomic import atomic_path, sweep, write_text
 from common.errors import PipelineError
 from common.progress import progress
 from common.retry import RetryableError, RetryPolicy
-from data.fetch.archives import ArchiveMember, Graphs, opened
 from data.fetch.download import bytes_here, check_address, download, http_session, remote_size
-from data.fetch.parts import PUBLISHED_GRAPHS, Part
+from data.official.published import PUBLISHED_GRAPHS, Part
 
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
 COMPETITION = "predict-ai-model-runtime"
@@ -23,6 +30,47 @@ GIB = 2**30
 _KAGGLE_ABOUT = 6 * 10**9  # bytes, as the competition's page says: for a first check
 _CLIENT_MARK = ".kaggle-partial"
 _WRONG_SIZE = "does not match expected size"  # in the client's words
+_CHUNK = 2**20
+_LARGEST = 2**31  # bytes; the largest that was published has far less
+_LARGEST_TREE = 2**36  # bytes, several times the whole dataset
+_LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
+# What stands before a member, a long name or attributes, Python reads at once, whatever its size.
+_READ_AT_ONCE = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_LARGEST_HEADER = 2**16  # bytes
+_LINK = "is a link or a device, expected plain files alone"
+_PARTS = {part.folder.as_posix(): part for part in PUBLISHED_GRAPHS}
+
+
+@dataclass(frozen=True)
+class ArchiveMember:
+    """One file inside an archive; `problem` says why it must not be unpacked, if so."""
+
+    archive: Path
+    name: str
+    size: int
+    open: Callable[[], IO[bytes] | None]
+    problem: str
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the file's content, of which an archive may hold less than it announces.
+
+        Raises:
+            PipelineError: the archive is damaged.
+        """
+        with _reading(self.archive):
+            source = self.open()
+            assert source is not None, "a plain file was checked before"
+            with source:
+                yield from iter(partial(source.read, _CHUNK), b"")
+
+
+Graphs = dict[Part, dict[str, ArchiveMember]]  # by part and by the file's name
 
 
 @dataclass(frozen=True)
@@ -207,3 +255,115 @@ def _only_file(folder: Path) -> Path:
     if len(found) != 1:
         raise PipelineError(f"{folder}: expected one file, found {len(found)}; delete this folder")
     return found[0]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Graphs]:
+    """Yield the graphs of an uncompressed tar archive, or, by any other suffix, of a zip archive.
+
+    Raises:
+        PipelineError: the archive is damaged, announces more than can be, or holds links, devices,
+            one graph twice, or paths that lead out of the folder.
+    """
+    with _reading(path):
+        is_tar = path.suffix == ".tar"
+        archive = tarfile.open(path, tarinfo=_Header) if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
+    with archive:
+        with _reading(path):
+            if isinstance(archive, tarfile.TarFile):
+                members = _tar_members(archive, path)
+            else:
+                members = _zip_members(archive, path)
+            graphs = _checked(members, path)
+        yield graphs
+
+
+class _Header(tarfile.TarInfo):
+    """A tar header whose size can be: a negative one would lead the reader back, for ever."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0 or (info.type in _READ_AT_ONCE and info.size > _LARGEST_HEADER):
+            raise tarfile.ReadError(f"a member's size is {info.size}")
+        return info
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:200]
+        raise PipelineError(
+            f"{path}: not a whole archive ({said}); delete it and run the command again"
+        ) from error
+
+
+def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[ArchiveMember]:
+    size, announced = path.stat().st_size, 0
+    for info in tar:
+        _place_of(info.name, path)  # folders too must stay inside
+        if not info.isdir():
+            announced += info.size
+            problem = "" if info.isreg() and not info.issparse() else _LINK
+            if not 0 <= info.size <= announced <= size:
+                raise tarfile.ReadError(f"a member announces {info.size} bytes")
+            yield ArchiveMember(path, info.name, info.size, partial(tar.extractfile, info), problem)
+
+
+def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[ArchiveMember]:
+    for info in archive.infolist():
+        _place_of(info.filename, path)
+        usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        problem = "" if usual and not info.flag_bits & 1 else "is of an unusual compression"
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            problem = _LINK
+        if not info.is_dir():
+            opening = partial(archive.open, info)
+            yield ArchiveMember(path, info.filename, info.file_size, opening, problem)
+
+
+def _checked(members: Iterable[ArchiveMember], path: Path) -> Graphs:
+    graphs: Graphs = {}
+    announced = 0
+    for member in members:
+        part, name = _place_of(member.name, path) or (None, "")
+        announced += member.size
+        is_twice = part and name in graphs.get(part, {})
+        fault = member.problem or ("is there twice" if is_twice else "")
+        if member.size > _LARGEST or announced > _LARGEST_TREE:
+            fault = f"announces {member.size} bytes, more than can be"
+        if fault:
+            raise PipelineError(
+                f"{path}: member {ascii(member.name)[:200]} {fault}; nothing of it was unpacked: "
+                "do not use this file"
+            )
+        if part:
+            graphs.setdefault(part, {})[name] = member
+    return graphs
+
+
+def _place_of(name: str, source: object) -> tuple[Part, str] | None:
+    """Tell where an archive's member belongs: its part and its file name; None if nowhere.
+
+    Expected is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one leading folder
+    ("npz_all", as Kaggle has it).
+
+    Raises:
+        PipelineError: the path is absolute, climbs up, or holds what no file name can.
+    """
+    parts = PurePosixPath(name).parts
+    too_long = any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts)
+    climbs = name.startswith("/") or ".." in parts or "\\" in name
+    if climbs or too_long or not name.isprintable():
+        raise PipelineError(
+            f"{source}: member {ascii(name)[:200]} would leave the folder, or can name no file; "
+            "nothing of it was unpacked: do not use this file"
+        )
+    path = PurePosixPath(*(parts if parts[:1] == ("npz",) else parts[1:]))
+    part = _PARTS.get(str(path.parent))
+    is_graph = path.suffix == ".npz" and not path.name.startswith(".")
+    return (part, path.name) if part and is_graph else None

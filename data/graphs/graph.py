@@ -1,16 +1,19 @@
 """Typed graphs: one HLO program or kernel, its compiler configs and their runtimes.
 
-Shapes use one letter per axis: n nodes, e edges, c configs, k configurable nodes, s splits.
+Their arrays must be the same wherever they come from, an npz file or the store. Shapes use one
+letter per axis: n nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout
+vectors, s splits.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.packing.configs import PackedConfigs
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from data.packing import HIGHEST, LOWEST, Fail, PackedConfigs
 from data.tree import GraphFile
 
 N_NODE_FEATURES = 140
@@ -81,3 +84,117 @@ class TileGraph(Graph):
     def normalized_runtime(self) -> NDArray[np.float64]:
         """Return (c,) runtimes relative to the compiler's default."""
         return self.runtime_ns / self.runtime_normalizers
+
+
+Arrays = Mapping[str, NDArray[Any]]
+# Of each array its dtype and its axes: a length, or a letter that stands for one.
+Schema = Mapping[str, tuple[type[np.generic], tuple[str | int, ...]]]
+SHARED: Schema = {
+    "node_opcode": (np.uint8, ("n",)),
+    "node_feat": (np.float32, ("n", N_NODE_FEATURES)),
+    "edge_index": (np.int64, ("e", 2)),
+    "runtime_ns": (np.int64, ("c",)),
+}
+LAYOUT: Schema = {
+    **SHARED,
+    "node_config_ids": (np.int64, ("k",)),
+    "node_splits": (np.int64, (1, "s")),
+}
+TILE: Schema = {
+    **SHARED,
+    "config_feat": (np.float32, ("c", N_TILE_VALUES)),
+    "runtime_normalizers": (np.int64, ("c",)),
+}
+CONFIGS: Schema = {
+    "vector_codes": (np.int64, ("u",)),
+    "column_of": (np.int64, ("k",)),
+    "column_vectors": (np.int64, ("m", "a")),
+    "column_sizes": (np.int64, ("m",)),
+    "config_indices": (np.unsignedinteger, ("c", "m")),
+}
+
+
+def check_shapes(arrays: Arrays, schema: Schema, fail: Fail) -> None:
+    """Check that all arrays of `schema` are there, of its dtypes, and that their shapes agree."""
+    lengths: dict[str | int, int] = {}
+    for name, (dtype, axes) in schema.items():
+        if name not in arrays:
+            fail(name, "is missing")
+        shape = arrays[name].shape
+        if not np.issubdtype(arrays[name].dtype, dtype) or len(shape) != len(axes):
+            fail(name, f"is {arrays[name].dtype} of {len(shape)} axes; expected another kind")
+        for axis, length in zip(axes, shape, strict=True):
+            if length != (axis if isinstance(axis, int) else lengths.setdefault(axis, length)):
+                fail(name, f"has shape {shape}, which does not fit the others")
+
+
+def check_layout(arrays: Arrays, fail: Fail) -> None:
+    """Check the fields of a LayoutGraph but its configs; shapes and dtypes are right already."""
+    _check_shared(arrays, fail)
+    n_nodes = len(arrays["node_opcode"])
+    ids = arrays["node_config_ids"]
+    if len(ids) == 0:
+        fail("node_config_ids", "is empty; expected at least one configurable node")
+    check_positions("node_config_ids", ids, n_nodes, fail)
+    if len(np.unique(ids)) != len(ids):
+        fail("node_config_ids", "names a node twice; expected each configurable node once")
+    bounds = arrays["node_splits"][0]
+    grows = (np.diff(bounds) >= 0).all()
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != n_nodes or not grows:
+        fail(
+            "node_splits",
+            f"is {bounds[:8].tolist()}…; expected boundaries from 0 to {n_nodes}, ascending",
+        )
+
+
+def check_tile(arrays: Arrays, fail: Fail) -> None:
+    """Check the fields of a TileGraph; shapes and dtypes are right already."""
+    _check_shared(arrays, fail)
+    _check_finite("config_feat", arrays["config_feat"], fail)
+    normalizers = arrays["runtime_normalizers"]
+    if (normalizers <= 0).any():
+        row = int(np.argmax(normalizers <= 0))
+        fail("runtime_normalizers", f"row {row} is {normalizers[row]}; expected a runtime above 0")
+
+
+def _check_shared(arrays: Arrays, fail: Fail) -> None:
+    n_nodes = len(arrays["node_opcode"])
+    if n_nodes == 0:
+        fail("node_opcode", "is empty; expected at least one node")
+    _check_finite("node_feat", arrays["node_feat"], fail)
+    layouts = arrays["node_feat"][:, MINOR_TO_MAJOR]
+    good = (layouts >= LOWEST) & (layouts <= HIGHEST) & (layouts == np.rint(layouts))
+    if not good.all():
+        row, place = (int(i) for i in np.argwhere(~good)[0])
+        fail(
+            "node_feat",
+            f"row {row}, column {MINOR_TO_MAJOR.start + place} is {layouts[row, place]}; "
+            f"expected a dimension number {LOWEST}..{HIGHEST}",
+        )
+    check_positions("edge_index", arrays["edge_index"], n_nodes, fail)
+    runtime_ns = arrays["runtime_ns"]
+    if len(runtime_ns) == 0:
+        fail("runtime_ns", "has zero configs; expected at least one")
+    bad = runtime_ns < 0 if not runtime_ns.any() else runtime_ns <= 0
+    if bad.any():
+        row = int(np.argmax(bad))
+        fail(
+            "runtime_ns",
+            f"row {row} is {runtime_ns[row]}; expected runtimes all above 0, or all 0 (withheld)",
+        )
+
+
+def _check_finite(name: str, values: NDArray[np.float32], fail: Fail) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        fail(name, f"row {row}, column {column} is {values[row, column]}; expected a finite number")
+
+
+def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fail) -> None:
+    """Check that all of `values`, of any shape, are positions of n nodes."""
+    outside = (values < 0) | (values >= n_nodes)
+    if outside.any():
+        row = int(np.argwhere(outside)[0, 0])
+        expected = f"expected node positions 0..{n_nodes - 1}"
+        fail(name, f"row {row} is {values[row].tolist()}; {expected}")

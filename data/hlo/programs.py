@@ -1,25 +1,145 @@
-"""The programs of one protobuf file: their graphs, and the configs that were tuned of them.
+"""The programs of protobuf files, their tuned configs, and npz files of both (`featurize`).
 
 Nobody tells of which message type a file is: its content has to.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from common.atomic import open_regular
-from common.errors import PipelineError
-from data.graphs.node_layouts import Padding
+from common.errors import PipelineError, UsageError
+from common.progress import progress
+from data.graphs.graph import N_LAYOUT_VALUES
+from data.graphs.node_columns import RANK_MAX, Padding
 from data.hlo.descriptor import message_class
-from data.hlo.graph import HloGraph, check_layouts, featurize_module
-from data.hlo.tuning_data import TunedConfigs, tuned_configs
+from data.hlo.graph import HloGraph, check_layouts, featurize_module, sequence_features
+from data.npz.archive import write_npz
+from data.npz.graphs import LAYOUT_KEYS, SHARED_KEYS, TILE_KEYS
 
 EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
-
+# A module without configs is no file of the dataset: its arrays can be looked at and compared, but
+# there is nothing to rank.
+KEYS = {"layout": LAYOUT_KEYS, "tile": TILE_KEYS, "module": (*SHARED_KEYS, "node_splits")}
+PADDINGS: tuple[Padding, ...] = ("zero", "minus-one")
+TENSORS_MAX = N_LAYOUT_VALUES // RANK_MAX
+TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
+# A runtime is real above this; of a kernel that did not run, 1 ns is reported.
+NO_RUNTIME_NS = {"layout": 0, "tile": 1}
+CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
 _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
+
+
+@dataclass(frozen=True)
+class TunedConfigs:
+    """The runs of one module that succeeded."""
+
+    kind: str  # "layout" or "tile"
+    arrays: dict[str, NDArray[Any]]  # the config arrays of the dataset's files, by key
+    n_failed: int  # runs left out: compile errors, and runs without a runtime
+    run_numbers: NDArray[np.int64]  # (c,) int64, which of the file's runs each config is
+
+
+def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
+    """Turn the runs of a ModuleTuningData into config arrays.
+
+    Returns:
+        For layouts node_config_feat (c, k, 18) float32, node_config_ids (k,) int64 and
+        config_runtime (c,) int64; for tiles config_feat (c, 24) float32, config_runtime and
+        config_runtime_normalizers (c,) int64.
+
+    Raises:
+        PipelineError: no run succeeded, or runs and module do not fit each other.
+    """
+    kinds = {run.WhichOneof("config") for run in entry.runs}
+    if len(kinds) != 1 or not kinds <= set(CONFIG_KINDS):
+        raise PipelineError(
+            f"{source}: {len(entry.runs)} runs, not all of layout or all of tile configs; "
+            "expected one kind"
+        )
+    kind = CONFIG_KINDS[kinds.pop()]
+    succeeded = [
+        not run.error and run.profile.compute_time_ns > NO_RUNTIME_NS[kind] for run in entry.runs
+    ]
+    good = list(compress(entry.runs, succeeded))
+    if not good:
+        raise PipelineError(
+            f"{source}: none of {len(entry.runs)} runs succeeded; expected at least one"
+        )
+    runtime_ns = np.array([run.profile.compute_time_ns for run in good], dtype=np.int64)
+    if kind == "layout":
+        arrays = _layout_arrays(entry, good, n_nodes, source)
+    else:
+        arrays = _tile_arrays(good, runtime_ns, source)
+    arrays["config_runtime"] = runtime_ns
+    return TunedConfigs(kind, arrays, len(entry.runs) - len(good), np.flatnonzero(succeeded))
+
+
+def _layout_arrays(
+    entry: Any, runs: Sequence[Any], n_nodes: int, source: str
+) -> dict[str, NDArray[Any]]:
+    ids = list(entry.config_index_to_node)
+    if not ids or len(set(ids)) < len(ids) or max(ids) >= n_nodes:
+        raise PipelineError(
+            f"{source}: config_index_to_node names {len(ids)} nodes; expected at least one, "
+            f"each once, of 0..{n_nodes - 1}"
+        )
+    layouts = [run.module_config.layout_config.nodes for run in runs]
+    for nodes in layouts:  # before room is made for as many of each run
+        if len(nodes) != len(ids):
+            raise PipelineError(
+                f"{source}: a run gives layouts to {len(nodes)} nodes; expected {len(ids)}"
+            )
+    configs = np.full((len(runs), len(ids), TENSORS_MAX, RANK_MAX), -1, dtype=np.int64)
+    for nodes, values in zip(layouts, configs, strict=True):
+        for node, node_values in zip(nodes, values, strict=True):
+            if len(node.tensors) > TENSORS_MAX:
+                raise PipelineError(
+                    f"{source}: a config lays out {len(node.tensors)} tensors of one node; "
+                    f"expected at most {TENSORS_MAX}"
+                )
+            for tensor, tensor_values in zip(node.tensors, node_values, strict=False):
+                order = tensor.dims[:RANK_MAX]
+                tensor_values[: len(order)] = order
+    if configs.min() < -1 or configs.max() >= RANK_MAX:
+        raise PipelineError(
+            f"{source}: a config holds dimension numbers {configs.min()}..{configs.max()}; "
+            f"expected -1..{RANK_MAX - 1}"
+        )
+    return {
+        "node_config_feat": configs.reshape(len(runs), len(ids), -1).astype(np.float32),
+        "node_config_ids": np.array(ids, dtype=np.int64),
+    }
+
+
+def _tile_arrays(
+    runs: Sequence[Any], runtime_ns: NDArray[np.int64], source: str
+) -> dict[str, NDArray[Any]]:
+    default = next((run for run in runs if run.is_default), None)
+    if default is None:
+        raise PipelineError(
+            f"{source}: no run of the default config succeeded; expected one, to normalize by"
+        )
+    configs = [
+        [value for field in TILE_BOUNDS for value in tile_bounds(getattr(tile, field))]
+        for tile in (run.op_config.tile_size_config for run in runs)
+    ]
+    return {
+        "config_feat": np.array(configs, dtype=np.int64).astype(np.float32),
+        "config_runtime_normalizers": np.full_like(runtime_ns, default.profile.compute_time_ns),
+    }
+
+
+def tile_bounds(sizes: Sequence[int]) -> list[int]:
+    """Return six sizes padded with 0, their sum and their product; of an empty list all are 0."""
+    return sequence_features(sizes, RANK_MAX) if sizes else [0] * (RANK_MAX + 2)
 
 
 @dataclass(frozen=True)
@@ -108,3 +228,59 @@ def _is_module(module: Any) -> bool:
         and all(_OPCODE.fullmatch(instruction.opcode) for instruction in computation.instructions)
         for computation in module.computations
     )
+
+
+class FeaturizedGraph(NamedTuple):
+    """One graph that was written; `kind` is "module" for an HLO module that came without configs.
+
+    `n_failed` runs were left out because they failed.
+    """
+
+    path: Path
+    kind: str
+    n_nodes: int
+    n_edges: int
+    n_configs: int
+    n_failed: int
+
+
+def featurize_files(
+    paths: Sequence[Path], out: Path, *, padding: str = "zero"
+) -> list[FeaturizedGraph]:
+    """Write the graphs of protobuf files to `out`, in the order of the files.
+
+    A module gives `<stem>.npz`; each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, the
+    fingerprint as signed hexadecimal number.
+
+    Raises:
+        UsageError: unknown padding, no file, or two files that would be written to one.
+        PipelineError: the first file at fault; those before it are written, it is not.
+    """
+    chosen = next((known for known in PADDINGS if known == padding), None)
+    if chosen is None:
+        raise UsageError(f"--padding {padding}: no such padding; known: {', '.join(PADDINGS)}")
+    if not paths:
+        raise UsageError("no file given; expected tuning data or HLO modules (.pb)")
+    first: dict[str, Path] = {}
+    for path in paths:
+        other = first.setdefault(program_name(path), path)
+        if other is not path:
+            raise UsageError(
+                f"{path}: would be written over what {other} gives; rename one of them, "
+                "or give them different --out folders"
+            )
+    written = []
+    for done, path in enumerate(paths, start=1):
+        # All graphs of a file are made before the first is written.
+        written += [_write(program, out) for program in read_programs(path, padding=chosen)]
+        progress("featurize", done, len(paths))
+    return written
+
+
+def _write(program: HloProgram, out: Path) -> FeaturizedGraph:
+    graph, configs = program.graph, program.configs
+    arrays = graph.arrays | (configs.arrays if configs else {})
+    path, kind = out / f"{program.name}.npz", configs.kind if configs else "module"
+    write_npz(path, {key: arrays[key] for key in KEYS[kind]})
+    n_configs, n_failed = (len(configs.run_numbers), configs.n_failed) if configs else (0, 0)
+    return FeaturizedGraph(path, kind, graph.n_nodes, len(graph.edge_index), n_configs, n_failed)

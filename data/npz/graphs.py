@@ -12,12 +12,16 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from data.graphs.checks import LAYOUT, TILE, check_layout, check_tile
-from data.graphs.graph import N_LAYOUT_VALUES
-from data.npz.read import Archive
-from data.packing.config_encoder import ConfigEncoder, chunk_bytes
-from data.packing.configs import PackedConfigs
-from data.packing.vectors import HIGHEST, LOWEST, UnknownValueError
+from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, check_layout, check_tile
+from data.npz.archive import Archive
+from data.packing import (
+    HIGHEST,
+    LOWEST,
+    ConfigEncoder,
+    PackedConfigs,
+    UnknownValueError,
+    chunk_bytes,
+)
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
 LAYOUT_KEYS = (

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
+from data.tree import Collection, collections_named, splits_named
+
 NAMES, SIZES = (Path(__file__).with_name(name) for name in ("names.json.gz", "sizes.csv"))
 
 # How many configs the competition's test graphs have, as far as it is public: the sample submission
@@ -67,3 +69,42 @@ def official_names() -> Mapping[str, frozenset[str]]:
 
 def official_sizes() -> list[PartSize]:
     return [PartSize(**row) for row in pl.read_csv(SIZES).iter_rows(named=True)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split of one collection."""
+
+    collection: Collection
+    split: str
+
+    @property
+    def label(self) -> str:
+        """Return the name for people: "layout:xla:default/train"."""
+        return f"{self.collection.name}/{self.split}"
+
+    @property
+    def stem(self) -> str:
+        """Return the name of its published archive without ".tar": "npz_tile_xla_train"."""
+        return f"npz_{self.collection.name.replace(':', '_')}_{self.split}"
+
+    @property
+    def folder(self) -> Path:
+        return Path("npz", *self.collection.folder.split("/"), self.split)
+
+
+PUBLISHED_GRAPHS: dict[Part, int] = {
+    Part(collection, size.split): size.graphs
+    for size in official_sizes()
+    for collection in collections_named(size.collection)
+}
+
+
+def parts_named(collections: str | None, splits: str | None) -> list[Part]:
+    """Return the parts that two comma-separated lists choose; None stands for all.
+
+    Raises:
+        UsageError: an unknown or empty name.
+    """
+    chosen = splits_named(splits)
+    return [Part(one, split) for one in collections_named(collections) for split in chosen]

@@ -16,7 +16,7 @@ from common.progress import progress
 from common.seeds import generator
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.hlo.graph import HloGraph
-from data.npz.write import NpzMember, Streamed, write_npz
+from data.npz.archive import NpzMember, Streamed, write_npz
 from data.synthetic.layouts import layout_cost, layout_space
 from data.synthetic.plans import GraphSize, PlannedGraph
 from data.synthetic.programs import sized_program

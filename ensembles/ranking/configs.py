@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, LayoutGraph, TileGraph
 from data.graphs.node_columns import RANK_MAX
-from data.packing.config_encoder import ConfigEncoder, pack_values
-from data.packing.vectors import HIGHEST, LOWEST
+from data.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
 from ensembles.ranking.program import NamedGraph
 
 COMPILERS_CHOICE = "compiler's choice"

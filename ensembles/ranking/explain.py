@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from common.seeds import generator
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES
-from data.graphs.node_layouts import dimension_sizes, minor_to_major
+from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES, dimension_sizes, minor_to_major
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.configs import (
     COMPILERS_CHOICE,

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from data.collect.layouts import candidate_configs, configurable_nodes, nodes_at
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
-from data.graphs.node_layouts import tensor_ranks
+from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX, tensor_ranks
 from data.hlo.graph import check_layouts
 from data.hlo.programs import HloProgram, read_programs
-from data.npz.read import Archive
-from data.packing.config_encoder import pack_values
+from data.npz.archive import Archive
+from data.packing import pack_values
 from data.read import read_graph
 from data.tree import Collection, GraphFile, collection_named, file_from_path
 

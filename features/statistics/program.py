@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import Graph
-from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES, SHAPE_PRODUCT
-from data.graphs.node_layouts import dimension_sizes
+from data.graphs.node_columns import COLUMN_OF, OPCODES, SHAPE_PRODUCT, dimension_sizes
 from features.statistics.layout import output_bytes
 
 COUNTED = (
@@ -26,9 +25,9 @@ PROGRAM_STATISTICS = (
     *("program_log_flops_convolution", "program_log_flops_dot", "program_log_intensity"),
     *(f"program_share_{name}" for name in COUNTED),
 )
-_WINDOW = NODE_FEATURE_NAMES.index("window_size_product")
-_FEATURE_DIM = NODE_FEATURE_NAMES.index("convolution_dim_numbers_input_feature_dim")
-_GROUPS = NODE_FEATURE_NAMES.index("feature_group_count")
+_WINDOW = COLUMN_OF["window_size_product"]
+_FEATURE_DIM = COLUMN_OF["convolution_dim_numbers_input_feature_dim"]
+_GROUPS = COLUMN_OF["feature_group_count"]
 
 
 def program_statistics(graph: Graph) -> NDArray[np.float64]:

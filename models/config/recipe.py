@@ -17,7 +17,7 @@ from pydantic import (
 from common.errors import UsageError
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import LAYOUTS, Collection
-from features.pruning.rules import pruning_rule
+from features.pruning import pruning_rule
 from models.config.networks import (
     BaselineGcnConfig,
     CrossConfigSageConfig,
@@ -76,7 +76,7 @@ class FeaturesConfig(FrozenConfig):
     """What models read of a graph.
 
     Attributes:
-        prune: which nodes and edges layout networks see, see features/pruning/rules.py. "none": all
+        prune: which nodes and edges layout networks see, see features/pruning.py. "none": all
             of them. "config": configurable nodes and the edges between them. "hops-k": nodes at
             most k edges from a configurable one; k from 1 to 99.
         scaling: how numeric node features are scaled, see features/scaling.py.

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
+from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import BaselineGcnConfig, LayoutGnnConfig
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions

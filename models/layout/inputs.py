@@ -11,9 +11,8 @@ from torch import Tensor
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing.configs import PackedConfigs
-from features.layout_codes import layout_symbols
-from features.pruning.store import prune_layout_graph
+from data.packing import PackedConfigs, layout_symbols
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from features.statistics.layout import output_bytes
@@ -123,7 +122,7 @@ def layout_inputs(
     """Prune and scale a graph and group its equal configs.
 
     Args:
-        rule: pruning rule, see features.pruning.rules.
+        rule: pruning rule, see features.pruning.
     """
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)

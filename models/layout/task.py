@@ -13,7 +13,7 @@ from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs
 from data.read import read_layout
 from data.tree import GraphFile
-from features.pruning.store import prune_layout_graph
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from models.config.recipe import FeaturesConfig

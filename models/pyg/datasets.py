@@ -12,7 +12,7 @@ from common.errors import UsageError
 from data.graph_store.prepare import stored_graphs
 from data.read import read_graph
 from data.tree import GraphFile, collections_named
-from features.pruning.rules import pruning_rule
+from features.pruning import pruning_rule
 from features.scaling import SCALINGS, NodeScaler, fit_node_scaler
 from models.pyg.graphs import TpuGraph, tpu_graph
 from models.training.dataset import LRUCache, bytes_held
@@ -26,7 +26,7 @@ class TpuGraphsTile(Dataset):
         split: "train", "valid" or "test"; runtimes of the last are withheld.
         collections: names separated by commas; None = all of this kind that the folder has.
         prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
-            see features/pruning/rules.py.
+            see features/pruning.py.
         scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
             these graphs, so only for the train split: other splits are given its `scaler`.
         transform: called with each graph that is taken, such as a ConfigSampler.

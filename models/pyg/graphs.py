@@ -19,10 +19,9 @@ from torch_geometric.transforms import BaseTransform
 from common.errors import UsageError
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.node_layouts import minor_to_major
-from data.packing.configs import PackedConfigs
-from features.pruning.store import prune_layout_graph
+from data.graphs.node_columns import MINOR_TO_MAJOR, minor_to_major
+from data.packing import PackedConfigs
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from models.layout.inputs import LayoutInputs
 
@@ -103,7 +102,7 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
     """Return a graph, from wherever it was read, with the table of its configs.
 
     Args:
-        prune: rule for layout graphs, see features/pruning/rules.py.
+        prune: rule for layout graphs, see features/pruning.py.
         scaler: of x; its layout columns then become 0, since node_layout has them.
     """
     packed: PackedConfigs | NDArray[np.float32]

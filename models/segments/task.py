@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from data.graphs.distinct import distinct_configs
 from data.read import read_layout
-from features.pruning.store import PrunedNodes, prune_layout_graph
+from features.pruning import PrunedNodes, prune_layout_graph
 from models.graph_task import DrawnGraphs, learn_nodes, torch_for
 from models.segments.cut import Segment, SegmentedGraph, cut, within
 from models.segments.network import SegmentHistory, SegmentSage, embed_configs, segment_weights

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graphs.graph import TileGraph
-from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.node_layouts import minor_to_major
-from features.layout_codes import layout_symbols
+from data.graphs.node_columns import MINOR_TO_MAJOR, minor_to_major
+from data.packing import layout_symbols
 from features.scaling import NodeScaler
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.networks import TileGnnConfig

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graphs.graph import N_NODE_FEATURES, TileGraph
-from features.layout_codes import N_SYMBOLS, VALUES_PER_TENSOR
+from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from features.scaling import NodeScaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig

@@ -27,8 +27,8 @@ from common.errors import PipelineError
 from common.progress import progress
 from data.graphs.distinct import program_content
 from data.graphs.graph import Graph, LayoutGraph
+from data.packing import N_TENSORS, VALUES_PER_TENSOR
 from data.read import read_layout
-from features.layout_codes import N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import (
     RowStatistics,
     StatisticsSet,

@@ -96,7 +96,7 @@ def fetch(
     """
     from common.locks import alone_in
     from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
-    from data.fetch.parts import parts_named
+    from data.official.published import parts_named
 
     if source not in SOURCES:
         raise UsageError(f"--source {source}: no such source; known: {', '.join(SOURCES)}")
@@ -131,9 +131,8 @@ def audit(
 
     Example: python -m pipeline audit --data DIR
     """
-    from data.audit.rows import as_dict
-    from data.audit.rows import audit as audit_files
-    from data.audit.tree import COLUMNS, compare_names, file_notes, totals, tree_notes
+    from data.audit import COLUMNS, as_dict, compare_names, file_notes, totals, tree_notes
+    from data.audit import audit as audit_files
     from data.collect.manifest import read_manifest
     from data.tree import find_graphs, missing_parts
 
@@ -186,8 +185,7 @@ def prepare(
     from data.graph_store.prepare import alone, as_dict, summary
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
-    from features.pruning.rules import pruning_rule
-    from features.pruning.store import store_pruned
+    from features.pruning import pruning_rule, store_pruned
     from pipeline.jobs.files import packing
     from pipeline.jobs.workers import Workers
 
@@ -223,7 +221,7 @@ def featurize(
 
     Example: python -m pipeline featurize module.hlo.pb --out data/raw/mine
     """
-    from data.hlo.write import featurize_files
+    from data.hlo.programs import featurize_files
 
     header = ("file", "kind", "nodes", "edges", "configs", "failed")
     print_rows(header, featurize_files(files, out, padding=padding), as_json=json)

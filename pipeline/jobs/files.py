@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.audit.rows import Auditor, AuditRow, rows_of
+from data.audit import Auditor, AuditRow, rows_of
 from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
 from data.graph_store.stored_graph import stored_file
 from data.synthetic.plans import PlannedGraph

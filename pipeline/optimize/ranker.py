@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.collect.measuring.worker import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing.config_encoder import pack_values
+from data.packing import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for

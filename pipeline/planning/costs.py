@@ -37,7 +37,7 @@ LINEAR = ("layout_linear", "tile_linear")
 MOST_RAW_BYTES = 25e6
 SCORE_TABLES = 2  # beside those of the members: the blend's, and the floor's
 # Kept nodes by configurable ones, the most of the six real graphs at hand (hops-1: 3.0 to 3.6), by
-# `features.pruning.store.prune`.
+# `features.pruning.prune`.
 KEPT_PER_CONFIGURABLE = {"config": 1.0, "hops-1": 3.6, "hops-2": 7.0}
 # What is counted: a graph after pruning, and how many of its configs are ranked.
 EDGES_PER_NODE = 1.65

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
-from data.npz.read import Archive
+from data.npz.archive import Archive
 from data.official.published import PartSize
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe

@@ -15,7 +15,7 @@ import polars as pl
 
 from common.checksums import write_table
 from common.progress import log
-from data.audit.rows import AuditRow
+from data.audit import AuditRow
 from data.official.published import PartSize
 from data.tree import (
     COLLECTIONS,

@@ -19,7 +19,7 @@ from common.git import changes, revision
 from common.locks import alone_in
 from common.progress import in_one_step, log
 from common.settings import default_store_dir
-from data.audit.rows import AuditRow, audit
+from data.audit import AuditRow, audit
 from data.collect.manifest import read_manifest
 from data.graph_store.prepare import file_bytes, prepare
 from data.graph_store.stored_graph import fingerprint

@@ -10,7 +10,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
-from data.packing.config_encoder import pack_values
+from data.packing import pack_values
 from ensembles import load_graph, load_ranker, rank
 from tests.command_line import python_in
 from tests.ensembles.programs import (

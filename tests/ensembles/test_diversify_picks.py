@@ -15,7 +15,7 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau, ranking_from_scores
 from data.graphs.distinct import config_hashes, distinct_configs
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing.config_encoder import pack_values
+from data.packing import pack_values
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from ensembles.blend import Mixing, blend, mix

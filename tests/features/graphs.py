@@ -7,9 +7,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
-from data.graphs.node_layouts import tensor_ranks
-from data.packing.config_encoder import pack_values
+from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES, tensor_ranks
+from data.packing import pack_values
 from data.tree import GraphFile, collection_named
 
 CONVOLUTION = [i for i, name in enumerate(NODE_FEATURE_NAMES) if "convolution_dim" in name]

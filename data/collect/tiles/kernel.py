@@ -20,7 +20,7 @@ from data.collect.layouts import dump_module
 from data.collect.measuring.worker import Description, Told
 from data.collect.programs.catalogue import ProgramSource
 from data.hlo.graph import featurize_module
-from data.hlo.tuning_data import tile_bounds
+from data.hlo.programs import tile_bounds
 
 MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
 MAX_BLOCK_BYTES = 128 * 1024  # all blocks of a step: a scratchpad's worth, as on an accelerator

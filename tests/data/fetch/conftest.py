@@ -10,7 +10,7 @@ import pytest
 
 from common.retry import RetryPolicy
 from data.fetch.fetch import FetchJob
-from data.fetch.parts import PUBLISHED_GRAPHS, Part
+from data.official.published import PUBLISHED_GRAPHS, Part
 from data.tree import SPLITS, collection_named
 from tests.data.fetch.file_server import FileServer, running_file_server
 

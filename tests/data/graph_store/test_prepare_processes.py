@@ -9,7 +9,7 @@ from data.graph_store.prepare import prepare
 from data.synthetic.plans import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import collection_named, find_graphs
-from tests.data.packing.stores import begin_prepare, contents
+from tests.data.graph_store.conftest import begin_prepare, contents
 from tests.drills.processes import descendants, wait_until_gone
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
-from data.packing.config_encoder import pack_values
+from data.packing import pack_values
 from data.read import read_layout
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from data.graphs.graph import LayoutGraph
+from data.packing import N_SYMBOLS
 from data.read import read_layout
 from data.tree import collection_named, find_graphs
-from features.layout_codes import N_SYMBOLS
-from features.pruning.rules import RULES
+from features.pruning import RULES
 from features.scaling import fit_node_scaler
 from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
 from models.config.networks import CrossConfigSageConfig

@@ -12,7 +12,7 @@ from torch_geometric.data import Batch
 from common.errors import UsageError
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
-from data.packing.configs import Alphabets, PackedConfigs
+from data.packing import Alphabets, PackedConfigs
 from data.tree import GraphFile, find_graphs
 from examples.gat import GatNet
 from features.scaling import fit_node_scaler

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.settings import SAMPLE
-from data.audit.rows import audit
+from data.audit import audit
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
 from data.tree import find_graphs, missing_parts

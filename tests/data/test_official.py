@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.fetch.parts import PUBLISHED_GRAPHS
 from data.official.eval_indices import read_eval_indices
-from data.official.published import official_names, official_sizes
+from data.official.published import PUBLISHED_GRAPHS, official_names, official_sizes
 
 
 def test_every_part_has_as_many_names_as_graphs_were_published_or_those_of_its_siblings() -> None:

@@ -16,10 +16,9 @@ from data.graphs.node_columns import (
     NODE_FEATURE_NAMES,
     OPCODE_NAMES,
     OPCODES,
+    minor_to_major,
 )
-from data.graphs.node_layouts import minor_to_major
-from data.hlo.graph import featurize_module
-from data.hlo.node_features import sequence_features
+from data.hlo.graph import featurize_module, sequence_features
 from tests.features.hlo_modules import ModuleBuilder, small_module
 
 XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {

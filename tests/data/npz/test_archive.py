@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.npz.read import Archive
+from data.npz.archive import Archive
 from tests.data.npz.damaged_archives import Victim, npy, packed, raw_npy
 
 COUNTING = np.arange(600, dtype=np.int64).reshape(200, 3)

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.metrics import kendall_tau
-from data.audit.noise import Noise, measure_noise
 from data.graphs.distinct import distinct_configs
+from data.graphs.noise import Noise, measure_noise
 from data.read import read_graph
 from tests.real_data import real_file, requires_real_data
 

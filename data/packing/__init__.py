@@ -1,1 +1,0 @@
-"""Configs packed small: a table of distinct layout vectors, and indices into it per config."""

@@ -1,0 +1,366 @@
+"""Configs are packed as slowly and plainly as can be, and to the same bits however they are cut.
+
+Packed configs give back the rows of the file; what is no layout vector is refused with its place.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import data.packing
+from common.errors import PipelineError
+from data.npz.archive import Archive
+from data.npz.graphs import encode_configs
+from data.packing import (
+    N_CODES,
+    ConfigEncoder,
+    PackedConfigs,
+    UnknownValueError,
+    checked_codes,
+    decoded,
+    minor_codes,
+    n_usual,
+    pack_values,
+    vector_codes,
+    vector_hashes,
+)
+
+WORD = 2**64
+
+KEY = "node_config_feat"
+
+VALUES = range(-1, 6)
+
+STEADY = settings(deadline=None, derandomize=True, max_examples=100)
+
+
+def reference_code(vector: list[int]) -> int:
+    """Read a vector's 18 values as the digits of a number in base 7, the lowest first."""
+    return sum((int(value) + 1) * 7**place for place, value in enumerate(vector))
+
+
+def reference_mix(value: int) -> int:
+    """Return the finaliser of splitmix64, as published."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % WORD
+    return value ^ (value >> 31)
+
+
+def reference_hash(codes: list[int]) -> int:
+    """Hash one config, given as the code of each node's vector."""
+    golden = 0x9E3779B97F4A7C15
+    return (
+        sum(
+            reference_mix(reference_mix((node + 1) * golden % WORD) ^ (code * golden % WORD))
+            for node, code in enumerate(codes)
+        )
+        % WORD
+    )
+
+
+@dataclass(frozen=True)
+class ReferencePacking:
+    codes: list[int]  # of the distinct vectors
+    column_of: list[int]  # by node
+    letters: list[list[int]]  # by stored column, positions in `codes`
+    indices: list[list[int]]  # by config and stored column
+    hashes: list[int]  # by config
+
+    @classmethod
+    def of(cls, values: NDArray[np.int8]) -> Self:
+        """Pack configs (c, k, 18) with lists alone."""
+        configs = [[reference_code(vector) for vector in config] for config in values.tolist()]
+        codes = sorted({code for config in configs for code in config})
+        columns: list[list[int]] = []
+        column_of = []
+        for node in range(values.shape[1]):
+            column = [config[node] for config in configs]
+            if column not in columns:
+                columns.append(column)
+            column_of.append(columns.index(column))
+        letters = [[code for code in codes if code in column] for column in columns]
+        return cls(
+            codes=codes,
+            column_of=column_of,
+            letters=[[codes.index(code) for code in alphabet] for alphabet in letters],
+            indices=[
+                [letters[m].index(column[row]) for m, column in enumerate(columns)]
+                for row in range(len(configs))
+            ],
+            hashes=[reference_hash(config) for config in configs],
+        )
+
+
+def check_packed(configs: PackedConfigs, values: NDArray[np.int8]) -> None:
+    want = ReferencePacking.of(values)
+    alphabets = configs.alphabets
+    assert (configs.n_configs, configs.n_configurable) == values.shape[:2]
+    assert alphabets.codes.tolist() == want.codes
+    assert alphabets.column_of.tolist() == want.column_of
+    assert alphabets.sizes.tolist() == [len(letters) for letters in want.letters]
+    longest = max(len(letters) for letters in want.letters)
+    padded = [letters + [0] * (longest - len(letters)) for letters in want.letters]
+    assert alphabets.vectors.tolist() == padded
+    assert configs.indices.tolist() == want.indices
+    assert configs.content_hashes().tolist() == want.hashes
+    check_rows(configs, values)
+
+
+def check_rows(configs: PackedConfigs, values: NDArray[np.int8]) -> None:
+    rows = configs.rows(np.arange(len(values)))
+    assert (rows.dtype, rows.shape) == (np.dtype(np.int8), values.shape)
+    assert rows.tobytes() == values.tobytes()
+
+
+def check_same(one: PackedConfigs, other: PackedConfigs) -> None:
+    for mine, its in zip(_arrays(one), _arrays(other), strict=True):
+        assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
+        assert mine.tobytes() == its.tobytes()
+
+
+def _arrays(configs: PackedConfigs) -> list[NDArray[Any]]:
+    alphabets = configs.alphabets
+    return [
+        *(alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes),
+        *(configs.indices, configs.content_hashes()),
+    ]
+
+
+def as_chunks(values: NDArray[Any], rows_per_chunk: int) -> list[bytes]:
+    """Return configs (c, k, 18) as they come from a file, some rows at a time."""
+    floats = values.astype(np.float32)
+    starts = range(0, len(floats), rows_per_chunk)
+    return [floats[start : start + rows_per_chunk].tobytes() for start in starts]
+
+
+def encoded(values: NDArray[Any], *, rows_per_chunk: int) -> PackedConfigs:
+    """Pack configs (c, k, 18) as they are packed from a file."""
+    encoder = ConfigEncoder(values.shape[1])
+    for content in as_chunks(values, rows_per_chunk):
+        encoder.add(content)
+    return encoder.packed()
+
+
+def random_vectors(rng: np.random.Generator, *shape: int) -> NDArray[np.int8]:
+    """Draw layout vectors (*shape, 18)."""
+    return rng.integers(-1, 6, (*shape, 18)).astype(np.int8)
+
+
+def distinct_vectors(n_vectors: int) -> NDArray[np.int8]:
+    """Return (u, 18) vectors of which no two are equal, far from each other and near."""
+    n_digits = max(1, math.ceil(math.log(n_vectors, 7)))
+    digits = np.arange(n_vectors)[:, None] // 7 ** np.arange(n_digits) % 7
+    values = np.full((n_vectors, 18), -1, np.int8)
+    values[:, 18 - n_digits :] = digits - 1
+    return values
+
+
+@st.composite
+def config_tables(draw: st.DrawFn) -> NDArray[np.int8]:
+    """Draw configs (c, k, 18): few vectors, tied columns, some of which part in a late row."""
+    n_configs, n_nodes = draw(st.integers(1, 12)), draw(st.integers(1, 7))
+    n_letters, n_groups = draw(st.integers(1, 5)), draw(st.integers(1, n_nodes))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    alphabet = random_vectors(rng, n_letters)
+    if draw(st.booleans()):
+        alphabet[0] = draw(st.sampled_from([-1, 0, 5]))
+    letters = rng.integers(n_letters, size=(n_configs, n_groups))
+    letters = letters[:, rng.integers(n_groups, size=n_nodes)]
+    n_free = draw(st.integers(0, min(2, n_configs)))
+    letters[n_configs - n_free :] = rng.integers(n_letters, size=(n_free, n_nodes))
+    values: NDArray[np.int8] = alphabet[letters]
+    return values
+
+
+def test_a_code_is_the_number_that_the_values_spell_in_base_7() -> None:
+    values = random_vectors(np.random.default_rng(0), 200)
+    values[:3] = np.asarray([[-1], [5], [0]])
+    codes = vector_codes(values)
+    assert codes.tolist() == [reference_code(vector) for vector in values.tolist()]
+    assert codes[:2].tolist() == [0, 7**18 - 1]
+    np.testing.assert_array_equal(checked_codes(values.astype(np.float32)), codes)
+    np.testing.assert_array_equal(decoded(codes), values)
+    assert (codes.dtype, decoded(codes).dtype) == (np.int64, np.int8)
+
+
+def test_usual_layouts_are_counted() -> None:
+    left, rows, cube, scalar = [-1] * 6, [1, 0, *[-1] * 4], [2, 1, 0, -1, -1, -1], [0, *[-1] * 5]
+    columns, shuffled = [0, 1, *[-1] * 4], [2, 0, 1, -1, -1, -1]
+    named = [[left] * 3, [rows, cube, left], [scalar, left, rows], [rows, columns, left]]
+    vectors = np.array([*named, [shuffled, left, left]], np.int8).reshape(5, 18)
+    assert n_usual(vectors).tolist() == [0, 2, 2, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "legal"),
+    [((6, 0), (-1, 1)), ((-2, 0), (5, -1)), ((13, 0), (-1, 2)), ((0.5, 3), (0, 3))],
+)
+def test_a_vector_with_the_code_of_a_legal_one_is_refused(
+    bad: tuple[float, float], legal: tuple[int, int]
+) -> None:
+    wrong, right = np.zeros((2, 5, 18), np.float32)
+    wrong[3, 7:9], right[3, 7:9] = bad, legal
+    np.testing.assert_array_equal(vector_codes(wrong), vector_codes(right))
+    with pytest.raises(UnknownValueError) as error:
+        checked_codes(wrong)
+    assert (error.value.vector, error.value.place, error.value.value) == (3, 7, bad[0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 256.0, 258.0, -257.0, 2.0**40, 5.000001])
+def test_a_number_far_from_any_layout_value_is_refused(bad: float) -> None:
+    values = np.zeros((2, 18), np.float32)
+    values[1, 17] = bad
+    with pytest.raises(UnknownValueError, match="vector 1, value 17"):
+        checked_codes(values)
+
+
+def test_each_pair_of_minor_dimensions_has_its_own_code() -> None:
+    """A table of all pairs, counted up by hand."""
+    pairs = list(itertools.product(VALUES, VALUES))
+    values = np.full((len(pairs), 6), 3, dtype=np.int8)
+    values[:, :2] = pairs
+    codes = minor_codes(values)
+    assert codes.dtype == np.int8
+    assert codes[:, 0].tolist() == list(range(N_CODES))
+
+
+def test_only_the_two_minor_dimensions_of_each_tensor_count() -> None:
+    values = (np.arange(18) % 7 - 1).astype(np.int8).reshape(1, 1, 18)
+    want = [7 * (first + 1) + second + 1 for first, second in values.reshape(3, 6)[:, :2].tolist()]
+    assert minor_codes(values).tolist() == [[want]]
+    values.reshape(3, 6)[:, 2:] = 0
+    assert minor_codes(values).tolist() == [[want]]
+
+
+@STEADY
+@given(config_tables(), st.integers(1, 12))
+def test_any_configs_are_packed_as_by_the_reference(
+    values: NDArray[np.int8], rows_per_chunk: int
+) -> None:
+    check_packed(encoded(values, rows_per_chunk=rows_per_chunk), values)
+
+
+@pytest.mark.parametrize(
+    ("n_vectors", "dtype"),
+    [(1, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
+)
+def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
+    n_vectors: int, dtype: type[np.generic]
+) -> None:
+    letters = np.stack([np.arange(n_vectors), np.zeros(n_vectors, np.int64)], axis=1)
+    values = distinct_vectors(n_vectors)[np.random.default_rng(4).permutation(letters)]
+    configs = encoded(values, rows_per_chunk=20_000)
+    assert configs.indices.dtype == dtype
+    assert configs.alphabets.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
+    check_rows(configs, values)
+
+
+@pytest.mark.parametrize("rows_per_chunk", [1, 5])
+@pytest.mark.parametrize(("bad", "node"), [(2, 2), (slice(None), 0)])
+def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied(
+    rows_per_chunk: int, bad: int | slice, node: int
+) -> None:
+    values = np.zeros((5, 4, 18), np.float32)
+    values[4, :, 2:4] = (-1, 1)
+    values[4, bad, 2:4] = (6, 0)
+    with pytest.raises(UnknownValueError) as error:
+        encoded(values, rows_per_chunk=rows_per_chunk)
+    assert (error.value.vector, error.value.place, error.value.value) == (4 * 4 + node, 2, 6.0)
+
+
+@STEADY
+@given(config_tables(), st.lists(st.integers(0, 2**20), max_size=20))
+def test_rows_come_in_the_order_asked_for_and_as_often(
+    values: NDArray[np.int8], asked: list[int]
+) -> None:
+    index = np.asarray(asked, np.int64) % len(values)
+    configs = pack_values(values)
+    rows = configs.rows(index)
+    assert (rows.dtype, rows.shape) == (np.int8, (len(index), *values.shape[1:]))
+    for row, config in zip(rows, index.tolist(), strict=True):
+        assert row.tobytes() == values[config].tobytes()
+    ids = configs.vector_ids(index)
+    assert (ids.dtype, ids.shape) == (np.int64, (len(index), values.shape[1]))
+    np.testing.assert_array_equal(configs.vectors[ids], rows)
+
+
+def write_configs(path: Path, values: NDArray[np.generic]) -> Path:
+    """Write an archive of configs (c, k, 18) and nothing else."""
+    np.savez_compressed(path, node_config_feat=values.astype(np.float32))
+    return path
+
+
+def read_configs(path: Path, n_configs: int, n_configurable: int) -> PackedConfigs:
+    with Archive(path) as archive:
+        return encode_configs(archive, n_configs, n_configurable)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 3 * 5 * 72, 7 * 5 * 72 + 1, 1 << 20])
+def test_minus_zero_in_a_file_is_read_as_zero(
+    chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data.packing, "CHUNK_BYTES", chunk_bytes)
+    values = random_vectors(np.random.default_rng(2), 20, 5)
+    floats = values.astype(np.float32)
+    floats[(values == 0) & (np.arange(20) % 3 > 0)[:, None, None]] = -0.0
+    assert np.signbit(floats[floats == 0]).any()
+    configs = read_configs(write_configs(tmp_path / "configs.npz", floats), 20, 5)
+    check_rows(configs, values)
+    check_same(configs, pack_values(values))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 4 * 6 * 72, 5 * 6 * 72 + 100, 1 << 20])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ((0, 0, 0), np.nan),
+        ((0, 5, 17), np.inf),
+        ((3, 2, 4), 0.5),
+        ((9, 0, 17), -np.inf),
+        ((19, 5, 0), 6),
+        ((12, 4, 9), -2),
+        ((18, 1, 1), 13),
+        ((2, 3, 1), 4.9999995),
+        ((17, 2, 0), 1e-30),
+        ((1, 4, 16), 261),
+    ],
+)
+def test_the_error_names_config_node_and_value_wherever_the_chunks_begin(
+    where: tuple[int, int, int],
+    value: float,
+    chunk_bytes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(data.packing, "CHUNK_BYTES", chunk_bytes)
+    floats = np.repeat(random_vectors(np.random.default_rng(3), 20, 2), 3, axis=1)  # tied columns
+    floats = floats.astype(np.float32)
+    config, node, place = where
+    floats[where] = value
+    shown = float(floats[where])
+    floats[config + 1 :, :, 3] = 100  # later ones are not named
+    path = write_configs(tmp_path / "configs.npz", floats)
+    with pytest.raises(PipelineError) as error:
+        read_configs(path, 20, 6)
+    assert str(error.value) == (
+        f"{path}: key '{KEY}': config {config}, node {node}, value {place} is {shown}; "
+        "expected a whole number -1..5"
+    )
+
+
+def test_all_configs_of_few_vectors_do_not_collide() -> None:
+    """Nearly equal configs, moved ones and exchanged ones among them."""
+    vectors = np.full((12, 18), -1, np.int8)
+    vectors[np.arange(1, 12), np.arange(11)] = 0  # each differs from the first in one value by 1
+    codes = vector_codes(vectors)[np.asarray(list(itertools.product(range(12), repeat=5)))]
+    assert len(codes) == 12**5 > 200_000
+    hashes = vector_hashes(np.arange(5), codes).sum(axis=1, dtype=np.uint64)
+    assert len(np.unique(hashes)) == len(codes)
