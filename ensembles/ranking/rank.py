@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
 from data.audit.noise import measure_noise
-from data.collect.manifest import measured_of
+from data.collect.job import measured_of
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
 from ensembles.ensemble import Ensemble, load_ranker

@@ -20,7 +20,7 @@ from common.locks import alone_in
 from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit.rows import AuditRow, audit
-from data.collect.manifest import read_manifest
+from data.collect.job import read_manifest
 from data.graph_store.prepare import file_bytes, prepare
 from data.graph_store.stored_graph import fingerprint
 from data.npz.graphs import are_one_program

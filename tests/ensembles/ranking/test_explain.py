@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from common.seeds import generator
 from common.settings import SAMPLE
-from data.synthetic.layouts import LayoutCost, LayoutSpace, layout_cost, layout_space
-from data.synthetic.plans import GraphSize, PlannedGraph
+from data.synthetic.cost_models import LayoutCost, LayoutSpace, layout_cost, layout_space
+from data.synthetic.write import GraphSize, PlannedGraph
 from data.synthetic.programs import BATCHES, FAMILIES, sized_program
 from data.synthetic.write import write_graphs
 from data.tree import collection_named

@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon
 from common.errors import UsageError
 from common.metrics import kendall_tau, tile_score
 from data.read import read_graph
-from data.synthetic.plans import PLANS, planned_graphs
+from data.synthetic.write import PLANS, planned_graphs
 from data.synthetic.write import synthesize
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe
