@@ -15,16 +15,16 @@ from data.collect.job import measured_of
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
 from ensembles.ensemble import Ensemble, load_ranker
-from ensembles.ranking.configs import (
+from ensembles.ranking.explain import default_row
+from ensembles.ranking.program import (
+    NamedGraph,
     NodeLayouts,
     Order,
-    check_layouts,
+    check_layout_configs,
     layouts_of,
     tile_of,
     with_configs,
 )
-from ensembles.ranking.explain import default_row
-from ensembles.ranking.program import NamedGraph
 
 MEASURED_PICKS = (1, 5, 10)
 
@@ -264,7 +264,7 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
             f"{ranker.collection.name}"
         )
     if graph.kind == "layout":
-        check_layouts(graph, str(graph.path))
+        check_layout_configs(graph, str(graph.path))
 
 
 def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:

@@ -26,7 +26,7 @@ from data.tree import (
     collection_named,
 )
 from ensembles.ensemble import load_ranker
-from ensembles.members import FLOOR, HEURISTIC, Member, Source, choose_source, members_of
+from ensembles.ensemble import FLOOR, HEURISTIC, Member, Source, choose_source, members_of
 from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled

@@ -35,7 +35,7 @@ from data.tree import (
 )
 from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
-from ensembles.members import Source
+from ensembles.ensemble import Source
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.official.published import PartSize
 from data.tree import GraphFile, collection_named
-from ensembles.members import choose_source
+from ensembles.ensemble import choose_source
 from models.config.recipe import Recipe
 from pipeline.jobs.files import BLOCK_BYTES, BLOCK_FILES
 from pipeline.jobs.job import Job

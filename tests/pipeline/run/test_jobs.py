@@ -7,7 +7,7 @@ import pytest
 
 from common.progress import time_limit
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.members import FLOOR, Member
+from ensembles.ensemble import FLOOR, Member
 from models.config.recipe import load_recipe
 from models.predict import read_scores
 from models.run_folder import CONFIG, mark_done
