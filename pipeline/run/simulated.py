@@ -12,7 +12,7 @@ from models.config.recipe import Recipe
 from pipeline.jobs.files import BLOCK_BYTES, BLOCK_FILES
 from pipeline.jobs.job import Job
 from pipeline.jobs.simulate import Simulated, simulate
-from pipeline.planning.costs import Machine, disk_bytes, processor_s
+from pipeline.planning.plan import Machine, disk_bytes, processor_s
 from pipeline.run.jobs import Law, RunState
 
 NOWHERE = Path("/dev/null/run")  # where nothing can be done already

@@ -14,8 +14,7 @@ from models.run_folder import CONFIG, mark_done
 from models.training.jobs import TrainJob
 from pipeline.jobs.workers import HERE
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine
-from pipeline.planning.plan import part_size
+from pipeline.planning.plan import Machine, part_size
 from pipeline.run import jobs
 from pipeline.run.jobs import UNKNOWN_S, Law, Ranking, ranking_jobs, training_jobs
 from tests.command_line import call
