@@ -118,11 +118,6 @@ def fusible(module: Any) -> list[Any]:
     return [given for given in entry.instructions if given.opcode not in NO_WORK]
 
 
-def fusible_groups(module: Any) -> NDArray[np.int64]:
-    """Return a number per fusible instruction, (g,): those of one opcode and shape share theirs."""
-    return numbered([(given.opcode, *given.shape.dimensions) for given in fusible(module)])
-
-
 def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> Any:
     """Return a copy of an HLO module with constraints and barriers.
 
@@ -255,6 +250,7 @@ class DecidedProgram:
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
         self.options = [node_options(node) for node in self.nodes]
         kept_apart = node_positions(self.message, self._fusible)
+        alike = [(given.opcode, *given.shape.dimensions) for given in self._fusible]
         genes = {
             "options": Genes(N_OPTIONS, np.arange(len(N_OPTIONS)), np.full(len(N_OPTIONS), -1)),
             "layouts": Genes(
@@ -262,7 +258,7 @@ class DecidedProgram:
                 node_groups(self.nodes),
                 np.array([node.position for node in self.nodes], np.int64),
             ),
-            "fusion": Genes(np.full(len(kept_apart), 2), fusible_groups(self.message), kept_apart),
+            "fusion": Genes(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
         }
         self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
         if not self._genes:
