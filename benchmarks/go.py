@@ -28,11 +28,16 @@ from common.git import revision
 from common.locks import alone_in
 from common.metrics import kendall_tau
 from common.seeds import generator
-from data.collect.measuring.rounds import Visitor, open_journal
-from data.collect.measuring.search import Guide, Space, draw_choices, genetic_search
-from data.collect.measuring.session import Session
-from data.collect.measuring.worker import Description
-from data.collect.spaces.program import open_decided
+from data.collect.measuring.search import (
+    Guide,
+    Space,
+    Visitor,
+    draw_choices,
+    genetic_search,
+    open_journal,
+)
+from data.collect.measuring.session import Description, Session
+from data.collect.spaces import open_decided
 from features.scaling import fit_node_scaler
 from models.go.graph import DecisionGraph, decision_graph
 from models.go.network import Policy, PolicyConfig, drawn, likeliest

@@ -25,7 +25,7 @@ from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.git import revision
 from common.settings import ROOT
-from data.synthetic.plans import published_graphs
+from data.synthetic.write import published_graphs
 from data.tree import COLLECTIONS, SPLITS, Collection, collection_named
 
 RECIPE, ALL = "trees", "all"

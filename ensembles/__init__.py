@@ -5,9 +5,8 @@ What goes wrong is a `PipelineError` of one line; a wrong call is a `UsageError`
 
 from common.errors import PipelineError, UsageError
 from ensembles.ensemble import load_ranker
-from ensembles.ranking.configs import NodeLayouts
 from ensembles.ranking.explain import Explanation, explain
-from ensembles.ranking.program import NamedGraph, load_graph, load_graphs
+from ensembles.ranking.program import NamedGraph, NodeLayouts, load_graph, load_graphs
 from ensembles.ranking.rank import Ranked, rank
 
 __all__ = [

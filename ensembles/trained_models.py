@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from common.errors import PipelineError
 from data.tree import LAYOUTS, Collection
-from ensembles.members import members_of
+from ensembles.ensemble import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 

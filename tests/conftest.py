@@ -10,8 +10,7 @@ import pytest
 from common.retry import RetryPolicy
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
-from data.synthetic.plans import PLANS, planned_graphs
-from data.synthetic.write import synthesize
+from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import collection_named, find_graphs
 from tests.fake_kaggle import FakeKaggle, logged_in_at
 

@@ -13,7 +13,7 @@ from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part,
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.git import revision
-from data.collect.manifest import read_manifest
+from data.collect.job import read_manifest
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
-from data.collect.manifest import read_manifest
+from data.collect.job import read_manifest
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.hlo.programs import featurize_files

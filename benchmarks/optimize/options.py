@@ -23,8 +23,8 @@ from common.atomic import write_text
 from common.git import revision
 from common.seeds import generator
 from data.collect.measuring.search import Choices, Space
-from data.collect.measuring.worker import Description
-from data.collect.spaces.options import N_OPTIONS, menu
+from data.collect.measuring.session import Description
+from data.collect.spaces import N_OPTIONS, menu
 from features.scaling import fit_node_scaler
 from models.go.graph import DecisionGraph, decision_graph
 from models.go.network import Policy, PolicyConfig, given, likeliest

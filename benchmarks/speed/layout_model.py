@@ -12,8 +12,7 @@ from benchmarks import render
 from benchmarks.speed.measuring import in_turn, peak_mib
 from benchmarks.speed.plain_layout_model import PlainLayoutModel
 from data.read import read_layout
-from data.synthetic.plans import GraphSize
-from data.synthetic.write import write_sized
+from data.synthetic.write import GraphSize, write_sized
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import Recipe, load_recipe

@@ -17,8 +17,7 @@ from benchmarks import render
 from benchmarks.speed.measuring import in_turn
 from common.settings import SAMPLE
 from data.read import read_layout
-from data.synthetic.plans import published_graphs
-from data.synthetic.write import write_sized
+from data.synthetic.write import published_graphs, write_sized
 from data.tree import collection_named
 from models.layout.inputs import layout_inputs
 from models.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout

@@ -11,8 +11,7 @@ from benchmarks import render
 from benchmarks.speed.measuring import in_turn
 from common.metrics import kendall_tau
 from data.read import read_layout
-from data.synthetic.plans import GraphSize
-from data.synthetic.write import write_sized
+from data.synthetic.write import GraphSize, write_sized
 from data.tree import GraphFile
 from features.pruning import prune
 from features.scaling import fit_node_scaler

@@ -18,26 +18,28 @@ from common.locks import alone_in
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
 from common.seeds import generator
-from data.collect.job import JOURNALS, Job
-from data.collect.manifest import (
+from data.collect.job import (
+    JOURNALS,
+    Job,
     add_environment,
     check_family,
     edit_manifest,
     is_done,
     read_manifest,
 )
-from data.collect.measuring.rounds import (
+from data.collect.measuring.search import (
+    SEARCHES,
+    Choices,
     Journal,
+    Space,
     Visitor,
     measured,
     open_journal,
     run_rounds,
     run_search,
 )
-from data.collect.measuring.search import SEARCHES, Choices, Space
-from data.collect.measuring.session import ProgramFailed, Session
+from data.collect.measuring.session import Description, ProgramFailed, Session
 from data.collect.measuring.timing import clock_for, figures
-from data.collect.measuring.worker import Description
 from data.graphs.distinct import distinct_rows, hash_rows
 from data.npz.archive import write_npz
 from data.npz.graphs import LAYOUT_KEYS, TILE_KEYS

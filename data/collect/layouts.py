@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.seeds import generator
 from data.collect.measuring.search import Choices, Space, draw_choices
-from data.collect.measuring.worker import one_line
+from data.collect.measuring.session import one_line
 from data.collect.programs.catalogue import ProgramSource
 from data.hlo.descriptor import message_class
 from data.packing import N_TENSORS, n_usual

@@ -1,11 +1,17 @@
 """Write synthetic files of the official format, the bytes of each by its place and the seed alone.
 
-Runtimes come from the known cost models of `layouts` and `tiles`, with measurement noise.
+What is made up is planned first: graphs by name and size, a few of each part or those of the public
+dataset. Runtimes come from the known cost models, with measurement noise.
 """
 
+import hashlib
+import itertools
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +23,201 @@ from common.seeds import generator
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.hlo.graph import HloGraph
 from data.npz.archive import NpzMember, Streamed, write_npz
-from data.synthetic.layouts import layout_cost, layout_space
-from data.synthetic.plans import GraphSize, PlannedGraph
-from data.synthetic.programs import sized_program
-from data.synthetic.tiles import sized_kernel, tile_configs, tile_runtime_ns
-from data.tree import Collection, GraphFile, collection_named
-from data.withheld import WITHHELD, write_withheld
+from data.official.published import (
+    CONFIGURABLE_SHARE,
+    OTHER_LAYOUT_CONFIGS,
+    PartSize,
+    official_names,
+    official_sizes,
+)
+from data.synthetic.cost_models import (
+    layout_cost,
+    layout_space,
+    sized_kernel,
+    tile_configs,
+    tile_runtime_ns,
+)
+from data.synthetic.programs import FAMILIES, Family, sibling, sized_program
+from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
+from data.withheld import WITHHELD, file_stem, write_withheld
 
+# About ten times the largest real ones; what is larger than that is a slip of the pen.
+MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
+KERNELS_PER_PROGRAM, KERNEL_NODES = 6, (2, 40)
+NODES_PER_CONFIGURABLE = 16  # of graphs that are named by none
+
+# The fewest nodes and configs of a published graph; those of the layouts' nodes are published.
+FEWEST = {"tile:xla": (2, 2), "layout:xla": (372, 20), "layout:nlp": (876, 20)}
+MOST_OF_TILES = 8  # times the mean has the largest kernel; of tiles only means are published
+
+Range = tuple[int, int]
 # Relative measurement noise: log-uniform between these, drawn once per graph.
 LAYOUT_NOISE, TILE_NOISE = (0.001, 0.005), (0.002, 0.01)
 CHUNK_BYTES = 2**20
 SEED_FILE = "seed.txt"
 RANDOM = collection_named("layout:xla:random")
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """The size of a graph: n nodes, of which k are configurable, 0 of a kernel, and c configs."""
+
+    n_nodes: int
+    n_configurable: int
+    n_configs: int
+
+    @property
+    def name(self) -> str:
+        """Return a graph's name that tells its size: "n14000_k500_c50000"."""
+        return f"n{self.n_nodes}_k{self.n_configurable}_c{self.n_configs}"
+
+    @property
+    def config_bytes(self) -> int:
+        """Return how many bytes the configs of a layout inflate to, in the file's float32."""
+        return 4 * 18 * self.n_configurable * self.n_configs
+
+
+@dataclass(frozen=True)
+class PlannedGraph:
+    """A graph to be made; the family and batch are those of a layout graph's program."""
+
+    collection: Collection
+    split: str
+    name: str  # its file's stem
+    size: GraphSize
+    family: Family = FAMILIES["nlp", "train"][0]
+    batch: int = 8
+
+    def file(self, tree: Path) -> GraphFile:
+        path = tree / "npz" / self.collection.folder / self.split / f"{self.name}.npz"
+        return GraphFile(self.collection, self.split, self.name, path)
+
+
+def parse_size(text: str) -> GraphSize:
+    """Read a size such as "14000:500:50000".
+
+    Raises:
+        UsageError: it is not three whole numbers above 0, or no graph has such a size.
+    """
+    match = re.fullmatch(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)", text, re.ASCII)
+    nodes, configurable, configs = map(int, match.groups()) if match else (0, 0, 0)
+    if not 0 < configurable <= nodes <= MAX_NODES or configs > MAX_CONFIGS:
+        raise UsageError(
+            f"graph '{text}': expected NODES:CONFIGURABLE:CONFIGS, such as 14000:500:50000, each "
+            f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
+            f"{MAX_CONFIGS} configs"
+        )
+    return GraphSize(nodes, configurable, configs)
+
+
+class SyntheticPlan(NamedTuple):
+    """Counts of one synthetic tree: for train, valid and test, or the fewest and most."""
+
+    layout_graphs: tuple[int, int, int]  # of each layout collection
+    nodes: Range  # of a layout graph
+    layout_configs: Range  # of a layout graph
+    tile_kernels: tuple[int, int, int]
+    tile_configs: Range  # of a kernel
+
+
+PLANS = {
+    "tiny": SyntheticPlan((2, 1, 1), (110, 140), (40, 40), (6, 3, 3), (20, 40)),
+    "small": SyntheticPlan((10, 4, 4), (150, 500), (150, 300), (60, 20, 20), (20, 300)),
+}
+
+
+def planned_graphs(plan: SyntheticPlan, seed: int = 0) -> Iterator[PlannedGraph]:
+    """Yield a plan's graphs; both searches of a layout source have the same programs."""
+
+    def draw(limits: Range, *labels: str) -> int:
+        return int(generator(seed, "size", *labels).integers(*limits, endpoint=True))
+
+    for source, (split, n_graphs) in itertools.product(
+        ("xla", "nlp"), zip(SPLITS, plan.layout_graphs, strict=True)
+    ):
+        for number in range(n_graphs):
+            family, batch = sibling(source, split, number)
+            name = f"{family.name}_w{family.width}_b{batch}"
+            n_nodes = draw(plan.nodes, name)
+            for search in ("default", "random"):
+                collection = collection_named(f"layout:{source}:{search}")
+                n_configs = draw(plan.layout_configs, collection.name, name)
+                size = GraphSize(n_nodes, n_nodes // NODES_PER_CONFIGURABLE, n_configs)
+                stem = file_stem(name, split)
+                yield PlannedGraph(collection, split, stem, size, family, batch)
+    for split, n_kernels in zip(SPLITS, plan.tile_kernels, strict=True):
+        for number in range(n_kernels):
+            family, batch = sibling("xla", split, number // KERNELS_PER_PROGRAM)
+            program = f"{family.name}_w{family.width}_b{batch}"
+            digest = hashlib.blake2b(f"{program}/{number}".encode(), digest_size=8)
+            name = f"{program}_{digest.hexdigest()}"
+            size = GraphSize(draw(KERNEL_NODES, name), 0, draw(plan.tile_configs, "tile", name))
+            yield PlannedGraph(collection_named("tile:xla"), split, file_stem(name, split), size)
+
+
+def published_graphs(
+    collections: Sequence[Collection] = COLLECTIONS,
+    splits: Sequence[str] = SPLITS,
+    share: float = 1.0,
+) -> list[PlannedGraph]:
+    """List the public dataset's graphs, sizes drawn so that each part has the published ones.
+
+    Args:
+        share: take so much of each part, at even steps by size; one graph at least, of a train
+            split two.
+
+    Raises:
+        UsageError: there is no such split.
+    """
+    check_splits(splits)
+    wanted = {collection.name for collection in collections}
+    listed: list[PlannedGraph] = []
+    for part in official_sizes():
+        if part.collection in wanted and part.split in splits:
+            graphs = sorted(_part(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
+            n_taken = max(2 if part.split == "train" else 1, round(share * len(graphs)))
+            steps = (np.arange(n_taken) + 0.5) * len(graphs) / n_taken
+            listed += [graphs[int(step)] for step in steps]
+    return listed
+
+
+def _part(part: PartSize) -> Iterator[PlannedGraph]:
+    collection, label = collection_named(part.collection), f"{part.collection}/{part.split}"
+    is_layout, source = collection.kind == "layout", part.collection.split(":")[1]
+    most = 1 if is_layout else MOST_OF_TILES
+    fewest = next(least for start, least in FEWEST.items() if label.startswith(start))
+    rng = generator(0, "sizes", label)
+    nodes = rng.permutation(spread(part.graphs, part.nodes, most * part.most_nodes, fewest[0]))
+    drawn = spread(part.graphs, part.configs, most * part.most_configs, fewest[1])
+    configs = rng.permutation(drawn)
+    names = sorted(official_names()[label])[: part.graphs]
+    for number, (name, n, c) in enumerate(zip(names, nodes.tolist(), configs, strict=True)):
+        n_configs = OTHER_LAYOUT_CONFIGS.get(f"{part.collection}:{name}", int(c))
+        size = GraphSize(n, round(CONFIGURABLE_SHARE * n) if is_layout else 0, n_configs)
+        yield PlannedGraph(collection, part.split, name, size, *sibling(source, part.split, number))
+
+
+def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
+    """Spread `n` sizes from `fewest` to `most` so that their mean is exactly `mean`; ascending.
+
+    About evenly on a logarithmic scale, as the sizes of published graphs are. None has more than
+    half of all, since `most` is a collection's where that of its valid split was not published.
+    """
+    from scipy.optimize import brentq
+
+    if mean == most:
+        return np.full(n, mean)
+    most = min(most, mean * n // 2)
+    steps, ratio = np.linspace(0, 1, n), most / fewest
+
+    def sizes(power: float) -> NDArray[np.float64]:
+        return fewest * ratio ** (steps**power)
+
+    found = sizes(brentq(lambda power: sizes(power).mean() - mean, 1e-3, 1e3))
+    whole = np.floor(found).astype(np.int64)
+    whole[-1] = most
+    whole[: mean * n - whole.sum()] += 1  # what was rounded off: less than 1 of each
+    return whole
 
 
 def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> None:

@@ -18,11 +18,13 @@ from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import Collection, GraphFile
 from ensembles.blend import KEYS, SCALES, Mixing, blend, joined, member_weights, minmax, mix
-from ensembles.choice.choose import RECIPE, Nested, choose_blend
-from ensembles.choice.objectives import (
+from ensembles.choice.choose import (
+    RECIPE,
     Floats,
+    Nested,
     ScoredGraphs,
     best_of_five,
+    choose_blend,
     tau_as_submitted,
     tau_judge,
     tile_judge,

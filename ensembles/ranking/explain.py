@@ -25,16 +25,16 @@ from common.seeds import generator
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES, dimension_sizes, minor_to_major
 from ensembles.ensemble import Ensemble
-from ensembles.ranking.configs import (
+from ensembles.ranking.program import (
     COMPILERS_CHOICE,
     SPELLED_AT_ONCE,
+    NamedGraph,
     NodeLayouts,
     change_of,
-    check_layouts,
+    check_layout_configs,
     layouts_of,
     with_guests,
 )
-from ensembles.ranking.program import NamedGraph
 
 VARIANTS = 1024  # about so many are scored, unless two pairs of orders need more
 FEWEST_PAIRS, MOST_PAIRS = 2, 16
@@ -196,7 +196,7 @@ def explain(
     for row in (config, other):
         if not 0 <= row <= last:
             raise UsageError(f"{graph.name}: no config {row}; expected 0..{last}")
-    check_layouts(graph, str(graph.path))
+    check_layout_configs(graph, str(graph.path))
     before, after = whole.configs.rows(np.array([other, config]))  # (nodes, 18) each
     places = np.flatnonzero((before != after).any(axis=1))  # (k,) by config order
 

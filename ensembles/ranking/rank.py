@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
-from data.collect.manifest import measured_of
+from data.collect.job import measured_of
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.noise import measure_noise
 from ensembles.ensemble import Ensemble, load_ranker
-from ensembles.ranking.configs import (
+from ensembles.ranking.explain import default_row
+from ensembles.ranking.program import (
+    NamedGraph,
     NodeLayouts,
     Order,
-    check_layouts,
+    check_layout_configs,
     layouts_of,
     tile_of,
     with_configs,
 )
-from ensembles.ranking.explain import default_row
-from ensembles.ranking.program import NamedGraph
 
 MEASURED_PICKS = (1, 5, 10)
 
@@ -264,7 +264,7 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
             f"{ranker.collection.name}"
         )
     if graph.kind == "layout":
-        check_layouts(graph, str(graph.path))
+        check_layout_configs(graph, str(graph.path))
 
 
 def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:

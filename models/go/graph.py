@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.collect.measuring.worker import Description
+from data.collect.measuring.session import Description
 from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.scaling import NodeScaler

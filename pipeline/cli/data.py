@@ -43,7 +43,6 @@ def synthesize(
 
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
-    from data.synthetic import plans as planning
     from data.synthetic import write as writing
     from data.tree import collection_named, collections_named, splits_named
     from pipeline.jobs.files import make
@@ -51,7 +50,7 @@ def synthesize(
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
-    plans = (*planning.PLANS, PUBLISHED)
+    plans = (*writing.PLANS, PUBLISHED)
     if plan not in (None, *plans):
         raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}")
     if plan != PUBLISHED and (collections, splits, share, workers) != (None, None, 1.0, None):
@@ -61,16 +60,16 @@ def synthesize(
     seed = seed or 0
     if plan == PUBLISHED:
         named, parts = collections_named(collections), splits_named(splits)
-        published = planning.published_graphs(named, parts, share)
+        published = writing.published_graphs(named, parts, share)
         make(writing.missing_graphs(out, published, seed=seed), out, seed, Workers(workers))
     elif graph:
-        place, sizes = collection_named("layout:xla:random"), map(planning.parse_size, graph)
-        planned = [planning.PlannedGraph(place, "train", size.name, size) for size in sizes]
+        place, sizes = collection_named("layout:xla:random"), map(writing.parse_size, graph)
+        planned = [writing.PlannedGraph(place, "train", size.name, size) for size in sizes]
         writing.synthesize(out, planned, seed=seed)
         for one in planned:
             typer.echo(f"graph       {one.file(out).path}")
     else:
-        small = planning.planned_graphs(planning.PLANS[plan or "small"], seed)
+        small = writing.planned_graphs(writing.PLANS[plan or "small"], seed)
         writing.synthesize(out, list(small), seed=seed)
     typer.echo(f"data        {out}")
 
@@ -133,7 +132,7 @@ def audit(
     """
     from data.audit import COLUMNS, as_dict, compare_names, file_notes, totals, tree_notes
     from data.audit import audit as audit_files
-    from data.collect.manifest import read_manifest
+    from data.collect.job import read_manifest
     from data.tree import find_graphs, missing_parts
 
     folder = data_dir(data)

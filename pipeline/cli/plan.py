@@ -46,8 +46,7 @@ def plan(
     from data.official.published import official_sizes
     from models.config.recipe import load_recipe
     from pipeline.planning.cards import CARDS
-    from pipeline.planning.costs import Machine, calibrated
-    from pipeline.planning.plan import make_plan, sizes_of
+    from pipeline.planning.plan import Machine, calibrated, make_plan, sizes_of
     from pipeline.run.simulated import simulate_run
 
     card = CARDS.get(gpu)

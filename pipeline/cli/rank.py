@@ -111,7 +111,7 @@ def rank(
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
-    from ensembles.ranking.configs import with_configs
+    from ensembles.ranking.program import with_configs
 
     has_own = graph.program is None or graph.program.configs is not None
     if candidates is None and has_own:
@@ -123,7 +123,7 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
 
 
 def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> None:
-    from ensembles.ranking.configs import TILE_BOUNDS
+    from ensembles.ranking.program import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
     fields = (*TILE_BOUNDS, "iteration_bounds")
@@ -189,7 +189,7 @@ def _print_explained(found: "Explanation") -> None:
 
 
 def _print_layouts(ranked: "Ranked", config: int) -> None:
-    from ensembles.ranking.configs import TENSORS, spelled
+    from ensembles.ranking.program import TENSORS, spelled
 
     layouts = ranked.layouts(config)
     chosen = [node for node in layouts if not node.is_left_open]

@@ -45,7 +45,7 @@ def tune(
         raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
     from models.config.recipe import load_recipe
     from pipeline.jobs.workers import Workers
-    from pipeline.tuning.space import load_space
+    from pipeline.tuning.objective import load_space
     from pipeline.tuning.tune import tune as search
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
@@ -74,6 +74,6 @@ def report(
 
     Example: python -m pipeline tune report --out runs/tune
     """
-    from pipeline.tuning.report import write_tune_report
+    from pipeline.tuning.result import write_tune_report
 
     typer.echo(f"page        {write_tune_report(out, storage)}")

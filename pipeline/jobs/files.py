@@ -7,8 +7,7 @@ from typing import Any
 from data.audit import Auditor, AuditRow, rows_of
 from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
 from data.graph_store.stored_graph import stored_file
-from data.synthetic.plans import PlannedGraph
-from data.synthetic.write import write_graphs
+from data.synthetic.write import PlannedGraph, write_graphs
 from data.tree import GraphFile
 from pipeline.jobs.job import Job
 from pipeline.jobs.workers import Workers

@@ -26,13 +26,21 @@ from common.locks import alone_in
 from common.progress import log, seconds_left, time_limit
 from common.seeds import generator
 from data.collect.collect import program_digest
-from data.collect.measuring.rounds import Journal, Visitor, open_journal, run_rounds, run_search
-from data.collect.measuring.search import Choices, Guide, Space, draw_choices, genetic_search
-from data.collect.measuring.session import Session
+from data.collect.measuring.search import (
+    Choices,
+    Guide,
+    Journal,
+    Space,
+    Visitor,
+    draw_choices,
+    genetic_search,
+    open_journal,
+    run_rounds,
+    run_search,
+)
+from data.collect.measuring.session import Description, Session, Subject, Told
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
-from data.collect.measuring.worker import Description, Subject, Told
-from data.collect.spaces import options
-from data.collect.spaces.program import SPACES, TILES, open_decided, undecided
+from data.collect.spaces import SPACES, TILES, menu, open_decided, undecided
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
 
@@ -286,7 +294,7 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
     default = np.zeros(len(description.n_options), np.int64)
     rows, sources = [default], ["default"]
     if "options" in genes:
-        for tried in options.menu():
+        for tried in menu():
             rows.append(default.copy())
             rows[-1][genes["options"]] = tried
             sources.append("menu")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.collect.measuring.worker import Description
+from data.collect.measuring.session import Description
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing import pack_values
 from data.tree import GraphFile, collection_named

@@ -11,7 +11,7 @@ from pprint import pformat
 from typing import Any
 
 from common.atomic import write_bytes, write_text
-from data.collect.spaces.program import TILES, TOLERANCE
+from data.collect.spaces import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Ratio, Verified, band, is_faster, is_slower
 from submissions.report.charts import Chart, library
 from submissions.report.render import render_page

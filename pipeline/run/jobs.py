@@ -25,8 +25,15 @@ from data.tree import (
     GraphFile,
     collection_named,
 )
-from ensembles.ensemble import load_ranker
-from ensembles.members import FLOOR, HEURISTIC, Member, Source, choose_source, members_of
+from ensembles.ensemble import (
+    FLOOR,
+    HEURISTIC,
+    Member,
+    Source,
+    choose_source,
+    load_ranker,
+    members_of,
+)
 from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled
@@ -36,8 +43,14 @@ from models.training.dataset import Unusable, split_usable
 from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Cost, Job, measured
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine, as_ranked, learned_parts, ranking_s, training_s
-from pipeline.planning.plan import mean_size
+from pipeline.planning.plan import (
+    Machine,
+    as_ranked,
+    learned_parts,
+    mean_size,
+    ranking_s,
+    training_s,
+)
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 UNKNOWN_S = 60.0  # a training of a model whose cost is not known

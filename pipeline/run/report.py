@@ -22,9 +22,8 @@ from data.read import read_graph
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
-from ensembles.ranking.configs import change_of, layouts_of, tile_of
 from ensembles.ranking.explain import default_row
-from ensembles.ranking.program import NamedGraph
+from ensembles.ranking.program import NamedGraph, change_of, layouts_of, tile_of
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done

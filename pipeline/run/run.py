@@ -20,7 +20,7 @@ from common.locks import alone_in
 from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit
-from data.collect.manifest import read_manifest
+from data.collect.job import read_manifest
 from data.graph_store.prepare import file_bytes, prepare
 from data.graph_store.stored_graph import fingerprint
 from data.npz.graphs import are_one_program
@@ -35,7 +35,7 @@ from data.tree import (
 )
 from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
-from ensembles.members import Source
+from ensembles.ensemble import Source
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe

@@ -14,7 +14,7 @@ from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import DONE, begin, first_difference, mark_done
 from pipeline.jobs.workers import HERE, Workers
-from pipeline.tuning.objective import Question, ask, give_up_or_go_on, pruner_of
+from pipeline.tuning.objective import Question, SearchSpace, ask, give_up_or_go_on, pruner_of
 from pipeline.tuning.result import (
     BASELINE,
     TuneResult,
@@ -23,7 +23,6 @@ from pipeline.tuning.result import (
     result_of,
     write_history,
 )
-from pipeline.tuning.space import SearchSpace
 from pipeline.tuning.storage import (
     FIRST,
     INTERRUPTED,

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.rehearsal import main
 from common.errors import PipelineError, UsageError
-from data.synthetic.plans import published_graphs
+from data.synthetic.write import published_graphs
 from data.tree import COLLECTIONS, find_graphs
 from tests.real_data import ROOT
 

@@ -12,7 +12,7 @@ from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
-from ensembles.ranking.configs import with_guests
+from ensembles.ranking.program import with_guests
 from models.config.own_models import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, ModelEntry, model_entry

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from common.errors import PipelineError
-from data.collect.measuring.worker import one_line
+from data.collect.measuring.session import one_line
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]

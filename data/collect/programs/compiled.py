@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import PipelineError
-from data.collect.measuring.worker import one_line
+from data.collect.measuring.session import one_line
 
 TESTED_JAXLIB = ("0.10",)
 

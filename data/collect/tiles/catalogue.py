@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from data.collect.measuring.worker import one_line
+from data.collect.measuring.session import one_line
 from data.collect.programs.catalogue import named_object
 from data.collect.tiles.kernel import Operand, TileKernel
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts import dump_module
-from data.collect.measuring.worker import Description, Told
+from data.collect.measuring.session import Description, Told
 from data.collect.programs.catalogue import ProgramSource
 from data.hlo.graph import featurize_module
 from data.hlo.programs import tile_bounds

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy.tasks import XLA_DEFAULT, Sources
-from data.synthetic.plans import GraphSize
-from data.synthetic.write import write_sized
+from data.synthetic.write import GraphSize, write_sized
 
 
 @pytest.fixture(scope="session")

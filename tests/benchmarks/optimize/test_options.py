@@ -12,7 +12,7 @@ from benchmarks import go
 from benchmarks.optimize import options
 from benchmarks.optimize.tiles import BUDGETS
 from data.collect.measuring.search import Space
-from data.collect.spaces.options import N_OPTIONS, menu
+from data.collect.spaces import N_OPTIONS, menu
 from models.go.graph import WHOLE_PROGRAM, decision_graph
 from models.go.network import Policy, PolicyConfig, given
 from models.go.ppo import PpoConfig

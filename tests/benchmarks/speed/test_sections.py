@@ -14,7 +14,7 @@ from benchmarks.speed import (
     workers,
 )
 from benchmarks.speed.measuring import in_turn, peak_mib
-from data.synthetic.plans import GraphSize
+from data.synthetic.write import GraphSize
 
 SMALL = GraphSize(1_500, 60, 40)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.job import Job
-from data.collect.measuring.worker import Description, Told
+from data.collect.measuring.session import Description, Told
 from data.tree import collection_named
 
 STEP_NS = 60_000

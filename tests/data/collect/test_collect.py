@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,23 +16,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
+from typer.testing import CliRunner
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.locks import alone_in
 from common.progress import log, time_limit, watched_by
+from common.settings import ROOT, SAMPLE
 from data.collect.collect import MIN_SPREAD, collect_graph, collect_jobs
-from data.collect.job import JOURNALS, MANIFEST, Job
-from data.collect.manifest import read_manifest
-from data.collect.measuring.rounds import open_journal
+from data.collect.job import JOURNALS, MANIFEST, Job, read_manifest, sample_jobs
+from data.collect.measuring.search import open_journal
 from data.collect.measuring.timing import Visit
+from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
-from data.tree import collection_named, find_graphs
+from data.tree import COLLECTIONS, collection_named, find_graphs
 from data.withheld import read_withheld
+from pipeline.__main__ import app
 from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job
 
+JOBS = sample_jobs()
 TILE = collection_named("tile:xla")
 collect_any = partial(collect_graph, keep_noisy=True)  # a busy machine may reorder what is alike
+PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")
+
+
+def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
+    places = {(job.collection.name, job.split) for job in JOBS}
+    assert places == {(c.name, s) for c in COLLECTIONS for s in ("train", "valid", "test")}
+    splits: dict[tuple[str, str], set[str]] = {}
+    for job in JOBS:
+        splits.setdefault((job.collection.kind, job.family), set()).add(job.split)
+    assert all(len(found) == 1 for found in splits.values())
+    assert len({job.submission_id for job in JOBS}) == len(JOBS)
+
+
+def test_the_sample_was_measured_by_this_plan() -> None:
+    """It was stopped before all programs were done; the kernels all are. The first had 2 rounds."""
+    asked = {job.submission_id: job for job in JOBS}
+    measured = json.loads((SAMPLE / "manifest.json").read_text())["graphs"]
+    keys = ("program", "family", "split", "search", "n_configs_asked", "seed")
+    for name, entry in measured.items():
+        request = asked[name].request()
+        assert {key: entry[key] for key in keys} == {key: request[key] for key in keys}
+    tiles = {entry["program"] for entry in measured.values() if entry["search"] == "tiles"}
+    assert tiles == set(catalogue())
+    assert len(asked) == 504
+
+
+def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
+    layouts = [place for place, job in enumerate(JOBS) if job.collection.kind == "layout"]
+    half = JOBS[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
+    assert len({(job.collection.name, job.split) for job in half}) == 15
 
 
 def tile_job(**changes: object) -> Job:
@@ -357,3 +392,26 @@ def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None
     lines = [line for path in tmp_path.rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert len(lines) >= 8
     assert not [line for line in lines if '"failed"' in line]
+
+
+def test_the_documented_program_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", PAGE, re.S)
+    (command,) = re.findall(r"-m pipeline (collect [^\n]* --program my_model:step [^\n]*)", PAGE)
+    (tmp_path / "my_model.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = command.replace("--configs 30", "--configs 10").split()
+    done = CliRunner().invoke(app, [*words, "--keep-noisy"])
+    out = tmp_path / words[words.index("--out") + 1]
+    manifest, name = read_manifest(out), "layout:xla:random:my_model.step"
+    entry = (manifest["graphs"] | manifest["left_out"])[name]
+    assert (entry["family"], entry["n_configs"], entry["failed"]) == ("two_layers", 10, [])
+    assert entry["n_genes"] >= 2
+    assert done.exit_code == int(name in manifest["left_out"])
+    if done.exit_code:
+        assert "slowest over fastest config" in entry["reason"]
+    else:
+        assert read_graph(find_graphs(out)[0]).is_labelled

@@ -1,20 +1,156 @@
-"""What is chosen, and that its figure is honest."""
+"""What is chosen, that its figure is honest, and that fast means equal slow, obvious ways."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ensembles.choice.choose import BEST_MEMBER, GREEDY, RECIPE, Nested, choose_blend
-from ensembles.choice.objectives import (
+from common.metrics import kendall_tau
+from ensembles.choice import choose
+from ensembles.choice.choose import (
+    BEST_MEMBER,
+    GREEDY,
+    RECIPE,
     Floats,
+    Judge,
+    Metric,
+    Nested,
     ScoredGraphs,
     best_of_five,
+    choose_blend,
+    greedy_counts,
     tau_as_submitted,
     tau_judge,
     tile_judge,
 )
-from tests.ensembles.made_up import folds_of, made_up, noisy
+
+SEEDS, BAG = range(6), 12
+WEIGHTINGS = np.random.default_rng(1).dirichlet(np.ones(3), size=12)
+SOME = [4, 0, 2]
+
+
+def made_up(
+    raw: Sequence[Floats], runtimes: Sequence[Floats], *, per_family: int = 1
+) -> ScoredGraphs:
+    """Put graphs together: of each (c, m) scores, brought to 0..1, and (c,) runtimes."""
+    scaled = []
+    for scores in raw:
+        span = np.ptp(scores, axis=0)
+        scaled.append((scores - scores.min(axis=0)) / np.where(span > 0, span, 1))
+    return ScoredGraphs(
+        families=tuple(f"family{index // per_family}" for index in range(len(raw))),
+        starts=np.cumsum([0, *map(len, raw)]),
+        members=tuple(f"model{member}" for member in range(raw[0].shape[1])),
+        scores=np.concatenate(scaled),
+        runtime=np.concatenate(runtimes),
+    )
+
+
+def noisy(
+    noise: Sequence[float], *, n_graphs: int, n_configs: int, seed: int, per_family: int = 1
+) -> ScoredGraphs:
+    """Make members that see the truth through noise of their own; infinite noise sees nothing."""
+    rng = np.random.default_rng(seed)
+    raw, runtimes = [], []
+    for _ in range(n_graphs):
+        truth = rng.normal(size=n_configs)
+        seen = [
+            rng.normal(size=n_configs) * (1 if np.isinf(level) else level)
+            + (0 if np.isinf(level) else truth)
+            for level in noise
+        ]
+        raw.append(np.stack(seen, axis=1))
+        runtimes.append(np.exp(truth / 5))
+    return made_up(raw, runtimes, per_family=per_family)
+
+
+def folds_of(graphs: ScoredGraphs, n_folds: int) -> list[list[int]]:
+    """Deal families out in turn; the indices of each fold's graphs."""
+    numbers = {family: i for i, family in enumerate(dict.fromkeys(graphs.families))}
+    of_graph = [numbers[family] % n_folds for family in graphs.families]
+    return [[i for i, fold in enumerate(of_graph) if fold == own] for own in range(n_folds)]
+
+
+def exact_judge(graphs: ScoredGraphs, metric: Metric) -> Judge:
+    """Judge by any metric of all configs: slow, for few or small graphs."""
+
+    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
+        rows = [list(graphs.rows())[index] for index in chosen]
+        values = [
+            [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
+            for weights in weightings
+        ]
+        return np.mean(values, axis=1)
+
+    return judge
+
+
+def with_ties(seed: int, n_configs: int) -> ScoredGraphs:
+    """Graphs where many runtimes, and many scores of the first member, are equal."""
+    rng = np.random.default_rng(seed)
+    raw = [rng.normal(size=(n_configs, 3)) for _ in range(5)]
+    for scores in raw:
+        scores[:, 0] = scores[:, 0].round()
+    return made_up(raw, [rng.integers(1, 6, n_configs).astype(float) for _ in raw])
+
+
+def test_all_pairs_give_the_exact_mean_tau() -> None:
+    graphs = with_ties(0, 20)
+    fast = tau_judge(graphs)(SOME, WEIGHTINGS)
+    np.testing.assert_allclose(fast, exact_judge(graphs, kendall_tau)(SOME, WEIGHTINGS), atol=1e-6)
+
+
+def test_sampled_pairs_estimate_mean_tau_without_bias() -> None:
+    graphs = with_ties(1, 60)
+    exact = exact_judge(graphs, kendall_tau)(SOME, WEIGHTINGS)
+    draws = [tau_judge(graphs, n_pairs=500, seed=s)(SOME, WEIGHTINGS) for s in range(200)]
+    assert np.std(draws, axis=0).max() < 1 / np.sqrt(300)
+    np.testing.assert_allclose(np.mean(draws, axis=0), exact, atol=4 / np.sqrt(300 * 200))
+
+
+@pytest.mark.parametrize("n_configs", [1, 3, 5, 30])
+def test_tile_scores_of_short_kernels_are_exact(n_configs: int) -> None:
+    graphs = with_ties(2, n_configs)
+    fast = tile_judge(graphs)(SOME, WEIGHTINGS)
+    np.testing.assert_allclose(fast, exact_judge(graphs, best_of_five)(SOME, WEIGHTINGS))
+
+
+def test_tile_scores_by_a_short_list_are_near() -> None:
+    graphs = noisy([1.0, 1.5, 2.0], n_graphs=40, n_configs=400, seed=3)
+    every = range(len(graphs))
+    fast = tile_judge(graphs)(every, WEIGHTINGS)
+    exact = exact_judge(graphs, best_of_five)(every, WEIGHTINGS)
+    np.testing.assert_allclose(fast, exact, atol=2e-3)
+
+
+def mean_tau(graphs: ScoredGraphs, weights: Floats) -> float:
+    return float(exact_judge(graphs, kendall_tau)(range(len(graphs)), weights[None])[0])
+
+
+def slow_greedy(graphs: ScoredGraphs) -> list[int]:
+    m, found = len(graphs.members), list[tuple[float, int, list[int]]]()
+    bag: list[int] = []
+    while len(bag) < BAG:
+        options = [
+            (mean_tau(graphs, np.bincount([*bag, j], minlength=m) / (len(bag) + 1)), j in bag, -j)
+            for j in range(m)
+        ]
+        value, _, best = max((round(value, 9), known, j) for value, known, j in options)
+        bag = [*bag, -best]
+        found.append((value, -len(bag), bag))
+    return np.bincount(max(found)[2], minlength=m).tolist()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_greedy_selection_equals_the_slow_reference(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "MAX_SELECTED", BAG)
+    graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=12, seed=seed)
+    objective = partial(tau_judge(graphs), range(4))
+    assert greedy_counts(objective, 4).tolist() == slow_greedy(graphs)
 
 
 def choice_of(

@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from common.seeds import generator
 from common.settings import SAMPLE
-from data.synthetic.layouts import LayoutCost, LayoutSpace, layout_cost, layout_space
-from data.synthetic.plans import GraphSize, PlannedGraph
+from data.synthetic.cost_models import LayoutCost, LayoutSpace, layout_cost, layout_space
 from data.synthetic.programs import BATCHES, FAMILIES, sized_program
-from data.synthetic.write import write_graphs
+from data.synthetic.write import GraphSize, PlannedGraph, write_graphs
 from data.tree import collection_named
 from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ensemble import Ensemble
-from ensembles.ranking.configs import with_configs, with_guests
 from ensembles.ranking.explain import default_row, shares
-from ensembles.ranking.program import NamedGraph
+from ensembles.ranking.program import NamedGraph, with_configs, with_guests
 from tests.command_line import call
 from tests.ensembles.programs import (
     LAYOUT_MODEL,

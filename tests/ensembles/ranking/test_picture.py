@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ensembles import Explanation, explain, load_graph, load_ranker
-from ensembles.ranking.configs import with_configs
 from ensembles.ranking.picture import BOX, MOST_NODES, arranged, drawn, shown_nodes
+from ensembles.ranking.program import with_configs
 from tests.command_line import call
 from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, dense_module, first_of, write
 

@@ -11,7 +11,7 @@ import pytest
 
 from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
-from ensembles.ranking import configs as shown_configs
+from ensembles.ranking import program as told
 from features.statistics.configs import statistics_of
 from tests.command_line import call
 from tests.ensembles.programs import (
@@ -185,7 +185,7 @@ def test_tiles_of_a_protobuf_by_kernel_and_field(rankers: Path, tmp_path: Path) 
     assert table.count("kernel      program_") == 2
     assert "3 x 4" in table
     assert "2 x 7" in table
-    assert doctest.testmod(shown_configs) == (0, 2)
+    assert doctest.testmod(told) == (0, 2)
 
 
 def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.collect.measuring.worker import Description
+from data.collect.measuring.session import Description
 from features.scaling import NodeScaler
 from models.go.graph import WHOLE_PROGRAM, DecisionGraph, decision_graph
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.metrics import kendall_tau
-from data.collect.measuring.rounds import Visitor, open_journal
+from data.collect.measuring.search import Visitor, open_journal
 from data.collect.measuring.session import Session
 from models.go.graph import WHOLE_PROGRAM, DecisionGraph, decision_graph
 from models.go.network import PolicyConfig

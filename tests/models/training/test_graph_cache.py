@@ -11,8 +11,7 @@ import pytest
 
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from data.synthetic.plans import GraphSize, published_graphs
-from data.synthetic.write import write_sized
+from data.synthetic.write import GraphSize, published_graphs, write_sized
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.measuring.worker import Description, Told
+from data.collect.measuring.session import Description, Told
 from pipeline.jobs.workers import granted
 from pipeline.optimize.optimize import (
     N_PROCESSES,

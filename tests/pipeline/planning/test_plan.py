@@ -10,18 +10,21 @@ from data.official.published import PartSize
 from models.config.recipe import load_recipe
 from models.registry import model_entry
 from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card, card_named
-from pipeline.planning.costs import (
+from pipeline.planning.counts import Counts
+from pipeline.planning.made_up import counted_step
+from pipeline.planning.plan import (
+    CACHE_MIB,
     COUNTED,
     Machine,
     calibrated,
+    card_memory,
     kept_nodes,
+    make_plan,
+    peak_mib,
     ranking_s,
     stage_costs,
     training_s,
 )
-from pipeline.planning.counts import Counts
-from pipeline.planning.made_up import counted_step
-from pipeline.planning.plan import CACHE_MIB, card_memory, make_plan, peak_mib
 
 LAYOUT, TILE = "layout:xla:random", "tile:xla"
 SLOW = Machine(Card("slow", 1e6, inf, inf, 0.0, memory_gib=16.0))

@@ -7,15 +7,14 @@ import pytest
 
 from common.progress import time_limit
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.members import FLOOR, Member
+from ensembles.ensemble import FLOOR, Member
 from models.config.recipe import load_recipe
 from models.predict import read_scores
 from models.run_folder import CONFIG, mark_done
 from models.training.jobs import TrainJob
 from pipeline.jobs.workers import HERE
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine
-from pipeline.planning.plan import part_size
+from pipeline.planning.plan import Machine, part_size
 from pipeline.run import jobs
 from pipeline.run.jobs import UNKNOWN_S, Law, Ranking, ranking_jobs, training_jobs
 from tests.command_line import call

@@ -7,7 +7,7 @@ import pytest
 from data.official.published import official_sizes
 from models.config.recipe import load_recipe
 from pipeline.planning.cards import CARDS
-from pipeline.planning.costs import Machine
+from pipeline.planning.plan import Machine
 from pipeline.run.simulated import simulate_run
 
 TREES = load_recipe("trees", [])

@@ -20,11 +20,10 @@ from models.run_folder import read_config
 from models.training.dataset import split_usable
 from models.training.folds import family_of, grouped_folds
 from pipeline.jobs.workers import HERE
-from pipeline.planning.costs import Machine, stage_costs
+from pipeline.planning.plan import Machine, stage_costs
 from pipeline.run.jobs import Law
 from pipeline.run.run import Inputs, run
-from pipeline.tuning.objective import Question
-from pipeline.tuning.space import space_from_table
+from pipeline.tuning.objective import Question, space_from_table
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
 from tests.drills.outcome import check_same

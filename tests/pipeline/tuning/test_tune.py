@@ -13,8 +13,8 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
 from models.config.recipe import load_recipe
 from models.run_folder import is_done
+from pipeline.tuning.objective import value_at
 from pipeline.tuning.result import TuneResult
-from pipeline.tuning.space import value_at
 from tests.pipeline.tuning.small_study import (
     DIVERGES,
     LEARNING_RATE,

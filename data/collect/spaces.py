@@ -3,9 +3,19 @@
 A space is a run of genes, and says how its part of a choice is applied: compiler options, layouts
 by constraints, fusion by barriers. They add up, so any may be chosen with any other. A choice that
 is 0 throughout is what a user gets from `jax.jit`.
+
+A layout is set by a constraint in the HLO module: a custom call that hands its operand on in a
+given layout, which the compiler's layout assignment obeys, with copies where neighbours disagree.
+On a CPU, whose convolutions and dots are row-major, the cost that is measured is that of those
+copies; the compiler's own choice is nearly always the best there.
+
+Over an optimisation barrier behind an instruction nothing is fused. XLA on a CPU dissolves barriers
+before it fuses, unless that pass is disabled; with one behind each instruction the program runs
+unfused.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,32 +23,59 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.collect.layouts import (
+    Order,
     configurable_nodes,
     dump_module,
     node_groups,
     node_options,
     node_positions,
+    numbered,
     read_row,
     spell_choices,
     usual_choice,
 )
-from data.collect.measuring.worker import Description, Subject, Told, one_line, open_device
+from data.collect.measuring.session import Description, Subject, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
-from data.collect.programs.compiled import as_function, check_jaxlib, digest_of, raw
-from data.collect.spaces.edits import (
-    KEEP_BARRIERS,
-    Orders,
-    edited_module,
-    fusible,
-    fusible_groups,
-)
-from data.collect.spaces.options import N_OPTIONS as OPTIONS
-from data.collect.spaces.options import joined, options_of
+from data.collect.programs.compiled import Options, as_function, check_jaxlib, digest_of, raw
 from data.collect.tiles.catalogue import catalogue, find_kernel
 from data.collect.tiles.kernel import TileSubject
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
+from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 
+Orders = tuple[Order, Order, Order]  # of output, input and kernel; empty = left to the compiler
+
+DISABLED = "xla_disable_hlo_passes"  # the one option that several decisions add to
+
+# Compiler options by what is decided: the values of each gene after 0, each the options that it
+# sets. Which are worth a try was found by measuring on a CPU, with JAX 0.10: whether dots and
+# reductions go to a library, how wide vectors are, how hard LLVM tries. Each makes some programs
+# much faster and others much slower; none is better for all.
+GENES: Mapping[str, tuple[Options, ...]] = {
+    "library": ({DISABLED: "dot-library-rewriter"},),
+    "vector width": (
+        {"xla_cpu_prefer_vector_width": "512"},
+        {"xla_cpu_prefer_vector_width": "128"},
+    ),
+    "LLVM": ({"xla_backend_optimization_level": "1"},),
+    "fusion emitters": ({"xla_cpu_use_fusion_emitters": False},),
+    "expensive passes": ({"xla_llvm_disable_expensive_passes": True},),
+    "scheduler": ({"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},),
+}
+N_OPTIONS = np.array([1 + len(values) for values in GENES.values()], np.int64)
+# Tried first, by gene and value: see `portfolio` in docs/results/optimize.md.
+COMBINED = (
+    {"library": 1, "vector width": 1},
+    {"vector width": 1, "LLVM": 1},
+    {"library": 1, "vector width": 1, "LLVM": 1, "fusion emitters": 1},
+    {"library": 1, "LLVM": 1},
+)
+KEEP_BARRIERS = {DISABLED: "cse_barrier_expander"}
+# Nothing is gained by keeping these apart: they are no work, or never fused.
+NO_WORK = frozenset(
+    {"parameter", "constant", "iota", "tuple", "get-tuple-element", "while", "opt-barrier"}
+)
+TARGET, API_VERSION_ORIGINAL = "LayoutConstraint", 1
 SPACES = ("options", "layouts", "fusion")
 TILES = "tiles"  # the one space of a TileKernel
 NOTHING = {
@@ -48,6 +85,93 @@ NOTHING = {
 }
 # Outputs may differ by rounding: by that share of the largest value of each output.
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
+
+
+def menu() -> NDArray[np.int64]:
+    """Return the choices that are tried before any search, COMBINED and each alone; (m, g)."""
+    alone = [{gene: value} for gene, values in GENES.items() for value in range(1, len(values) + 1)]
+    return np.array(
+        [[choice.get(gene, 0) for gene in GENES] for choice in (*COMBINED, *alone)], np.int64
+    )
+
+
+def options_of(choice: NDArray[np.int64]) -> dict[str, str | bool]:
+    """Return the compiler options of a choice (g,)."""
+    found: dict[str, str | bool] = {}
+    for values, chosen in zip(GENES.values(), choice.tolist(), strict=True):
+        if chosen:
+            found = joined(found, values[chosen - 1])
+    return found
+
+
+def joined(one: Options, other: Options) -> dict[str, str | bool]:
+    """Return both sets of options; passes that both disable are disabled together."""
+    both = {**one, **other}
+    if DISABLED in one and DISABLED in other:
+        both[DISABLED] = f"{one[DISABLED]},{other[DISABLED]}"
+    return both
+
+
+def fusible(module: Any) -> list[Any]:
+    """Return the instructions of the entry that may be kept apart, in the module's order."""
+    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+    return [given for given in entry.instructions if given.opcode not in NO_WORK]
+
+
+def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> Any:
+    """Return a copy of an HLO module with constraints and barriers.
+
+    Args:
+        orders: major-to-minor orders of the tensors of some instructions, by their IDs.
+        kept_apart: IDs of the instructions that get a barrier behind them.
+    """
+    edited = message_class("HloModuleProto")()
+    edited.CopyFrom(module)
+    for computation in edited.computations:
+        if any(given.id in orders or given.id in kept_apart for given in computation.instructions):
+            _edit(computation, orders, kept_apart)
+    return edited
+
+
+def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> None:
+    shapes = {given.id: given.shape for given in computation.instructions}
+    new_ids = count(max(shapes) + 1)
+    stands_for = {given_id: given_id for given_id in shapes}  # what its users read by now
+    instructions: list[Any] = []
+
+    def append(opcode: str, operand: int, shape: Any, **fields: Any) -> Any:
+        new_id = next(new_ids)
+        added = message_class("HloInstructionProto")(
+            name=f"added.{new_id}", opcode=opcode, id=new_id, operand_ids=[operand], **fields
+        )
+        added.shape.CopyFrom(shape)
+        instructions.append(added)
+        return added
+
+    def constrain(operand: int, shape: Any, order: Order) -> int:
+        fields = {"custom_call_target": TARGET, "custom_call_api_version": API_VERSION_ORIGINAL}
+        call = append("custom-call", operand, shape, constrain_layout=True, **fields)
+        call.shape.layout.minor_to_major[:] = order[::-1]
+        call.operand_shapes_with_layout.add().CopyFrom(call.shape)
+        return int(call.id)
+
+    for given in computation.instructions:
+        output, *of_operands = orders.get(given.id, ((), (), ()))
+        operands = [stands_for[i] for i in given.operand_ids]
+        for slot, order in enumerate(of_operands[: len(operands)]):
+            if order:
+                shape = shapes[given.operand_ids[slot]]
+                operands[slot] = constrain(operands[slot], shape, order)
+        given.operand_ids[:] = operands
+        instructions.append(given)
+        if given.id in kept_apart:
+            stands_for[given.id] = append("opt-barrier", given.id, given.shape).id
+        if output:
+            stands_for[given.id] = constrain(stands_for[given.id], given.shape, output)
+    computation.root_id = stands_for[computation.root_id]
+    kept = [type(given).FromString(given.SerializeToString()) for given in instructions]
+    del computation.instructions[:]
+    computation.instructions.extend(kept)
 
 
 def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "SameOutputs":
@@ -126,14 +250,15 @@ class DecidedProgram:
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
         self.options = [node_options(node) for node in self.nodes]
         kept_apart = node_positions(self.message, self._fusible)
+        alike = [(given.opcode, *given.shape.dimensions) for given in self._fusible]
         genes = {
-            "options": Genes(OPTIONS, np.arange(len(OPTIONS)), np.full(len(OPTIONS), -1)),
+            "options": Genes(N_OPTIONS, np.arange(len(N_OPTIONS)), np.full(len(N_OPTIONS), -1)),
             "layouts": Genes(
                 np.array([len(rows) for rows in self.options], np.int64),
                 node_groups(self.nodes),
                 np.array([node.position for node in self.nodes], np.int64),
             ),
-            "fusion": Genes(np.full(len(kept_apart), 2), fusible_groups(self.message), kept_apart),
+            "fusion": Genes(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
         }
         self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
         if not self._genes:

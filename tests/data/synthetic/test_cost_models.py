@@ -1,5 +1,6 @@
-"""The cost model of synthetic layouts against a slow reference, node by node."""
+"""The cost models of layouts and tiles against slow references, node by node, step by step."""
 
+import itertools
 import math
 from collections import defaultdict
 
@@ -8,9 +9,50 @@ import pytest
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph
-from data.synthetic import layouts
-from data.synthetic.layouts import layout_cost, layout_space
+from data.synthetic import cost_models
+from data.synthetic.cost_models import TileProblem, layout_cost, layout_space, tile_runtime_ns
 from data.synthetic.programs import FAMILIES, Family, LayoutProgram, sized_program
+
+
+def slow_tile_ns(problem: TileProblem, config: NDArray[np.float32]) -> float:
+    """Walk every step of the grid of one config (24,)."""
+
+    def tiled(shape: tuple[int, ...], start: int) -> list[tuple[int, int]]:
+        units = [1] * (len(shape) - 2) + [8, 128][-len(shape) :]
+        sizes = [int(config[start + i]) * unit for i, unit in enumerate(units)]
+        return [(size, math.ceil(n / size)) for n, size in zip(shape, sizes, strict=True)]
+
+    output = tiled(problem.shape, 8)
+    elements = math.prod(size for size, _ in output) * problem.n_streams
+    held = elements * problem.element_bytes
+    excess = max(0.0, held / cost_models.SCRATCH_BYTES - 1)
+    memory_ns = held * (1 + min(2.0 * excess, 6.0)) / cost_models.TILE_BYTES_PER_NS
+    total_ns = cost_models.LAUNCH_NS
+    for _ in itertools.product(*[range(count) for _, count in output]):
+        total_ns += cost_models.STEP_OVERHEAD_NS + max(
+            elements / cost_models.ELEMENTS_PER_NS, memory_ns
+        )
+    return total_ns
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        TileProblem((20, 300), 4, 3),
+        TileProblem((64, 1000), 2, 1),
+        TileProblem((4, 7, 7, 200), 4, 2),
+        TileProblem((2048, 4096), 4, 2),
+    ],
+)
+def test_tile_cost_equals_the_slow_reference(problem: TileProblem) -> None:
+    rng = np.random.default_rng(0)
+    configs = np.zeros((12, 24), np.float32)
+    low, high = (8, 13) if problem.shape[0] > 1000 else (1, 3)
+    rank = len(problem.shape)
+    configs[:, 8 : 8 + rank] = rng.integers(low, high, (12, rank))
+    slow = [slow_tile_ns(problem, config) for config in configs]
+    assert len(set(slow)) > 1
+    np.testing.assert_allclose(tile_runtime_ns(problem, configs), slow, rtol=1e-9)
 
 
 def slow_layout_ns(graph: LayoutProgram | LayoutGraph, config: NDArray[np.float32]) -> float:
@@ -31,15 +73,15 @@ def slow_layout_ns(graph: LayoutProgram | LayoutGraph, config: NDArray[np.float3
         elements = math.prod(shape)
         if shape:
             elements = elements // shape[dimension] * math.ceil(shape[dimension] / 128) * 128
-        return elements * width[v] / layouts.BYTES_PER_NS
+        return elements * width[v] / cost_models.BYTES_PER_NS
 
     for v, shape in enumerate(shapes):
-        total_ns += layouts.NODE_OVERHEAD_NS
+        total_ns += cost_models.NODE_OVERHEAD_NS
         alike = [u for u in operands[v] if shape and shapes[u] == shape]
         own = minor[alike[0]] if alike else len(shape) - 1
         if v not in given:
             minor.append(own)
-            total_ns += math.prod(shape) * width[v] / layouts.BYTES_PER_NS
+            total_ns += math.prod(shape) * width[v] / cost_models.BYTES_PER_NS
             continue
         minor.append(given[v][0] if given[v][0] >= 0 else len(shape) - 1)
         total_ns += moved_ns(v, minor[v])
@@ -48,7 +90,7 @@ def slow_layout_ns(graph: LayoutProgram | LayoutGraph, config: NDArray[np.float3
             total_ns += moved_ns(u, wanted)
             if wanted != minor[u]:
                 size = math.prod(shapes[u]) * width[u]
-                total_ns += layouts.COPY_OVERHEAD_NS + 2 * size / layouts.COPY_BYTES_PER_NS
+                total_ns += cost_models.COPY_OVERHEAD_NS + 2 * size / cost_models.COPY_BYTES_PER_NS
     return total_ns
 
 

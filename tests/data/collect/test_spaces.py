@@ -8,13 +8,20 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.collect.layouts import CONFIGURABLE, read_row, spell_row
-from data.collect.measuring.worker import Description, Told
+from data.collect.measuring.session import Description, Told
 from data.collect.programs import compiled
 from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
 from data.collect.programs.compiled import applied
-from data.collect.spaces import options
-from data.collect.spaces.edits import edited_module, fusible
-from data.collect.spaces.program import DecidedProgram, SameOutputs
+from data.collect.spaces import (
+    GENES,
+    N_OPTIONS,
+    DecidedProgram,
+    SameOutputs,
+    edited_module,
+    fusible,
+    joined,
+    menu,
+)
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
 jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
@@ -100,10 +107,10 @@ def test_choices_are_spelled_as_the_dataset_has_configs(space: str) -> None:
 def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
     checked = SameOutputs(program)
     for genes in (
-        {"options": options.menu()[0]},
+        {"options": menu()[0]},
         {"layouts": 1},
         {"fusion": 1},
-        {"options": options.menu()[-1], "layouts": 1, "fusion": 1},
+        {"options": menu()[-1], "layouts": 1, "fusion": 1},
     ):
         choice = choice_of(program, **genes)
         checked.load(np.minimum(choice, program.describe().n_options - 1))()
@@ -111,7 +118,7 @@ def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> N
 
 def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
     assert program.tell(choice_of(program)) == Told({}, None)
-    library = (np.array([*options.GENES]) == "library").astype(np.int64)
+    library = (np.array([*GENES]) == "library").astype(np.int64)
     told = program.tell(choice_of(program, options=library))
     assert told == Told({"options": {"xla_disable_hlo_passes": "dot-library-rewriter"}}, None)
     kept = np.zeros(program.describe().spaces["fusion"], np.int64)
@@ -305,9 +312,9 @@ def test_spaces_without_a_decision_are_left_out() -> None:
 
 
 def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:
-    menu, n_alone = options.menu(), sum(options.N_OPTIONS - 1)
-    decided = (menu > 0).sum(axis=1)
+    tried, n_alone = menu(), sum(N_OPTIONS - 1)
+    decided = (tried > 0).sum(axis=1)
     assert (decided[:-n_alone] > 1).all() and (decided[-n_alone:] == 1).all()
-    assert (menu < options.N_OPTIONS).all()
-    assert len(np.unique(menu, axis=0)) == len(menu)
-    assert options.joined({"a": "1"}, {"b": True}) == {"a": "1", "b": True}
+    assert (tried < N_OPTIONS).all()
+    assert len(np.unique(tried, axis=0)) == len(tried)
+    assert joined({"a": "1"}, {"b": True}) == {"a": "1", "b": True}

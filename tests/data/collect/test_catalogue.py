@@ -1,0 +1,146 @@
+"""The catalogues of programs and kernels, and those of users."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from data.collect.programs.catalogue import catalogue, load_program
+from data.collect.tiles.catalogue import catalogue as kernels
+from data.collect.tiles.catalogue import families, make_kernel
+from data.collect.tiles.kernel import MAX_BLOCK_BYTES, MAX_STEPS, TileKernel, tiled_function
+
+OWN_PROGRAM = """
+import numpy as np
+
+FAMILY = "toy"
+SOURCE = "nlp"
+
+def step(weights, x):
+    return x @ weights["w"]
+
+def step_arguments():
+    return {"w": np.ones((3, 4), np.float32)}, np.ones((2, 3), np.float32)
+
+def other(x):
+    return x.T @ x
+
+def example_arguments():
+    return (np.ones((2, 3), np.float32),)
+
+def wrong(x):
+    return x
+
+def wrong_arguments():
+    return [1]
+"""
+EXTENTS = {"n": 2, "h": 6, "w": 5, "c": 4, "o": 6, "b": 3, "s": 5, "d": 8, "m": 5, "k": 8}
+EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
+
+
+def test_every_program_traces_and_equal_builds_give_equal_arguments() -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    for program in catalogue():
+        function, arguments = program.build()
+        assert jax.tree.leaves(jax.eval_shape(function, *arguments))
+        leaves, again = jax.tree.leaves(arguments), jax.tree.leaves(program.build()[1])
+        assert sum(leaf.size for leaf in leaves) < 10_000_000
+        for one, other in zip(leaves, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_layout_program.py").write_text(OWN_PROGRAM)
+    (tmp_path / "raises_two_lines.py").write_text('raise ValueError("one\\ntwo")')
+    (tmp_path / "ends_the_process.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_layout_program"
+
+
+def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_module: str) -> None:
+    program = load_program(f"{own_module}:step")
+    assert (program.name, program.family, program.source) == (f"{own_module}.step", "toy", "nlp")
+    function, arguments = program.build()
+    np.testing.assert_array_equal(function(*arguments), np.full((2, 4), 3))
+    function, arguments = load_program(f"{own_module}:other").build()
+    assert np.shape(function(*arguments)) == (3, 3)
+    with pytest.raises(PipelineError, match="are a list; expected a tuple"):
+        load_program(f"{own_module}:wrong").build()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_program", "not in the catalogue, which `collect --list` prints"),
+        ("no.such.module:step", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("raises_two_lines:step", "cannot be imported: ValueError: one two;"),
+        ("ends_the_process:step", "cannot be imported: SystemExit: 3"),
+        ("own_layout_program:absent", "holds no 'absent'"),
+        ("json:dumps", r"has no dumps_arguments\(\) nor example_arguments\(\)"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_in_one_line(
+    own_module: str, name: str, message: str
+) -> None:
+    with pytest.raises(PipelineError, match=message) as caught:
+        load_program(name)
+    assert "\n" not in str(caught.value)
+
+
+def small_kernel(family: str) -> TileKernel:
+    extents = {axis: EXTENTS[axis] for axis in families()[family]["axes"]}
+    if family == "max_pool":
+        extents["q"] = 2  # here the width of a window
+    return make_kernel(family, extents, f"{family}_small")
+
+
+def test_tiles_are_distinct_fit_the_scratchpad_and_start_with_the_fewest_steps() -> None:
+    kernel = kernels()["matmul_m100_k300_n500"]
+    tiles = kernel.tiles
+    assert len(np.unique(tiles, axis=0)) == len(tiles)
+    n_steps = [math.ceil(100 / m) * math.ceil(500 / n) * 300 // k for m, n, k in tiles.tolist()]
+    for (m, n, k), steps in zip(tiles.tolist(), n_steps, strict=True):
+        assert (m <= 100, n <= 500, 300 % k) == (True, True, 0)
+        assert 4 * (m * k + k * n + m * n) <= MAX_BLOCK_BYTES
+        assert 2 <= steps <= MAX_STEPS
+    assert n_steps[0] == min(n_steps)
+    assert [100, 500, 300] not in tiles.tolist()  # the whole array has no loop
+
+
+def test_a_kernel_that_cannot_be_tiled_is_one_line() -> None:
+    kernel = kernels()["softmax_h8_q128_s128"]
+    tiny = replace(kernel, extents={"h": 1, "q": 1, "s": 8})
+    with pytest.raises(PipelineError, match="0 tiles of hq are legal; expected 2 or more"):
+        _ = tiny.tiles
+
+
+def test_config_feat_holds_kernel_output_and_input_bounds() -> None:
+    kernel = kernels()["conv3x3_relu_n1_h56_w56_c32_o32"]
+    (row,) = kernel.config_feat(np.array([[8, 14, 16, 4]]))  # h, w, o, c
+    assert row[:8].tolist() == [3, 3, 4, 16, 0, 0, 26, 576]
+    assert row[8:16].tolist() == [1, 8, 14, 16, 0, 0, 39, 1792]
+    assert row[16:].tolist() == [1, 10, 16, 4, 0, 0, 31, 640]
+    kernel = kernels()["softmax_h8_q128_s128"]  # without weights
+    (row,) = kernel.config_feat(np.array([[2, 32]]))
+    assert not row[:8].any()
+    assert row[8:16].tolist() == [2, 32, 128, 0, 0, 0, 162, 8192]
+    assert row[16:].tolist() == row[8:16].tolist()
+
+
+@pytest.mark.parametrize("family", families())
+def test_every_tile_gives_the_whole_kernels_output(family: str) -> None:
+    jax = pytest.importorskip("jax")
+    kernel = small_kernel(family)
+    arguments = kernel.arguments()
+    whole = np.asarray(jax.jit(kernel.whole)(*arguments))
+    assert whole.shape == tuple(kernel.extents[axis] for axis in kernel.output)
+    rng = np.random.default_rng(0)
+    for row in rng.permutation(np.arange(1, len(kernel.tiles)))[:3].tolist():
+        tile = kernel.tiles[row].tolist()
+        tiled = np.asarray(jax.jit(tiled_function(kernel, tile))(*arguments))
+        np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-5, err_msg=str(tile))
