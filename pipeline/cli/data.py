@@ -46,8 +46,7 @@ def synthesize(
     from data.synthetic import plans as planning
     from data.synthetic import write as writing
     from data.tree import collection_named, collections_named, splits_named
-    from pipeline.jobs.files import make
-    from pipeline.jobs.workers import Workers
+    from pipeline.jobs.workers import Workers, make
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
@@ -188,8 +187,7 @@ def prepare(
     from data.tree import find_graphs
     from features.pruning.rules import pruning_rule
     from features.pruning.store import store_pruned
-    from pipeline.jobs.files import packing
-    from pipeline.jobs.workers import Workers
+    from pipeline.jobs.workers import Workers, packing
 
     if prune is not None:
         pruning_rule(prune)

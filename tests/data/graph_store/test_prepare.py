@@ -17,8 +17,7 @@ from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from pipeline.jobs import files as blocks
-from pipeline.jobs.files import packing
-from pipeline.jobs.workers import Workers
+from pipeline.jobs.workers import Workers, packing
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.data.packing.stores import check_same_graph, contents
 

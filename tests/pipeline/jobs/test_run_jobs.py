@@ -6,9 +6,7 @@ import pytest
 
 from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
-from pipeline.jobs.job import Cost, Job
-from pipeline.jobs.run_jobs import Done, Event, Failed, Lost, Queue, run_jobs
-from pipeline.jobs.simulate import Clockwork
+from pipeline.jobs.run_jobs import Clockwork, Cost, Done, Event, Failed, Job, Lost, Queue, run_jobs
 
 
 class Scripted(Clockwork):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.jobs.simulate import simulate
+from pipeline.jobs.run_jobs import simulate
 from tests.pipeline.jobs.test_run_jobs import job
 
 
