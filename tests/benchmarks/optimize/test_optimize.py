@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks.optimize.__main__ import SECONDS, main
-from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
-from benchmarks.optimize.tiles import BUDGETS, best_so_far, followed, judge
+from benchmarks.optimize.compiles import (
+    BUDGETS,
+    PROGRAMS,
+    USERS,
+    WAYS,
+    best_so_far,
+    followed,
+    judge,
+)
 from common.atomic import write_text
 from common.errors import PipelineError
 from data.collect.measuring.search import Search

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.speed.plain_layout_model import plain_copy, plain_names
+from benchmarks.speed.layout_model import plain_copy, plain_names
 from data.graphs.graph import LayoutGraph
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig

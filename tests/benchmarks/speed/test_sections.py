@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks.speed import (
+    in_turn,
     layout_model,
     packing,
+    peak_mib,
     pyg_loader,
     segment_memory,
     stages,
-    workers,
 )
-from benchmarks.speed.measuring import in_turn, peak_mib
 from data.synthetic.plans import GraphSize
 
 SMALL = GraphSize(1_500, 60, 40)
@@ -87,6 +87,6 @@ def test_each_stage_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_workers_end_with_the_bytes_of_one(tiny_tree: Path) -> None:
-    *_, one, many, _, told = workers.report(1, tiny_tree, "smoke").splitlines()
+    *_, one, many, _, told = stages.report_workers(1, tiny_tree, "smoke").splitlines()
     assert one.startswith("| --workers 1 |") and many.startswith("| default |")
     assert told.startswith("The default takes ") and told.endswith("are the same bytes.")
