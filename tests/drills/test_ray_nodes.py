@@ -23,12 +23,13 @@ from pipeline.jobs.ray_cluster import RayCluster
 from pipeline.jobs.run_jobs import Job, run_jobs
 from pipeline.run import jobs
 from tests.command_line import call
-from tests.drills.outcome import check_same, check_same_store
 from tests.drills.processes import (
     PATIENCE_S,
     POLL_S,
     Scene,
     Watched,
+    check_same,
+    check_same_store,
     descendants,
     wait_until_gone,
     words_of,

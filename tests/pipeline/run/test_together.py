@@ -27,7 +27,7 @@ from pipeline.tuning.objective import Question
 from pipeline.tuning.space import space_from_table
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
-from tests.drills.outcome import check_same
+from tests.drills.processes import check_same
 
 KEYS = (
     "layout.together=true",
