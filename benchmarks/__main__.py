@@ -9,7 +9,7 @@ import platform
 import torch
 
 from benchmarks import PAGES, write_page
-from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory, stages, workers
+from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory, stages
 from common.git import revision
 
 SECTIONS = {
@@ -18,7 +18,7 @@ SECTIONS = {
     "pyg_loader": pyg_loader.report,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
-    "workers": workers.report,
+    "workers": stages.report_workers,
 }
 
 HEADER = """# Speed and memory

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from benchmarks import PAGES, render, write_page
-from benchmarks.speed.measuring import in_turn
-from benchmarks.speed.plain_layout_model import PlainLayoutModel
+from benchmarks.speed import in_turn
+from benchmarks.speed.layout_model import PlainLayoutModel
 from common.git import revision
 from models.config.recipe import load_recipe
 from pipeline.planning.cards import card_named

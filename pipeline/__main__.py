@@ -18,11 +18,9 @@ from pipeline.cli.kernel import dataset_app
 from pipeline.cli.plan import plan
 from pipeline.cli.programs import collect, optimize
 from pipeline.cli.rank import rank
-from pipeline.cli.run import blend, predict, run, train
-from pipeline.cli.runs import compare, report, runs
+from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune_app
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.submission import score
-from pipeline.cli.tune import app as tune_app
 
 # OpenMP's threads spin while they wait, by default. On cores that other work uses as well, that
 # takes the time that the work itself needs. Read when a command imports torch.

@@ -12,8 +12,13 @@ from pathlib import Path
 
 from benchmarks import PAGES, render, write_page
 from benchmarks.accuracy.tasks import Sources
-from benchmarks.optimize.options import USERS, options_section, run_options
-from benchmarks.optimize.tiles import run_tiles, tiles_section
+from benchmarks.optimize.compiles import (
+    USERS,
+    options_section,
+    run_options,
+    run_tiles,
+    tiles_section,
+)
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.git import revision

@@ -1,23 +1,33 @@
-"""The layout GNN beside a plain version of the same equations, and beside the winning model."""
+"""The layout GNN beside a plain version of the same equations, and beside the winning model.
+
+`PlainLayoutModel` has the equations of models/layout/cross_config_sage.py as one would write them
+first, with stock layers. Configs come first, (c, n, f); every config carries all features of every
+node; messages are gathered and scattered edge by edge; the attention is a softmax over the batch's
+configs.
+"""
 
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
 from benchmarks import render
-from benchmarks.speed.measuring import in_turn, peak_mib
-from benchmarks.speed.plain_layout_model import PlainLayoutModel
+from benchmarks.speed import in_turn, peak_mib
+from data.graphs.graph import N_NODE_FEATURES
+from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from data.read import read_layout
 from data.synthetic.write import GraphSize, write_sized
 from features.scaling import fit_node_scaler
-from models.config.networks import CrossConfigSageConfig
+from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.config.recipe import Recipe, load_recipe
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.network import LayoutNetwork
+from models.layout.inputs import LayoutInputs
+from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.tgraph import Tgraph
 from models.training.device import prepare_torch
 from models.training.losses import LOSSES
@@ -32,6 +42,116 @@ HEADER = (
     *("n, c, our width", "network", "forward s", "times ours"),
     *("forward+backward s", "times ours", "peak MiB", "times ours"),
 )
+
+
+class PlainBlock(nn.Module):
+    """One residual round of message passing with attention over channels and configs."""
+
+    def __init__(self, width: int, *, channel_reduction: int, cross_config: bool) -> None:
+        super().__init__()
+        inner = max(1, width // channel_reduction)
+        self.norm = nn.LayerNorm(width)
+        self.operands = SAGEConv(width, width)
+        self.users = SAGEConv(width, width, root_weight=False, bias=False)
+        self.gate = nn.Sequential(
+            nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width), nn.Sigmoid()
+        )
+        self.log_temperature = nn.Parameter(torch.zeros(())) if cross_config else None
+        self.project = nn.Linear(2 * width if cross_config else width, width)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Map (c, n, h) to (c, n, h)."""
+        h = self.norm(x)
+        y = self.operands(h, edge_index) + self.users(h, edge_index.flip(0))
+        y = nn.functional.gelu(y)
+        y = y * self.gate(y)
+        if self.log_temperature is not None:
+            weights = torch.softmax(y / self.log_temperature.exp(), dim=0) * len(y)
+            y = torch.cat([y, y * weights], dim=-1)
+        return x + self.project(y)
+
+
+class PlainLayoutModel(LayoutNetwork):
+    """Score configs of one graph; lower = faster."""
+
+    Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
+
+    def __init__(self, config: CrossConfigSageConfig) -> None:
+        super().__init__(config)
+        self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
+        self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
+        layout_width = VALUES_PER_TENSOR * config.layout_width
+        self.settings_width = N_TENSORS * layout_width + 1  # and a flag: configurable
+        node_width = N_NODE_FEATURES + config.opcode_width + layout_width
+        self.embed = nn.Linear(node_width + self.settings_width, config.hidden)
+        self.blocks = nn.ModuleList(
+            PlainBlock(
+                config.hidden,
+                channel_reduction=config.channel_reduction,
+                cross_config=config.cross_config,
+            )
+            for _ in range(config.blocks)
+        )
+        self.norm = nn.LayerNorm(config.hidden)
+        self.head = nn.Sequential(
+            nn.Linear(3 * config.hidden, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, 1, bias=False),
+        )
+
+    def features(self, inputs: LayoutInputs, symbols: Tensor) -> Tensor:
+        """Join (c, k, 18) settings with all that is known of nodes; (c, n, f)."""
+        nodes = torch.cat(
+            [inputs.node_feat, self.opcode(inputs.opcode), self.layout(inputs.layout).flatten(1)],
+            dim=1,
+        )
+        chosen = self.layout(symbols).flatten(2)  # (c, k, 18·w)
+        chosen = torch.cat([chosen, chosen.new_ones(*chosen.shape[:2], 1)], dim=2)
+        settings = chosen.new_zeros(len(symbols), len(nodes), self.settings_width)
+        settings[:, inputs.config_ids] = chosen
+        return torch.cat([nodes.expand(len(symbols), -1, -1), settings], dim=2)
+
+    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+        """Score the configs at `distinct` (c,); (c,) float32."""
+        edges = inputs.neighbours.edge_index.T.flip(0)  # (2, e) from operand to user
+        x = self.embed(self.features(inputs, inputs.symbols(distinct)))
+        for block in self.blocks:
+            x = block(x, edges)
+        x = self.norm(x)
+        pooled = [x.mean(dim=1), x.amax(dim=1), x[:, inputs.config_ids].mean(dim=1)]
+        scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
+        return scores
+
+
+def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
+    """Return the plain model with the weights of ours; every opcode must be known."""
+    assert model.known_opcode.all()
+    plain = PlainLayoutModel(model.config)
+    plain.load_state_dict(plain_names(dict(model.named_parameters())))
+    return plain
+
+
+def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Give tensors, by our model's names, the plain model's names and shapes."""
+    shared = ("opcode", "layout", "norm", "head")
+    plain = {name: value for name, value in ours.items() if name.split(".")[0] in shared}
+    plain["embed.weight"] = torch.cat(
+        [ours["node.weight"], ours["tensor_roles.weight"], ours["tensor_roles.bias"][:, None]], 1
+    )
+    plain["embed.bias"] = ours["node.bias"]
+    moved = {
+        "own.weight": "operands.lin_r.weight",
+        "own.bias": "operands.lin_l.bias",
+        "operands.weight": "operands.lin_l.weight",
+        "users.weight": "users.lin_l.weight",
+        "configs.log_temperature": "log_temperature",
+    }
+    for name, value in ours.items():
+        if name.startswith("blocks."):
+            _, number, rest = name.split(".", 2)
+            rest = moved.get(rest, rest.removeprefix("channels."))
+            plain[f"blocks.{number}.{rest}"] = value
+    return plain
 
 
 class Setting(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import render
-from benchmarks.speed.measuring import in_turn
+from benchmarks.speed import in_turn
 from common.settings import SAMPLE
 from data.read import read_layout
 from data.synthetic.write import published_graphs, write_sized

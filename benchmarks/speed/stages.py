@@ -1,15 +1,20 @@
-"""What each stage costs, and how the cost grows with configs and with nodes."""
+"""What each stage costs as configs and nodes grow, and what workers gain of a whole `run`."""
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
 
 from benchmarks import render
-from benchmarks.speed.measuring import in_turn
+from benchmarks.speed import in_turn
 from common.metrics import kendall_tau
+from common.settings import ROOT, SAMPLE
 from data.read import read_layout
 from data.synthetic.write import GraphSize, write_sized
 from data.tree import GraphFile
@@ -25,6 +30,8 @@ REPEATS = 3
 BASE = GraphSize(2_000, 100, 500)
 MORE_CONFIGS = (BASE, GraphSize(2_000, 100, 1_000), GraphSize(2_000, 100, 2_000))
 MORE_NODES = (BASE, GraphSize(4_000, 200, 500), GraphSize(8_000, 400, 500))
+ROUNDS = 5  # of whole runs
+WORKERS = {"--workers 1": ("--workers", "1"), "default": ()}
 
 
 def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
@@ -80,3 +87,28 @@ def report() -> str:
         by_configs = stage_rows(MORE_CONFIGS, "n_configs", folder)
         by_nodes = stage_rows(MORE_NODES, "n_nodes", folder)
     return render("stages", by_configs=by_configs, by_nodes=by_nodes, repeats=REPEATS, base=BASE)
+
+
+def submission(data: Path, recipe: str, words: tuple[str, ...]) -> bytes:
+    """Run a recipe on a data folder, packing included; return its submission."""
+    with tempfile.TemporaryDirectory() as name:
+        store, out = Path(name) / "store", Path(name) / "run"
+        what, where = ("--data", data, "--recipe", recipe), ("--store", store, "--out", out)
+        command: list[str | Path] = [sys.executable, "-m", "pipeline", "run", *what, *where, *words]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+        return (out / "submission.csv").read_bytes()
+
+
+def report_workers(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu") -> str:
+    """Compare `run` with the default workers and with `--workers 1`: time, and the bytes."""
+    made = set[bytes]()
+    work = {
+        name: lambda words=words: made.add(submission(data, recipe, words))
+        for name, words in WORKERS.items()
+    }
+    seconds = in_turn(work, rounds)
+    ratios = sorted(many / one for one, many in zip(*seconds.values(), strict=True))
+    rows = [(name, f"{median(own):.0f}") for name, own in seconds.items()]
+    told = {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "same": len(made) == 1}
+    n_cores = len(os.sched_getaffinity(0))
+    return render("workers", recipe=recipe, rounds=rounds, n_cores=n_cores, rows=rows, **told)

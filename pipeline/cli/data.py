@@ -45,8 +45,7 @@ def synthesize(
     """
     from data.synthetic import write as writing
     from data.tree import collection_named, collections_named, splits_named
-    from pipeline.jobs.files import make
-    from pipeline.jobs.workers import Workers
+    from pipeline.jobs.workers import Workers, make
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
@@ -185,8 +184,7 @@ def prepare(
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
     from features.pruning import pruning_rule, store_pruned
-    from pipeline.jobs.files import packing
-    from pipeline.jobs.workers import Workers
+    from pipeline.jobs.workers import Workers, packing
 
     if prune is not None:
         pruning_rule(prune)

@@ -76,7 +76,7 @@ def rank(
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for, warm_up
     from models.training.gpu import gpu_here, tell_device
-    from pipeline.run.single_stages import models_of
+    from pipeline.run.jobs import models_of
 
     ranker = ranker_for(run, graphs[0])
     recipe, models = models_of(run, graphs[0].kind)

@@ -1,14 +1,26 @@
-"""The commands that train and rank a whole dataset: run, and its stages train, predict, blend."""
+"""The commands that train and rank a whole dataset, and those that look at what was made.
 
+`run`, its stages `train`, `predict` and `blend`, `tune`, which searches for a recipe, and `report`,
+`runs` and `compare`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from common.errors import PipelineError, UsageError
 from pipeline.cli import options
-from pipeline.cli.console import LOADING, command, data_dir, print_json, say
+from pipeline.cli.console import LOADING, command, data_dir, print_json, print_table, say
 from pipeline.cli.submission import print_scores
+
+COMPARED = (
+    *("collection", "metric", "graphs", "families", "first", "second"),
+    *("second - first", "ci95 low", "ci95 high", "P(second better)"),
+)
+tune_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @command
@@ -104,7 +116,7 @@ def train(
     say(LOADING)
     from ensembles.trained_models import continue_earlier
     from pipeline.jobs.workers import Workers
-    from pipeline.run.single_stages import train_collection
+    from pipeline.run.jobs import train_collection
 
     if resume_from:
         for folder in continue_earlier(resume_from, chosen.learned_as(wanted), out):
@@ -141,7 +153,7 @@ def predict(
     """
     say(LOADING)
     from pipeline.jobs.workers import Workers
-    from pipeline.run.single_stages import predict_split
+    from pipeline.run.jobs import predict_split
 
     who = Workers(workers, ray)
     path, n_graphs = predict_split(
@@ -192,3 +204,193 @@ def blend(
     if submission and collection:
         write_submission(submission, submission_rows([(collection_named(collection), blended)]))
         typer.echo(f"submission  {submission}")
+
+
+@tune_app.callback()
+@command
+def tune(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Of trials and best.toml; required.")] = None,
+    data: options.Data = None,
+    recipe: options.Recipe = "cpu",
+    space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
+    storage: Annotated[
+        str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at once, each on its own GPU.")] = 1,
+    ray: options.Ray = None,
+    max_minutes: options.MaxMinutes = None,
+    overrides: options.Overrides = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
+) -> None:
+    """Search hyper-parameters on held-out train graphs.
+
+    The same command again resumes; beside it, or on another machine with one database URL, it
+    shares the budget.
+
+    Example: python -m pipeline tune --recipe cpu --trials 20 --workers 2 --out runs/tune
+    """
+    if context.invoked_subcommand:
+        return
+    if out is None:
+        raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
+    from models.config.recipe import load_recipe
+    from pipeline.jobs.workers import Workers
+    from pipeline.tuning.objective import load_space
+    from pipeline.tuning.tune import tune as search
+
+    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    held, who = storage or out / "journal.log", Workers(workers, ray)
+    wanted = load_space(space, chosen)
+    result = search(
+        chosen, wanted, data_dir(data), storage=held, trials=trials, out=out, workers=who
+    )
+    if json:
+        print_json(asdict(result))
+        return
+    print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best.value)])
+    typer.echo(f"recipe      {result.best_recipe}")
+    say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
+
+
+@tune_app.command("report")
+@command
+def tune_report(
+    out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
+    storage: Annotated[str | None, typer.Option(help="Default: OUT/journal.log.")] = None,
+) -> None:
+    """Draw a search: write OUT/tune.html.
+
+    It shows history, importances, and what each parameter does.
+
+    Example: python -m pipeline tune report --out runs/tune
+    """
+    from pipeline.tuning.result import write_tune_report
+
+    typer.echo(f"page        {write_tune_report(out, storage)}")
+
+
+@command
+def report(
+    run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
+    graph: Annotated[
+        str | None, typer.Option(help="Explain this graph's best config on its page, to send it.")
+    ] = None,
+    data: options.Data = None,
+) -> None:
+    """Draw a run's report anew: report.html, report.png, and a page per graph in graphs/.
+
+    --graph NAME, or COLLECTION:NAME, has the models say which nodes set the config that they rank
+    first apart, which takes seconds to minutes; --data is where the run's data are now.
+
+    Example: python -m pipeline report --run runs/first
+    """
+    from models.run_folder import REPORT_PICTURE
+    from pipeline.run.folders import explain_best, read_report
+    from pipeline.run.report import draw_report
+    from submissions.report.graph_pages import graph_address
+
+    if graph is None and data is not None:
+        raise UsageError("--data: of no use without --graph NAME")
+    alone = None if graph is None else explain_best(run, graph, data)
+    page = draw_report(run, read_report(run), alone=alone)
+    typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
+    if alone is not None:
+        typer.echo(f"graph       {run / graph_address(*alone)}")
+
+
+@command
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
+    json: options.Json = False,
+) -> None:
+    """List run folders with recipe, seeds, revision, scores, models, and what --set changed.
+
+    Example: python -m pipeline runs runs
+    """
+    from data.tree import COLLECTIONS
+    from pipeline.run.folders import list_runs
+
+    rows = list_runs(folder)
+    if json:
+        print_json(rows)
+    elif rows:
+        names = list(dict.fromkeys(name for row in rows for name in row["values"] or {}))
+        header = ("folder", "state", "recipe", "seeds", "revision", "score", "mean of", *names)
+        lines: list[tuple[object, ...]] = []
+        for row in rows:
+            seeds = " ".join(map(str, row["seeds"])) or None
+            revision = row["revision"] and row["revision"][:12]
+            facts = (str(row["folder"]), row["state"], row["recipe"], seeds, revision, row["score"])
+            values = row["values"] or {}
+            among = f"{len(values)} of {len(COLLECTIONS)}" if values else None
+            changed = (f"{key}={value}" for key, value in row["changed"].items())
+            made_with = " ".join((*row["models"], *changed)) or None
+            lines.append((*facts, among, *map(values.get, names), made_with))
+        print_table((*header, "models, and what --set changed"), lines)
+    else:
+        typer.echo(f"no runs     {folder}")
+    for row in rows:
+        if row["problem"]:
+            say(f"error: {row['problem']}")
+
+
+@command
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run's folder, or what `score --json` printed.")],
+    second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write charts and all graphs here, as .html.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Compare two runs graph by graph.
+
+    Prints in which keys of their configs they differ, the difference of their scores, its interval,
+    and the probability that the second run is better.
+
+    Example: python -m pipeline compare runs/first runs/hops2
+    """
+    if out is not None and out.suffix != ".html":
+        raise UsageError(f"--out {out}: expected a name that ends in .html")
+    from pipeline.run.folders import differing_keys, read_report
+    from submissions.compare import compare_reports, paired_scores
+    from submissions.report.page import write_comparison_page
+
+    reports = [read_report(run) for run in (first, second)]
+    compared = compare_reports(*reports)
+    keys = differing_keys(*reports)
+    if out is not None:
+        pairs, names = paired_scores(*reports), [str(first), str(second)]
+        write_comparison_page(out, names, compared, pairs, keys)
+        say(f"page        {out}")
+    if json:
+        print_json({"first": first, "second": second, "config": keys, **compared})
+        return
+    if keys:
+        print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
+        typer.echo("")
+    _print_comparison(compared)
+
+
+def _print_comparison(compared: Mapping[str, Any]) -> None:
+    """Print what `compare_reports` found: a row per collection, and their mean."""
+    rows = []
+    mean = f"mean of {len(compared['collections'])}"
+    for name, entry in {**compared["collections"], mean: compared["mean"]}.items():
+        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
+        values = (entry["first"], entry["second"], entry["difference"])
+        interval = entry["ci95"] or (None, None)
+        chance = entry["probability"]  # a few families tell no more than from .01 to .99
+        told = None if chance is None else min(max(chance, 0.01), 0.99)
+        rows.append((name, *counts, *values, *interval, told))
+    print_table(COMPARED, rows)
+    say("note: over families of graphs alone; other seeds of a recipe may move a score as far")
+    for name, entry in compared["collections"].items():
+        if entry["only_in_one"]:
+            say(f"{name}: {entry['only_in_one']} graphs that only one of the two has judged")
+    alone = [name for name, entry in compared["collections"].items() if entry["ci95"] is None]
+    if alone:
+        say(f"no interval, nor one of the mean: graphs of one family alone in {', '.join(alone)}")

@@ -26,8 +26,7 @@ from common.progress import (
     told_by,
     watched_by,
 )
-from pipeline.jobs.job import Job, do
-from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Lost
+from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Job, Lost, do
 
 POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends

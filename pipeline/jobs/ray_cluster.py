@@ -32,8 +32,7 @@ from common.progress import (
 from common.settings import ROOT
 from models.run_folder import DONE
 from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, outcome, throttled
-from pipeline.jobs.job import WORKER_BYTES, Job
-from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Lost
+from pipeline.jobs.run_jobs import WORKER_BYTES, Done, Event, Executor, Failed, Job, Lost
 
 LOCAL = "local"
 LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk

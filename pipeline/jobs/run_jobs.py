@@ -1,20 +1,103 @@
-"""Do jobs on an executor: one whose forerunners have ended, at the start of the longest way first.
+"""Jobs, pieces of work that any process can do, and the loop that has an executor do them.
 
-A job is done again where a worker died, until all are done or time is up.
+A job is begun once its forerunners have ended, at the start of the longest way first. It is done
+again where a worker died, until all are done or time is up. `simulate` does so on paper.
 """
 
+import os
+import re
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from common.errors import OutOfTime, PipelineError
-from common.progress import log, out_of_time, progress, told_by
-from pipeline.jobs.job import Cost, Job
+from common.progress import log, out_of_time, progress, told_by, watched_by
 
+WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
 MAX_TRIES = 3
 ALL = "all jobs"
+ALMOST = 0.97  # of all seconds: then the longest way is why it takes no less
+
+
+@dataclass(frozen=True)
+class Job:
+    """One independent piece of work: what to do, where it lies, and what it needs.
+
+    Done again, a job goes on with what is there, and ends with the same bytes.
+
+    Attributes:
+        name: of no other job of the call; shown to users.
+        function: at the top level of a module; what it returns is small.
+        arguments: paths and settings, which can be pickled; no arrays.
+        seconds: about how long it takes; jobs that lead to the longest way are begun first.
+        threads: of the processor.
+        on_gpu: whether it needs a GPU for itself.
+        after: names of jobs that must have ended before.
+        reads, makes: files and folders, for machines that do not see those of this one.
+        stage: what its cost is booked under.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    seconds: float = 0.0
+    threads: int = 1
+    on_gpu: bool = False
+    after: frozenset[str] = frozenset()
+    reads: tuple[Path, ...] = ()
+    makes: tuple[Path, ...] = ()
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a piece of work took: wall and processor time, and the peak of resident memory.
+
+    The processor's time is that of processes it began as well. `peak_mib` is None where the system
+    does not tell.
+    """
+
+    seconds: float
+    cpu_s: float
+    peak_mib: float | None
+
+
+@contextmanager
+def measured() -> Iterator[list[Cost]]:
+    """Measure a block; its cost is in the list afterwards."""
+    resets, start, before, costs = _reset_peak(), time.perf_counter(), os.times(), list[Cost]()
+    yield costs
+    # Of this process and those that it began: user, system.
+    cpu_s = sum(os.times()[:4]) - sum(before[:4])
+    costs.append(Cost(time.perf_counter() - start, cpu_s, _peak_mib() if resets else None))
+
+
+def _reset_peak() -> bool:
+    try:  # proc(5): brings VmHWM down to what is resident now
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_mib() -> float | None:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024 if found else None
+
+
+def do(job: Job) -> tuple[Any, Cost]:
+    """Do a job in this process; return what it returns, and what it took."""
+    from threadpoolctl import threadpool_limits
+
+    with measured() as costs, threadpool_limits(job.threads):
+        value = job.function(*job.arguments)
+    return value, costs[0]
 
 
 @dataclass(frozen=True)
@@ -183,3 +266,59 @@ def _tell(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
         with told_by(ALL):
             what = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
             progress(what, round(done_s), round(sum(1 + job.seconds for job in jobs)))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What jobs would take on some workers.
+
+    Attributes:
+        seconds: until the last one is done.
+        efficiency: the share of its time in which a GPU does what needs one; without GPUs, in
+            which a worker does something.
+        limit: jobs of which each waits for the one before, if these are why all take no less; else
+            some workers idle at the end, or those without a GPU have most to do.
+    """
+
+    seconds: float
+    efficiency: float
+    limit: list[str]
+
+
+def simulate(jobs: Sequence[Job], workers: Sequence[bool]) -> Simulated:
+    """Let each job take the seconds that it says; `workers`: of each, whether it has a GPU."""
+    clockwork, n_gpus, ways = Clockwork(workers), sum(workers), ways_s(jobs)
+    with watched_by(None):
+        run_jobs(jobs, clockwork)
+    useful_s = sum(job.seconds for job in jobs if job.on_gpu or not n_gpus)
+    whole_s = (n_gpus or len(workers)) * clockwork.now_s
+    limit, ready = list[str](), [job.name for job in jobs if not job.after]
+    while ready and max(ways.values()) >= ALMOST * clockwork.now_s:
+        limit.append(max(ready, key=ways.__getitem__))
+        ready = [job.name for job in jobs if limit[-1] in job.after]
+    return Simulated(clockwork.now_s, useful_s / whole_s if whole_s else 1.0, limit)
+
+
+class Clockwork(Executor):
+    """An executor whose clock goes on to the next end of a job."""
+
+    def __init__(self, workers: Sequence[bool]) -> None:
+        self._idle, self._n_gpus = list(workers), sum(workers)
+        self._running: list[tuple[float, int, Job, bool]] = []
+        self.now_s, self._begun = 0.0, 0
+
+    def free(self) -> Sequence[bool]:
+        return list(self._idle)
+
+    def n_gpus(self) -> int:
+        return self._n_gpus
+
+    def begin(self, job: Job, *, gpu: bool) -> None:
+        self._idle.remove(gpu)
+        self._begun += 1
+        heappush(self._running, (self.now_s + job.seconds, self._begun, job, gpu))
+
+    def events(self) -> Sequence[Event]:
+        self.now_s, _, job, gpu = heappop(self._running)
+        self._idle.append(gpu)
+        return [Done(job, None, Cost(job.seconds, job.seconds, None))]

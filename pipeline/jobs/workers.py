@@ -1,17 +1,29 @@
-"""Who does jobs: this process, a pool of processes on this machine, or a Ray cluster."""
+"""Who does jobs (this process, a pool of processes on this machine, or a Ray cluster).
+
+And what is done so with the files of a tree, several in a job: they are made, packed and audited.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from data.audit import Auditor, AuditRow, rows_of
+from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
+from data.graph_store.stored_graph import stored_file
+from data.synthetic.write import PlannedGraph, write_graphs
+from data.tree import GraphFile
 from pipeline.jobs.here import VISIBLE, InThisProcess, Processes, import_once
-from pipeline.jobs.job import WORKER_BYTES, Job
-from pipeline.jobs.run_jobs import Done, Executor, run_jobs
+from pipeline.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs
 
 SOON_S = 20.0  # what takes less is done sooner than processes begin
 SOON_BYTES, SOON_STEPS = 4 << 20, 200  # of files, and of networks: jobs of fewer hardly take more
+BLOCK_BYTES, BLOCK_FILES = 16 << 20, 200  # of one job
+# One thread of an AMD EPYC, per byte of the files from outside: a law good to a factor of two.
+PACK_S, AUDIT_S = 5e-8, 5e-8
+MAKE_S, MADE_KERNELS = 2e-9, 100  # per byte of configs inflated; kernels in one job
 
 
 @dataclass(frozen=True)
@@ -121,3 +133,87 @@ def _gpus() -> list[str]:
     if visible:
         return visible.split(",")
     return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def packing(workers: Workers) -> Packer:
+    """Return what packs files on these workers."""
+
+    def pack(files: Sequence[GraphFile], store: Path) -> list[str | None]:
+        jobs = [
+            Job(
+                f"pack {block[0].submission_id} and {len(block) - 1} more",
+                pack_in_turn,
+                (block, store),
+                seconds=PACK_S * _bytes(block),
+                reads=tuple(file.path for file in block),
+                makes=tuple(stored_file(store, file).path for file in block),
+            )
+            for block in _blocks(files)
+        ]
+        return pack_in_turn(files, store) if workers.are_here(jobs) else _in_order(jobs, workers)
+
+    return pack
+
+
+def auditing(workers: Workers) -> Auditor:
+    """Return what audits files on these workers."""
+
+    def look(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
+        of = {entry.source: entry for entry in entries}
+        jobs = [
+            Job(
+                f"audit {block[0].submission_id} and {len(block) - 1} more",
+                rows_of,
+                ([of[file] for file in block], seed),
+                seconds=AUDIT_S * _bytes(block),
+                reads=tuple(s.path for s in (of[file].stored for file in block) if s),
+            )
+            for block in _blocks([entry.source for entry in entries])
+        ]
+        is_here = workers.are_here(jobs)
+        return rows_of(entries, seed) if is_here else _in_order(jobs, workers)
+
+    return look
+
+
+def make(graphs: Sequence[PlannedGraph], tree: Path, seed: int, workers: Workers) -> None:
+    """Write synthetic graphs into a tree on these workers."""
+    layouts = [[graph] for graph in graphs if graph.size.n_configurable]
+    kernels = [graph for graph in graphs if not graph.size.n_configurable]
+    blocks = [kernels[i : i + MADE_KERNELS] for i in range(0, len(kernels), MADE_KERNELS)]
+    workers.do(
+        [
+            Job(
+                f"make {block[0].file(tree).submission_id} and {len(block) - 1} more",
+                write_graphs,
+                (tree, seed, block),
+                seconds=len(block) / 10 + MAKE_S * block[0].size.config_bytes,
+                makes=tuple(graph.file(tree).path for graph in block),
+            )
+            for block in [*layouts, *blocks]
+        ]
+    )
+
+
+def _in_order(jobs: Sequence[Job], workers: Workers) -> list[Any]:
+    done = workers.do(jobs)
+    return [value for job in jobs for value in done[job.name].value]
+
+
+def _bytes(files: Sequence[GraphFile]) -> int:
+    return sum(file_bytes(file.path) for file in files)
+
+
+def _blocks(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
+    """Cut files into stretches of about as many bytes; a large file is one by itself."""
+    block: list[GraphFile] = []
+    n_bytes = 0
+    for file in files:
+        own = file_bytes(file.path)
+        if block and (n_bytes + own > BLOCK_BYTES or len(block) == BLOCK_FILES):
+            yield block
+            block, n_bytes = [], 0
+        block.append(file)
+        n_bytes += own
+    if block:
+        yield block

@@ -9,9 +9,8 @@ from data.official.published import PartSize
 from data.tree import GraphFile, collection_named
 from ensembles.ensemble import choose_source
 from models.config.recipe import Recipe
-from pipeline.jobs.files import BLOCK_BYTES, BLOCK_FILES
-from pipeline.jobs.job import Job
-from pipeline.jobs.simulate import Simulated, simulate
+from pipeline.jobs.run_jobs import Job, Simulated, simulate
+from pipeline.jobs.workers import BLOCK_BYTES, BLOCK_FILES
 from pipeline.planning.plan import Machine, disk_bytes, processor_s
 from pipeline.run.jobs import Law, RunState
 

@@ -37,7 +37,7 @@ from models.training.dataset import split_usable
 from models.training.device import training_device
 from models.training.folds import family_of, grouped_folds
 from models.training.jobs import Ranker, TrainJob
-from pipeline.jobs.job import Job
+from pipeline.jobs.run_jobs import Job
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:

@@ -1,5 +1,9 @@
-"""Real `pipeline` processes, watched stage by stage, so that a drill can strike in one."""
+"""Real `pipeline` processes, watched stage by stage, so that a drill can strike in one.
 
+And what a run leaves, so that a disturbed one can be compared with an undisturbed one.
+"""
+
+import json
 import os
 import re
 import signal
@@ -8,10 +12,10 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from common.settings import ROOT
 from pipeline.cli.console import STAGE_PREFIX
-from tests.drills.outcome import check_same
 
 RECIPE = Path(__file__).with_name("drill.toml")
 PATIENCE_S = 240.0
@@ -179,3 +183,33 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+MEASURED = {"report.json", "report.html", "report.png"}  # hold times and memory
+TIMED = ("seconds", "cpu_seconds", "peak_mib")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: b"" if name in MEASURED else path.read_bytes()
+        for name, path in sorted(files.items())
+        if path.name != ".lock"
+    }
+
+
+def told(out: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return {key: value for key, value in report.items() if key not in TIMED}
+
+
+def check_same(out: Path, undisturbed: Path) -> None:
+    check_same_store(out, undisturbed)
+    assert told(out) == told(undisturbed)
+
+
+def check_same_store(store: Path, undisturbed: Path) -> None:
+    found, want = contents(store), contents(undisturbed)
+    assert found.keys() == want.keys()
+    other = [name for name in want if found[name] != want[name]]
+    assert not other, other

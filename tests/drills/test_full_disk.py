@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
-from tests.drills.outcome import check_same, check_same_store
-from tests.drills.processes import Scene, Watched
+from tests.drills.processes import Scene, Watched, check_same, check_same_store
 
 STEP = 1.35
 FIRST_KIB, CEILING_KIB = 24.0, 64 << 10

@@ -17,8 +17,15 @@ import numpy as np
 import pytest
 
 from pipeline.jobs.run_jobs import MAX_TRIES
-from tests.drills.outcome import check_same_store
-from tests.drills.processes import START, Scene, Watched, finish, kind_of, workers_of
+from tests.drills.processes import (
+    START,
+    Scene,
+    Watched,
+    check_same_store,
+    finish,
+    kind_of,
+    workers_of,
+)
 
 KILLS = int(os.environ.get("DRILL_KILLS", "100"))
 SEED = int(os.environ.get("DRILL_SEED", "0"))

@@ -19,17 +19,17 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pipeline.jobs import workers
-from pipeline.jobs.job import Job
 from pipeline.jobs.ray_cluster import RayCluster
-from pipeline.jobs.run_jobs import run_jobs
+from pipeline.jobs.run_jobs import Job, run_jobs
 from pipeline.run import jobs
 from tests.command_line import call
-from tests.drills.outcome import check_same, check_same_store
 from tests.drills.processes import (
     PATIENCE_S,
     POLL_S,
     Scene,
     Watched,
+    check_same,
+    check_same_store,
     descendants,
     wait_until_gone,
     words_of,

@@ -15,8 +15,7 @@ from statistics import median
 import pytest
 
 from tests.command_line import call
-from tests.drills.outcome import check_same
-from tests.drills.processes import Scene
+from tests.drills.processes import Scene, check_same
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "10"))
 WARM_UP = 3  # runs, until caches are filled

@@ -10,8 +10,7 @@ import pytest
 from common.errors import UsageError
 from common.locks import alone_in
 from models.run_folder import begin, read_config
-from tests.drills.outcome import check_same_store
-from tests.drills.processes import RECIPE, Scene, Watched
+from tests.drills.processes import RECIPE, Scene, Watched, check_same_store
 
 
 def test_of_many_threads_that_begin_one_folder_the_first_one_decides(tmp_path: Path) -> None:

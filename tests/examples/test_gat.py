@@ -15,8 +15,7 @@ from models.config.recipe import Recipe, load_recipe
 from models.train import load_model, train_model
 from models.training.jobs import TrainJob
 from pipeline.jobs.here import Processes
-from pipeline.jobs.job import Job
-from pipeline.jobs.run_jobs import run_jobs
+from pipeline.jobs.run_jobs import Job, run_jobs
 from tests.pipeline.jobs.work import handed_back
 
 GAT = 'layout.models=["layout_linear", "examples.gat:Gat"]'

@@ -1,4 +1,4 @@
-"""Cells are trained, judged by the submission's metrics, resumed; and the command does so."""
+"""Cells are trained, judged by the submission's metrics, resumed; and both commands do so."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.accuracy import segments
 from benchmarks.accuracy.__main__ import cells_of, main
 from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
@@ -118,3 +119,29 @@ def test_the_page_names_the_keys_that_were_set(sources: Sources, tmp_path: Path)
     (tmp_path / "cells" / "tiles--floor--0.json").unlink()
     main([*base, "--report", str(tmp_path)])
     assert "(`--set`) was `tile_boosting.num_boost_round=3`.\n" in page.read_text()
+
+
+SMALL_SEGMENTS = ("hidden=8", "configs_per_step=8", "table_configs=16", "head_steps=2")
+
+
+def test_the_study_of_segments_trains_resumes_and_writes_the_page(
+    sources: Sources,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segments, "STEPS", 4)
+    command = ["--out", str(tmp_path / "out"), "--real", str(sources.real), "--seeds", "0"]
+    command += ["--tasks", "unet3d-all", "--pages", str(tmp_path)]
+    command += [word for key in SMALL_SEGMENTS for word in ("--set", key)]
+    segments.main(command)
+    segments.main(command)
+    said = capsys.readouterr().out
+    assert said.count("trained") == said.count("was there") == len(segments.trained("unet3d-all"))
+    page = (tmp_path / "segments.md").read_text()
+    for name in segments.VARIANTS:
+        path = tmp_path / "out" / "unet3d-all" / name / "cells" / "unet3d-all--segments--0.json"
+        config = json.loads(path.read_text())["recipe"]["segment_sage"]
+        assert config["segment_nodes"] == (1_000_000 if name == "whole" else 400)
+        assert config["head_steps"] == (0 if name == "no-head" else 2)
+        assert f"| {name} | 1 | " in page

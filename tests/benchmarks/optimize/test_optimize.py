@@ -1,19 +1,36 @@
-"""Orders of compiling are followed as defined, and the page comes from the results alone."""
+"""Ways to choose are followed as slow references do, and the page comes from the results alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from benchmarks import go
+from benchmarks.optimize import compiles
 from benchmarks.optimize.__main__ import SECONDS, main
-from benchmarks.optimize.options import PROGRAMS, USERS, WAYS
-from benchmarks.optimize.tiles import BUDGETS, best_so_far, followed, judge
+from benchmarks.optimize.compiles import (
+    BUDGETS,
+    PROGRAMS,
+    USERS,
+    WAYS,
+    best_so_far,
+    followed,
+    judge,
+)
 from common.atomic import write_text
 from common.errors import PipelineError
-from data.collect.measuring.search import Search
+from data.collect.measuring.search import Search, Space
+from data.collect.spaces import N_OPTIONS, menu
+from models.go.graph import WHOLE_PROGRAM, decision_graph
+from models.go.network import Policy, PolicyConfig, given
+from models.go.ppo import PpoConfig
+from models.go.rewards import ChoiceRanker
 from pipeline.optimize.write import BEST
+from tests.models.go.programs import UNSCALED, described, random_arrays
 
 RUNTIME = np.array([5.0, 1.0, 1.04, 3.0, 9.0])
 
@@ -81,3 +98,127 @@ def test_the_page_comes_from_the_results(tmp_path: Path) -> None:
     (tmp_path / USERS[3] / BEST).unlink()
     with pytest.raises(PipelineError, match="not all is there"):
         main(["--out", str(tmp_path), "--report", str(tmp_path)])
+
+
+SMALL = PolicyConfig(tasks={"options": 3}, hidden=16, heads=2)
+
+
+def made_up(seed: int) -> compiles.Table:
+    """Each gene's options have times of their own; the last choice fails."""
+    rng = np.random.default_rng(seed)
+    n_genes = len(N_OPTIONS)
+    genes = [WHOLE_PROGRAM] * n_genes, N_OPTIONS.tolist(), {"options": n_genes}
+    known = replace(
+        described(random_arrays(seed), *genes), facts={"cpu": "a CPU", "jaxlib": "0.10"}
+    )
+    times = rng.lognormal(0, 0.1, (n_genes, 3))
+    rounds = times[range(n_genes), compiles.EVERY].prod(axis=1) * rng.lognormal(0, 0.01, (6, 96))
+    rounds[:, -1] = np.inf
+    default = rounds[:, :1] * rng.lognormal(0, 0.01, (6, 1))
+    return compiles.tabled(known, np.concatenate([default, rounds], axis=1))
+
+
+def subject_of(table: compiles.Table) -> go.Subject:
+    torch.manual_seed(0)
+    graph = decision_graph("program", table.known, UNSCALED)
+    space = Space(table.known.n_options, table.known.groups)
+    start, policy = np.zeros(len(N_OPTIONS), np.int64), Policy(SMALL)
+    torch.nn.init.normal_(policy.heads["options"].weight)  # it has opinions
+    return go.Subject(graph, space, policy, ChoiceRanker(SMALL), 0, start, BUDGETS[-1])
+
+
+def compiled(table: compiles.Table) -> dict[str, list[int]]:
+    """Return what each way compiles after the default, in order."""
+    found = compiles.orders(subject_of(table), table, np.stack([made_up(5).seen, made_up(6).seen]))
+    return {way: order[order != 0].tolist() for way, order in found.items()}
+
+
+def test_a_way_sees_the_first_half_of_the_rounds_alone_and_the_other_is_reported() -> None:
+    rounds = np.full((4, 97), 10.0)
+    rounds[:, :2] = [[10, 10], [9, 11], [9, 11], [8, 12]]  # the default, and once more
+    rounds[:, 2] = [5, 7, 30, 30]
+    rounds[:, 3] = [8, 8, 6, 8]
+    rounds[2:] *= 3  # the machine slows down
+    known = made_up(0).known
+    table = compiles.tabled(known, rounds)
+    assert table.seen[:3].tolist() == [1.0, 0.6, 0.8]
+    assert table.unseen[:3].tolist() == pytest.approx([1.0, 3.0, 0.7])
+    assert table.same == pytest.approx((11 / 9 + 12 / 8) / 2)
+    # In order: the default, 0.8, then 0.6, which was lucky, then a choice that is as the default.
+    assert compiles.curve(np.array([0, 2, 1, 4]), table) == pytest.approx([0.7, *[3.0] * 5])
+
+
+def test_the_curve_of_a_way_is_that_of_a_slow_reference() -> None:
+    table = made_up(3)
+    found = compiled(table)
+    assert found.keys() == {*compiles.WAYS}
+    for way, order in found.items():
+        assert len(set(order)) == len(order) >= (5 if way == "fine-tuned" else BUDGETS[-1])
+        expected = []
+        for budget in BUDGETS:
+            best = min([(1.0, 1.0), *((table.seen[at], table.unseen[at]) for at in order[:budget])])
+            expected.append(best[1])
+        assert compiles.curve(np.array([0, *order]), table) == pytest.approx(expected)
+
+
+def test_the_menu_comes_first_and_models_by_what_they_hold_fastest_or_likeliest() -> None:
+    table = made_up(1)
+    found, subject = compiled(table), subject_of(table)
+    of_menu = [compiles.EVERY.tolist().index(choice) for choice in compiles.ALONE_FIRST.tolist()]
+    assert sorted(of_menu) == sorted(compiles.row(menu()))
+    for way in (compiles.MENU, compiles.AS_OPTIMIZE):
+        assert found[way][: len(of_menu)] == of_menu
+    scores = subject.ranker.score(subject.graph, compiles.EVERY)
+    assert (np.diff(scores[found["ranked"]]) >= 0).all()
+    with torch.no_grad():
+        decided = subject.policy(subject.graph, given(torch.from_numpy(compiles.EVERY)))
+    likely = decided.log_probs.sum(dim=1)
+    assert (likely[found["zero-shot"]].diff() <= 0).all()
+    assert found["fine-tuned"][0] == found["zero-shot"][0] == int(likely.argmax())
+
+
+def test_a_portfolio_adds_what_gains_most_beside_what_it_has() -> None:
+    seen = np.ones((3, 96))
+    seen[:, 5] = [0.7, 0.7, 1.0]
+    seen[:, 6] = [0.6, 0.75, 1.1]  # as good on its own but adds less for the third
+    seen[:, 7] = [1.0, 1.0, 0.9]
+    order, taken = compiles.portfolio(seen), list[int]()
+    for at in order[1:5].tolist():
+
+        def total(candidate: int) -> float:
+            return sum(min(1.0, *seen[p, [*taken, candidate]]) for p in range(3))
+
+        left = [candidate for candidate in range(1, 96) if candidate not in taken]
+        assert total(at) == pytest.approx(min(total(candidate) for candidate in left))
+        taken.append(at)
+    assert order[0] == 0 and len(set(order.tolist())) == 1 + BUDGETS[-1]
+
+
+def test_programs_of_a_family_are_judged_by_what_learned_from_others_and_come_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"PROGRAMS": tuple("abcd"), "FAMILIES": {"a": "x", "b": "x"}, "CONFIG": SMALL}
+    small |= {"RANKER_STEPS": 2, "measured": lambda program, out: made_up(ord(program))}
+    small |= {"PRE_TRAINING": PpoConfig(steps=2), "FINE_TUNING": PpoConfig(steps=3, choices=2)}
+    learn, learned_from = compiles.learned, list[str]()
+
+    def noted(graphs, tables, seed):  # type: ignore[no-untyped-def]
+        learned_from.append("".join(graph.name for graph in graphs))
+        return learn(graphs, tables, seed)
+
+    for name, value in {**small, "learned": noted}.items():
+        monkeypatch.setattr(compiles, name, value)
+    for _ in range(2):  # the second time all is there
+        compiles.run_options([0, 1], tmp_path)
+        assert sorted(learned_from) == ["abc", "abc", "abd", "abd", "cd", "cd"]
+    page = compiles.options_section(tmp_path)
+    assert page and "4 programs of 3 families" in page and "2 seeds" in page
+    for way in compiles.WAYS:
+        assert page.count(f"\n| {way} | ") == 1 + (way != compiles.MENU)
+    found = [json.loads((tmp_path / f"options-{seed}.json").read_text()) for seed in (0, 1)]
+    for program in "abcd":
+        own, other = (seed["programs"][program] for seed in found)
+        assert own["random"] != other["random"] and own["all"] == other["all"]
+        for way in compiles.WAYS:  # rounds differ by about one per cent
+            assert len(own[way]) == len(BUDGETS) and own["all"] < min(own[way]) + 0.05
+    assert compiles.options_section(tmp_path / "none") is None

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from data.graph_store.prepare import prepare
 from data.tree import find_graphs
-from pipeline.jobs import files as blocks
+from pipeline.jobs import workers as blocks
 from pipeline.jobs.workers import Workers
 
 if __name__ == "__main__":

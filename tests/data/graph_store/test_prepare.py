@@ -19,9 +19,8 @@ from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from features import pruning
-from pipeline.jobs import files as blocks
-from pipeline.jobs.files import packing
-from pipeline.jobs.workers import Workers
+from pipeline.jobs import workers as blocks
+from pipeline.jobs.workers import Workers, packing
 from tests.command_line import call
 from tests.data.graph_store.conftest import check_same_graph, contents
 from tests.data.npz.damaged_archives import read_arrays, repacked

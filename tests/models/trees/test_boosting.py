@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.speed.measuring import peak_mib
+from benchmarks.speed import peak_mib
 from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs

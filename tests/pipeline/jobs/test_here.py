@@ -16,8 +16,7 @@ from common.errors import OutOfTime, UsageError
 from common.progress import teller_or, time_limit, watched_by
 from common.settings import ROOT
 from pipeline.jobs.here import InThisProcess, Processes, interrupts_held
-from pipeline.jobs.job import Job
-from pipeline.jobs.run_jobs import Done, run_jobs
+from pipeline.jobs.run_jobs import Done, Job, run_jobs
 from tests.drills.processes import descendants, wait_until_gone
 from tests.pipeline.jobs import work
 

@@ -13,9 +13,8 @@ import pytest
 
 from common.errors import PipelineError
 from common.progress import log, progress, teller_or, watched_by
-from pipeline.jobs.job import Job
 from pipeline.jobs.ray_cluster import FOLDER, PROBE, RayCluster
-from pipeline.jobs.run_jobs import run_jobs
+from pipeline.jobs.run_jobs import Job, run_jobs
 from tests.command_line import call
 from tests.pipeline.jobs import work
 

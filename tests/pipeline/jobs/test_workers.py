@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.jobs import workers
 from pipeline.jobs.here import InThisProcess, Processes
-from pipeline.jobs.job import WORKER_BYTES, Job
+from pipeline.jobs.run_jobs import WORKER_BYTES, Job
 from pipeline.jobs.workers import Workers, default_workers, granted
 
 

@@ -13,8 +13,7 @@ from common.errors import OutOfTime, UsageError
 from common.progress import log, out_of_time, progress
 from pipeline.cli.console import command
 from pipeline.jobs.here import Processes
-from pipeline.jobs.job import Job
-from pipeline.jobs.run_jobs import run_jobs
+from pipeline.jobs.run_jobs import Job, run_jobs
 
 STEP_S = 0.01
 

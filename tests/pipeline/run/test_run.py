@@ -1,4 +1,4 @@
-"""`run`: what is refused and said before any work, and what a quick try reads."""
+"""`run`: what is refused and said before any work, what a quick try reads, `layout.one_program`."""
 
 import json
 import shutil
@@ -11,7 +11,9 @@ import pytest
 from common.git import MAX_DIFF, changes, revision
 from common.locks import alone_in
 from data.read import read_graph
-from data.tree import find_graphs
+from data.tree import collection_named, find_graphs
+from models.run_folder import read_config
+from pipeline.run.run import _is_one_program
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
 
@@ -196,3 +198,46 @@ def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> 
     (tmp_path / "code.py").write_text("x" * 2 * MAX_DIFF)
     assert len(str(changes(tmp_path))) == MAX_DIFF
     assert changes(tmp_path / "no checkout") is None
+
+
+XLA = collection_named("layout:xla:random")
+SETS = (
+    *("--set", "layout.one_program=[config_columns_boosting]"),
+    *("--set", "config_columns_boosting.num_boost_round=5"),
+    *("--set", "blend.layout_spread=1"),
+)
+
+
+@pytest.fixture
+def one_program(tiny_tree: Path, tmp_path: Path) -> Path:
+    """A tree that holds one program in two files."""
+    source = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))[0]
+    for split in ("train", "valid"):
+        folder = tmp_path / "tree" / "npz" / XLA.folder / split
+        folder.mkdir(parents=True)
+        shutil.copy(source.path, folder / f"{split}.npz")
+    return tmp_path / "tree"
+
+
+def test_one_program_is_ranked_best_first_by_what_learns_it(
+    one_program: Path, tmp_path: Path
+) -> None:
+    words = ("run", "--recipe", "smoke", *SETS, "--data", one_program, "--out", tmp_path / "run")
+    lines = stderr_of(*words)
+    assert "one program alone: config_columns_boosting ranks its layouts" in lines
+    recipe = read_config(tmp_path / "run")["recipe"]
+    assert recipe["layout"]["models"] == ["config_columns_boosting"]
+    assert recipe["blend"]["layout_spread"] == 0
+    stderr_of(*words, "--resume")  # and the same again finds its own folder
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_of_two_programs_it_is_not_asked(one_program: Path, tiny_tree: Path, split: str) -> None:
+    others = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
+    assert _is_one_program(find_graphs(one_program))
+    folder = one_program / "npz" / XLA.folder / split
+    folder.mkdir(exist_ok=True)
+    shutil.copy(others[0].path, folder / "other.npz")
+    assert not _is_one_program(find_graphs(one_program))
+    (folder / "other.npz").write_bytes(b"no zip")  # which the audit names
+    assert not _is_one_program(find_graphs(one_program))

@@ -26,7 +26,7 @@ from pipeline.run.run import Inputs, run
 from pipeline.tuning.objective import Question, space_from_table
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
-from tests.drills.outcome import check_same
+from tests.drills.processes import check_same
 
 KEYS = (
     "layout.together=true",

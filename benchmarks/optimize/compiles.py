@@ -1,12 +1,15 @@
-"""What chooses the compiler options of programs of families never seen, by the number of compiles.
+"""What chooses compiler options and tiles, of families never seen, by the number of compiles.
 
-A program has 96 choices. All are measured once, in rounds, so that any way to choose is followed by
-looking up what a compile would have told. A way sees the first half of the rounds; of what it has
-compiled, the default included, the fastest there is reported by the second half, which no way sees.
+All choices were measured, so that any way to choose is followed by looking up what a compile would
+have told. Of compiler options a program has 96 choices, measured once, in rounds. A way sees the
+first half of these; of what it has compiled, the default included, the fastest there is reported by
+the second half, which no way sees. The sample's kernels have c distinct tiles, and what is asked is
+how many compiles it takes to come within 5 % of the best known one.
 """
 
 import copy
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,14 +20,18 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import go, render
+from benchmarks.accuracy.cells import Cell, trained_ranker
 from benchmarks.accuracy.report import Estimate, estimate
-from benchmarks.optimize.tiles import BUDGETS
+from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
 from common.atomic import write_text
 from common.git import revision
 from common.seeds import generator
-from data.collect.measuring.search import Choices, Space
+from data.collect.measuring.search import Choices, Search, Space, genetic_search
 from data.collect.measuring.session import Description
 from data.collect.spaces import N_OPTIONS, menu
+from data.graphs.distinct import distinct_configs, group_means
+from data.graphs.graph import TileGraph
+from data.read import read_graph
 from features.scaling import fit_node_scaler
 from models.go.graph import DecisionGraph, decision_graph
 from models.go.network import Policy, PolicyConfig, given, likeliest
@@ -32,6 +39,7 @@ from models.go.ppo import PpoConfig, Tried, train
 from models.go.rewards import ChoiceRanker, MeasuredReward, fit_ranker
 from models.training.device import CPU, torch_prepared
 
+BUDGETS = (1, 2, 3, 5, 10, 20)
 USERS = (  # functions of user_programs.py
     *("transformer", "n_body", "mixer", "elementwise", "lstm"),
     *("mlp_step", "batch_norm", "stencil", "convolution", "attention"),
@@ -55,7 +63,11 @@ WAYS = (
     *("random", MENU, AS_OPTIMIZE, "genetic", "portfolio"),
     *("guided", "ranked", "zero-shot", "fine-tuned"),
 )
+NEAR = 1.05  # the best tile
+CHILDREN = 4  # of the genetic search, for each tile that there is
+ORDERS = ("random", "genetic", "ranker", "guided")
 Times = NDArray[np.float64]
+Order = NDArray[np.int64]  # of rows of EVERY, or of (c,) tiles, as they are compiled
 
 
 class Table(NamedTuple):
@@ -101,7 +113,7 @@ def tabled(known: Description, rounds_ns: Times) -> Table:
     return Table(known, seen, unseen, same)
 
 
-def portfolio(seen: Times) -> NDArray[np.int64]:
+def portfolio(seen: Times) -> Order:
     """Order choices by what each adds to the default and those before it.
 
     Args:
@@ -134,7 +146,7 @@ SEARCHES: dict[str, Callable[[go.Subject, MeasuredReward], None]] = {
 }
 
 
-def orders(subject: go.Subject, table: Table, others: Times) -> dict[str, NDArray[np.int64]]:
+def orders(subject: go.Subject, table: Table, others: Times) -> dict[str, Order]:
     """Return the rows of EVERY as each way compiles them; `others` as of `portfolio`."""
     found = {}
     for name, way in SEARCHES.items():
@@ -153,7 +165,7 @@ def orders(subject: go.Subject, table: Table, others: Times) -> dict[str, NDArra
     }
 
 
-def curve(order: NDArray[np.int64], table: Table) -> list[float]:
+def curve(order: Order, table: Table) -> list[float]:
     """Return the verified time of the best after each of BUDGETS compiles of rows of EVERY."""
     rows = np.array([0, *order[order != 0]])
     best = [rows[table.seen[rows[: 1 + budget]].argmin()] for budget in BUDGETS]
@@ -211,7 +223,7 @@ def run_options(seeds: Sequence[int], out: Path) -> None:
 
 def options_section(out: Path) -> str | None:
     """Return the page's section on options; None where no seed was judged."""
-    seeds = [json.loads(path.read_text("utf-8")) for path in sorted(out.glob("options-*.json"))]
+    seeds = _read(out, "options")
     if not seeds:
         return None
     names = sorted(set.intersection(*(set(seed["programs"]) for seed in seeds)))
@@ -235,3 +247,103 @@ def options_section(out: Path) -> str | None:
         facts=seeds[0]["facts"],
         revision=seeds[0]["revision"],
     )
+
+
+def needed(order: Order, runtime: Times) -> int:
+    """Return how many of a kernel's tiles (c,) are compiled until one is near the best."""
+    return int(np.argmax(runtime[order] <= NEAR * runtime.min())) + 1
+
+
+def best_so_far(order: Order, runtime: Times) -> Times:
+    """Return the slowdown of the best after each of BUDGETS compiles."""
+    best = np.minimum.accumulate(runtime[order]) / runtime.min()
+    return best[np.minimum(BUDGETS, len(best)) - 1]
+
+
+def followed(search: Search, runtime: Times) -> Order:
+    """Follow a search of one gene to its end; what it left out is compiled last."""
+    found: list[int] = []
+    tiles = next(search)
+    try:
+        while True:
+            found += tiles[:, 0].tolist()
+            tiles = search.send(runtime[tiles[:, 0]])
+    except StopIteration:
+        return np.array([*dict.fromkeys([*found, *range(len(runtime))])])
+
+
+def judge(scores: NDArray[np.float32], runtime: Times, rng: np.random.Generator) -> dict[str, Any]:
+    """Follow each of ORDERS on one kernel's distinct tiles (c,).
+
+    The genetic search begins with any tile. The guided one is that of `optimize --run`: a quarter
+    of what may be compiled by the ranker's order, which then picks among the children.
+    """
+    n_tiles, ranked = len(runtime), np.argsort(scores, kind="stable")
+    space = Space(np.array([n_tiles]), np.zeros(1, np.int64))
+
+    def guide(tiles: Choices) -> Order:
+        return np.argsort(scores[tiles[:, 0]], kind="stable")
+
+    any_tile, quarter = rng.integers(n_tiles, size=(1, 1)), ranked[: BUDGETS[-1] // 4, None]
+    genetic = genetic_search(space, CHILDREN * n_tiles, rng, first=any_tile)
+    guided = genetic_search(space, n_tiles, rng, first=quarter, guide=guide)
+    orders = (
+        *(rng.permutation(n_tiles), followed(genetic, runtime)),
+        *(ranked, followed(guided, runtime)),
+    )
+    return {
+        name: {"needed": needed(order, runtime), "curve": best_so_far(order, runtime).tolist()}
+        for name, order in zip(ORDERS, orders, strict=True)
+    }
+
+
+def run_tiles(seed: int, sources: Sources, out: Path) -> None:
+    """Train what is shipped for tiles on folds by family, and follow it on the held-out kernels.
+
+    Writes OUT/tiles-SEED.json, unless it is there.
+    """
+    path = out / f"tiles-{seed}.json"
+    if path.exists():
+        return
+    shutil.rmtree(out / "work", ignore_errors=True)  # of a call that was killed
+    cell, families = Cell("tile-folds", "shipped", seed), sample_families(sources.sample)
+    found = {}
+    for part in TASKS[cell.task].parts(sources, seed, out):
+        ranker = trained_ranker(cell, part, out / "work" / part.name)
+        for file in part.judged:
+            graph = read_graph(file)
+            assert isinstance(graph, TileGraph)
+            first, group = distinct_configs(graph)
+            runtime = group_means(graph.runtime_ns, group)
+            name = file.submission_id
+            judged = judge(ranker.score(graph)[first], runtime, generator(seed, "tiles", name))
+            found[name] = {"family": families[name], **judged}
+    write_text(path, json.dumps(found, indent=1) + "\n")
+
+
+def tiles_section(out: Path) -> str | None:
+    """Return the page's section on tiles; None where no seed was followed."""
+    seeds = _read(out, "tiles")
+    if not seeds:
+        return None
+    names = sorted(set.intersection(*map(set, seeds)))
+    families = [seeds[0][name]["family"] for name in names]
+
+    def values(kind: str, order: str) -> Times:  # (g, s) or (g, s, budgets)
+        return np.array([[seed[name][order][kind] for seed in seeds] for name in names], float)
+
+    share = values("needed", "ranker") / values("needed", "random").mean()
+    return render(
+        "optimize_tiles",
+        needed={order: estimate(values("needed", order), families) for order in ORDERS},
+        curves={order: values("curve", order).mean(axis=(0, 1)) for order in ORDERS},
+        share=estimate(share, families),
+        n_kernels=len(names),
+        budgets=BUDGETS,
+        revision=revision(),
+    )
+
+
+def _read(out: Path, what: str) -> list[dict[str, Any]]:
+    """Return what was found with each seed."""
+    return [json.loads(path.read_text("utf-8")) for path in sorted(out.glob(f"{what}-*.json"))]
