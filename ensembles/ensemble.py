@@ -16,8 +16,8 @@ from ensembles.diversify_picks import diversify_scores
 from ensembles.members import choose_source, members_of
 from models.config.recipe import BlendConfig, Recipe
 from models.predict import scores_table
+from models.registry import Ranker
 from models.run_folder import CONFIG, check_done, is_done, read_config
-from models.training.jobs import Ranker
 
 
 @dataclass(frozen=True)

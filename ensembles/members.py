@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data.tree import COLLECTIONS, Collection
 from models.config.recipe import Recipe
-from models.training.jobs import Ranker
+from models.registry import Ranker
 from models.trees.linear import BASELINES, FLOORS
 
 HEURISTIC, FLOOR = "heuristic", "floor"

@@ -26,10 +26,8 @@ from data.collect.measuring.search import Choices, Space
 from data.collect.measuring.worker import Description
 from data.collect.spaces.options import N_OPTIONS, menu
 from features.scaling import fit_node_scaler
-from models.go.graph import DecisionGraph, decision_graph
-from models.go.network import Policy, PolicyConfig, given, likeliest
-from models.go.ppo import PpoConfig, Tried, train
-from models.go.rewards import ChoiceRanker, MeasuredReward, fit_ranker
+from models.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph, given, likeliest
+from models.go.ppo import ChoiceRanker, MeasuredReward, PpoConfig, Tried, fit_ranker, train
 from models.training.device import CPU, torch_prepared
 
 USERS = (  # functions of user_programs.py

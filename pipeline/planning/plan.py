@@ -15,7 +15,7 @@ from data.official.published import PartSize
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe
 from models.training.dataset import CACHE_BYTES
-from models.training.gpu import RANKING_KEYS, TRAINING_KEYS, to_halve
+from models.training.device import RANKING_KEYS, TRAINING_KEYS, to_halve
 from pipeline.planning.cards import CONTEXT_MIB, LIBRARIES_MIB
 from pipeline.planning.costs import (
     TREES,

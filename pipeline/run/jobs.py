@@ -30,10 +30,10 @@ from ensembles.members import FLOOR, HEURISTIC, Member, Source, choose_source, m
 from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled
+from models.registry import Ranker, TrainJob
 from models.run_folder import is_done
 from models.train import train_model
 from models.training.dataset import Unusable, split_usable
-from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.job import Cost, Job, measured
 from pipeline.planning.cards import CARDS
 from pipeline.planning.costs import Machine, as_ranked, learned_parts, ranking_s, training_s

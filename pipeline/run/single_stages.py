@@ -17,11 +17,11 @@ from data.tree import (
 )
 from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
+from models.registry import TrainJob
 from models.run_folder import CONFIG, check_free, read_config
 from models.train import check_device
 from models.training.dataset import split_usable
-from models.training.gpu import gpu_here, tell_device
-from models.training.jobs import TrainJob
+from models.training.device import gpu_here, tell_device
 from pipeline.jobs.files import packing
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.planning.plan import part_size

@@ -14,7 +14,7 @@ from common.bootstrap import CONFIDENCE, family_interval
 from common.errors import PipelineError
 from common.progress import log
 from models.config.recipe import Recipe
-from models.training.folds import family_of
+from models.training.dataset import family_of
 from pipeline.jobs.workers import Workers
 from pipeline.tuning.objective import CrossValidation, Question
 from pipeline.tuning.space import Parameters

@@ -13,10 +13,8 @@ from benchmarks.optimize import options
 from benchmarks.optimize.tiles import BUDGETS
 from data.collect.measuring.search import Space
 from data.collect.spaces.options import N_OPTIONS, menu
-from models.go.graph import WHOLE_PROGRAM, decision_graph
-from models.go.network import Policy, PolicyConfig, given
-from models.go.ppo import PpoConfig
-from models.go.rewards import ChoiceRanker
+from models.go.network import WHOLE_PROGRAM, Policy, PolicyConfig, decision_graph, given
+from models.go.ppo import ChoiceRanker, PpoConfig
 from tests.models.go.programs import UNSCALED, described, random_arrays
 
 SMALL = PolicyConfig(tasks={"options": 3}, hidden=16, heads=2)

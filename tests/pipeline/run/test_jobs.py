@@ -10,8 +10,8 @@ from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.members import FLOOR, Member
 from models.config.recipe import load_recipe
 from models.predict import read_scores
+from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
-from models.training.jobs import TrainJob
 from pipeline.jobs.workers import HERE
 from pipeline.planning.cards import CARDS
 from pipeline.planning.costs import Machine

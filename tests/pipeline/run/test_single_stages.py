@@ -16,7 +16,7 @@ from ensembles.blend import blend
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
 from ensembles.choice.in_run import write_choice
 from models.predict import scores_table
-from models.training.folds import family_of
+from models.training.dataset import family_of
 from tests.command_line import call
 
 TILE = collection_named("tile:xla")
