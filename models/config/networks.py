@@ -1,7 +1,7 @@
 """The configuration of each network, typed and frozen; light to import.
 
 A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained. Rankers
-on statistics are in models/config/rankers.py.
+on statistics are in models/config/recipe.py.
 """
 
 from typing import Annotated, Literal

@@ -126,23 +126,17 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
         model = network(config)
-        scaler = _learn(model, held_out.learned, job.recipe.features)
-        read = model.reader(job.recipe.features, scaler)
+        learned, features = held_out.learned, job.recipe.features
+        pruned = (prune_layout_graph(read_layout(file), rule=features.prune) for file in learned)
+        scaler, opcodes = learn_nodes((nodes for _, nodes in pruned), scaling=features.scaling)
+        model.set_known_opcodes(opcodes)
+        if model.reads_statistics:
+            model.set_statistics_scale(_statistics_scale(learned))  # type: ignore[operator]
+        read = model.reader(features, scaler)
         inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
-        task = LayoutTask(held_out.learned, inputs, config, held_out)
+        task = LayoutTask(learned, inputs, config, held_out)
         fit(model, task, config.training, job, device)
         save_network(model, scaler, job.run_dir)
-
-
-def _learn(
-    model: LayoutNetwork, files: Sequence[GraphFile], features: FeaturesConfig
-) -> NodeScaler:
-    nodes = (prune_layout_graph(read_layout(file), rule=features.prune)[1] for file in files)
-    scaler, opcodes = learn_nodes(nodes, scaling=features.scaling)
-    model.set_known_opcodes(opcodes)
-    if model.reads_statistics:
-        model.set_statistics_scale(_statistics_scale(files))  # type: ignore[operator]
-    return scaler
 
 
 def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:

@@ -6,6 +6,8 @@ And what activations are stored in.
 import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, TrainJob
 from models.train import load_model, train_model
+from models.training import device
+from models.training.dataset import LRUCache
 from models.training.device import (
     CPU,
     GPU,
@@ -39,9 +43,8 @@ from models.training.device import (
     training_device,
     why_unused,
 )
-from pipeline.planning.counts import FAKE_GPU
+from pipeline.planning.counts import FAKE_GPU, Counts, counted
 from tests.command_line import call
-from tests.models.fake_gpu import fake_gpu
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
 # A GPU stores activations in 16 bits by itself: values are compared in 32.
@@ -75,6 +78,25 @@ def recipe_of(name: str, *keys: str, accelerator: str = "auto") -> Recipe:
     if hasattr(getattr(load_recipe("smoke", []), name), "fused"):
         sets.append(f"{name}.fused=false")
     return load_recipe("smoke", [*sets, f"accelerator={accelerator}"])
+
+
+@contextmanager
+def fake_gpu() -> Iterator[Counts]:
+    """Let training and ranking find a GPU that is none, compute what they ask, and count that."""
+    without = torch.backends.mkldnn.flags(enabled=False)  # its gelu writes past a strided `out`
+    with pytest.MonkeyPatch.context() as patch, without, counted(with_values=True) as counts:
+        patch.setattr(device, "GPU", FAKE_GPU)
+        answers = {
+            "is_available": lambda: True,
+            "current_device": lambda: 0,
+            "get_rng_state": lambda *_: torch.zeros(0),
+            "set_rng_state": lambda *_: None,
+        }
+        for name, answer in answers.items():
+            patch.setattr(torch.cuda, name, answer)
+        # It is there in this thread alone.
+        patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
+        yield counts
 
 
 def files_for(name: str, tree: Path) -> list[GraphFile]:
