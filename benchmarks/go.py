@@ -39,10 +39,18 @@ from data.collect.measuring.search import (
 from data.collect.measuring.session import Description, Session
 from data.collect.spaces import open_decided
 from features.scaling import fit_node_scaler
-from models.go.graph import DecisionGraph, decision_graph
-from models.go.network import Policy, PolicyConfig, drawn, likeliest
-from models.go.ppo import Choices, PpoConfig, Tried, train
-from models.go.rewards import ChoiceRanker, MeasuredReward, Visit, fit_ranker, ranked_reward
+from models.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph, drawn, likeliest
+from models.go.ppo import (
+    ChoiceRanker,
+    Choices,
+    MeasuredReward,
+    PpoConfig,
+    Tried,
+    Visit,
+    fit_ranker,
+    ranked_reward,
+    train,
+)
 from models.training.device import CPU, torch_prepared
 from pipeline.optimize.optimize import Ratio, paired_ratio
 

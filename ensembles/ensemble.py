@@ -22,8 +22,8 @@ from ensembles.choice.in_run import recipe_mixing, written_mixing
 from ensembles.diversify_picks import diversify_scores
 from models.config.recipe import BlendConfig, Recipe
 from models.predict import scores_table
+from models.registry import Ranker
 from models.run_folder import CONFIG, check_done, is_done, read_config
-from models.training.jobs import Ranker
 from models.trees.linear import BASELINES, FLOORS
 
 HEURISTIC, FLOOR = "heuristic", "floor"

@@ -15,7 +15,7 @@ from common.errors import OutOfTime
 from common.progress import out_of_time, progress
 from data.tree import Collection, GraphFile
 from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table
-from models.training.jobs import Ranker
+from models.registry import Ranker
 
 KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
 

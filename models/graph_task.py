@@ -19,21 +19,20 @@ from data.tree import GraphFile
 from features.pruning import PrunedNodes
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.recipe import Recipe
-from models.training.dataset import LRUCache
+from models.registry import TrainJob
+from models.training.dataset import HeldOut, LRUCache
 from models.training.device import (
+    RANKING_KEYS,
     OnDevice,
     allows_tf32,
+    computing,
     device_of,
+    memory_told,
     ranking_device,
     torch_prepared,
     training_device,
 )
-from models.training.folds import HeldOut
-from models.training.gpu import RANKING_KEYS, memory_told
-from models.training.jobs import TrainJob
-from models.training.loop import StepLoss
-from models.training.precision import computing
-from models.training.weights import load_network
+from models.training.loop import StepLoss, load_network
 
 Inputs = TypeVar("Inputs", bound=OnDevice)
 Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDevice

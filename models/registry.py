@@ -1,17 +1,39 @@
-"""The models by name: how each is trained and loaded.
+"""The models by name: what each is told when it is trained, and how it is trained and loaded.
 
 A model's module is imported when it is trained or loaded, with all that it needs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from models.config.own_models import checked, imported
-from models.config.recipe import Recipe
-from models.training.jobs import Ranker, TrainJob
+from data.graphs.graph import Graph
+from data.tree import GraphFile
+from models.config.recipe import Recipe, imported
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """One model to train: on which graphs, by which recipe and seed, into which run folder."""
+
+    model: str
+    recipe: Recipe
+    files: Sequence[GraphFile]
+    seed: int
+    run_dir: Path
+
+
+class Ranker(Protocol):
+    """A trained model."""
+
+    def score(self, graph: Graph) -> NDArray[np.float32]:
+        """Score every config of `graph`; (c,) float32, lower = faster."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +75,7 @@ NETWORKS = {
     "early_fusion_sage": ("tile", "models.tile.early_fusion_sage:EarlyFusionSage"),
 }
 OTHERS = {
-    "segment_sage": ("layout", "models.segments.task", "models.segments.network:SegmentSage"),
+    "segment_sage": ("layout", "models.segments.network", "models.segments.network:SegmentSage"),
     "layout_boosting": ("layout", "models.trees.boosting"),
     "config_columns_boosting": ("layout", "models.trees.one_program"),
     "layout_linear": ("layout", "models.trees.linear"),
@@ -63,7 +85,7 @@ OTHERS = {
 
 
 def _network(name: str, kind: str, place: str) -> ModelEntry:
-    return ModelEntry(name, kind, f"models.{kind}.task", place)
+    return ModelEntry(name, kind, f"models.{kind}.network", place)
 
 
 MODELS: dict[str, ModelEntry] = {
@@ -85,3 +107,34 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
         known = ", ".join((*MODELS, *own))
         raise PipelineError(f"model '{name}': no such model; known: {known}")
     return MODELS[name]
+
+
+def checked(place: str) -> Any:
+    """Return the network at `place`, with a `forward` whose faults name it.
+
+    It raises PipelineError where the class's own fails, or gives not one score for each config.
+    """
+    import torch  # by the class, so at hand already
+
+    network = imported(place)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs, *distinct = (*args, *kwargs.values())
+        try:
+            scores = network.forward(self, *args, **kwargs)
+        except (PipelineError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise PipelineError(
+                f"model '{place}': in forward: {reason}; --debug shows where"
+            ) from error
+        expected = (len(distinct[0] if distinct else inputs.config_kernel),)
+        returned = tuple(getattr(scores, "shape", ()))
+        if returned != expected:
+            raise PipelineError(
+                f"model '{place}': forward returned {returned}, expected {expected}"
+            )
+        return scores
+
+    return type(network.__name__, (network,), {"forward": forward})

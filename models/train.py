@@ -1,20 +1,19 @@
 """Train one model into its run folder, once."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
+from common.checksums import checksum_of
 from common.errors import OutOfTime, PipelineError
 from common.locks import alone_in
 from common.progress import out_of_time, progress
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
-from models.config.own_models import source_of
-from models.config.recipe import Recipe
-from models.registry import ModelEntry, model_entry
+from models.config.recipe import Recipe, imported
+from models.registry import ModelEntry, Ranker, TrainJob, model_entry
 from models.run_folder import CONFIG, begin, check_done, is_done, mark_done, read_config
-from models.training.device import training_device
-from models.training.gpu import TRAINING_KEYS, memory_told
-from models.training.jobs import Ranker, TrainJob
+from models.training.device import TRAINING_KEYS, memory_told, training_device
 from models.training.loop import CHECKPOINT
 
 
@@ -66,6 +65,12 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
         **({"source": source_of(own)} if own else {}),
         "recipe": job.recipe.model_dump(mode="json"),
     }
+
+
+def source_of(place: str) -> dict[str, str]:
+    """Return the checksum of the file that the class at `place` stands in, by the file's name."""
+    path = Path(inspect.getfile(imported(place)))
+    return {path.name: checksum_of(path.read_bytes())}
 
 
 def _train_begun(job: TrainJob, entry: ModelEntry, place: str) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.bootstrap import family_means, interval_of, share_above_zero, stretched_means
 from common.errors import PipelineError
 from data.tree import GraphFile, collection_named
-from models.training.folds import family_of
+from models.training.dataset import family_of
 
 Report = Mapping[str, Any]
 

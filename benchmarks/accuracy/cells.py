@@ -23,10 +23,10 @@ from data.tree import Collection
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, load_recipe
+from models.registry import Ranker, TrainJob
 from models.run_folder import first_difference
 from models.train import load_model, train_model
-from models.training.folds import family_of
-from models.training.jobs import Ranker, TrainJob
+from models.training.dataset import family_of
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
 from submissions.labels import Labels

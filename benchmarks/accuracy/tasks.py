@@ -22,7 +22,7 @@ from data.hlo.programs import featurize_files
 from data.npz.archive import write_npz
 from data.read import read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
-from models.training.folds import family_of, grouped_folds
+from models.training.dataset import family_of, grouped_folds
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
 ALEXNET = "pb/op_tuning_data.pb"

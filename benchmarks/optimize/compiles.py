@@ -33,10 +33,8 @@ from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import TileGraph
 from data.read import read_graph
 from features.scaling import fit_node_scaler
-from models.go.graph import DecisionGraph, decision_graph
-from models.go.network import Policy, PolicyConfig, given, likeliest
-from models.go.ppo import PpoConfig, Tried, train
-from models.go.rewards import ChoiceRanker, MeasuredReward, fit_ranker
+from models.go.network import DecisionGraph, Policy, PolicyConfig, decision_graph, given, likeliest
+from models.go.ppo import ChoiceRanker, MeasuredReward, PpoConfig, Tried, fit_ranker, train
 from models.training.device import CPU, torch_prepared
 
 BUDGETS = (1, 2, 3, 5, 10, 20)

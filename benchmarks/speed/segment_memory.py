@@ -15,8 +15,7 @@ from data.synthetic.write import GraphSize, write_sized
 from data.tree import file_from_path
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe, load_recipe
-from models.registry import MODELS
-from models.training.jobs import TrainJob
+from models.registry import MODELS, TrainJob
 
 LARGEST_REAL = GraphSize(43_615, 3_142, 1_000)
 SIZES = (

@@ -33,7 +33,7 @@ from ensembles.diversify_picks import PickDiversity
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
 from models.predict import SCORE_SCHEMA
-from models.training.folds import family_of, grouped_folds
+from models.training.dataset import family_of, grouped_folds
 
 CHOSEN_NOTE = (
     "The blend was chosen on the valid split, so the collection's value there is too good; "

@@ -1,7 +1,7 @@
 """The configuration of each network, typed and frozen; light to import.
 
 A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained. Rankers
-on statistics are in models/config/rankers.py.
+on statistics are in models/config/recipe.py.
 """
 
 from typing import Annotated, Literal
@@ -36,7 +36,7 @@ class TrainingConfig(FrozenConfig):
             1 = with the last ones.
         early_stop: stop after so many evaluations in a row that were no better than the best, and
             end with the best weights; 0 = take every step. What is judged on is held out of the
-            train split, see models/training/folds.py.
+            train split, see models/training/dataset.py.
         eval_interval: steps between evaluations, where `early_stop` asks for such.
     """
 

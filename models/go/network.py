@@ -14,29 +14,102 @@ Different here: decisions also pass over edges, through one more GraphSAGE block
 attention, since attention without positions cannot tell a neighbour from any other node.
 
 Tensors are (n, b, h): nodes, choices that are drawn or judged at once, channels. A task has d nodes
-that decide, with at most a options each. Memory is linear in n: nothing of n x n is ever made, a
-segment sees at most two segments.
+that decide, with at most a options each; a choice is (g,) int64 of g genes, an option a gene.
+Memory is linear in n: nothing of n x n is ever made, a segment sees at most two segments.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.settings import FrozenConfig
+from data.collect.measuring.session import Description
 from data.graphs.graph import N_NODE_FEATURES
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, Positive
-from models.go.graph import MAX_PROGRAM_GENES, DecisionGraph, Task
 from models.layout.cross_config_sage import SageBlock
+from models.layout.inputs import Neighbours
 from models.layout.network import N_OPCODES
+from models.training.device import OnDevice
 
+WHOLE_PROGRAM = -1  # given for the node of a gene that is of none
+MAX_PROGRAM_GENES = 64  # of one space
 NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that gradients are
 
-# From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.
-Choose = Callable[[Task, Tensor], Tensor]
+
+@dataclass(frozen=True)
+class Task(OnDevice):
+    """Decisions of one kind.
+
+    Attributes:
+        genes: which of a choice's genes they are.
+        nodes: (d,) int64 positions in topological order.
+        n_options: (d,) int64.
+    """
+
+    name: str
+    genes: slice
+    nodes: Tensor
+    n_options: Tensor
+
+
+@dataclass(frozen=True)
+class DecisionGraph(OnDevice):
+    """A graph and its tasks; each decision of the whole program is a node of its own, the last.
+
+    Attributes:
+        node_feat: (n, 140) float32 scaled, in topological order as all that follows.
+        opcode: (n,) int64; of a whole program's gene, 256 + its number within its task.
+        neighbours: what nodes read of operands and users.
+        tasks: in the order in which they are decided.
+    """
+
+    name: str
+    node_feat: Tensor
+    opcode: Tensor
+    neighbours: Neighbours
+    tasks: tuple[Task, ...]
+    n_genes: int
+
+
+def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
+    """Scale the graph of a described subject; each space of its decisions is a task.
+
+    Its nodes are in topological order: HloGraph has operands first. What has spaces says which
+    nodes decide.
+    """
+    arrays, of_genes = description.arrays, description.nodes
+    assert of_genes is not None
+    opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
+    scaled = scaler(arrays["node_feat"])
+    scaled[:, MINOR_TO_MAJOR] = 0
+    opcodes, tasks, start, n_nodes = [opcode], [], 0, len(opcode)
+    for space, n_genes in description.spaces.items():
+        genes = slice(start, start + n_genes)
+        nodes = of_genes[genes].copy()
+        own = np.flatnonzero(nodes == WHOLE_PROGRAM)
+        nodes[own] = n_nodes + np.arange(len(own))
+        opcodes.append(N_OPCODES + np.arange(len(own)))
+        given = torch.from_numpy(nodes), torch.from_numpy(description.n_options[genes])
+        tasks.append(Task(space, genes, *given))
+        start, n_nodes = start + n_genes, n_nodes + len(own)
+    none = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
+    edges = torch.from_numpy(edge_index.reshape(-1, 2))
+    return DecisionGraph(
+        name=name,
+        node_feat=torch.from_numpy(np.concatenate([scaled, none])),
+        opcode=torch.from_numpy(np.concatenate(opcodes)),
+        neighbours=Neighbours(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
+        tasks=tuple(tasks),
+        n_genes=start,
+    )
 
 
 class PolicyConfig(FrozenConfig):
@@ -57,6 +130,10 @@ class PolicyConfig(FrozenConfig):
     layers: Positive = 2
     heads: Positive = 4
     segment: Positive = 512
+
+
+# From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.
+Choose = Callable[[Task, Tensor], Tensor]
 
 
 class Decided(NamedTuple):

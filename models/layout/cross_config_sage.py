@@ -21,13 +21,11 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.layout.inputs import LayoutInputs, NodeInputs
+from models.layout.inputs import Aggregation, LayoutInputs, Neighbours, NodeInputs, SplitAggregation
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.ops import Aggregate, AttendAndAdd, Pool, Spread, added, gate_logits, ops_for
 from models.layout.plain_ops import Norm, node_slices
-from models.layout.sparse_aggregation import Aggregation, Neighbours, SplitAggregation
-from models.training.device import ranking_bytes, uploaded
-from models.training.precision import by_own_types, storage_dtype
+from models.training.device import by_own_types, ranking_bytes, storage_dtype, uploaded
 
 MAX_STATISTIC = 10.0  # of what is usual among train configs
 

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import custom_op
 
 from models.layout import plain_ops
+from models.layout.inputs import Aggregation, SparseProduct
 from models.layout.plain_ops import Norm, Pullback
-from models.layout.sparse_aggregation import Aggregation, SparseProduct
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -22,9 +22,8 @@ from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import BaselineGcnConfig, LayoutGnnConfig
-from models.layout.inputs import LayoutInputs
+from models.layout.inputs import LayoutInputs, SparseProduct
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.sparse_aggregation import SparseProduct
 
 OPCODE_WIDTH = 32
 SLOPE = 0.2  # of the leaky ReLU

@@ -1,20 +1,36 @@
-"""What a layout network is: one's own derives from LayoutNetwork, see docs/models.md."""
+"""What a layout network is, and how it is trained.
 
+One's own derives from LayoutNetwork, see docs/models.md.
+"""
+
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from common.metrics import kendall_tau
+from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
+from data.read import read_layout
+from data.tree import GraphFile
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
+from features.statistics.configs import centred_statistics
 from models.config.networks import LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
+from models.graph_task import JudgedGraphs, learn_nodes, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
+from models.registry import TrainJob
+from models.training.dataset import HeldOut, LRUCache, hold_out
+from models.training.loop import fit, save_network
+from models.training.losses import LOSSES
 
 N_OPCODES = 256
 
@@ -68,3 +84,68 @@ class LayoutNetwork(nn.Module, ABC):
         chunks = np.array_split(every, -(-len(every) // chunk))
         scores = torch.cat([self(inputs, part) for part in chunks])
         return scores.float().cpu().numpy()[inputs.group]
+
+
+JUDGED_SAMPLES = 4
+SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
+
+
+@dataclass(frozen=True)
+class LayoutTask(JudgedGraphs[LayoutInputs]):
+    """Ranks a sample of one graph's distinct configs per step."""
+
+    def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
+        """Return the loss, (), of `configs_per_step` configs of the graph at `index`."""
+        inputs = self.inputs(self.files[index])
+        learned = self.held_out.configs(len(inputs.first), judged=False)
+        sample = rng.permutation(learned)[: self.config.configs_per_step]
+        return LOSSES[self.config.loss](model(inputs, sample), inputs.runtimes(sample))
+
+    def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
+        """Yield Kendall's tau of four samples as large as a step's, always the same.
+
+        Samples of equal runtimes give no order and are left out.
+        """
+        positions = self.held_out.configs(len(inputs.first), judged=True)
+        for draw in range(JUDGED_SAMPLES):
+            rng = np.random.default_rng(draw)
+            sample = rng.permutation(positions)[: self.config.configs_per_step]
+            runtime_ns = inputs.runtime_ns[sample]
+            if len(np.unique(runtime_ns)) > 1:
+                scores = model(inputs, sample).float().cpu().numpy()
+                yield kendall_tau(scores, runtime_ns) if np.isfinite(scores).all() else math.nan
+
+
+def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
+    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs.
+
+    Raises:
+        PipelineError: a damaged file, a loss that is not finite, no space.
+    """
+    with torch_for(job) as (config, device):
+        files = tuple(job.files)
+        held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
+        model = network(config)
+        learned, features = held_out.learned, job.recipe.features
+        pruned = (prune_layout_graph(read_layout(file), rule=features.prune) for file in learned)
+        scaler, opcodes = learn_nodes((nodes for _, nodes in pruned), scaling=features.scaling)
+        model.set_known_opcodes(opcodes)
+        if model.reads_statistics:
+            model.set_statistics_scale(_statistics_scale(learned))  # type: ignore[operator]
+        read = model.reader(features, scaler)
+        inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
+        task = LayoutTask(learned, inputs, config, held_out)
+        fit(model, task, config.training, job, device)
+        save_network(model, scaler, job.run_dir)
+
+
+def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:
+    """Return how far each statistic usually is from its mean over a graph's configs; (s,)."""
+    squares = []
+    for file in files:
+        graph = read_layout(file)
+        first, _ = distinct_configs(graph)
+        few = np.random.default_rng(0).permutation(first)[:SCALED_CONFIGS]
+        squares.append(np.square(centred_statistics(graph, few), dtype=np.float64).mean(axis=0))
+    scale = np.sqrt(np.mean(squares, axis=0))
+    return np.where(scale > 0, scale, 1).astype(np.float32)  # a constant one is 0 in any case

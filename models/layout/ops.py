@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from models.layout import fused_ops, plain_ops
+from models.layout.inputs import Aggregation
 from models.layout.plain_ops import Norm, node_slices
-from models.layout.sparse_aggregation import Aggregation
 
 
 def ops_for(x: Tensor, *, fused: bool) -> ModuleType:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.layout.sparse_aggregation import Aggregation
+from models.layout.inputs import Aggregation
 
 SLICE_BYTES = 2 << 20
 # A GPU has no such cache, and each slice costs it launches: only memory is kept in bounds.

@@ -19,8 +19,14 @@ from torch import Tensor
 
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
-from models.layout.inputs import ConfigInputs, NodeInputs, layout_inputs
-from models.layout.sparse_aggregation import Neighbours, SplitAggregation, joint_matrix
+from models.layout.inputs import (
+    ConfigInputs,
+    Neighbours,
+    NodeInputs,
+    SplitAggregation,
+    joint_matrix,
+    layout_inputs,
+)
 from models.training.device import OnDevice
 
 

@@ -1,16 +1,24 @@
-"""Which graphs of a split a model can learn from, and a bounded cache of what it reads of them."""
+"""The train split: what can be learned from, folds, what is held out, and a cache of what is read.
+
+The train split holds many graphs that differ in batch size, precision or the number of chips
+alone. A model that has seen one of them has all but seen the others, so a part that tears such
+siblings apart would measure memory: architectures stay whole. Where all graphs are of one
+architecture, some configs of each graph are held out instead, to tell when training has gone on
+enough. The valid split is never touched.
+"""
 
 import mmap
-from collections import OrderedDict
+import re
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from common.errors import PipelineError, UsageError
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph
 from data.read import read_graph
@@ -19,6 +27,31 @@ from data.tree import GraphFile
 Item = TypeVar("Item")
 
 CACHE_BYTES = 2 << 30  # of graphs that training keeps between steps
+HELD_OUT_SHARE = 0.1
+MOST_HELD_OUT = 100  # graphs
+FEWEST_CONFIGS = 20  # of a graph, below which none is held out
+
+# A kernel's name ends in its fingerprint: a signed 64-bit number in hex, leading zeros dropped.
+_KERNEL_FINGERPRINT = re.compile(r"_-?[0-9a-f]{10,16}$")
+_SIBLING_PARTS = (
+    r"[._]\d+x\d+",  # chips: .4x4
+    r"[._](?:bf|fp|f)\d+",  # precision: .bf16, _f32
+    r"\.performance",
+    r"_batch(?:_size)?_\d+",
+    r"_\d+_shard",
+    r"_img\d+",  # image size
+    r"_fast_epoch",
+    r"_(?:train|eval|test)",  # the same network with and without its backward pass
+    r"_dynamic(?:_batch_size|_sequence_length|_shape)?",
+)
+# Synthetic and measured programs: depth, width, backward pass, batch. Official names never end so,
+# but for what stands before a sibling part: mnasnet_b1_batch_128 is another network than _a1.
+_OWN_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
+# Measured kernels: their sizes, two letters or more with a number each. Official names end in none.
+_KERNEL_SIZES = re.compile(r"(?<=.)(?:_[a-z]\d+){2,}$")
+# One network is unet3d in one official name and unet_3d in another.
+_DIMENSIONS = re.compile(r"(?<=[a-z])_(?=[123]d$)")
+_SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
 
 
 @dataclass(frozen=True)
@@ -58,18 +91,134 @@ def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unus
     return usable, unusable
 
 
+def family_of(file: GraphFile) -> str:
+    """Return the architecture's name: the file's stem less all that only tells siblings apart.
+
+    Sizes that make another architecture stay: resnet_v2_50 and resnet_v2_101 are two families, as
+    are BERTs of different depth (L-12, L-24). Synthetic depths and widths go, since the generator
+    draws them per sibling.
+
+    Examples:
+        bert_pretraining.4x4.fp16 -> bert_pretraining
+        alexnet_train_batch_32_-1bae27a41d70f4dc, a kernel -> alexnet
+        resnet_like_d4_w64_b32 -> resnet_like
+        encoder_d1_train_b2 -> encoder
+        softmax_h8_q128_s128, a kernel -> softmax
+        unet_3d.4x4.bf16 -> unet3d, as another file writes it
+    """
+    name = file.name.rpartition(":")[2]  # where graphs of two collections are told apart by it
+    if file.collection.kind == "tile":
+        name = _KERNEL_SIZES.sub("", _KERNEL_FINGERPRINT.sub("", name))
+    return _DIMENSIONS.sub("", _SIBLING_END.sub("", _OWN_END.sub("", name)))
+
+
+def grouped_folds(
+    files: Sequence[GraphFile], n_folds: int, seed: int
+) -> tuple[tuple[GraphFile, ...], ...]:
+    """Part graphs into folds of about equal size, each family whole in one of them.
+
+    Families are dealt out largest first, each to the fold with the fewest graphs so far; `seed`
+    orders families of equal size. The order of `files` does not matter.
+
+    Raises:
+        UsageError: fewer than two folds are asked for.
+        PipelineError: fewer families than folds.
+    """
+    if n_folds < 2:
+        raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")
+    families: dict[str, list[GraphFile]] = defaultdict(list)
+    for file in sorted(files, key=lambda file: file.name):
+        families[family_of(file)].append(file)
+    if len(families) < n_folds:
+        known = ", ".join(families) or "none"
+        raise PipelineError(
+            f"{len(files)} train graphs are of {len(families)} architectures ({known}); expected "
+            f"at least {n_folds}, one per fold; lower `folds` or add data"
+        )
+    shuffled = np.random.default_rng(seed).permutation(list(families))
+    folds: list[list[GraphFile]] = [[] for _ in range(n_folds)]
+    for family in sorted(shuffled, key=lambda family: -len(families[family])):
+        min(folds, key=len).extend(families[family])
+    return tuple(tuple(sorted(fold, key=lambda file: file.name)) for fold in folds)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which graphs a model learns from, and which ones judge it.
+
+    Attributes:
+        judged: graphs to judge on; none where nothing is held out.
+        by_config: some of each graph's configs are held out; of one collection, the two are the
+            same graphs.
+    """
+
+    learned: tuple[GraphFile, ...]
+    judged: tuple[GraphFile, ...] = ()
+    by_config: bool = False
+
+    def configs(self, n: int, *, judged: bool) -> NDArray[np.int64]:
+        """Return the positions among a graph's n distinct configs to judge on, or to learn from."""
+        if not self.by_config:
+            return np.arange(n)
+        n_judged = round(n * HELD_OUT_SHARE) if n >= FEWEST_CONFIGS else 0
+        shuffled = np.random.default_rng(n).permutation(n)  # always alike
+        return np.sort(shuffled[:n_judged] if judged else shuffled[n_judged:])
+
+
+def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
+    """Hold out families of about a tenth of the graphs, at most about 100, or configs of all.
+
+    Of graphs of several collections, no family is learned from that is held out of one of them.
+    Where a collection has configs held out, all have.
+
+    Raises:
+        PipelineError: of several collections, no graph is left to learn from.
+    """
+    collections = dict.fromkeys(file.collection for file in files)
+    parts = [
+        _hold_out_of_one([file for file in files if file.collection == collection], seed)
+        for collection in collections
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    whole = [part for part in parts if not part.by_config]
+    families = {family_of(file) for part in whole for file in part.judged}
+    learned = tuple(file for file in files if family_of(file) not in families)
+    if not learned:
+        raise PipelineError(
+            "training.early_stop: what is held out of each collection leaves no graph for "
+            "one model of all to learn from; set it to 0, or add train graphs"
+        )
+    judged = tuple(file for part in parts for file in part.judged)
+    return HeldOut(learned, judged, by_config=len(whole) < len(parts))
+
+
+def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
+    n_families = len({family_of(file) for file in files})
+    if n_families < 2:
+        return HeldOut(tuple(files), tuple(files), by_config=True)
+    wanted = min(len(files) * HELD_OUT_SHARE, MOST_HELD_OUT)
+    n_folds = min(n_families, max(2, round(len(files) / wanted)))
+    folds = grouped_folds(files, n_folds, seed)
+    judged = min(folds, key=lambda fold: abs(len(fold) - wanted))
+    names = {file.name for file in judged}
+    return HeldOut(tuple(file for file in files if file.name not in names), judged)
+
+
 def bytes_held(item: object) -> int:
     """Return the memory of all tensors and arrays that `item` reaches, each buffer once.
 
     What is mapped from a file takes none: the system drops its pages when memory is short.
     """
+    import torch
+
     buffers: dict[int, int] = {}
     seen, left = set[int](), [item]
     while left:
         value = left.pop()
-        if isinstance(value, Tensor) and value.layout == torch.sparse_csr:
+        if isinstance(value, torch.Tensor) and value.layout == torch.sparse_csr:
             left += [value.crow_indices(), value.col_indices(), value.values()]
-        elif isinstance(value, Tensor):
+        elif isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             buffers[storage.data_ptr()] = storage.nbytes()
         elif isinstance(value, np.ndarray):

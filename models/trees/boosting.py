@@ -28,10 +28,9 @@ from common.metrics import kendall_tau, tile_score
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
 from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
-from models.config.rankers import BoostingConfig
-from models.config.recipe import Recipe
-from models.training.folds import family_of, grouped_folds
-from models.training.jobs import TrainJob
+from models.config.recipe import BoostingConfig, Recipe
+from models.registry import TrainJob
+from models.training.dataset import family_of, grouped_folds
 from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRanker, fit_linear, read
 from models.trees.rows import (
     GraphRows,

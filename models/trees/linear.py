@@ -17,9 +17,8 @@ from common.errors import PipelineError
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
 from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of
-from models.config.rankers import LinearConfig
-from models.config.recipe import Recipe
-from models.training.jobs import TrainJob
+from models.config.recipe import LinearConfig, Recipe
+from models.registry import TrainJob
 from models.trees.rows import GraphRows, sample_rows, statistics_table
 
 MODEL_FILE = "linear.json"

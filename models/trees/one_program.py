@@ -36,9 +36,8 @@ from features.statistics.configs import (
     statistics_of,
 )
 from features.statistics.layout import TENSORS
-from models.config.rankers import ConfigColumnsConfig
-from models.config.recipe import Recipe
-from models.training.jobs import TrainJob
+from models.config.recipe import ConfigColumnsConfig, Recipe
+from models.registry import TrainJob
 from models.trees.boosting import (
     MODEL_FILE,
     BoostingRanker,

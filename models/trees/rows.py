@@ -19,7 +19,7 @@ from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
-from models.config.rankers import BoostingConfig, RowsConfig
+from models.config.recipe import BoostingConfig, RowsConfig
 
 if TYPE_CHECKING:
     import lightgbm

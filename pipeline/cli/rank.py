@@ -75,7 +75,7 @@ def rank(
     from ensembles.ranking.picture import drawn
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for, warm_up
-    from models.training.gpu import gpu_here, tell_device
+    from models.training.device import gpu_here, tell_device
     from pipeline.run.jobs import models_of
 
     ranker = ranker_for(run, graphs[0])

@@ -21,18 +21,14 @@ from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileG
 from data.packing import Alphabets, PackedConfigs, vector_codes
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
-from models.config.own_models import imported
-from models.config.recipe import Recipe
-from models.layout.task import LayoutTask
-from models.registry import ModelEntry, model_entry
-from models.segments.network import SegmentHistory, SegmentSage
-from models.segments.task import SegmentTask
-from models.tile.task import TileTask
-from models.training.device import CPU, device_of, torch_prepared
-from models.training.folds import HeldOut
-from models.training.jobs import TrainJob
+from models.config.recipe import Recipe, imported
+from models.layout.network import LayoutTask
+from models.registry import ModelEntry, TrainJob, model_entry
+from models.segments.network import SegmentHistory, SegmentSage, SegmentTask
+from models.tile.network import TileTask
+from models.training.dataset import HeldOut
+from models.training.device import CPU, computing, device_of, torch_prepared
 from models.training.loop import TrainingTask, fit
-from models.training.precision import computing
 from pipeline.planning.cards import GIB, Card
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 

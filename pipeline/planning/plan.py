@@ -25,8 +25,13 @@ from models.config.networks import SegmentSageConfig, TgraphConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
 from models.training.dataset import CACHE_BYTES
-from models.training.device import torch_prepared, training_device
-from models.training.gpu import RANKING_KEYS, TRAINING_KEYS, to_halve
+from models.training.device import (
+    RANKING_KEYS,
+    TRAINING_KEYS,
+    to_halve,
+    torch_prepared,
+    training_device,
+)
 from pipeline.planning import cards
 from pipeline.planning.cards import CARDS, CONTEXT_MIB, LIBRARIES_MIB, THREAD, Card, card_named
 from pipeline.planning.counts import Counts

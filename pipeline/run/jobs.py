@@ -44,11 +44,11 @@ from ensembles.ensemble import (
 from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled
+from models.registry import Ranker, TrainJob
 from models.run_folder import CONFIG, check_free, is_done, read_config
 from models.train import check_device, train_model
 from models.training.dataset import Unusable, split_usable
-from models.training.gpu import gpu_here, tell_device
-from models.training.jobs import Ranker, TrainJob
+from models.training.device import gpu_here, tell_device
 from pipeline.jobs.run_jobs import Cost, Job, measured
 from pipeline.jobs.workers import HERE, Workers, packing
 from pipeline.planning.cards import CARDS

@@ -42,7 +42,7 @@ from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device
-from models.training.gpu import gpu_here, tell_device
+from models.training.device import gpu_here, tell_device
 from pipeline.jobs.workers import HERE, Workers, auditing, packing
 from pipeline.run.jobs import SUBMISSION, Costs, Law, RunState, machine_with, part_sizes
 from pipeline.run.report import as_first_made, build_report, write_report

@@ -30,13 +30,11 @@ from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from ensembles.scores import scores_by_graph
 from models.config.recipe import LayoutModelName, Recipe, TileModelName
 from models.predict import read_scores
-from models.registry import MODELS
+from models.registry import MODELS, Ranker, TrainJob
 from models.run_folder import REPORT, begin, is_done, mark_done
 from models.train import load_model, train_model
-from models.training.dataset import split_usable
+from models.training.dataset import family_of, grouped_folds, split_usable
 from models.training.device import training_device
-from models.training.folds import family_of, grouped_folds
-from models.training.jobs import Ranker, TrainJob
 from pipeline.jobs.run_jobs import Job
 from pipeline.tuning.storage import REASON
 

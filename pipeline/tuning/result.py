@@ -22,7 +22,7 @@ from common.errors import PipelineError
 from common.progress import log
 from models.config.recipe import Recipe
 from models.run_folder import is_done, read_config
-from models.training.folds import family_of
+from models.training.dataset import family_of
 from pipeline.jobs.workers import Workers
 from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
 from pipeline.tuning.storage import REASON, open_storage

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from benchmarks import go
 from common.errors import PipelineError
 from data.collect.measuring.search import GENERATION, Space
-from models.go.graph import decision_graph
-from models.go.network import Policy, PolicyConfig
-from models.go.ppo import PpoConfig
-from models.go.rewards import ChoiceRanker, MeasuredReward
+from models.go.network import Policy, PolicyConfig, decision_graph
+from models.go.ppo import ChoiceRanker, MeasuredReward, PpoConfig
 from tests.models.go.programs import UNSCALED, described, random_arrays
 
 SMALL = PolicyConfig(tasks={"fusion": 2}, hidden=16, heads=2)

@@ -12,8 +12,8 @@ from common.settings import ROOT
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
+from models.registry import TrainJob
 from models.train import load_model, train_model
-from models.training.jobs import TrainJob
 from pipeline.jobs.here import Processes
 from pipeline.jobs.run_jobs import Job, run_jobs
 from tests.pipeline.jobs.work import handed_back

@@ -14,9 +14,9 @@ from data.tree import LAYOUTS
 from examples import train_with_pyg as plain
 from models.config.recipe import load_recipe
 from models.pyg import TpuGraphsLayout
+from models.registry import TrainJob
 from models.train import load_model, train_model
 from models.training.device import CPU, torch_prepared
-from models.training.jobs import TrainJob
 
 STEPS, SEEDS = 400, 10
 

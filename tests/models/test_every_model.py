@@ -2,6 +2,8 @@
 
 import functools
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,8 @@ from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from ensembles.ranking.program import with_guests
-from models.config.own_models import short_name
-from models.config.recipe import Recipe, load_recipe
-from models.registry import MODELS, ModelEntry, model_entry
-from models.training.jobs import Ranker, TrainJob
+from models.config.recipe import Recipe, load_recipe, short_name
+from models.registry import MODELS, ModelEntry, Ranker, TrainJob, model_entry
 from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
@@ -164,3 +164,30 @@ def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_p
         scores[precision] = ranker.score(read_graph(files[0]))
     assert not np.array_equal(scores["float32"], scores["bfloat16"])
     assert np.corrcoef(scores["float32"], scores["bfloat16"])[0, 1] > 0.9
+
+
+PROGRAM = """
+import os, sys
+before = dict(os.environ)
+from ensembles import load_graph, load_ranker, rank
+from models.config.recipe import imported
+from models.config.recipe import Recipe
+from models.registry import NETWORKS, model_entry
+recipe = Recipe()
+for name in recipe.all_models:
+    model_entry(recipe, name)
+    if name in NETWORKS:
+        kind, place = NETWORKS[name]
+        imported(place)
+        imported(f"models.{kind}.network:train")
+print(*(name for name in ("torch_geometric", "scipy.stats", "lightgbm") if name in sys.modules))
+assert not {key for key in os.environ.items() - before.items() if "OMP" in key[0]}
+"""
+
+
+def test_the_default_recipe_needs_no_slow_library_to_be_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() == ""

@@ -18,8 +18,8 @@ from models.graph_task import NetworkRanker
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.predict import read_ahead, sampled, scores_table
+from models.registry import TrainJob
 from models.train import train_model
-from models.training.jobs import TrainJob
 from models.trees.linear import FLOORS
 
 

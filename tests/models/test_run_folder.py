@@ -9,10 +9,10 @@ import pytest
 from common.errors import PipelineError, UsageError
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
+from models.registry import TrainJob
 from models.run_folder import DONE, begin, check_done, first_difference, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import split_usable
-from models.training.jobs import TrainJob
 
 XLA_RANDOM = collection_named("layout:xla:random")
 

@@ -12,9 +12,9 @@ from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
 from common.metrics import kendall_tau
 from data.read import read_layout
+from models.registry import TrainJob
 from models.run_folder import DONE
 from models.train import load_model, train_model
-from models.training.jobs import TrainJob
 
 SMALL = (
     "cross_config_sage.hidden=8",

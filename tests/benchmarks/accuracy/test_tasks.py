@@ -19,7 +19,7 @@ from data.graphs.distinct import config_hashes, distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
-from models.training.folds import family_of
+from models.training.dataset import family_of
 from tests.real_data import REAL
 
 HERE = Sources(SAMPLE, None)

@@ -25,10 +25,8 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from data.collect.measuring.search import Search, Space
 from data.collect.spaces import N_OPTIONS, menu
-from models.go.graph import WHOLE_PROGRAM, decision_graph
-from models.go.network import Policy, PolicyConfig, given
-from models.go.ppo import PpoConfig
-from models.go.rewards import ChoiceRanker
+from models.go.network import WHOLE_PROGRAM, Policy, PolicyConfig, decision_graph, given
+from models.go.ppo import ChoiceRanker, PpoConfig
 from pipeline.optimize.write import BEST
 from tests.models.go.programs import UNSCALED, described, random_arrays
 

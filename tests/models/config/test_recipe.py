@@ -1,4 +1,4 @@
-"""Recipes refuse what could not be meant."""
+"""Recipes refuse what could not be meant, and the page of their keys is as the classes say."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import tomli_w
 
 from common.errors import UsageError
 from models.config.recipe import load_recipe
+from models.config.reference import PAGE, page
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,9 @@ def test_a_seed_moves_all_seeds_and_the_config_of_a_run_is_a_recipe(tmp_path: Pa
     path.write_text("recipe = 3\n")
     with pytest.raises(UsageError, match="unknown key 'recipe'"):
         load_recipe(str(path))
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run `.venv/bin/python -m models.config.reference`"
+    )

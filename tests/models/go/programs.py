@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from data.collect.measuring.session import Description
 from features.scaling import NodeScaler
-from models.go.graph import WHOLE_PROGRAM, DecisionGraph, decision_graph
+from models.go.network import WHOLE_PROGRAM, DecisionGraph, decision_graph
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from models.config.networks import CrossConfigSageConfig
 from models.layout import cross_config_sage, fused_ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import LayoutInputs
+from models.layout.inputs import Aggregation, LayoutInputs, Neighbours
 from models.layout.plain_ops import Norm
-from models.layout.sparse_aggregation import Aggregation, Neighbours
 
 pytest.importorskip("triton")
 

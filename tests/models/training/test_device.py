@@ -1,24 +1,50 @@
-"""Networks on a GPU: nothing stays behind on the CPU, and results are those of the CPU."""
+"""Networks on a GPU: nothing stays behind on the CPU, results are those of the CPU, what is said.
 
+And what activations are stored in.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from common.errors import UsageError
+from common.errors import PipelineError, UsageError
 from common.progress import Watcher, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
-from models.registry import MODELS
+from models.registry import MODELS, TrainJob
 from models.train import load_model, train_model
-from models.training.device import CPU, device_of, prepare_torch, ranking_device, training_device
-from models.training.jobs import TrainJob
-from pipeline.planning.counts import FAKE_GPU
+from models.training import device
+from models.training.dataset import LRUCache
+from models.training.device import (
+    CPU,
+    GPU,
+    TRAINING_KEYS,
+    Gpu,
+    by_own_types,
+    computing,
+    device_of,
+    gpu_here,
+    memory_told,
+    precision_on,
+    prepare_torch,
+    ranking_device,
+    storage_dtype,
+    tell_device,
+    training_device,
+    why_unused,
+)
+from pipeline.planning.counts import FAKE_GPU, Counts, counted
 from tests.command_line import call
-from tests.models.fake_gpu import fake_gpu
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
 # A GPU stores activations in 16 bits by itself: values are compared in 32.
@@ -33,6 +59,11 @@ VARIANTS: list[tuple[str, tuple[str, ...]]] = [
     ("early_fusion_sage", ("statistics=all", "relative_configs=true")),
 ]
 IDS = ["-".join((name, *keys)) for name, keys in VARIANTS]
+IDLE = Gpu("550.54.15", "13.0", usable=False)
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100f", "sm_103a", "compute_120")
+T4 = Gpu("580.65", "13.0", True, "NVIDIA T4", (7, 5), 15_828_320_256, ARCHITECTURES)
+NAMED = "NVIDIA T4 (compute capability 7.5, 14.7 GiB, driver 580.65)"
+A100 = (8, 0)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA GPU")
 
 
@@ -47,6 +78,25 @@ def recipe_of(name: str, *keys: str, accelerator: str = "auto") -> Recipe:
     if hasattr(getattr(load_recipe("smoke", []), name), "fused"):
         sets.append(f"{name}.fused=false")
     return load_recipe("smoke", [*sets, f"accelerator={accelerator}"])
+
+
+@contextmanager
+def fake_gpu() -> Iterator[Counts]:
+    """Let training and ranking find a GPU that is none, compute what they ask, and count that."""
+    without = torch.backends.mkldnn.flags(enabled=False)  # its gelu writes past a strided `out`
+    with pytest.MonkeyPatch.context() as patch, without, counted(with_values=True) as counts:
+        patch.setattr(device, "GPU", FAKE_GPU)
+        answers = {
+            "is_available": lambda: True,
+            "current_device": lambda: 0,
+            "get_rng_state": lambda *_: torch.zeros(0),
+            "set_rng_state": lambda *_: None,
+        }
+        for name, answer in answers.items():
+            patch.setattr(torch.cuda, name, answer)
+        # It is there in this thread alone.
+        patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
+        yield counts
 
 
 def files_for(name: str, tree: Path) -> list[GraphFile]:
@@ -183,3 +233,105 @@ def test_loading_and_ranking_leave_the_callers_torch_alone(tiny_tree: Path, tmp_
         assert state() == before
     finally:
         prepare_torch(seed=0, threads=threads)
+
+
+def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    facts = {"device": NAMED, "cuda": "13.0", "precision": "float16, float32", "tf32": True}
+    assert tell_device(load_recipe("smoke"), T4) == facts
+    trees = ["layout.models=[layout_linear]", "tile.models=[tile_linear]", "threads=1"]
+    for sets in (["accelerator=cpu"], trees):
+        assert tell_device(load_recipe("smoke", sets), T4) == {"device": "CPU"}
+    assert caplog.messages == [f"device: {NAMED}", "device: CPU, 1 thread", "device: CPU, 1 thread"]
+    assert load_recipe("smoke", ["threads=0"]).n_threads == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("capability", "supported"),
+    [
+        *(((6, 0), False), ((7, 0), False), ((7, 5), True), ((8, 9), True), ((9, 0), True)),
+        *(((10, 0), True), ((10, 1), True), ((10, 3), True), ((11, 0), False), ((12, 1), True)),
+    ],
+)
+def test_a_gpu_without_code_of_torchs_is_refused(
+    capability: tuple[int, int], supported: bool
+) -> None:
+    card = replace(T4, name="NVIDIA P100", capability=capability)
+    assert card.is_supported == supported
+    if not supported:
+        with pytest.raises(PipelineError, match=r"NVIDIA P100 .*no code for it.*cu126 wheel"):
+            tell_device(load_recipe("smoke"), card)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "visible", "why"),
+    [
+        (IDLE, None, "its driver 550.54.15 is too old for CUDA 13.0 .* 580 or newer: .*cu126"),
+        (replace(IDLE, torch_cuda="12.6"), None, "torch cannot start CUDA"),
+        (replace(IDLE, torch_cuda="12.6", driver="470.1"), "0", "470.1 is too old .* 525"),
+        (replace(IDLE, driver="unknown"), None, "torch cannot start CUDA"),
+        (replace(IDLE, torch_cuda=None), None, "built without CUDA"),
+        (replace(IDLE, torch_cuda=None), "-1", "CUDA_VISIBLE_DEVICES=-1 hides it"),
+    ],
+)
+def test_a_gpu_that_lies_idle_is_warned_of(
+    gpu: Gpu,
+    visible: str | None,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    caplog.set_level(logging.INFO)
+    assert re.search(why, why_unused(gpu, visible))
+    for accelerator in ("auto", "cpu"):  # who asks for the CPU is not warned
+        recipe = load_recipe("smoke", [f"accelerator={accelerator}"])
+        assert tell_device(recipe, gpu) == {"device": "CPU"}
+    warned = f"WARNING: this machine's GPU is not used: {why_unused(gpu, visible)}"
+    assert caplog.messages == ["device: CPU, 1 thread", warned, "device: CPU, 1 thread"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA GPU")
+def test_a_machine_without_a_gpu_has_none(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # nor nvidia-smi
+    assert gpu_here() is None
+
+
+def test_a_gpu_that_is_full_names_the_keys_to_halve() -> None:
+    told = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.20 GiB free"
+    config = load_recipe("smoke").cross_config_sage
+    with (
+        pytest.raises(PipelineError) as raised,
+        memory_told("train a", "cross_config_sage", config, TRAINING_KEYS),
+    ):
+        raise torch.OutOfMemoryError(f"{told}. Process 7 has 13.5 GiB memory in use.")
+    assert str(raised.value) == (
+        f"train a: out of GPU memory: {told}; halve one of cross_config_sage.configs_per_step "
+        "(now 16), cross_config_sage.hidden (now 16)"
+    )
+
+
+def test_auto_is_what_the_device_computes() -> None:
+    assert precision_on(CPU, "auto") == torch.float32
+    assert precision_on(GPU, "auto", version=T4.capability) == torch.float16
+    assert precision_on(GPU, "auto", version=A100) == torch.bfloat16
+    assert precision_on(GPU, "float32", version=A100) == torch.float32
+
+
+def test_a_gpu_without_bfloat16_refuses_it() -> None:
+    with pytest.raises(UsageError, match=r"this GPU, of compute capability 7\.5"):
+        precision_on(GPU, "bfloat16", version=T4.capability)
+
+
+def test_half_precision_ends_with_the_block() -> None:
+    layer, x = torch.nn.Linear(3, 3), torch.randn(2, 3)
+    with computing(CPU, "bfloat16"):
+        assert layer(x).dtype == storage_dtype(CPU) == torch.bfloat16
+        assert by_own_types(layer.forward)(x).dtype == torch.float32
+        with computing(CPU, "float32"):
+            assert layer(x).dtype == storage_dtype(CPU) == torch.float32
+    assert layer(x).dtype == torch.float32

@@ -1,4 +1,7 @@
-"""The training loop: it learns, resumes exactly, and stops on a loss that is not finite."""
+"""The training loop: it learns, resumes exactly, and stops on a loss that is not finite or early.
+
+And weights on disk: they come back, and equal ones are equal bytes.
+"""
 
 import copy
 import json
@@ -8,24 +11,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
+from common.settings import SAMPLE
+from data.tree import collection_named, find_graphs
 from models.config.networks import TrainingConfig
-from models.config.recipe import Recipe
+from models.config.recipe import Recipe, load_recipe
+from models.registry import TrainJob
 from models.run_folder import METRICS
+from models.train import train_model
 from models.training import loop
 from models.training.device import CPU
-from models.training.jobs import TrainJob
 from models.training.loop import (
     CHECKPOINT,
+    WEIGHTS,
     StepLoss,
     TrainingState,
     TrainingTask,
     learning_rate_factor,
+    load_network,
+    load_tensors,
+    save_tensors,
 )
-from models.training.weights import load_tensors, save_tensors
 
 
 def fit(
@@ -250,3 +260,101 @@ def test_learning_rate_warms_up_then_decays_to_zero() -> None:
     assert factors[4] == 1.0
     assert factors[4:] == sorted(factors[4:], reverse=True)
     assert factors[40] == pytest.approx(0)
+
+
+MODELS = {"cross_config_sage": "layout:xla:random", "late_fusion_sage": "tile:xla"}
+
+
+def job_of(model: str, folder: Path, n_graphs: int | None = None) -> TrainJob:
+    keys = ["steps=8", "early_stop=2", "eval_interval=2", "swa_start=0.25"]
+    sets = ["threads=1", *(f"{model}.training.{key}" for key in keys)]
+    collection = collection_named(MODELS[model])
+    files = find_graphs(SAMPLE, collections=(collection,), splits=("train",))[:n_graphs]
+    return TrainJob(model, load_recipe("smoke", sets), files, 0, folder)
+
+
+def held_out_values(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / METRICS).read_text().splitlines())
+    return [line["held_out"] for line in lines if "held_out" in line]
+
+
+@pytest.mark.parametrize(
+    ("model", "n_graphs"),
+    [("cross_config_sage", 8), ("cross_config_sage", 1), ("late_fusion_sage", None)],
+    ids=["layout-families", "layout-configs", "tile-families"],
+)
+def test_a_held_out_part_is_judged_and_training_resumes(
+    model: str, n_graphs: int | None, tmp_path: Path
+) -> None:
+    collection = collection_named(MODELS[model])
+    whole, sliced = (job_of(model, tmp_path / name, n_graphs) for name in ("whole", "sliced"))
+    train_model(whole, collection, resume=False)
+    values = held_out_values(whole.run_dir)
+    assert 1 <= len(values) <= 4 and max(values) <= 1
+    for seconds in (0.05, 0.05, None):
+        try:
+            with time_limit(seconds and seconds / 60):
+                train_model(sliced, collection, resume=True)
+        except OutOfTime:
+            assert seconds is not None
+    for name in (METRICS, "model.safetensors"):
+        assert (whole.run_dir / name).read_bytes() == (sliced.run_dir / name).read_bytes()
+
+
+def test_too_few_configs_to_judge_by_is_said(tmp_path: Path) -> None:
+    job = job_of("late_fusion_sage", tmp_path, 1)  # a tenth of its configs, less than five
+    with pytest.raises(PipelineError, match="early_stop: no held-out graph"):
+        train_model(job, collection_named("tile:xla"), resume=False)
+
+
+TENSORS = {
+    "model.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,  # not contiguous
+    "optimiser.step.weight": torch.tensor(3.0),
+    "model.half": torch.ones(2, dtype=torch.bfloat16),
+}
+FACTS = {"scaling": "log1p", "step": 3}
+
+
+def test_tensors_and_facts_come_back_and_equal_ones_are_equal_bytes(tmp_path: Path) -> None:
+    written = set()
+    for number in range(8):  # the library's own order of header keys changes from call to call
+        path = tmp_path / f"{number}.safetensors"
+        save_tensors(path, TENSORS, FACTS)
+        written.add(path.read_bytes())
+        tensors, facts = load_tensors(path)
+        assert facts == FACTS
+        assert tensors.keys() == TENSORS.keys()
+        assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert len(written) == 1
+    (tmp_path / "new").touch()
+    assert {file.stat().st_mode for file in tmp_path.iterdir()} == {path.stat().st_mode}
+    assert len(list(tmp_path.iterdir())) == 8 + 1  # no temporary file stays
+
+
+BROKEN_FACTS = ("[]", "1", "null", "{", "[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"not safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "),
+        *(save({"model.weight": torch.zeros(2)}, {"facts": facts}) for facts in BROKEN_FACTS),
+    ],
+    ids=lambda content: content[-20:].hex(),
+)
+def test_damaged_weights_give_one_line_with_the_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(PipelineError, match=r"model\.safetensors: not a weights file") as caught:
+        load_tensors(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("scaling", "width"), [("log1p", 3), ("other", 140), ([], 140)])
+def test_weights_that_do_not_say_how_nodes_are_scaled_are_refused(
+    tmp_path: Path, scaling: object, width: int
+) -> None:
+    tensors = {"nodes.shift": torch.zeros(width), "nodes.factor": torch.zeros(width)}
+    save_tensors(tmp_path / WEIGHTS, tensors, {"scaling": scaling})
+    with pytest.raises(PipelineError, match=f"{WEIGHTS}: does not say how nodes are scaled"):
+        load_network(torch.nn.ReLU(), tmp_path)

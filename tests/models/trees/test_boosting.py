@@ -16,9 +16,8 @@ from data.graphs.distinct import distinct_configs
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
-from models.config.rankers import BoostingConfig
-from models.config.recipe import Recipe
-from models.training.jobs import TrainJob
+from models.config.recipe import BoostingConfig, Recipe
+from models.registry import TrainJob
 from models.trees import boosting as module
 from models.trees import rows as boosting_rows
 from models.trees.boosting import (
@@ -96,7 +95,7 @@ def test_memory_is_bytes_per_row_and_statistic() -> None:
 from data.tree import GraphFile, collection_named
 from models.trees import rows as boosting_rows
 from models.trees.rows import GraphRows, binned
-from models.config.rankers import BoostingConfig
+from models.config.recipe import BoostingConfig
 import numpy as np, lightgbm
 n_graphs, n_rows, f = 10, 20_000, 100
 boosting_rows.BIN_SAMPLE_ROWS = 4_000

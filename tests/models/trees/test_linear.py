@@ -12,9 +12,8 @@ from data.graphs.distinct import distinct_configs, group_means
 from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
-from models.config.rankers import LinearConfig
-from models.config.recipe import Recipe
-from models.training.jobs import TrainJob
+from models.config.recipe import LinearConfig, Recipe
+from models.registry import TrainJob
 from models.trees.linear import MODEL_FILE, load, train
 
 

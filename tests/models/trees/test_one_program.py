@@ -15,9 +15,8 @@ from data.read import read_layout
 from data.synthetic.write import GraphSize, write_sized
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
-from models.config.rankers import ConfigColumnsConfig
-from models.config.recipe import Recipe
-from models.training.jobs import TrainJob
+from models.config.recipe import ConfigColumnsConfig, Recipe
+from models.registry import TrainJob
 from models.trees.boosting import MODEL_FILE, read_importances
 from models.trees.one_program import BOTH_FILE, COLUMNS_FILE, column_features, load, train
 from tests.features.graphs import random_layout_graph

@@ -23,9 +23,9 @@ from ensembles.choice.in_run import write_choice
 from ensembles.ensemble import FLOOR, Member
 from models.config.recipe import load_recipe
 from models.predict import read_scores, scores_table
+from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
-from models.training.folds import family_of
-from models.training.jobs import TrainJob
+from models.training.dataset import family_of
 from pipeline.jobs.workers import HERE
 from pipeline.planning.cards import CARDS
 from pipeline.planning.plan import Machine, part_size

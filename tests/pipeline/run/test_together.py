@@ -17,8 +17,7 @@ from ensembles.ensemble import load_ranker
 from kernels.datasets.folder import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
-from models.training.dataset import split_usable
-from models.training.folds import family_of, grouped_folds
+from models.training.dataset import family_of, grouped_folds, split_usable
 from pipeline.jobs.workers import HERE
 from pipeline.planning.plan import Machine, stage_costs
 from pipeline.run.jobs import Law

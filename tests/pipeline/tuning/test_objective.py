@@ -19,7 +19,7 @@ from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.run_folder import is_done
 from models.train import load_model
-from models.training.folds import grouped_folds
+from models.training.dataset import grouped_folds
 from pipeline.tuning.objective import (
     P_THRESHOLD,
     CrossValidation,

@@ -13,9 +13,8 @@ from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.task import LayoutTask
-from models.training.dataset import LRUCache, bytes_held
-from models.training.folds import HeldOut
+from models.layout.network import LayoutTask
+from models.training.dataset import HeldOut, LRUCache, bytes_held
 from models.training.losses import pairwise_hinge
 from tests.models.rearrange import permute_configs
 

@@ -1,4 +1,6 @@
-"""A graph of the dataset as PyG's Data, its configs packed until some are taken or drawn.
+"""The dataset for PyTorch Geometric: datasets, and a transform that draws configs; docs/pyg.md.
+
+A graph is PyG's Data, its configs packed until some are taken or drawn.
 
 Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r that are taken.
 """
@@ -6,24 +8,31 @@ Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r th
 import copy
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, Dataset
 from torch_geometric.transforms import BaseTransform
 
 from common.errors import UsageError
+from data.graph_store.prepare import stored_graphs
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR, minor_to_major
 from data.packing import PackedConfigs
-from features.pruning import prune_layout_graph
-from features.scaling import NodeScaler
+from data.read import read_graph
+from data.tree import GraphFile, collections_named
+from features.pruning import prune_layout_graph, pruning_rule
+from features.scaling import SCALINGS, NodeScaler, fit_node_scaler
 from models.layout.inputs import LayoutInputs
+from models.training.dataset import LRUCache, bytes_held
 
 # To these fields a batch adds nothing; PyG asks for each of each graph.
 _AS_THEY_ARE = frozenset({"x", "opcode", "node_layout", "config_feat", "runtime"})
@@ -193,3 +202,86 @@ class ConfigSampler(BaseTransform):
             return None
         drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
         return torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
+
+
+class TpuGraphsTile(Dataset):
+    """Tile kernels of one split, each read from the packed store when it is asked for.
+
+    Args:
+        root: the data folder, which holds npz/.
+        split: "train", "valid" or "test"; runtimes of the last are withheld.
+        collections: names separated by commas; None = all of this kind that the folder has.
+        prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
+            see features/pruning/rules.py.
+        scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
+            these graphs, so only for the train split: other splits are given its `scaler`.
+        transform: called with each graph that is taken, such as a ConfigSampler.
+        store: the packed graphs' folder; None = the usual one. What it lacks is packed first.
+        cache_mib: graphs are kept in memory up to so many MiB in each process.
+
+    Raises:
+        UsageError: no such split, collection, scaling or pruning rule.
+        PipelineError: the folder holds no such graph, or a file is damaged.
+    """
+
+    kind = "tile"
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        collections: str | None = None,
+        prune: str = "none",
+        scaling: str | NodeScaler | None = "none",
+        transform: Callable[[TpuGraph], Any] | None = None,
+        store: str | Path | None = None,
+        cache_mib: int = 1024,
+    ) -> None:
+        if isinstance(scaling, str) and scaling not in ("none", *SCALINGS):
+            raise UsageError(f"scaling '{scaling}': expected none, {', '.join(SCALINGS)}")
+        if scaling in SCALINGS and split != "train":
+            raise UsageError(
+                f"scaling '{scaling}' of split {split}: it is learned from train graphs; expected "
+                "scaling=train.scaler, of the dataset of these"
+            )
+        pruning_rule(prune)
+        named, folder = collections_named(collections), Path(store) if store else None
+        chosen = [collection for collection in named if collection.kind == self.kind]
+        if collections and len(chosen) < len(named):
+            raise UsageError(
+                f"collections '{collections}': expected those of {self.kind} configs alone"
+            )
+        self.files = stored_graphs(Path(root), collections=chosen, splits=(split,), store=folder)
+        self.cache_mib, self.prune = cache_mib, prune
+        self.scaler = scaling if isinstance(scaling, NodeScaler) else None
+        super().__init__(str(root), transform)
+        if isinstance(scaling, str) and scaling != "none":
+            stock = (self._read(file).x.numpy() for file in self.files)
+            self.scaler = fit_node_scaler(stock, scaling=scaling)
+
+    def len(self) -> int:
+        return len(self.files)
+
+    def get(self, idx: int) -> TpuGraph:
+        return copy.copy(self._cache(self.files[idx]))  # what is kept stays as it is
+
+    def _read(self, file: GraphFile) -> TpuGraph:
+        return tpu_graph(read_graph(file), prune=self.prune, scaler=self.scaler)
+
+    @cached_property
+    def _cache(self) -> LRUCache[TpuGraph]:
+        return LRUCache(
+            self._read,
+            max_bytes=self.cache_mib << 20,
+            size=lambda graph: bytes_held(list(graph.to_dict().values())),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:  # for workers: each fills a cache of its own
+        return {name: value for name, value in vars(self).items() if name != "_cache"}
+
+
+class TpuGraphsLayout(TpuGraphsTile):
+    """Layout graphs of one split; takes what TpuGraphsTile does."""
+
+    kind = "layout"
