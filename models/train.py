@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError
-from common.locks import alone_in
 from common.progress import out_of_time, progress
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection

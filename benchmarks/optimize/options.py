@@ -20,8 +20,7 @@ from benchmarks import go, render
 from benchmarks.accuracy.report import Estimate, estimate
 from benchmarks.optimize.tiles import BUDGETS
 from common.atomic import write_text
-from common.git import revision
-from common.seeds import generator
+from common.reproducibility import generator, revision
 from data.collect.measuring.search import Choices, Space
 from data.collect.measuring.worker import Description
 from data.collect.spaces.options import N_OPTIONS, menu

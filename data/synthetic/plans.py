@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from common.seeds import generator
+from common.reproducibility import generator
 from data.official.published import (
     CONFIGURABLE_SHARE,
     OTHER_LAYOUT_CONFIGS,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from common.bootstrap import family_interval
+from common.metrics import family_interval
 from common.progress import progress
 from ensembles.choice.objectives import (
     Floats,

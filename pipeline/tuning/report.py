@@ -17,7 +17,7 @@ from models.run_folder import is_done, read_config
 from pipeline.tuning.result import FINALISTS, ranked, records_of
 from pipeline.tuning.space import StudyConfig
 from pipeline.tuning.storage import open_storage
-from submissions.report.render import render_page
+from submissions.report.page import render_page
 
 if TYPE_CHECKING:
     from optuna import Study

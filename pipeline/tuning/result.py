@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.atomic import write_text
-from common.bootstrap import CONFIDENCE, family_interval
 from common.errors import PipelineError
+from common.metrics import CONFIDENCE, family_interval
 from common.progress import log
 from models.config.recipe import Recipe
 from models.training.folds import family_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from common.bootstrap import DRAWS, family_interval, family_means, interval_of
+from common.metrics import DRAWS, family_interval, family_means, interval_of
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import UsageError
 from common.progress import watched_by
-from kernels.output import NOTE, KernelOutput, fetch_output
+from kernels.remote import NOTE, KernelOutput, fetch_output
 from tests.command_line import call
 from tests.data.fetch.conftest import POLICY
 from tests.data.fetch.file_server import FileServer, Trouble

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.building.build import build
-from kernels.building.metadata import METADATA_FILE
-from kernels.push import KernelStatus, KernelVersion, push, status
+from kernels.build import METADATA_FILE, build
+from kernels.remote import KernelStatus, KernelVersion, push, status
 from tests.command_line import call
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle, failure_of
 

@@ -32,7 +32,7 @@ def test_every_command_of_the_way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kernels.datasets.folder.run_pip", FakePip(*WHEELS))
+    monkeypatch.setattr("kernels.datasets.run_pip", FakePip(*WHEELS))
     runs = tmp_path / "runs"
     wheels = ["--dataset", f"{USERNAME}/fast-or-slow-wheels"]
     built = ["kernel", "build", "--recipe", "smoke", *wheels]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
 from data.withheld import WITHHELD, write_withheld
-from submissions.labels import Labels, read_labels
-from submissions.score import score_submission
+from submissions.score import Labels, read_labels, score_submission
 from tests.command_line import call, stderr_of
 from tests.submissions.made_up import ints, noisy_submission, place_npz, write_graph
 

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.tree import COLLECTIONS
-from submissions.labels import Labels
 from submissions.report.page import write_report_page
-from submissions.score import FEW_GRAPHS, remarks_on, score_submission
+from submissions.score import FEW_GRAPHS, Labels, remarks_on, score_submission
 from tests.submissions.made_up import ints
 
 A, B, K = "layout:xla:default:a", "layout:xla:default:b.1:x", "tile:xla:k"

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from requests.exceptions import ConnectTimeout, SSLError
 
-from common.kaggle.errors import never_acted_on
-from common.kaggle.sender import LOOK_AFTER_S
+from common.kaggle import LOOK_AFTER_S, never_acted_on
 from common.retry import RetryPolicy
-from kernels.building.metadata import METADATA_FILE, kernel_metadata
-from kernels.datasets.push import push_dataset
-from kernels.push import push
+from kernels.build import METADATA_FILE, kernel_metadata
+from kernels.datasets import push_dataset
+from kernels.remote import push
 from submissions.upload import submit
 from tests.fake_kaggle import (
     DROPPED,
@@ -99,7 +98,7 @@ def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
 ) -> None:
     caplog.set_level("INFO")
     if lost is LATE:
-        monkeypatch.setattr("common.kaggle.session.ANSWER_WITHIN_S", 0.3)
+        monkeypatch.setattr("common.kaggle.ANSWER_WITHIN_S", 0.3)
     fake_kaggle.will_answer(sending.method, lost)
     sending.send()
     assert sending.made() == 1

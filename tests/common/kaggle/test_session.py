@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.kaggle.errors import known_secrets
-from common.kaggle.session import kaggle_session
-from kernels.building.build import build
-from kernels.push import push, status
+from common.kaggle import kaggle_session, known_secrets
+from kernels.build import build
+from kernels.remote import push, status
 from submissions.upload import list_submissions, submit
 from tests.fake_kaggle import (
     DROPPED,

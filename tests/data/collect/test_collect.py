@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.locks import alone_in
 from common.progress import log, time_limit, watched_by
 from data.collect.collect import MIN_SPREAD, collect_graph, collect_jobs
 from data.collect.job import JOURNALS, MANIFEST, Job

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError, UsageError
-from common.git import revision
+from common.reproducibility import revision
 from common.settings import ROOT
-from kernels.building.archive import collect_files, own_packages, pack
+from kernels.build import collect_files, own_packages, pack
 
 
 def test_data_caches_links_and_hidden_files_are_left_out(project: Path, tmp_path: Path) -> None:

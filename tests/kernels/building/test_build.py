@@ -10,9 +10,7 @@ import nbformat
 import pytest
 
 from common.errors import PipelineError, UsageError
-from kernels.building.build import SOURCE_LIMIT_BYTES, build
-from kernels.building.kinds import KINDS, Kind, kind_named
-from kernels.building.metadata import METADATA_FILE
+from kernels.build import KINDS, METADATA_FILE, SOURCE_LIMIT_BYTES, Kind, build, kind_named
 from tests.fake_kaggle import KEY
 from tests.kernels.building.test_script import RECIPE
 

@@ -9,9 +9,8 @@ import nbformat
 import pytest
 
 from data.tree import COLLECTIONS
-from kernels.building.build import build
-from kernels.building.kinds import KINDS, Kind, kind_named
-from kernels.datasets.folder import write_weights
+from kernels.build import KINDS, Kind, build, kind_named
+from kernels.datasets import write_weights
 from models.config.recipe import Recipe, load_recipe
 from tests.command_line import call
 from tests.kernels.conftest import run_script

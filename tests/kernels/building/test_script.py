@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.building.build import build
-from kernels.building.kinds import KINDS, Kind, kind_named
+from kernels.build import KINDS, Kind, build, kind_named
 from tests.kernels.conftest import run_script, stand_in_pipeline
 
 RECIPE = {"seed": 0, "features": {"prune": "config"}}
@@ -130,7 +129,7 @@ def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
 ) -> None:
     (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
     required = {"planted_layers": "planted-layers", "json": "json"}
-    monkeypatch.setattr("kernels.building.build.REQUIRED_MODULES", required)
+    monkeypatch.setattr("kernels.build.REQUIRED_MODULES", required)
     machine = Machine(project, tmp_path, KINDS["run"])
     log = machine.version(expect=1)
     assert "the image lacks planted-layers; attach a dataset named …-wheels" in log

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from kernels.datasets.folder import read_dataset, write_weights, write_wheels
+from kernels.datasets import read_dataset, write_weights, write_wheels
 from tests.fake_kaggle import KEY
 from tests.kernels.conftest import WHEELS, FakePip, contents
 
@@ -84,7 +84,7 @@ def test_models_that_make_no_dataset_leave_nothing_written(
 
 def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = FakePip(*WHEELS)
-    monkeypatch.setattr("kernels.datasets.folder.run_pip", pip)
+    monkeypatch.setattr("kernels.datasets.run_pip", pip)
     assert [path.name for path in write_wheels(tmp_path / "one")] == list(WHEELS)
     write_wheels(tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -99,7 +99,7 @@ def test_wheels_that_cannot_be_had_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pip = FakePip(error="x\nERROR: no index at https://me:planted@host/simple\n")
-    monkeypatch.setattr("kernels.datasets.folder.run_pip", pip)
+    monkeypatch.setattr("kernels.datasets.run_pip", pip)
     with pytest.raises(PipelineError, match=r"no index at https://\*\*\*@host/simple; check the"):
         write_wheels(tmp_path / "out")
     assert not (tmp_path / "out").exists()

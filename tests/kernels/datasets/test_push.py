@@ -9,8 +9,13 @@ import pytest
 
 from common.progress import time_limit
 from common.retry import RetryPolicy
-from kernels.datasets.folder import DATASET_METADATA_FILE, dataset_metadata, seal
-from kernels.datasets.push import DatasetVersion, push_dataset
+from kernels.datasets import (
+    DATASET_METADATA_FILE,
+    DatasetVersion,
+    dataset_metadata,
+    push_dataset,
+    seal,
+)
 from tests.fake_kaggle import KEY, LOST, USERNAME, Answer, Dataset, FakeKaggle, failure_of
 
 TITLE, SLUG = "Some small models", "some-small-models"

@@ -12,7 +12,7 @@ from data.read import read_graph
 from data.tree import find_graphs
 from ensembles.ranking.explain import default_row
 from pipeline.run.report import N_CONFIGS, best_configs
-from submissions.report.curves import BEST_SCHEMA
+from submissions.report.charts import BEST_SCHEMA
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.bootstrap import family_interval
+from common.metrics import family_interval
 from common.progress import time_limit
 from models.config.recipe import load_recipe
 from models.run_folder import is_done, read_config

@@ -5,14 +5,14 @@ import polars as pl
 import pytest
 
 from common.metrics import slowdown_at_k
-from submissions.labels import Labels
-from submissions.report.curves import (
+from submissions.report.charts import (
     CURVE_PICKS,
     FIRST_POINTS,
     POINTS_PER_GRAPH,
     rank_points,
     slowdown_curve,
 )
+from submissions.score import Labels
 
 
 def test_a_curve_is_the_mean_slowdown_at_each_k() -> None:

@@ -8,9 +8,13 @@ import pytest
 
 from submissions.compare import compare_reports, paired_scores
 from submissions.report import charts
-from submissions.report.curves import BEST_SCHEMA
-from submissions.report.graph_pages import graph_address, page_name, write_graph_pages
-from submissions.report.page import write_comparison_page
+from submissions.report.charts import BEST_SCHEMA
+from submissions.report.page import (
+    graph_address,
+    page_name,
+    write_comparison_page,
+    write_graph_pages,
+)
 from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
 
 HOSTILE = "../../</script><b>&'\""

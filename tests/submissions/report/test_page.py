@@ -8,9 +8,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from submissions.report.graph_pages import MOST_PAGES, graph_address, write_graph_pages
-from submissions.report.page import MAX_SCATTERS, write_report_page
-from submissions.report.pictures import DPI, SIZE_INCHES, write_overview
+from submissions.report.charts import DPI, SIZE_INCHES, write_overview
+from submissions.report.page import (
+    MAX_SCATTERS,
+    MOST_PAGES,
+    graph_address,
+    write_graph_pages,
+    write_report_page,
+)
 from submissions.score import score_submission
 from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
 
