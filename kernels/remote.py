@@ -78,7 +78,7 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     with kaggle_session(f"push kernel {folder}", policy) as session:
         kernel_id = session.own(metadata["id"])
         request = _request(folder, metadata, kernel_id)
-        last = ask(session, lambda: kernel_version(session, kernel_id))
+        last = ask(session, lambda: _version(session, kernel_id))
 
         def send() -> int:
             with session.api.build_kaggle_client() as client:
@@ -86,7 +86,7 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
             return _accepted(kernel_id, answer)
 
         def arrived() -> int | None:
-            version = kernel_version(session, kernel_id)
+            version = _version(session, kernel_id)
             return version if version > last else None
 
         version = send_once(session, send, arrived, _IN_DOUBT)
@@ -100,17 +100,16 @@ def status(kernel_id: str) -> KernelStatus:
         PipelineError: missing or refused credentials, no such kernel, no connection.
     """
     with kaggle_session(f"status of kernel {kernel_id}") as session:
-        return ask(session, lambda: kernel_status(session, session.own(kernel_id)))
+        return ask(session, lambda: _status(session, session.own(kernel_id)))
 
 
-def kernel_status(session: KaggleSession, kernel_id: str) -> KernelStatus:
-    """Return how the latest run of the kernel "owner/slug" fares."""
+def _status(session: KaggleSession, kernel_id: str) -> KernelStatus:
     answer = session.api.kernels_status(kernel_id)
     state = answer.status.name.lower()
     return KernelStatus(kernel_id, state, one_line(answer.failure_message or ""))
 
 
-def kernel_version(session: KaggleSession, kernel_id: str) -> int:
+def _version(session: KaggleSession, kernel_id: str) -> int:
     """Return the number of a kernel's latest version; 0 where there is no such kernel."""
     try:
         answer = session.call("kernels", "get_kernel", _named(kernel_id))
@@ -121,8 +120,8 @@ def kernel_version(session: KaggleSession, kernel_id: str) -> int:
     return int(answer.metadata.current_version_number or 0) if answer.metadata else 0
 
 
-def kernel_output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
-    """List what a kernel's latest session wrote, by name and signed address; and return its log."""
+def _output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
+    # Names and signed addresses of what the latest session wrote; its log.
     files, log, token = [], "", ""
     while True:
         asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": token}
@@ -184,15 +183,15 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
     """
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.own(kernel_id)
-        status = ask(session, lambda: kernel_status(session, full_id))
+        status = ask(session, lambda: _status(session, full_id))
         if status.state not in ("complete", *_ENDED_BADLY):
             raise PipelineError(
                 f"kernel {full_id}: is {status.state}; its output can be had once it is complete"
             )
-        files, log = ask(session, lambda: kernel_output(session, full_id))
+        files, log = ask(session, lambda: _output(session, full_id))
         if status.state != "complete":
             _keep_log(status, log, out.with_name(f"{out.name}.log"))
-        version = ask(session, lambda: kernel_version(session, full_id))
+        version = ask(session, lambda: _version(session, full_id))
         note = {"kernel": full_id, "version": version}
         if not _is_fetched(out, note):
             _check_names([name for name, _ in files])

@@ -9,7 +9,7 @@ from tests.command_line import call
 from tests.data.fetch.file_server import FileServer
 from tests.fake_kaggle import USERNAME, Answer, FakeKaggle
 from tests.kernels.conftest import WHEELS, FakePip
-from tests.kernels.datasets.test_dataset_folders import write_run
+from tests.kernels.test_datasets import write_run
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
 INFER = "fast-or-slow-smoke-infer"
