@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import PAGES, write_page
 from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory, stages
-from common.git import revision
+from common.reproducibility import revision
 
 SECTIONS = {
     "stages": stages.report,

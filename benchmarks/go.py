@@ -21,13 +21,10 @@ import numpy as np
 import torch
 
 from benchmarks import PAGES, render, write_page
-from common.atomic import write_text
-from common.bootstrap import family_means, interval_of
+from common.atomic import alone_in, write_text
 from common.errors import PipelineError
-from common.git import revision
-from common.locks import alone_in
-from common.metrics import kendall_tau
-from common.seeds import generator
+from common.metrics import family_means, interval_of, kendall_tau
+from common.reproducibility import generator, revision
 from data.collect.measuring.search import (
     Guide,
     Space,

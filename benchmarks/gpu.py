@@ -16,7 +16,7 @@ import torch
 from benchmarks import PAGES, render, write_page
 from benchmarks.speed import in_turn
 from benchmarks.speed.layout_model import PlainLayoutModel
-from common.git import revision
+from common.reproducibility import revision
 from models.config.recipe import load_recipe
 from pipeline.planning.cards import card_named
 from pipeline.planning.counts import Counts

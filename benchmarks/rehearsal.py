@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import PAGES, render, write_page
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from common.git import revision
+from common.reproducibility import revision
 from common.settings import ROOT
 from data.synthetic.write import published_graphs
 from data.tree import COLLECTIONS, SPLITS, Collection, collection_named

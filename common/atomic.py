@@ -1,4 +1,7 @@
-"""Files that are either whole or absent: written under a temporary name, then renamed."""
+"""Files that are either whole or absent, and folders in which one process works at a time.
+
+A file is written under a temporary name, then renamed; a lock ends with the process that holds it.
+"""
 
 import errno
 import os
@@ -11,8 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 
+LOCK = ".lock"
 TEMPORARY = ".*.tmp"  # what a killed process may leave
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries written in Rust
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
@@ -126,3 +130,41 @@ def open_regular(path: Path) -> IO[bytes]:
         return path.open("rb")
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of `path` while the block runs.
+
+    Parent folders are made. It excludes the threads of one process as well.
+
+    Raises:
+        UsageError: another process holds it, and is not to be waited for.
+        PipelineError: the lock's file cannot be written.
+    """
+    from filelock import FileLock
+
+    folder = path.parent  # what a user knows of
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = FileLock(path).acquire(blocking=wait)
+    except TimeoutError:
+        raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
+    except OSError as error:
+        raise PipelineError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    with held:
+        yield
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder while the block runs; ends with the process.
+
+    What a killed process left half-written in it is removed.
+
+    Raises:
+        UsageError: another process works in it.
+    """
+    with locked(folder / LOCK, wait=False):
+        sweep(folder)
+        yield

@@ -4,9 +4,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from common.atomic import alone_in
 from common.checksums import checksum_of
 from common.errors import OutOfTime, PipelineError
-from common.locks import alone_in
 from common.progress import out_of_time, progress
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection

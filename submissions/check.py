@@ -7,6 +7,7 @@ kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer t
 accepted.
 """
 
+from collections.abc import Collection as Container
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
@@ -26,7 +27,6 @@ from data.official.published import (
     official_names,
 )
 from data.tree import COLLECTIONS, find_graphs, npz_root
-from submissions.labels import check_split
 from submissions.write import n_picks, scan_submission, shown, split_id
 
 MAX_PROBLEMS = 1000  # more than the competition has rows
@@ -117,6 +117,22 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
     if not problems and rows.keys() != official_rows().keys():
         return [f"{path}: answers the test graphs of {folder}, not the competition's"]
     return problems
+
+
+def check_split(
+    path: Path, answered: Container[str], judged: Container[str], data_dir: Path, *, split: str
+) -> None:
+    """Refuse rankings of another split's graphs.
+
+    Raises:
+        PipelineError: no graph is answered, but those of another split are; says what to pass.
+    """
+    if any(name in judged for name in answered):
+        return
+    for file in find_graphs(data_dir):
+        if file.split != split and file.submission_id in answered:
+            told = f"answers the graphs of split {file.split}, not {split}; expected the run's"
+            raise PipelineError(f"{path}: {told} submission for {split}, or --split {file.split}")
 
 
 def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:

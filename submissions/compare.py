@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.bootstrap import family_means, interval_of, share_above_zero, stretched_means
 from common.errors import PipelineError
+from common.metrics import family_means, interval_of, share_above_zero, stretched_means
 from data.tree import GraphFile, collection_named
 from models.training.dataset import family_of
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from common.metrics import ranking_from_scores
 from data.tree import collection_named
-from submissions.labels import Labels
-from submissions.score import Report, collection_report, reason_to_leave_out, score_graph
+from submissions.score import Labels, Report, collection_report, reason_to_leave_out, score_graph
 
 
 class Evaluator:

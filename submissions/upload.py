@@ -13,9 +13,16 @@ from pathlib import Path
 
 from common.atomic import open_regular
 from common.errors import PipelineError
-from common.kaggle.errors import one_line
-from common.kaggle.sender import ask, send_once, upload_file, wait_for
-from common.kaggle.session import POLICY, KaggleSession, kaggle_session
+from common.kaggle import (
+    POLICY,
+    KaggleSession,
+    ask,
+    kaggle_session,
+    one_line,
+    send_once,
+    upload_file,
+    wait_for,
+)
 from common.retry import RetryPolicy
 
 COMPETITION = "predict-ai-model-runtime"

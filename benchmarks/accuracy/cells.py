@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part, Sources, by_source
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
-from common.git import revision
+from common.reproducibility import revision
 from data.collect.job import read_manifest
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
@@ -29,8 +29,7 @@ from models.train import load_model, train_model
 from models.training.dataset import family_of
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
-from submissions.labels import Labels
-from submissions.score import score_graph
+from submissions.score import Labels, score_graph
 
 SEED_STEP = 1000  # from a cell's seed to its next
 BEST_FIRST = ("blend.layout_spread=0", "blend.tile_spread=0")

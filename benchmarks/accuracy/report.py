@@ -14,9 +14,9 @@ from scipy.stats import t as student
 from benchmarks import render, write_page
 from benchmarks.accuracy.cells import CONTENDERS, SHIPPED
 from benchmarks.accuracy.tasks import TASKS
-from common.bootstrap import CONFIDENCE, DRAWS, family_means, interval_of
 from common.errors import PipelineError
-from submissions.report.pictures import FAINT, OURS, picture
+from common.metrics import CONFIDENCE, DRAWS, family_means, interval_of
+from submissions.report.charts import FAINT, OURS, picture
 
 Cell = dict[str, Any]
 TAU, SCORE = "kendall_tau", "tile_score"

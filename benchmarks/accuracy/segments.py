@@ -12,8 +12,8 @@ from benchmarks import PAGES, render, write_page
 from benchmarks.accuracy.cells import Cell, run_cell
 from benchmarks.accuracy.report import made_with, read_cells, table_of
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
-from common.bootstrap import CONFIDENCE, DRAWS
 from common.errors import PipelineError
+from common.metrics import CONFIDENCE, DRAWS
 
 RECIPE, WHOLE = "segments", "whole"
 STEPS = 200

@@ -21,7 +21,7 @@ from benchmarks.optimize.compiles import (
 )
 from common.atomic import write_text
 from common.errors import PipelineError
-from common.git import revision
+from common.reproducibility import revision
 from common.settings import SAMPLE
 from pipeline.optimize.optimize import Ask, Ratio, optimize
 from pipeline.optimize.write import BEST, ratio_text, write_result

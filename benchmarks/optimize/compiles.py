@@ -24,8 +24,7 @@ from benchmarks.accuracy.cells import Cell, trained_ranker
 from benchmarks.accuracy.report import Estimate, estimate
 from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
 from common.atomic import write_text
-from common.git import revision
-from common.seeds import generator
+from common.reproducibility import generator, revision
 from data.collect.measuring.search import Choices, Search, Space, genetic_search
 from data.collect.measuring.session import Description
 from data.collect.spaces import N_OPTIONS, menu

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.atomic import alone_in
 from common.errors import OutOfTime, UsageError
-from common.locks import alone_in
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
-from common.seeds import generator
+from common.reproducibility import generator
 from data.collect.job import (
     JOURNALS,
     Job,

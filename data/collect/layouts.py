@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.seeds import generator
+from common.reproducibility import generator
 from data.collect.measuring.search import Choices, Space, draw_choices
 from data.collect.measuring.session import one_line
 from data.collect.programs.catalogue import ProgramSource

@@ -13,9 +13,8 @@ from requests.exceptions import RequestException
 from urllib3.util import Retry
 
 from common.errors import PipelineError, UsageError
-from common.network import PASSING_STATUS, network_fault
 from common.progress import progress
-from common.retry import RetryableError, RetryPolicy, retry
+from common.retry import PASSING_STATUS, RetryableError, RetryPolicy, network_fault, retry
 
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
 _CHUNK = 64 * 1024  # what a dropped connection may cost

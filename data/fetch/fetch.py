@@ -127,8 +127,7 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
         PipelineError: no or refused credentials, rules not accepted, the network fails for good,
             files that are not what was published, or the disk is too small.
     """
-    from common.kaggle.sender import ask
-    from common.kaggle.session import kaggle_session
+    from common.kaggle import ask, kaggle_session
 
     done = {part: finished(job, part) for part in job.parts}
     missing = [part for part in job.parts if done[part] is None]

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from common.atomic import sweep
+from common.atomic import locked, sweep
 from common.errors import PipelineError
-from common.locks import locked
 from common.progress import progress
 from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.atomic import create_text, sweep
 from common.errors import PipelineError, UsageError
 from common.progress import progress
-from common.seeds import generator
+from common.reproducibility import generator
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.hlo.graph import HloGraph
 from data.npz.archive import NpzMember, Streamed, write_npz

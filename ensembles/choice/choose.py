@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.bootstrap import family_interval
-from common.metrics import TILE_PICKS, kendall_tau, ranking_from_scores, tile_score
+from common.metrics import TILE_PICKS, family_interval, kendall_tau, ranking_from_scores, tile_score
 from common.progress import progress
 
 Floats = NDArray[np.float64]

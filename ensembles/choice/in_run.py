@@ -43,7 +43,7 @@ KEPT_NOTE = (
     "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
     "plain value on the valid split, to which nothing was fitted."
 )
-# The official xla splits have seven; how far few families widen an interval is in common.bootstrap.
+# The official xla splits have seven; how far few families widen an interval is in common.metrics.
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
 FITTED_SCALE = "minmax-mean"  # of blends with fitted weights, and of single members
 RUNTIME_SCHEMA = {

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from common.seeds import generator
+from common.reproducibility import generator
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES, dimension_sizes, minor_to_major
 from ensembles.ensemble import Ensemble

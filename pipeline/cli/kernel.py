@@ -52,8 +52,8 @@ def build(
     Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
     """
     from common.settings import recipe_path
-    from kernels.building.build import build as build_kernel
-    from kernels.building.kinds import kind_named
+    from kernels.build import build as build_kernel
+    from kernels.build import kind_named
     from models.config.recipe import load_recipe
 
     chosen = load_recipe(recipe, overrides or [], seed=seed)
@@ -79,7 +79,7 @@ def push(folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.
 
     Example: python -m pipeline kernel push runs/kernel
     """
-    from kernels.push import push as send
+    from kernels.remote import push as send
 
     sent = send(folder)
     typer.echo(f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}")
@@ -95,7 +95,7 @@ def status(
 
     Example: python -m pipeline kernel status fast-or-slow-cpu
     """
-    from kernels.push import status as ask
+    from kernels.remote import status as ask
 
     answer = ask(kernel)
     line = f"{answer.kernel_id}  {answer.state}  {answer.failure_message}".rstrip()
@@ -115,7 +115,7 @@ def output(
 
     Example: python -m pipeline kernel output fast-or-slow-cpu --out runs/kernel-output
     """
-    from kernels.output import fetch_output
+    from kernels.remote import fetch_output
 
     got = fetch_output(kernel, out)
     if got.unfinished:
@@ -133,7 +133,7 @@ def wheels(out: Annotated[Path, typer.Option(help="New folder for the dataset.")
 
     Example: python -m pipeline kernel wheels --out runs/wheels
     """
-    from kernels.datasets.folder import write_wheels
+    from kernels.datasets import write_wheels
 
     typer.echo(f"wheels      {out} ({', '.join(path.name for path in write_wheels(out))})")
 
@@ -151,7 +151,7 @@ def weights(
 
     Example: python -m pipeline kernel weights --run runs/mine --out runs/weights
     """
-    from kernels.datasets.folder import write_weights
+    from kernels.datasets import write_weights
 
     typer.echo(f"weights     {out} ({len(write_weights(run, out, title=title))} models)")
 
@@ -176,7 +176,7 @@ def push_dataset(
 
     Example: python -m pipeline dataset push runs/wheels -m "torch-geometric 2.8.1"
     """
-    from kernels.datasets.push import push_dataset as send
+    from kernels.datasets import push_dataset as send
 
     made = send(folder, message)
     verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"

@@ -290,7 +290,7 @@ def report(
     from models.run_folder import REPORT_PICTURE
     from pipeline.run.folders import explain_best, read_report
     from pipeline.run.report import draw_report
-    from submissions.report.graph_pages import graph_address
+    from submissions.report.page import graph_address
 
     if graph is None and data is not None:
         raise UsageError("--data: of no use without --graph NAME")

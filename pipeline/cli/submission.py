@@ -130,8 +130,8 @@ def score(
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.tree import find_graphs
-    from submissions.labels import check_split, cut_to_samples, read_labels
-    from submissions.score import note_samples, score_submission
+    from submissions.check import check_split
+    from submissions.score import cut_to_samples, note_samples, read_labels, score_submission
     from submissions.write import read_submission
 
     folder, split = data_dir(data), "test" if private else split

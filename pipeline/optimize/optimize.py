@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.bootstrap import CONFIDENCE, DRAWS, interval_of
+from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.locks import alone_in
+from common.metrics import CONFIDENCE, DRAWS, interval_of
 from common.progress import log, seconds_left, time_limit
-from common.seeds import generator
+from common.reproducibility import generator
 from data.collect.collect import program_digest
 from data.collect.measuring.search import (
     Choices,

@@ -14,7 +14,7 @@ from common.atomic import write_bytes, write_text
 from data.collect.spaces import TILES, TOLERANCE
 from pipeline.optimize.optimize import Optimized, Ratio, Verified, band, is_faster, is_slower
 from submissions.report.charts import Chart, library
-from submissions.report.render import render_page
+from submissions.report.page import render_page
 
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
 TEMPLATE = Path(__file__).with_name("optimize.html.j2")

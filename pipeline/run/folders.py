@@ -18,8 +18,8 @@ from models.config.recipe import load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
-from submissions.report.curves import BEST_SCHEMA
-from submissions.report.graph_pages import FOLDER, page_name
+from submissions.report.charts import BEST_SCHEMA
+from submissions.report.page import FOLDER, page_name
 
 KINDS = ("layout", "tile")
 

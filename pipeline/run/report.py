@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.atomic import write_text
 from common.checksums import read_table, write_table
 from common.errors import PipelineError
-from common.git import revision
+from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
@@ -29,18 +29,16 @@ from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
 from pipeline.run.jobs import SUBMISSION, RunState
-from submissions.labels import Labels, cut_to_samples, read_labels_of
-from submissions.report.curves import (
+from submissions.report.charts import (
     BEST_SCHEMA,
     CURVE_PICKS,
     RANKS_SCHEMA,
     rank_points,
     slowdown_curve,
+    write_overview,
 )
-from submissions.report.graph_pages import write_graph_pages
-from submissions.report.page import write_report_page
-from submissions.report.pictures import write_overview
-from submissions.score import note_samples, score_submission
+from submissions.report.page import write_graph_pages, write_report_page
+from submissions.score import Labels, cut_to_samples, note_samples, read_labels_of, score_submission
 from submissions.write import read_submission, submission_rows
 
 REPORT_PAGE = "report.html"

@@ -12,12 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import TEMPORARY, sweep, write_text
+from common.atomic import TEMPORARY, alone_in, sweep, write_text
 from common.checksums import write_table
 from common.errors import PipelineError
-from common.git import changes, revision
-from common.locks import alone_in
 from common.progress import in_one_step, log
+from common.reproducibility import changes, revision
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit
 from data.collect.job import read_manifest

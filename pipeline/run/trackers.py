@@ -20,10 +20,9 @@ from secrets import token_hex
 from threading import Thread
 from typing import Any
 
-from common.atomic import write_text
+from common.atomic import locked, write_text
 from common.errors import UsageError
-from common.kaggle.errors import one_line
-from common.locks import locked
+from common.kaggle import one_line
 from common.progress import log
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
 from pipeline.jobs.here import interrupts_held

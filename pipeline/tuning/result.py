@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.atomic import write_text
-from common.bootstrap import CONFIDENCE, family_interval
 from common.errors import PipelineError
+from common.metrics import CONFIDENCE, family_interval
 from common.progress import log
 from models.config.recipe import Recipe
 from models.run_folder import is_done, read_config
@@ -26,7 +26,7 @@ from models.training.dataset import family_of
 from pipeline.jobs.workers import Workers
 from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
 from pipeline.tuning.storage import REASON, open_storage
-from submissions.report.render import render_page
+from submissions.report.page import render_page
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from filelock import FileLock, Timeout
 
 from common.errors import PipelineError
-from common.network import chain
+from common.retry import chain
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -1,23 +1,124 @@
-"""What the pages' charts show, and the script that draws them: `figures.js.j2` says how.
+"""What a report draws: slowdown curves, where each config was put, and charts of both.
 
-Of the package plotly nothing but its plotly.min.js is used. m members of a blend.
+Pages draw by a script, `figures.js.j2`, that takes of the package plotly nothing but its
+plotly.min.js; the overview is a PNG by matplotlib. m members of a blend.
 """
 
 import base64
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from submissions.report.curves import CURVE_PICKS
+from common.atomic import atomic_path
+from submissions.score import Labels
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CURVE_PICKS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100)
+POINTS_PER_GRAPH = 300
+FIRST_POINTS = 10  # of a graph, all of which are kept
+RANKS_SCHEMA: dict[str, Any] = {
+    "collection": pl.String,
+    "graph": pl.String,
+    "rank": pl.UInt32,
+    "slowdown": pl.Float32,
+    "config": pl.UInt32,
+    "runtime_ns": pl.Int64,
+    "members": pl.List(pl.Float32),
+}
+BEST_SCHEMA: dict[str, Any] = {
+    "collection": pl.String,
+    "graph": pl.String,
+    "configs": pl.List(pl.Int64),  # rows of the file, predicted fastest first
+    "against": pl.Int64,  # the config that they are compared with; of tiles none
+    "names": pl.List(pl.String),  # of what differs, such as a node
+    "cells": pl.List(pl.List(pl.String)),  # how each config sets it; "" = as the other one
+    "n_more": pl.Int64,  # how many names were left out
+}
 POINT = ("config", "runtime_ns", "members")
 Pairs = Mapping[str, Mapping[str, tuple[float, float]]]  # both scores by collection and graph
+
+FAINT, OURS, FLOOR, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
+SIZE_INCHES, DPI = (11.0, 3.0), 110
+# Where the axes are: to have matplotlib find a place takes five times as long as to draw.
+PLACE = (0.17, 0.27, 0.8, 0.52)
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.grid": True,
+    "grid.color": "#e3e7eb",
+    "grid.linewidth": 0.6,
+}
+
+
+def slowdown_curve(
+    rankings: Sequence[NDArray[np.int64]], runtimes: Sequence[NDArray[Any]]
+) -> list[float]:
+    """Return the mean over graphs of slowdown@K for each K of CURVE_PICKS.
+
+    Args:
+        rankings: (c,) int64 config indices of each of g graphs, predicted fastest first.
+        runtimes: (c,) measured, positive, of each.
+    """
+    curves = []
+    for ranking, runtime in zip(rankings, runtimes, strict=True):
+        at = np.minimum(CURVE_PICKS, len(ranking)) - 1
+        curves.append(np.minimum.accumulate(runtime[ranking])[at] / runtime.min())
+    means: list[float] = np.mean(curves, axis=0).round(6).tolist()
+    return means
+
+
+def rank_points(
+    collection: str,
+    graph: str,
+    ranking: NDArray[np.int64],
+    labels: Labels,
+    scored: Sequence[pl.DataFrame] = (),
+) -> pl.DataFrame:
+    """Return where a graph's configs were put and how slow they are.
+
+    Of more than 300 these many evenly by rank, and the first ten, and the fastest.
+
+    Args:
+        ranking: (c,) int64 places of configs, predicted fastest first.
+        scored: of the blend, then of its members: `config`, the row in the graph's file, and
+            `score` of the config at each place; none where rows are places.
+
+    Returns:
+        Columns of RANKS_SCHEMA; `slowdown` is the config's runtime over the fastest one's.
+    """
+    runtime = labels.runtime
+    some = np.linspace(0, len(ranking) - 1, POINTS_PER_GRAPH).round()
+    first = [*range(min(FIRST_POINTS, len(ranking))), runtime[ranking].argmin()]
+    ranks = np.union1d(some, first).astype(np.uint32)
+    places = ranking[ranks]
+    scores = [table["score"].to_numpy()[places] for table in scored[1:]]
+    configs = scored[0]["config"].to_numpy()[places] if scored else places.astype(np.uint32)
+    return pl.DataFrame(
+        {
+            "collection": [collection] * len(ranks),
+            "graph": [graph] * len(ranks),
+            "rank": ranks,
+            "slowdown": (runtime[places] / runtime.min()).astype(np.float32),
+            "config": configs,
+            "runtime_ns": labels.runtime_ns[places],
+            "members": np.reshape(scores, (-1, len(ranks))).T.tolist(),
+        },
+        schema=RANKS_SCHEMA,
+    )
 
 
 @dataclass(frozen=True)
@@ -112,3 +213,63 @@ def comparison_charts(compared: Mapping[str, Any], pairs: Pairs) -> list[Chart]:
         Chart("differences", "Differences and intervals", said, differences),
         Chart("pairs", f"Each graph in both{more}", told, {"pairs": pairs}),
     ]
+
+
+@contextmanager
+def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
+    """Yield an empty figure to draw on, which no window system knows of, and write it as a PNG.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=size_inches)
+        FigureCanvasAgg(figure)
+        yield figure
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def _draw_scores(axes: "Axes", judged: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw each collection's value, with its interval, floor and noise ceiling if known."""
+    for row, part in enumerate(judged.values()):
+        low, high = part["ci95"] or (part["value"], part["value"])
+        axes.plot(
+            [low, high], [row, row], color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt"
+        )
+        axes.plot(part["value"], row, "o", color=OURS, markersize=7)
+        for key, colour in (("floor", FLOOR), ("noise_ceiling", CEILING)):
+            if part.get(key) is not None:
+                axes.plot(part[key], row, "|", color=colour, markersize=14, markeredgewidth=2)
+    labels = ("this run, 95 % interval", "floor: no training", "noise ceiling")
+    for colour, mark, label in zip((OURS, FLOOR, CEILING), "o||", labels, strict=True):
+        axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
+    axes.set_yticks(range(len(judged)), list(judged))
+    axes.set_ylim(len(judged) - 0.4, -0.6)
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.02)  # alike on every sheet
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
+    axes.set_title("Score by collection (1 is perfect)", loc="left")
+
+
+def write_overview(report: Mapping[str, Any], path: Path) -> None:
+    """Write the scores of a report as a picture.
+
+    Raises:
+        PipelineError: the file cannot be written.
+    """
+    judged = {n: p for n, p in report.get("collections", {}).items() if p["value"] is not None}
+    known = {key: report[key] for key in ("recipe", "score", "revision") if report.get(key)}
+    known = {key: f"{v:.4f}" if key == "score" else v for key, v in known.items()}
+    heading = ", ".join(f"{key} {value}" for key, value in known.items())
+    with picture(path, SIZE_INCHES) as figure:
+        figure.suptitle(heading, fontsize=11, fontweight="bold", x=0.01, ha="left")
+        axes = figure.add_axes(PLACE)
+        if judged:
+            _draw_scores(axes, judged)
+        else:
+            axes.set_axis_off()
+            axes.text(0, 0.5, "No collection has been judged by measured runtimes.", color=FAINT)

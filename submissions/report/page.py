@@ -1,14 +1,23 @@
-"""HTML pages that need nothing else, no network, readable on a phone: the report, and two runs."""
+"""HTML pages that need no network and are readable on a phone: a report, its graphs, two runs.
 
+A page is one file; those of graphs share one copy of plotly in their folder.
+"""
+
+import hashlib
+import re
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from common.atomic import write_text
+from common.atomic import atomic_path, write_text
+from data.tree import collection_named
 from submissions.report.charts import (
     Chart,
     Pairs,
@@ -18,13 +27,15 @@ from submissions.report.charts import (
     ranks_chart,
     slowdown_charts,
 )
-from submissions.report.graph_pages import MOST_PAGES, graph_address, graphs_with_pages
-from submissions.report.render import number, render_page
 from submissions.score import remarks_on
 
-REPORT, COMPARISON = (Path(__file__).with_name(f"{n}.html.j2") for n in ("report", "compare"))
+PARTS = Path(__file__).parent  # parts.html.j2 is for all pages
+REPORT, GRAPH, COMPARISON = (PARTS / f"{n}.html.j2" for n in ("report", "graph", "compare"))
 # Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
 MAX_SCATTERS = 12
+MOST_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
+MOST_CHARACTERS = 120  # of a page's name
+FOLDER, LIBRARY = "graphs", "plotly.js"  # of graphs' pages, and what they share
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 FIGURES = ("opa", "slowdown@1", "slowdown@5", "slowdown@10", "n_configs")
 LISTS = ("left_out", "missing_parts", "bad_files", "seeds", "learning_curves")
@@ -156,3 +167,112 @@ def write_comparison_page(
         library=library(),
     )
     write_text(path, page)
+
+
+def page_name(collection: str, graph: str) -> str:
+    """Return the file name, without suffix, of a graph's page; it can stand in any address.
+
+    >>> page_name("layout:xla:random", "gru_b8")
+    'layout-xla-random-gru_b8'
+    """
+    name = f"{collection_named(collection).slug}-{graph}"
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:MOST_CHARACTERS]
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return plain if plain == name else f"{plain}-{mark}"
+
+
+def graph_address(collection: str, graph: str) -> str:
+    """Return the address of a graph's page, as the report beside the folder names it."""
+    return f"{FOLDER}/{page_name(collection, graph)}.html"
+
+
+def graphs_with_pages(report: Mapping[str, Any], ranks: pl.DataFrame) -> list[tuple[str, str]]:
+    """List collection and graph of the pages: of each collection the graphs that did worst."""
+    known = set(ranks.select("collection", "graph").unique().iter_rows())
+    pages = []
+    for name, part in report.get("collections", {}).items():
+        scores = {graph: own[part["metric"]] for graph, own in part["per_graph"].items()}
+        graphs = sorted(scores, key=lambda graph: (scores[graph], graph))
+        pages += [(name, graph) for graph in graphs if (name, graph) in known][:MOST_PAGES]
+    return pages
+
+
+def write_graph_pages(
+    out: Path,
+    report: Mapping[str, Any],
+    ranks: pl.DataFrame,
+    best: pl.DataFrame | None,
+    *,
+    alone: tuple[str, str] | None = None,
+) -> None:
+    """Write OUT/graphs with the graphs' pages; the same report gives the same bytes.
+
+    Args:
+        report: what report.json holds.
+        ranks: points as `rank_points` makes them.
+        best: what the configs ranked first decide, a row of BEST_SCHEMA per graph.
+        alone: collection and graph of one more page, which holds plotly itself, and so can be sent
+            to somebody.
+
+    Raises:
+        PipelineError: a file cannot be written.
+    """
+    folder = out / FOLDER
+    points = ranks.partition_by("collection", "graph", as_dict=True)
+    rows = [] if best is None else best.iter_rows(named=True)
+    decided = {(row["collection"], row["graph"]): row for row in rows}
+    pages = dict.fromkeys([*graphs_with_pages(report, ranks), *([alone] if alone else [])])
+    if pages:
+        _write(folder / LIBRARY, library())
+    for collection, graph in pages:
+        name, own = page_name(collection, graph), points[collection, graph]
+        figures = report["collections"][collection]["per_graph"][graph]
+        members = report.get("models", {}).get(collection, {}).get("members", [])
+        title = "One point per config; green: the fastest"
+        picture = folder / f"{name}.svg"
+        page = render_page(
+            GRAPH,
+            collection=collection,
+            graph=graph,
+            figures={key: value for key, value in figures.items() if value is not None},
+            points=own,
+            chart=ranks_chart(title, {graph: own}, members[: len(own["members"][0])]),
+            best=decided.get((collection, graph)),
+            slowdowns=dict(own.select("config", "slowdown").iter_rows()),
+            explanation=_as_address(picture) if picture.is_file() else None,
+            library=library() if (collection, graph) == alone else LIBRARY,
+        )
+        _write(folder / f"{name}.html", page)
+
+
+def _as_address(picture: Path) -> str:
+    return f"data:image/svg+xml;base64,{b64encode(picture.read_bytes()).decode()}"
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_path(path, durable=False) as temporary:  # made anew by `report`
+        temporary.write_bytes(text.encode())
+
+
+def render_page(template: Path, **values: object) -> str:
+    """Return the page that the template file makes of the values; filters: number, percent."""
+    return _environment(template.parent).get_template(template.name).render(**values)
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader([folder, PARTS]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and no other order of keys
+    environment.filters |= {"number": number, "percent": "{:.1%}".format}
+    return environment
+
+
+def number(value: float | None) -> str:
+    """Write a number with four digits; "–" where there is none."""
+    return "–" if value is None else f"{value:.4f}".replace("-", "−")

@@ -3,8 +3,7 @@
 import pytest
 
 from common.errors import PipelineError
-from common.network import retry_after_s
-from common.retry import RetryableError, RetryPolicy, retry
+from common.retry import RetryableError, RetryPolicy, retry, retry_after_s
 
 
 def test_trying_that_brings_nothing_new_ends(caplog: pytest.LogCaptureFixture) -> None:

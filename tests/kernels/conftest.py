@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.building.archive import PACKAGES
+from kernels.build import PACKAGES
 from tests.data.fetch.file_server import FileServer, running_file_server
 
 # Stands in for the real command line: takes the same arguments, writes the same file.

@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from common.retry import RetryPolicy
-from kernels.building.build import build
-from kernels.building.kinds import KINDS, kind_named
-from kernels.datasets.folder import write_weights, write_wheels
-from kernels.datasets.push import push_dataset
-from kernels.push import push
+from kernels.build import KINDS, build, kind_named
+from kernels.datasets import push_dataset, write_weights, write_wheels
+from kernels.remote import push
 from tests.command_line import call
 from tests.data.fetch.file_server import FileServer
 from tests.fake_kaggle import KEY, USERNAME, Answer, FakeKaggle
 from tests.kernels.conftest import WHEELS, FakePip
-from tests.kernels.datasets.test_dataset_folders import write_run
+from tests.kernels.test_datasets import write_run
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
 INFER = "fast-or-slow-smoke-infer"
@@ -45,7 +43,7 @@ def test_every_command_of_the_way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kernels.datasets.folder.run_pip", FakePip(*WHEELS))
+    monkeypatch.setattr("kernels.datasets.run_pip", FakePip(*WHEELS))
     runs = tmp_path / "runs"
     wheels = ["--dataset", f"{USERNAME}/fast-or-slow-wheels"]
     built = ["kernel", "build", "--recipe", "smoke", *wheels]

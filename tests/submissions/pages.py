@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 
 from common.metrics import ranking_from_scores
-from submissions.labels import Labels
-from submissions.report.curves import RANKS_SCHEMA, rank_points, slowdown_curve
-from submissions.score import score_submission
+from submissions.report.charts import RANKS_SCHEMA, rank_points, slowdown_curve
+from submissions.score import Labels, score_submission
 
 VOID = {"meta", "line", "rect", "br", "img", "input"}
 LAYOUT = "layout:xla:default"

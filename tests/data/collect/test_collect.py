@@ -18,8 +18,8 @@ import pytest
 from scipy.stats import kendalltau
 from typer.testing import CliRunner
 
+from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.locks import alone_in
 from common.progress import log, time_limit, watched_by
 from common.settings import ROOT, SAMPLE
 from data.collect.collect import MIN_SPREAD, collect_graph, collect_jobs

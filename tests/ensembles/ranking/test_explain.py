@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from common.seeds import generator
+from common.reproducibility import generator
 from common.settings import SAMPLE
 from data.synthetic.cost_models import LayoutCost, LayoutSpace, layout_cost, layout_space
 from data.synthetic.programs import BATCHES, FAMILIES, sized_program

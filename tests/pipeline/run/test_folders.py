@@ -12,7 +12,7 @@ import tomli_w
 from data.tree import find_graphs
 from models.config.recipe import load_recipe
 from pipeline.run.folders import differing_keys, list_runs
-from submissions.report.curves import RANKS_SCHEMA
+from submissions.report.charts import RANKS_SCHEMA
 from tests.command_line import call
 
 

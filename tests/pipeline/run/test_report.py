@@ -15,7 +15,7 @@ from data.tree import find_graphs
 from ensembles.ranking.explain import default_row
 from models.run_folder import CONFIG, METRICS
 from pipeline.run.report import MAX_POINTS, N_CONFIGS, best_configs, learning_curves
-from submissions.report.curves import BEST_SCHEMA
+from submissions.report.charts import BEST_SCHEMA
 
 
 def put(folder: Path, *lines: dict[str, float]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from common.git import MAX_DIFF, changes, revision
-from common.locks import alone_in
+from common.atomic import alone_in
+from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.run_folder import read_config

@@ -14,7 +14,7 @@ from data.official.published import official_sizes
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, GraphFile, find_graphs
 from ensembles.ensemble import load_ranker
-from kernels.datasets.folder import write_weights
+from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
 from models.training.dataset import family_of, grouped_folds, split_usable

@@ -8,8 +8,8 @@ import numpy as np
 import optuna
 import pytest
 
-from common.bootstrap import family_interval
 from common.errors import PipelineError
+from common.metrics import family_interval
 from common.progress import time_limit
 from models.config.recipe import load_recipe
 from models.run_folder import begin, is_done, mark_done, read_config

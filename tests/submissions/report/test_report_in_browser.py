@@ -16,11 +16,13 @@ import pytest
 
 from pipeline.optimize.write import TEMPLATE
 from submissions.compare import compare_reports, paired_scores
-from submissions.report.charts import Chart, library
-from submissions.report.curves import BEST_SCHEMA
-from submissions.report.graph_pages import write_graph_pages
-from submissions.report.page import write_comparison_page, write_report_page
-from submissions.report.render import render_page
+from submissions.report.charts import BEST_SCHEMA, Chart, library
+from submissions.report.page import (
+    render_page,
+    write_comparison_page,
+    write_graph_pages,
+    write_report_page,
+)
 from tests.submissions.pages import LAYOUT, illustrated_report
 
 pytestmark = pytest.mark.slow

@@ -1,18 +1,26 @@
-"""Slowdown curves and rank points against the plain metric, config by config."""
+"""Slowdown curves and rank points against the plain metric, config by config; the overview."""
+
+import struct
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
 from common.metrics import slowdown_at_k
-from submissions.labels import Labels
-from submissions.report.curves import (
+from submissions.report import charts
+from submissions.report.charts import (
     CURVE_PICKS,
+    DPI,
     FIRST_POINTS,
     POINTS_PER_GRAPH,
+    SIZE_INCHES,
     rank_points,
     slowdown_curve,
+    write_overview,
 )
+from submissions.score import Labels, score_submission
+from tests.submissions.pages import illustrated_report
 
 
 def test_a_curve_is_the_mean_slowdown_at_each_k() -> None:
@@ -48,3 +56,18 @@ def test_points_of_a_tile_are_normalised_and_name_rows_and_what_members_think() 
     assert points["slowdown"].to_list() == [1, 3]
     assert points["config"].to_list() == [9, 7]
     assert points["members"].to_list() == [[2], [0.5]]
+
+
+def test_the_picture_is_the_same_for_the_same_report_with_scores_or_without(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.png", tmp_path / "2.png"
+    for report in (illustrated_report()[0], score_submission({}, {})):
+        write_overview(report, one)
+        write_overview(report, two)
+        assert one.read_bytes() == two.read_bytes()
+        size = struct.unpack(">II", one.read_bytes()[16:24])
+        assert size == tuple(round(inches * DPI) for inches in SIZE_INCHES)
+
+
+def test_without_plotly_there_is_nothing_to_draw_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charts, "find_spec", lambda name: None)
+    assert charts.library.__wrapped__() == ""

@@ -26,7 +26,7 @@ import time
 import zipfile
 from pathlib import Path
 
-# What `kernels.building.kinds.Kind` describes, and: recipe, its file inside the archive; mounts, of
+# What `kernels.build.Kind` describes, and: recipe, its file inside the archive; mounts, of
 # the competition's files below the input folder; required, module to distribution of what the image
 # may lack.
 SETTINGS = {}  # type: ignore[var-annotated]

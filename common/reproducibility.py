@@ -1,8 +1,11 @@
-"""Ask git which revision the code is of, and in what it differs."""
+"""What a result hangs on besides its input: the code's revision, and seeded randomness."""
 
+import hashlib
 import os
 import subprocess
 from pathlib import Path
+
+import numpy as np
 
 from common.settings import ROOT
 
@@ -43,3 +46,9 @@ def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
     done = subprocess.run(command, capture_output=True, check=True, timeout=30, env=own)  # noqa: S603
     return os.fsdecode(done.stdout).strip()
+
+
+def generator(seed: int, *labels: str) -> np.random.Generator:
+    """Return a generator that depends on `seed` and `labels` only."""
+    digest = hashlib.blake2b("/".join(labels).encode(), digest_size=8).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest, "big")])

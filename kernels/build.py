@@ -1,0 +1,405 @@
+"""Turn the project and one recipe into a folder that Kaggle accepts as a kernel.
+
+A kernel is of a kind: it runs a whole recipe, trains one collection, or ranks with trained models.
+`kernels.script`, which does that on Kaggle, carries the project's own code as a zip archive whose
+bytes depend on nothing but the files: regular ones of the suffixes that code has, tracked by git or
+not. Links are not followed.
+
+The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
+in `-wheels` and holds its wheel (see `kernels.datasets`), through `dataset_sources`.
+"""
+
+import base64
+import importlib.util
+import io
+import json
+import lzma
+import pprint
+import re
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from common import settings
+from common.atomic import write_text
+from common.errors import PipelineError, UsageError
+from common.kaggle import refuse_secrets
+from common.progress import log
+from common.reproducibility import REVISION_FILE, revision
+from data.tree import collection_named
+
+# Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
+REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
+SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
+_SCRIPT = Path(__file__).with_name("script.py")
+_SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
+_ARCHIVE = 'ARCHIVE = ""'
+_INPUT_ROOT = Path("/kaggle/input")
+_SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
+_BETWEEN, _QUOTES = "# %%\n", '"\n'
+_SHOW = """\
+from IPython.display import Image, display
+
+out = WORKING / SETTINGS["out"]
+if (out / "report.json").exists():
+    report = json.loads((out / "report.json").read_text())
+    for name, part in report["collections"].items():
+        print(f"{name:<20} {part['metric']:<12} {part['value']}  95 %: {part['ci95']}")
+        for member, value in report["models"][name]["member_values"].items():
+            print(f"  {member:<40} {value}")
+    display(Image(out / "report.png"))
+for path in sorted(WORKING.rglob("*.csv")):
+    print(path, *(line[:80] for line in path.read_text().splitlines()[:3]), sep="\\n")
+"""
+
+METADATA_FILE = "kernel-metadata.json"
+
+# Kaggle's name of its pair of T4 cards. Without a name a P100 is lent, which the current torch
+# wheels no longer support.
+T4 = "NvidiaTeslaT4"
+
+ENTRY = "pipeline/__main__.py"
+PACKAGES = (
+    *("common", "data", "features", "models", "ensembles"),
+    *("submissions", "kernels", "pipeline", "configs"),
+)
+
+# Data sets, caches and results lie beside the code but are no part of it.
+_LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
+_LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
+_SUFFIXES = frozenset({".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"})
+_FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
+
+DEFAULT_MAX_MINUTES = 690.0
+MOST_MINUTES = 705.0  # Kaggle kills a session after 720 and keeps nothing of it
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What sets one kernel of a recipe apart from another; `kernels.script` works by it.
+
+    `result` is the file of `out` that ends up in the working folder; a kernel with one also copies
+    an unfinished `out` of an attached output.
+    """
+
+    kind: str  # "run", "train" or "infer"
+    words: str  # what the title has after the recipe's name
+    command: str  # of the pipeline; {recipe}, {data}, {input}, {out} are filled in on Kaggle
+    out: str  # the folder in the working one that the command marks with DONE once it is through
+    result: str = ""
+    dropped: str = ""  # the folder of `out` that goes once all is done: attached models
+    max_minutes: float = DEFAULT_MAX_MINUTES  # from the start until the command stops itself
+    saving_minutes: float = 7.5  # a command that hangs is killed so long after that
+
+
+_RUN = "run --recipe {recipe} --data {data} --out {out} --resume"
+_TRAIN = "train --recipe {recipe} --data {data} --collection NAME --out {out} --resume-from {input}"
+_INFER = f"{_RUN} --models {{input}}"
+KINDS = {
+    "run": Kind("run", "", _RUN, "run", result="submission.csv"),
+    "train": Kind("train", "train", _TRAIN, "models"),  # of the collection NAME
+    "infer": Kind("infer", "infer", _INFER, "run", result="submission.csv", dropped="models"),
+}
+
+
+def kind_named(name: str, collection: str | None = None, max_minutes: float | None = None) -> Kind:
+    """Return the kind that the command line asks for.
+
+    Raises:
+        UsageError: no such kind or collection, an option that the kind needs or does not have, or
+            more minutes than a session has.
+    """
+    if name not in KINDS:
+        raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
+    minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes
+    if not 0 < minutes <= MOST_MINUTES:
+        raise UsageError(
+            f"--max-minutes {minutes:g}: expected more than 0 and at most {MOST_MINUTES:g}: Kaggle "
+            "ends a session after 720 and keeps nothing then"
+        )
+    if (collection is None) is (name == "train"):
+        raise UsageError("--collection: expected with --kind train, and only there")
+    kind = replace(KINDS[name], max_minutes=minutes)
+    if collection is None:
+        return kind
+    wanted = collection_named(collection)
+    command = kind.command.replace("NAME", wanted.name)
+    return replace(kind, words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)
+
+
+def build(
+    recipe_name: str,
+    recipe_table: Mapping[str, Any],
+    out: Path,
+    *,
+    kind: Kind = KINDS["run"],
+    root: Path = settings.ROOT,
+    gpu: bool = True,
+    dataset_sources: Sequence[str] = (),
+    kernel_sources: Sequence[str] = (),
+    title: str = "",
+    beside: Path = Path(),
+    notebook: bool = False,
+) -> Path:
+    """Write a kernel that works by `recipe_table` on Kaggle to `out`; return its source's path.
+
+    Args:
+        recipe_table: the recipe, overrides applied, without None values.
+        title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
+        beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
+            Python's path; they are embedded as well.
+        notebook: write a notebook, which shows what came out, in place of a script.
+
+    Raises:
+        UsageError: a title or a source that Kaggle would refuse, nothing attached that could hold
+            the models to rank with, or `out` holds other files.
+        PipelineError: an incomplete project, a credential among the files, a script above
+            Kaggle's limit, or `out` cannot be written.
+    """
+    title = _title_of(recipe_name, kind, title)
+    _check_sources(kind, dataset_sources, kernel_sources)
+    parts = [recipe_table.get(name, {}) for name in ("layout", "tile")]
+    own_models = [model for part in parts for model in part.get("models", ()) if ":" in model]
+    recipe_file = f"configs/{recipe_name}.toml"
+    files = {**own_packages(own_models, beside), **collect_files(root)}
+    files[recipe_file] = tomli_w.dumps(recipe_table).encode()
+    script = _rendered(kind, files, recipe_file)
+    script = _as_notebook(title, script) if notebook else script
+    script_bytes = len(script.encode())
+    if script_bytes > SOURCE_LIMIT_BYTES:
+        largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
+        named = ", ".join(f"{name} ({len(files[name])} bytes)" for name in largest)
+        raise PipelineError(
+            f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
+            f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
+        )
+    metadata = kernel_metadata(
+        title,
+        notebook=notebook,
+        gpu=gpu,
+        dataset_sources=dataset_sources,
+        kernel_sources=kernel_sources,
+    )
+    refuse_secrets([*files.items(), (METADATA_FILE, as_json(metadata).encode())])
+    if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
+        raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
+    source: Path = out / metadata["code_file"]
+    write_text(out / METADATA_FILE, as_json(metadata))
+    write_text(source, script)
+    return source
+
+
+def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
+    values = {
+        **asdict(kind),
+        "recipe": recipe_file,
+        "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
+        "required": REQUIRED_MODULES,
+    }
+    filled = pprint.pformat(values, sort_dicts=False, width=100)
+    archive = base64.encodebytes(lzma.compress(pack(files))).decode()
+    script = _SCRIPT.read_text(encoding="utf-8")
+    script = script.replace(_SETTINGS, f"SETTINGS = {filled}", 1)
+    return script.replace(_ARCHIVE, f'ARCHIVE = """\n{archive}"""', 1)
+
+
+def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
+    spoken = re.sub("[_.]", " ", recipe_name)
+    ending = f" {kind.words}" if kind.words else ""
+    title = (chosen.strip() or f"Fast or slow {spoken}") + ending
+    fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
+    if not (fits and title.isascii() and title.isprintable()):
+        raise UsageError(
+            f"kernel title {title!a}: {len(title)} characters; expected {_SHORTEST_TITLE} to "
+            f"{_LONGEST_TITLE} of plain ASCII; --title takes {_LONGEST_TITLE - len(ending)} at most"
+        )
+    return title
+
+
+def _check_sources(
+    kind: Kind, dataset_sources: Sequence[str], kernel_sources: Sequence[str]
+) -> None:
+    for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
+        for source in sources:
+            if source.startswith("OWNER/"):  # as the README has it
+                raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
+            if not re.fullmatch(r"[\w-]+/[\w-]+", source):
+                raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
+    wheels = [source for source in dataset_sources if source.endswith("-wheels")]
+    if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
+        raise UsageError(
+            "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
+        )
+    if not wheels:
+        lacking = ", ".join(REQUIRED_MODULES.values())
+        log.info(f"Kaggle's image lacks {lacking}: attach a dataset named …-wheels with it")
+
+
+def _as_notebook(title: str, script: str) -> str:
+    """Return a kernel's script as the text of an .ipynb file, whose last cell shows what came out.
+
+    Its source is one text per cell, as Kaggle's server takes it, and it has no cell ids: the same
+    script gives the same bytes.
+    """
+    says, *parts = script.split(_BETWEEN)
+    *folded, main = (_code(part) for part in parts)
+    for cell in folded:  # on Kaggle's page
+        cell["metadata"] = {"_kg_hide-input": True}
+    about = {
+        "cell_type": "markdown",
+        "metadata": {},
+        "source": f"# {title}\n\n{says.strip(_QUOTES)}",
+    }
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    cells = [about, *folded, main, _code(_SHOW)]
+    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _code(source: str) -> dict[str, Any]:
+    ran = {"execution_count": None, "outputs": list[str]()}
+    return {"cell_type": "code", "metadata": {}, **ran, "source": source.strip()}
+
+
+def collect_files(root: Path) -> dict[str, bytes]:
+    """Read what a kernel needs of the project at `root`, and its revision: path below, to content.
+
+    Raises:
+        PipelineError: `root` holds no pipeline/__main__.py.
+    """
+    paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
+    files = _read(root, paths)
+    if ENTRY not in files:
+        raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
+    made_of = revision(root)
+    return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
+
+
+def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
+    """Read the packages of one's own models, "my_pkg.gat:Gat", as `collect_files`.
+
+    Args:
+        beside: looked in where Python's own path has no such package.
+
+    Raises:
+        UsageError: there is no such package.
+    """
+    files: dict[str, bytes] = {}
+    for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):
+        if top in PACKAGES:
+            continue
+        spec = importlib.util.find_spec(top)
+        origins = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
+        root = Path(origins[0] or "").parent if origins else beside
+        paths = [root / f"{top}.py", *(root / top).rglob("*")]
+        own = _read(root, paths)
+        if not own:
+            raise UsageError(
+                f"model package '{top}': found neither on Python's path nor in {beside}; start "
+                "from the folder that holds it, or set PYTHONPATH"
+            )
+        files |= own
+    return files
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return `files` as a zip archive, not compressed: as one that takes less."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in sorted(files.items()):
+            member = zipfile.ZipInfo(name, _FIXED_DATE)
+            member.create_system = 3  # Unix, wherever it is built
+            member.external_attr = 0o644 << 16
+            archive.writestr(member, content)
+    return packed.getvalue()
+
+
+def _read(root: Path, paths: Iterable[Path]) -> dict[str, bytes]:
+    names = sorted(path.relative_to(root) for path in paths if path.suffix in _SUFFIXES)
+    return {
+        name.as_posix(): (root / name).read_bytes()
+        for name in names
+        if not _LEFT_OUT_FOLDERS & {parent.as_posix() for parent in name.parents}
+        and not any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in name.parts)
+        and (root / name).is_file()
+        and (root / name).resolve() == root.resolve() / name
+    }
+
+
+def kernel_metadata(
+    title: str,
+    *,
+    notebook: bool = False,
+    gpu: bool = True,
+    dataset_sources: Sequence[str] = (),
+    kernel_sources: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the metadata of a private kernel without internet; the push adds the owner."""
+    slug = slug_of(title)
+    return {
+        "id": slug,
+        "title": title,
+        "code_file": f"{slug}.ipynb" if notebook else f"{slug}.py",
+        "language": "python",
+        "kernel_type": "notebook" if notebook else "script",
+        "is_private": True,
+        "enable_gpu": gpu,
+        "enable_tpu": False,
+        "enable_internet": False,
+        "machine_shape": T4 if gpu else "",
+        "keywords": [],
+        "dataset_sources": list(dataset_sources),
+        "competition_sources": ["predict-ai-model-runtime"],
+        "kernel_sources": list(kernel_sources),
+        "model_sources": [],
+        "docker_image_pinning_type": "original",  # later versions of the kernel keep the image
+    }
+
+
+def slug_of(title: str) -> str:
+    """Return the slug that Kaggle makes of a title; the kernel's id must end in it.
+
+    >>> slug_of("Fast or slow: cpu_small")
+    'fast-or-slow-cpu-small'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """Read a kernel folder's metadata.
+
+    Raises:
+        PipelineError: the file, one of its keys or the kernel's source is missing.
+    """
+    if not (folder / METADATA_FILE).exists():
+        raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
+    table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
+    if not (folder / table["code_file"]).is_file():
+        raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")
+    return table
+
+
+def as_json(table: Mapping[str, Any]) -> str:
+    return json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a JSON object that has a text under each of `keys`.
+
+    Raises:
+        PipelineError: names the file and what is missing.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}; write the folder again") from error
+    found: dict[str, Any] = table if isinstance(table, dict) else {}
+    for key in keys:
+        if not (isinstance(found.get(key), str) and found[key]):
+            raise PipelineError(f"{path}: key '{key}' is missing; expected a text")
+    return found

@@ -1,0 +1,319 @@
+"""Kaggle datasets of trained models and of wheels: write their folders, and push them.
+
+A digest of all that is sent stands in the dataset's description, so that Kaggle itself tells
+whether it has a folder's content already.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import run as run_pip
+from typing import Any, NamedTuple
+
+from common import settings
+from common.atomic import write_bytes, write_text
+from common.errors import PipelineError, UsageError
+from common.kaggle import (
+    POLICY,
+    KaggleSession,
+    ask,
+    kaggle_session,
+    one_line,
+    redact,
+    refuse_secrets,
+    send_once,
+    status_of,
+    upload_file,
+    wait_for,
+)
+from common.progress import log
+from common.retry import RetryPolicy
+from ensembles.trained_models import find_models
+from kernels.build import REQUIRED_MODULES, as_json, read_object, slug_of
+from kernels.remote import UNKNOWN
+from models.run_folder import CONFIG, DONE
+
+DATASET_METADATA_FILE = "dataset-metadata.json"
+_SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
+
+# What models of every kind leave that ranks with them; scores, pictures and reports do not.
+_NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
+_NEEDED = frozenset({CONFIG, DONE, "importances.parquet"})
+
+WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
+
+_SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a password in it
+
+_READY = "ready"
+_SETTLED = (_READY, "failed", "deleted")  # all other states are of a version that is being made
+_IN_DOUBT = (
+    "the version may have been made: look at the dataset's page before pushing the folder again"
+)
+
+
+def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
+    """Write a new dataset folder with the models below `run`, and its metadata.
+
+    Args:
+        run: a run, a model's folder, or a kernel's output; searched at any depth.
+
+    Returns:
+        "COLLECTION/MEMBER" of each model.
+
+    Raises:
+        UsageError: `out` is in the way, or Kaggle would refuse the title.
+        PipelineError: no model, two that differ under one name, an unfinished one, or a credential
+            in a file.
+    """
+    _require_free(out)
+    subtitle = "Trained models that rank XLA compiler configurations"
+    metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
+    models = dict(sorted(find_models(run).items()))
+    for model in models.values():
+        if not model.is_done:
+            raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")
+    if not models:
+        raise PipelineError(f"{run}: holds no run folder of a model")
+    try:
+        for (place, member), model in models.items():
+            for path in sorted(model.folder.iterdir()):
+                if _is_needed(path):
+                    write_bytes(out / "models" / place / member / path.name, path.read_bytes())
+        seal(out, metadata)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    return list(map("/".join, models))
+
+
+def _is_needed(path: Path) -> bool:
+    left_out = path.name.startswith((".", "checkpoint.")) or path.name == "report.json"
+    is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
+    return is_named and not left_out and path.is_file()
+
+
+def write_wheels(out: Path) -> list[Path]:
+    """Download wheels into a new dataset folder, with its metadata.
+
+    The same pinned versions give the same bytes.
+
+    Raises:
+        UsageError: `out` is in the way.
+        PipelineError: pip cannot get one.
+    """
+    _require_free(out)
+    requirements = (settings.ROOT / "requirements.txt").read_text(encoding="utf-8")
+    pinned = re.findall(r"^([\w-]+)==(\S+)", requirements, re.MULTILINE)
+    pins = {name.replace("_", "-"): version for name, version in pinned}
+    with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
+        _download([f"{name}=={pins[name]}" for name in REQUIRED_MODULES.values()], Path(folder))
+        wheels = sorted(Path(folder).glob("*.whl"))
+        for wheel in wheels:
+            write_bytes(out / wheel.name, wheel.read_bytes())
+    subtitle = "Pure-Python packages that a kernel without internet installs"
+    # Each wheel holds its own licence.
+    seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
+    return [out / wheel.name for wheel in wheels]
+
+
+def _download(wanted: list[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
+    ended = run_pip(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if ended.returncode:
+        errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
+        said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
+        raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
+
+
+def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:
+    """Return the metadata of a private dataset, under Kaggle's keys; the push adds the owner.
+
+    Raises:
+        UsageError: Kaggle would refuse the title.
+    """
+    if not _SHORTEST <= len(slug_of(title)) <= len(title) <= _LONGEST:
+        raise UsageError(f"dataset title {title!a}: expected {_SHORTEST} to {_LONGEST} characters")
+    return {
+        "id": slug_of(title),
+        "title": title,
+        "subtitle": subtitle,
+        "description": "",
+        "licenses": [{"name": licence}],
+        "isPrivate": True,
+        "keywords": [],
+    }
+
+
+def _require_free(out: Path) -> None:  # old files would be sent with the new ones
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: is in the way; expected a new or empty folder")
+
+
+def seal(folder: Path, metadata: dict[str, Any]) -> None:
+    """Write a folder's metadata, once its files are there: without it nothing is sent.
+
+    Raises:
+        PipelineError: a file holds a Kaggle credential of this machine.
+    """
+    _digests(folder)
+    write_text(folder / DATASET_METADATA_FILE, as_json(metadata))
+
+
+def read_dataset(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read a dataset folder: its metadata, and the SHA-256 of each file to send by its name.
+
+    Raises:
+        PipelineError: no metadata, a link or a hidden or empty file, which Kaggle may leave out, or
+            one that holds a Kaggle credential of this machine.
+    """
+    return read_object(folder / DATASET_METADATA_FILE, ("id", "title")), _digests(folder)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    digests = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or path.name.startswith("."):
+            raise PipelineError(f"{path}: is hidden or a link; expected plain files")
+        if path.is_file() and name != DATASET_METADATA_FILE:
+            content = path.read_bytes()
+            if not content:
+                raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
+            refuse_secrets([(path, content)])
+            digests[name] = hashlib.sha256(content).hexdigest()
+    return digests
+
+
+@dataclass(frozen=True)
+class DatasetVersion:
+    """A version of a dataset that Kaggle has made and that kernels can attach."""
+
+    dataset_id: str  # "owner/slug"
+    version: int
+    is_new: bool  # the dataset did not exist before
+    files: int
+    url: str
+    was_sent: bool = True  # False: Kaggle has this very content, made by an earlier push
+
+
+class _State(NamedTuple):
+    status: str
+    version: int
+    description: str
+
+
+def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> DatasetVersion:
+    """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
+
+    Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent again,
+    and where an answer is lost it is asked for the version.
+
+    Raises:
+        UsageError: an empty message.
+        PipelineError: an incomplete folder, missing or refused credentials, a title that is taken,
+            or a dataset that does not become ready in time.
+    """
+    if not message.strip():
+        raise UsageError("-m: expected a text that says what is new")
+    table, files = read_dataset(folder)
+    with kaggle_session(f"push dataset {folder}", policy) as session:
+        dataset_id = session.own(table["id"])
+        url = f"https://www.kaggle.com/datasets/{dataset_id}"
+        content = {"metadata": {**table, "id": dataset_id}, "files": files}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        before = ask(session, lambda: _look(session, dataset_id))
+        if before and before.status not in _SETTLED:
+            log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
+            before = _settled(session, dataset_id, before.version)
+        if before and before.status == _READY and digest in before.description:
+            sent = (before.version, False, len(files), url)
+            return DatasetVersion(dataset_id, *sent, was_sent=False)
+        about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
+        tokens = _upload(session, folder, files)
+        owner, slug = dataset_id.split("/")
+        asked = {
+            **{key: table.get(key) for key in ("title", "subtitle")},
+            **{"description": about, "versionNotes": message},
+            **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug},
+            "isPrivate": table.get("isPrivate") is not False,
+            "licenseName": table["licenses"][0]["name"],
+            "categoryIds": list(table.get("keywords") or []),
+            "files": [{"token": token} for token in tokens],
+        }
+        _make(session, dataset_id, asked, before)
+        state = _settled(session, dataset_id, before.version + 1 if before else 1)
+    if state.status != _READY:
+        raise PipelineError(
+            f"dataset {dataset_id}: version {state.version} is {state.status}; look at {url}"
+        )
+    return DatasetVersion(dataset_id, state.version, before is None, len(files), url)
+
+
+def _look(session: KaggleSession, dataset_id: str) -> _State | None:
+    owner, slug = dataset_id.split("/")
+    named = {"ownerSlug": owner, "datasetSlug": slug}
+    try:
+        status = session.call("datasets", "get_dataset_status", named).status.name.lower()
+    except Exception as error:
+        own = owner.lower() == session.username.lower()
+        if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
+            return None
+        raise
+    found = session.call("datasets", "get_dataset", named)
+    return _State(status, int(found.current_version_number or 0), found.description or "")
+
+
+def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
+    def settled() -> _State | None:
+        state = _look(session, dataset_id)
+        is_settled = state and state.version >= at_least and state.status in _SETTLED
+        return state if is_settled else None
+
+    found = wait_for(session, settled, "the dataset")
+    if found is None:
+        raise PipelineError(
+            f"dataset {dataset_id}: version {at_least} is not ready in time; it was sent: pushing "
+            "the same again waits for it"
+        )
+    return found
+
+
+def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[str]:
+    tokens = []
+    with tempfile.TemporaryDirectory(prefix="dataset-push-") as scratch:
+        for entry in sorted({name.partition("/")[0] for name in names}):
+            path = folder / entry
+            if path.is_dir():
+                path = Path(shutil.make_archive(f"{scratch}/{entry}", "zip", path))
+            named = {"type": "DATASET", "name": path.name}
+            tokens.append(upload_file(session, path, "blobs", "start_blob_upload", named))
+    return tokens
+
+
+def _make(
+    session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: _State | None
+) -> None:
+    method = "create_dataset_version" if before else "create_dataset"
+
+    def send() -> bool:
+        # Each request takes the keys that it knows.
+        answer = session.call("datasets", method, {**asked, "body": asked})
+        if answer.error or (answer.status or "ok").lower() != "ok":
+            told = f"Kaggle refused it: {one_line(answer.error or answer.status)}"
+            advice = f"correct {DATASET_METADATA_FILE} and push again"
+            raise PipelineError(f"dataset {dataset_id}: {told}; {advice}")
+        return True
+
+    def arrived() -> bool | None:
+        state, last = _look(session, dataset_id), before.version if before else 0
+        # No version was being made before, and its number may come only when it is ready.
+        return (state and (state.version > last or state.status not in _SETTLED)) or None
+
+    send_once(session, send, arrived, _IN_DOUBT)

@@ -1,0 +1,258 @@
+"""A kernel on Kaggle: push it, which starts it, ask how it fares, and fetch what it wrote.
+
+An output comes by checked paths, whole or not at all, and goes on after a cut.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
+
+from common.atomic import write_text
+from common.errors import PipelineError, UsageError
+from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, one_line, send_once, status_of
+from common.progress import progress
+from common.retry import RetryPolicy
+from data.fetch.download import download, http_session
+from kernels.build import read_metadata, read_object
+
+UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
+_PAGE = 200
+_IN_DOUBT = (
+    "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
+    "again"
+)
+_SOURCES = ("dataset", "competition", "kernel", "model")
+_NOT_SENT = ("id", "code_file")  # of kernel-metadata.json; others by the client's names:
+_RENAMED = {
+    **{"title": "new_title", "keywords": "category_ids"},
+    **{f"{kind}_sources": f"{kind}_data_sources" for kind in _SOURCES},
+}
+
+OUTPUT_POLICY = RetryPolicy()
+NOTE = ".kernel-output.json"  # of which kernel and version the output is
+_ENDED_BADLY = ("error", "cancel_acknowledged")
+
+
+@dataclass(frozen=True)
+class KernelVersion:
+    """A version of a kernel that Kaggle has accepted and runs."""
+
+    kernel_id: str  # "owner/slug"
+    version: int
+    url: str
+
+
+@dataclass(frozen=True)
+class KernelStatus:
+    """How the latest run of a kernel fares."""
+
+    kernel_id: str  # "owner/slug"
+    state: str  # "queued", "running", "complete", "error", "cancel_requested", …
+    failure_message: str
+
+
+@dataclass(frozen=True)
+class KernelOutput:
+    """What was fetched of a kernel's version."""
+
+    kernel_id: str
+    version: int
+    folder: Path
+    files: int
+    unfinished: bool  # it stopped itself before its end, and goes on with this output
+
+
+def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
+    """Send the kernel in `folder`, which `kernel build` wrote, as a new version; it starts to run.
+
+    It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
+
+    Raises:
+        PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
+            refuses, or one whose attached sources it does not know.
+    """
+    metadata = read_metadata(folder)
+    with kaggle_session(f"push kernel {folder}", policy) as session:
+        kernel_id = session.own(metadata["id"])
+        request = _request(folder, metadata, kernel_id)
+        last = ask(session, lambda: _version(session, kernel_id))
+
+        def send() -> int:
+            with session.api.build_kaggle_client() as client:
+                answer = client.kernels.kernels_api_client.save_kernel(request)
+            return _accepted(kernel_id, answer)
+
+        def arrived() -> int | None:
+            version = _version(session, kernel_id)
+            return version if version > last else None
+
+        version = send_once(session, send, arrived, _IN_DOUBT)
+    return KernelVersion(kernel_id, version, f"https://www.kaggle.com/code/{kernel_id}")
+
+
+def status(kernel_id: str) -> KernelStatus:
+    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
+
+    Raises:
+        PipelineError: missing or refused credentials, no such kernel, no connection.
+    """
+    with kaggle_session(f"status of kernel {kernel_id}") as session:
+        return ask(session, lambda: _status(session, session.own(kernel_id)))
+
+
+def _status(session: KaggleSession, kernel_id: str) -> KernelStatus:
+    answer = session.api.kernels_status(kernel_id)
+    state = answer.status.name.lower()
+    return KernelStatus(kernel_id, state, one_line(answer.failure_message or ""))
+
+
+def _version(session: KaggleSession, kernel_id: str) -> int:
+    """Return the number of a kernel's latest version; 0 where there is no such kernel."""
+    try:
+        answer = session.call("kernels", "get_kernel", _named(kernel_id))
+    except Exception as error:
+        if status_of(error) in UNKNOWN:
+            return 0
+        raise
+    return int(answer.metadata.current_version_number or 0) if answer.metadata else 0
+
+
+def _output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
+    # Names and signed addresses of what the latest session wrote; its log.
+    files, log, token = [], "", ""
+    while True:
+        asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": token}
+        page = session.call("kernels", "list_kernel_session_output", asked)
+        files += [(item.file_name, item.url) for item in page.files or []]
+        log, token = log or page.log or "", page.next_page_token
+        if not token:
+            return files, log
+
+
+def _named(kernel_id: str) -> dict[str, str]:
+    owner, _, slug = kernel_id.partition("/")
+    return {"userName": owner, "kernelSlug": slug}
+
+
+def _request(folder: Path, metadata: dict[str, Any], kernel_id: str) -> Any:
+    from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
+
+    request = ApiSaveKernelRequest()
+    request.slug = kernel_id
+    request.text = (folder / metadata["code_file"]).read_text(encoding="utf-8")
+    for key, value in metadata.items():
+        if key not in _NOT_SENT and value is not None:
+            setattr(request, _RENAMED.get(key, key), value)
+    return request
+
+
+def _accepted(kernel_id: str, answer: Any) -> int:
+    if answer.error:
+        raise PipelineError(
+            f"kernel {kernel_id}: Kaggle refused it: {one_line(answer.error)}; correct the recipe "
+            "or the sources, build it again, then push"
+        )
+    version = int(answer.version_number)
+    invalid = {kind: getattr(answer, f"invalid_{kind}_sources") for kind in _SOURCES}
+    unknown = [f"{kind} sources {', '.join(names)}" for kind, names in invalid.items() if names]
+    if unknown:
+        raise PipelineError(
+            f"kernel {kernel_id}: version {version} runs without {one_line('; '.join(unknown))}"
+            ": Kaggle does not know them or the account may not read them; correct and push again"
+        )
+    return version
+
+
+def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLICY) -> KernelOutput:
+    """Download what the latest version of a kernel wrote, and its log, into `out`.
+
+    `out` appears when all of it is there. Until then the files lie in a hidden folder beside it,
+    and the same command goes on with them, unless the kernel has another version by then. Of a
+    kernel that failed only the log is fetched, into a file beside `out`.
+
+    Args:
+        kernel_id: "owner/slug"; without an owner, one's own.
+
+    Raises:
+        UsageError: `out` is in the way.
+        PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
+            or refused credentials, no space, or the network fails for good.
+    """
+    with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
+        full_id = session.own(kernel_id)
+        status = ask(session, lambda: _status(session, full_id))
+        if status.state not in ("complete", *_ENDED_BADLY):
+            raise PipelineError(
+                f"kernel {full_id}: is {status.state}; its output can be had once it is complete"
+            )
+        files, log = ask(session, lambda: _output(session, full_id))
+        if status.state != "complete":
+            _keep_log(status, log, out.with_name(f"{out.name}.log"))
+        version = ask(session, lambda: _version(session, full_id))
+        note = {"kernel": full_id, "version": version}
+        if not _is_fetched(out, note):
+            _check_names([name for name, _ in files])
+            whole = _fetch(dict(files), out, note, policy)
+            log_file = whole / f"{full_id.partition('/')[2]}.log"
+            if log and not log_file.exists():
+                write_text(log_file, log)
+            write_text(whole / NOTE, json.dumps(note))
+            if out.exists():
+                out.rmdir()  # empty: looked at before
+            whole.rename(out)
+            shutil.rmtree(whole.parent)
+    n_files = sum(path.is_file() for path in out.rglob("*")) - 1  # without the note
+    unfinished = _facts_in(out / "kernel.json").get("finished") is False
+    return KernelOutput(full_id, version, out, n_files, unfinished)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        path = PurePosixPath(name)
+        is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
+        is_below = name != "." and not path.is_absolute() and ".." not in path.parts
+        if not (is_plain and is_below and name != NOTE):
+            raise PipelineError(
+                f"file {name[:80]!a}: expected a path within the output; nothing kept"
+            )
+
+
+def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: RetryPolicy) -> Path:
+    root = out.absolute().with_name(f".{out.name}.part")
+    if _facts_in(root / NOTE) != note:
+        shutil.rmtree(root, ignore_errors=True)
+    write_text(root / NOTE, json.dumps(note))
+    whole = root / "whole"
+    whole.mkdir(exist_ok=True)
+    with http_session(policy) as session:
+        for number, (name, address) in enumerate(addresses.items()):
+            download(session, address, whole / name, policy=policy)
+            progress("download", number + 1, len(addresses))
+    return whole
+
+
+def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    if _facts_in(out / NOTE) == note:
+        return True
+    wanted = f"version {note['version']} of {note['kernel']}"
+    raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
+
+
+def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
+    if log:
+        write_text(log_file, log)
+    said = f": {failed.failure_message}" if failed.failure_message else ""
+    where = f"; its log is in {log_file}" if log else ""
+    raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{said}{where}")
+
+
+def _facts_in(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except PipelineError:
+        return {}
