@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import PipelineError, UsageError
-from common.settings import default_data_dir
 from pipeline.cli import options
 from pipeline.cli.console import (
     command,
@@ -69,6 +68,7 @@ def upload(
 
     Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
     """
+    from common.settings import default_data_dir
     from submissions.check import problems_before_upload
     from submissions.upload import COMPETITION, COMPLETE, submit, wait_for_score
 
