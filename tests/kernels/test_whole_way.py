@@ -104,7 +104,7 @@ def test_nothing_written_or_sent_holds_a_secret(
         (run / name).write_text(SECRET)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr("kernels.datasets.folder.run_pip", FakePip(*WHEELS))
+    monkeypatch.setattr("kernels.datasets.run_pip", FakePip(*WHEELS))
 
     written = tmp_path / "written"
     for name, kind in {**KINDS, "train": kind_named("train", "tile:xla")}.items():

@@ -332,6 +332,7 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
     assert seen == [("spin_train", n, 18) for n in range(19)] + begun
     assert read_graph(done.job.file(tmp_path)).n_configs == 6
     broken = layout_job(SpinSource(broken=True), program="broken")
+    caplog.clear()
     with caplog.at_level(logging.INFO, log.name):
         outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True, keep_noisy=True)
     assert [outcome.job for outcome in outcomes] == jobs
