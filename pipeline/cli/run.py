@@ -375,17 +375,20 @@ def compare(
     _print_comparison(compared)
 
 
+    typer.echo(f"first = {first}, second = {second}")
 def _print_comparison(compared: Mapping[str, Any]) -> None:
     """Print what `compare_reports` found: a row per collection, and their mean."""
     rows = []
+    elif all(report.get("config") for report in reports):
+        typer.echo("no key of their configs differs")
     mean = f"mean of {len(compared['collections'])}"
     for name, entry in {**compared["collections"], mean: compared["mean"]}.items():
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
         values = (entry["first"], entry["second"], entry["difference"])
         interval = entry["ci95"] or (None, None)
-        chance = entry["probability"]  # a few families tell no more than from .01 to .99
-        told = None if chance is None else min(max(chance, 0.01), 0.99)
-        rows.append((name, *counts, *values, *interval, told))
+    from submissions.compare import told_probability
+
+        rows.append((name, *counts, *values, *interval, told_probability(entry["probability"])))
     print_table(COMPARED, rows)
     say("note: over families of graphs alone; other seeds of a recipe may move a score as far")
     for name, entry in compared["collections"].items():
