@@ -74,11 +74,11 @@ def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> No
     )
     rows: list[tuple[Any, ...]] = []
     for row in made.collections:
-        largest = max(row.peak_mib, key=lambda name: row.peak_mib[name])
+        largest = max(row.peak_mib, key=lambda name: row.peak_mib[name], default=None)
         gpu = [_short(row.gpu_hours[stage]) for stage in ("train", "rank")]
         cpu = [_short(row.cpu_hours[stage]) for stage in ("prepare", "train", "rank", "score")]
         disk = [_short(row.disk_bytes[part] / GIB) for part in ("raw", "store", "run")]
-        peak = _short(row.peak_mib[largest] / 1024)
+        peak = largest and _short(row.peak_mib[largest] / 1024)
         rows.append((row.collection, *gpu, *cpu, *disk, peak, largest))
     print_table(header, rows)
     card = made.machine.card
