@@ -437,11 +437,10 @@ def load_recipe(
     A `seed` becomes the first of the recipe's seeds; the others follow it.
 
     Raises:
-        UsageError: no such recipe, an unknown key, or a value that does not fit.
-        PipelineError: the file is not TOML.
+        UsageError: no such recipe, no TOML, an unknown key, or a value that does not fit.
     """
     path = recipe_path(name_or_file)
-    read = read_toml(path)
+    read = read_toml(path, UsageError)
     of_run = read.get("recipe")
     table = {"name": path.stem, **(of_run if isinstance(of_run, dict) else read)}
     table = apply_overrides(table, overrides)

@@ -155,7 +155,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
         PipelineError: no such search space, or no TOML, or as `space_from_table`.
     """
     path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
-    return space_from_table(read_toml(path), recipe, source=f"search space {path.stem}")
+    return space_from_table(read_toml(path, UsageError), recipe, source=f"search space {path.stem}")
 
 
 def space_from_table(
