@@ -252,6 +252,8 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("run", "--recipe", "nosuch"), 2, "known: cpu, leaderboard, reference"),
         (("run", "--recipe", "smoke", "--set", "cross_config_sage.hiden=3"), 2, "hiden"),
         (("run", "--recipe", "smoke", "--set", "features.prune=hops-0"), 2, "hops-k"),
+        (("run", "--set", "tgraph.hidden=4"), 2, "--set tgraph.hidden: has no effect: recipe cpu"),
+        (("run", "--set", "blend.weights={tgraph=2}"), 2, "blend.weights.tgraph: has no effect"),
         (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("audit", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("synthesize", "--out", "x", "--plan", "huge"), 2, "tiny"),

@@ -343,6 +343,12 @@ class Recipe(FrozenConfig):
                 raise ValueError(
                     f"blend.weights.{name}: no such model; expected {', '.join(known)}"
                 )
+        layouts, tiles = map(self.models_of, ("layout", "tile"))
+        for models in filter(None, (layouts, tiles, self.layout.one_program)):
+            if not sum(self.blend.weights.get(model, 1.0) for model in models):
+                raise ValueError(
+                    f"blend.weights: those of {', '.join(models)} sum to 0; expected one above 0"
+                )
         model = "config_columns_boosting"
         if self.layout.together and model in self.models_of("layout"):
             raise ValueError(f"layout.together: {model} learns one graph; expected false")
@@ -395,6 +401,12 @@ class Recipe(FrozenConfig):
         """Return where the class of each model of one's own stands, by its name."""
         every = (*self.layout.models, *self.tile.models)
         return {short_name(model): model for model in every if is_own(model)}
+
+    def idle_model(self, key: str) -> str | None:
+        """Return the model of whose table or weight a dotted key is, where it ranks nothing."""
+        name = key.removeprefix("blend.weights.").partition(".")[0]
+        known = {*get_args(LayoutModelName), *get_args(TileModelName)}
+        return name if name in known.difference(self.all_models, self.layout.one_program) else None
 
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return how the model of that name is trained by the loop; None where it is not."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import options
-from pipeline.cli.console import command, print_result, say
+from pipeline.cli.console import command, print_result, read_recipe, say
 
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
@@ -54,9 +54,8 @@ def build(
     from common.settings import recipe_path
     from kernels.build import build as build_kernel
     from kernels.build import kind_named
-    from models.config.recipe import load_recipe
 
-    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    chosen = read_recipe(recipe, overrides, seed)
     source = build_kernel(
         chosen.name,
         chosen.model_dump(mode="json", exclude_none=True),
