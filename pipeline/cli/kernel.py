@@ -30,7 +30,10 @@ def build(
         float | None, typer.Option(help="Minutes until it stops itself. Default: 690, of 720.")
     ] = None,
     overrides: options.Overrides = None,
-    gpu: Annotated[bool, typer.Option(help="Ask for Kaggle's pair of T4, or for none.")] = True,
+    gpu: Annotated[
+        bool | None,
+        typer.Option(help="Ask for Kaggle's T4 pair. Default: if the recipe has a network."),
+    ] = None,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
     ] = None,
@@ -61,7 +64,7 @@ def build(
         chosen.model_dump(mode="json", exclude_none=True),
         out,
         kind=kind_named(kind, collection, max_minutes),
-        gpu=gpu,
+        gpu=any(map(chosen.training_of, chosen.all_models)) if gpu is None else gpu,
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
         title=title,
