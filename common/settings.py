@@ -73,7 +73,7 @@ def _problem(kind: str, message: str, given: object) -> str:
         return f"expected a list, such as {f'[{given}]' if is_word else '[0, 1]'}"
     if kind == "too_short":
         return "expected at least one entry"
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").replace("Input should be", "expected")
     return message[:1].lower() + message[1:]
 
 
@@ -124,8 +124,11 @@ def default_store_dir(data_dir: Path) -> Path:
     return root / f"{place.name or 'root'}-{digest}"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[str, Any]:
     """Read a TOML file of settings.
+
+    Args:
+        fault: raised where somebody wrote what is not TOML.
 
     Raises:
         PipelineError: the file is missing, not TOML, or larger or deeper than settings are.
@@ -143,7 +146,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise PipelineError(f"{path}: cannot be read: not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
-        raise PipelineError(f"{path}: not a TOML file: {error}") from error
+        raise fault(f"{path}: not a TOML file: {error}") from error
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:

@@ -7,8 +7,8 @@ kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer t
 accepted.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Collection as Container
-from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -120,9 +120,18 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
 
 
 def check_split(
-    path: Path, answered: Container[str], judged: Container[str], data_dir: Path, *, split: str
+    path: Path,
+    answered: Container[str],
+    judged: Container[str],
+    data_dir: Path,
+    *,
+    split: str,
+    to_pass: Callable[[str], str] = "--split {}".format,
 ) -> None:
     """Refuse rankings of another split's graphs.
+
+    Args:
+        to_pass: says by which option another split is asked for.
 
     Raises:
         PipelineError: no graph is answered, but those of another split are; says what to pass.
@@ -132,7 +141,7 @@ def check_split(
     for file in find_graphs(data_dir):
         if file.split != split and file.submission_id in answered:
             told = f"answers the graphs of split {file.split}, not {split}; expected the run's"
-            raise PipelineError(f"{path}: {told} submission for {split}, or --split {file.split}")
+            raise PipelineError(f"{path}: {told} submission for {split}, or {to_pass(file.split)}")
 
 
 def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:

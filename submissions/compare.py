@@ -59,6 +59,11 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     return {"collections": collections, "mean": _summary(before, after, joint, fewest)}
 
 
+def told_probability(probability: float | None) -> float | None:
+    """Cut a probability to .01 to .99: a few families tell no more."""
+    return None if probability is None else min(max(probability, 0.01), 0.99)
+
+
 def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:
     """Return both scores of each graph that two reports have judged by the same metric.
 

@@ -252,12 +252,15 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("run", "--recipe", "nosuch"), 2, "known: cpu, leaderboard, reference"),
         (("run", "--recipe", "smoke", "--set", "cross_config_sage.hiden=3"), 2, "hiden"),
         (("run", "--recipe", "smoke", "--set", "features.prune=hops-0"), 2, "hops-k"),
+        (("run", "--set", "tgraph.hidden=4"), 2, "--set tgraph.hidden: has no effect: recipe cpu"),
+        (("run", "--set", "blend.weights={tgraph=2}"), 2, "blend.weights.tgraph: has no effect"),
         (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("audit", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("synthesize", "--out", "x", "--plan", "huge"), 2, "tiny"),
         (("score", "--submission", "x.csv", "--split", "bogus", "--data", "."), 2, "train, valid"),
         (("train", "--collection", "bogus", "--out", "x"), 2, "layout:xla:default"),
         (("rank", "/nonexistent.npz", "--run", "runs"), 1, "/nonexistent.npz"),
+        (("rank", ".", "--run", "runs"), 1, ".: a folder; expected a graph's npz"),
     ],
 )
 def test_wrong_usage_and_missing_input_give_one_line(
@@ -279,8 +282,9 @@ def test_tune_finds_a_recipe_that_run_takes(tiny_tree: Path, tmp_path: Path) -> 
         '["layout_boosting.num_leaves"]\nchoices = [4, 16]\n'
     )
     arguments = ("tune", "--data", tiny_tree, "--recipe", "smoke", "--space", space)
-    text = call(*arguments, "--trials", 2, "--out", tmp_path / "tune")
-    assert "baseline" in text
+    text = call(*arguments, "--trials", 1, "--out", tmp_path / "tune")
+    assert "baseline" in text and "lucky" not in text
+    call(*arguments, "--trials", 2, "--out", tmp_path / "tune")
     again = json.loads(call(*arguments, "--trials", 3, "--out", tmp_path / "tune", "--json"))
     assert len(again["trials"]) == 3
     drawn = call("tune", "report", "--out", tmp_path / "tune")

@@ -138,7 +138,8 @@ def load_graphs(path: Path | str, *, collection: str | None = None) -> list[Name
     path = Path(path)
     given = collection_named(collection) if collection else None
     if not path.is_file():
-        raise PipelineError(f"{path}: no such file; expected a graph's npz, or a protobuf file")
+        fault = "a folder" if path.is_dir() else "no such file"
+        raise PipelineError(f"{path}: {fault}; expected a graph's npz, or a protobuf file")
     with path.open("rb") as stream:
         is_npz = path.suffix == ".npz" or stream.read(4) == ZIP_START
     if is_npz:

@@ -343,6 +343,12 @@ class Recipe(FrozenConfig):
                 raise ValueError(
                     f"blend.weights.{name}: no such model; expected {', '.join(known)}"
                 )
+        layouts, tiles = map(self.models_of, ("layout", "tile"))
+        for models in filter(None, (layouts, tiles, self.layout.one_program)):
+            if not sum(self.blend.weights.get(model, 1.0) for model in models):
+                raise ValueError(
+                    f"blend.weights: those of {', '.join(models)} sum to 0; expected one above 0"
+                )
         model = "config_columns_boosting"
         if self.layout.together and model in self.models_of("layout"):
             raise ValueError(f"layout.together: {model} learns one graph; expected false")
@@ -396,6 +402,12 @@ class Recipe(FrozenConfig):
         every = (*self.layout.models, *self.tile.models)
         return {short_name(model): model for model in every if is_own(model)}
 
+    def idle_model(self, key: str) -> str | None:
+        """Return the model of whose table or weight a dotted key is, where it ranks nothing."""
+        name = key.removeprefix("blend.weights.").partition(".")[0]
+        known = {*get_args(LayoutModelName), *get_args(TileModelName)}
+        return name if name in known.difference(self.all_models, self.layout.one_program) else None
+
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return how the model of that name is trained by the loop; None where it is not."""
         return getattr(getattr(self, model), "training", None)
@@ -437,11 +449,10 @@ def load_recipe(
     A `seed` becomes the first of the recipe's seeds; the others follow it.
 
     Raises:
-        UsageError: no such recipe, an unknown key, or a value that does not fit.
-        PipelineError: the file is not TOML.
+        UsageError: no such recipe, no TOML, an unknown key, or a value that does not fit.
     """
     path = recipe_path(name_or_file)
-    read = read_toml(path)
+    read = read_toml(path, UsageError)
     of_run = read.get("recipe")
     table = {"name": path.stem, **(of_run if isinstance(of_run, dict) else read)}
     table = apply_overrides(table, overrides)

@@ -23,6 +23,8 @@ from common.progress import heard_by, teller_or, time_limit, watched_by
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from models.config.recipe import Recipe
+
 P = ParamSpec("P")
 Rows = Sequence[Sequence[object]]
 
@@ -130,6 +132,20 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def read_recipe(name: str, overrides: Sequence[str] | None, seed: int | None = None) -> "Recipe":
+    """Read a recipe as --recipe, --set and --seed ask; refuse keys of models that it lacks."""
+    from common.settings import apply_overrides
+    from models.config.recipe import load_recipe
+    from models.run_folder import flat
+
+    recipe = load_recipe(name, overrides or [], seed=seed)
+    for key, _ in flat(apply_overrides({}, overrides or [])):
+        if recipe.idle_model(key):
+            models = ", ".join(recipe.all_models)
+            raise UsageError(f"--set {key}: has no effect: recipe {recipe.name} ranks by {models}")
+    return recipe
 
 
 def data_dir(given: Path | None) -> Path:

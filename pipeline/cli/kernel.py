@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import options
-from pipeline.cli.console import command, print_result, say
+from pipeline.cli.console import command, print_result, read_recipe, say
 
 app = typer.Typer(
     help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
@@ -30,7 +30,10 @@ def build(
         float | None, typer.Option(help="Minutes until it stops itself. Default: 690, of 720.")
     ] = None,
     overrides: options.Overrides = None,
-    gpu: Annotated[bool, typer.Option(help="Ask for Kaggle's pair of T4, or for none.")] = True,
+    gpu: Annotated[
+        bool | None,
+        typer.Option(help="Ask for Kaggle's T4 pair. Default: if the recipe has a network."),
+    ] = None,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
     ] = None,
@@ -54,15 +57,14 @@ def build(
     from common.settings import recipe_path
     from kernels.build import build as build_kernel
     from kernels.build import kind_named
-    from models.config.recipe import load_recipe
 
-    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    chosen = read_recipe(recipe, overrides, seed)
     source = build_kernel(
         chosen.name,
         chosen.model_dump(mode="json", exclude_none=True),
         out,
         kind=kind_named(kind, collection, max_minutes),
-        gpu=gpu,
+        gpu=any(map(chosen.training_of, chosen.all_models)) if gpu is None else gpu,
         dataset_sources=dataset or [],
         kernel_sources=kernel or [],
         title=title,

@@ -9,7 +9,7 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, print_json, print_table, say
+from pipeline.cli.console import command, print_json, print_table, read_recipe, say
 
 if TYPE_CHECKING:
     from pipeline.planning.plan import Plan
@@ -44,7 +44,6 @@ def plan(
     Example: python -m pipeline plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
     from data.official.published import official_sizes
-    from models.config.recipe import load_recipe
     from pipeline.planning.cards import CARDS
     from pipeline.planning.plan import Machine, calibrated, make_plan, sizes_of
     from pipeline.run.simulated import simulate_run
@@ -52,7 +51,7 @@ def plan(
     card = CARDS.get(gpu)
     if gpus > 1 and not card:
         raise UsageError(f"--gpus {gpus}: there is no GPU with --gpu none")
-    chosen = load_recipe(recipe, overrides or [])
+    chosen = read_recipe(recipe, overrides)
     if gpus > 1 and chosen.accelerator == "cpu":
         raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
     sizes = sizes_of(data) if data else official_sizes()
@@ -74,11 +73,11 @@ def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> No
     )
     rows: list[tuple[Any, ...]] = []
     for row in made.collections:
-        largest = max(row.peak_mib, key=lambda name: row.peak_mib[name])
+        largest = max(row.peak_mib, key=lambda name: row.peak_mib[name], default=None)
         gpu = [_short(row.gpu_hours[stage]) for stage in ("train", "rank")]
         cpu = [_short(row.cpu_hours[stage]) for stage in ("prepare", "train", "rank", "score")]
         disk = [_short(row.disk_bytes[part] / GIB) for part in ("raw", "store", "run")]
-        peak = _short(row.peak_mib[largest] / 1024)
+        peak = largest and _short(row.peak_mib[largest] / 1024)
         rows.append((row.collection, *gpu, *cpu, *disk, peak, largest))
     print_table(header, rows)
     card = made.machine.card

@@ -13,7 +13,15 @@ import typer
 
 from common.errors import PipelineError, UsageError
 from pipeline.cli import options
-from pipeline.cli.console import LOADING, command, data_dir, print_json, print_table, say
+from pipeline.cli.console import (
+    LOADING,
+    command,
+    data_dir,
+    print_json,
+    print_table,
+    read_recipe,
+    say,
+)
 from pipeline.cli.submission import print_scores
 
 COMPARED = (
@@ -51,10 +59,9 @@ def run(
     Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
     """
     from data.tree import collections_named
-    from models.config.recipe import load_recipe
     from pipeline.run.trackers import known_trackers
 
-    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    chosen = read_recipe(recipe, overrides, seed)
     named, trackers = collections_named(collections), known_trackers(log_to)
     say(LOADING)
     from pipeline.jobs.workers import Workers
@@ -105,12 +112,11 @@ def train(
     Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
     """
     from data.tree import collection_named
-    from models.config.recipe import load_recipe
     from models.run_folder import DONE, mark_done
     from pipeline.run.trackers import known_trackers
 
     wanted = collection_named(collection)
-    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    chosen = read_recipe(recipe, overrides, seed)
     trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
     say(LOADING)
@@ -236,12 +242,11 @@ def tune(
         return
     if out is None:
         raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
-    from models.config.recipe import load_recipe
     from pipeline.jobs.workers import Workers
     from pipeline.tuning.objective import load_space
     from pipeline.tuning.tune import tune as search
 
-    chosen = load_recipe(recipe, overrides or [], seed=seed)
+    chosen = read_recipe(recipe, overrides, seed)
     held, who = storage or out / "journal.log", Workers(workers, ray)
     wanted = load_space(space, chosen)
     result = search(
@@ -252,7 +257,8 @@ def tune(
         return
     print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best.value)])
     typer.echo(f"recipe      {result.best_recipe}")
-    say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
+    if not result.best.is_baseline:
+        say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
 
 
 @tune_app.command("report")
@@ -369,23 +375,26 @@ def compare(
     if json:
         print_json({"first": first, "second": second, "config": keys, **compared})
         return
+    typer.echo(f"first = {first}, second = {second}")
     if keys:
         print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
         typer.echo("")
+    elif all(report.get("config") for report in reports):
+        typer.echo("no key of their configs differs")
     _print_comparison(compared)
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
     """Print what `compare_reports` found: a row per collection, and their mean."""
+    from submissions.compare import told_probability
+
     rows = []
     mean = f"mean of {len(compared['collections'])}"
     for name, entry in {**compared["collections"], mean: compared["mean"]}.items():
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
         values = (entry["first"], entry["second"], entry["difference"])
         interval = entry["ci95"] or (None, None)
-        chance = entry["probability"]  # a few families tell no more than from .01 to .99
-        told = None if chance is None else min(max(chance, 0.01), 0.99)
-        rows.append((name, *counts, *values, *interval, told))
+        rows.append((name, *counts, *values, *interval, told_probability(entry["probability"])))
     print_table(COMPARED, rows)
     say("note: over families of graphs alone; other seeds of a recipe may move a score as far")
     for name, entry in compared["collections"].items():

@@ -119,9 +119,11 @@ def list_sent(
 def score(
     submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
     data: options.Data = None,
-    split: Annotated[str, typer.Option(help="Which split the rankings answer.")] = "valid",
+    split: Annotated[
+        str | None, typer.Option(help="Which split the rankings answer. Default: valid.")
+    ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Judge by the withheld test runtimes.")
+        bool, typer.Option("--private", help="Judge the test split, by its withheld runtimes.")
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -130,15 +132,25 @@ def score(
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.tree import find_graphs
+    from data.withheld import WITHHELD
     from submissions.check import check_split
     from submissions.score import cut_to_samples, note_samples, read_labels, score_submission
     from submissions.write import read_submission
 
-    folder, split = data_dir(data), "test" if private else split
+    split = split or ("test" if private else "valid")
+    if private and split != "test":
+        raise UsageError(f"--private judges the test split; leave it or --split {split} out")
+    folder = data_dir(data)
     labels = read_labels(folder, split, private=private)
+
+    def to_pass(other: str) -> str:
+        if other == "test" and (folder / WITHHELD).is_file():
+            return "--private"
+        return f"--split {other}" + " without --private" * private
+
     try:
         rankings = read_submission(submission)
-        check_split(submission, rankings, labels, folder, split=split)
+        check_split(submission, rankings, labels, folder, split=split, to_pass=to_pass)
         graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
         report = score_submission(*cut_to_samples(graphs, rankings, labels))
     except PipelineError as error:

@@ -51,6 +51,8 @@ def read_report(run: Path) -> dict[str, Any]:
         PipelineError: there is none, or it is damaged.
     """
     path = run / REPORT if run.is_dir() else run
+    if not run.exists():
+        raise PipelineError(f"{run}: no such folder or file; expected a run's folder or a report")
     if not path.exists():
         raise PipelineError(
             f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "

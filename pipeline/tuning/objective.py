@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,10 @@ from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from ensembles.scores import scores_by_graph
-from models.config.recipe import LayoutModelName, Recipe, TileModelName
+from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import MODELS, Ranker, TrainJob
-from models.run_folder import REPORT, begin, is_done, mark_done
+from models.run_folder import REPORT, begin, flat, is_done, mark_done
 from models.train import load_model, train_model
 from models.training.dataset import family_of, grouped_folds, split_usable
 from models.training.device import training_device
@@ -155,7 +155,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
         PipelineError: no such search space, or no TOML, or as `space_from_table`.
     """
     path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
-    return space_from_table(read_toml(path), recipe, source=f"search space {path.stem}")
+    return space_from_table(read_toml(path, UsageError), recipe, source=f"search space {path.stem}")
 
 
 def space_from_table(
@@ -167,20 +167,24 @@ def space_from_table(
         UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
             key that the study's model does not read.
     """
+    for key, _ in flat({k: v for k, v in table.items() if k != STUDY}):
+        name = key.rpartition(".")[0]
+        if "." in name and not {key, name} & table.keys():
+            raise UsageError(f'{source}: a key in quotes is expected: ["{name}"], not [{name}]')
     whole = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
     space = SearchSpace.from_table(whole, source=source)
     study, recipe = space.study, recipe or Recipe()
-    built_in = get_args(LayoutModelName if study.kind == "layout" else TileModelName)
-    known = tuple(dict.fromkeys((*built_in, *recipe.models_of(study.kind), BLEND)))
+    known = (*recipe.models_of(study.kind), BLEND)
     if study.model not in known:
         raise UsageError(
-            f"{source}: key 'study.model' is '{study.model}': {study.kind} configs are ranked by "
-            f"{' and '.join(known)}"
+            f"{source}: key 'study.model' is '{study.model}': recipe {recipe.name} ranks "
+            f"{study.kind} configs by {', '.join(known)}"
         )
     read = ("features", *study.models(recipe), *([BLEND] if study.model == BLEND else []))
     own = recipe.model_dump(mode="json")
     for key, parameter in space.parameters.items():
-        if key.split(".")[0] not in read or key == "blend.choose":
+        is_read = key.split(".")[0] in read and not recipe.idle_model(key)
+        if not is_read or key == "blend.choose":
             raise UsageError(
                 f"{source}: '{key}' has no effect; trials of '{study.model}' read "
                 + ", ".join(f"{table}.…" for table in read)

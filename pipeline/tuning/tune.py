@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
-from models.run_folder import DONE, begin, first_difference, mark_done
+from models.run_folder import CONFIG, DONE, begin, first_difference, mark_done, read_config
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.tuning.objective import Question, SearchSpace, ask, give_up_or_go_on, pruner_of
 from pipeline.tuning.result import (
@@ -66,6 +66,8 @@ def tune(
             succeeded, or all workers were killed.
     """
     question = ask(recipe, space, data_dir, out)
+    if (out / CONFIG).exists() and "space" not in read_config(out):
+        raise UsageError(f"{out}: holds a run, not a search; choose another --out")
     begin(out, question.config(), resume=True)
     (out / DONE).unlink(missing_ok=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import atomic_path, write_text
 from data.tree import collection_named
+from submissions.compare import told_probability
 from submissions.report.charts import (
     Chart,
     Pairs,
@@ -255,7 +256,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def render_page(template: Path, **values: object) -> str:
-    """Return the page that the template file makes of the values; filters: number, percent."""
+    """Return the page that the template file makes of the values.
+
+    Its filters: number, percent, and told, of probabilities.
+    """
     return _environment(template.parent).get_template(template.name).render(**values)
 
 
@@ -269,7 +273,7 @@ def _environment(folder: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and no other order of keys
-    environment.filters |= {"number": number, "percent": "{:.1%}".format}
+    environment.filters |= {"number": number, "percent": "{:.1%}".format, "told": told_probability}
     return environment
 
 

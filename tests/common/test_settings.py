@@ -41,10 +41,10 @@ class Outer(FrozenConfig):
         ({"nam": 1}, "unknown key 'nam'; expected one of: inner, name, seeds, weights"),
         ({"inner": {"widht": 1}}, "unknown key 'inner.widht'; expected one of: rate, width"),
         ({"inner.width": 1}, "unknown key 'inner.width'; expected one of: rate, width"),
-        ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': input should be a valid int"),
-        ({"inner": 3}, "key 'inner' is 3: input should be a valid dict"),
-        ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': input should be a valid int"),
-        ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': input should be a valid number"),
+        ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': expected a valid int"),
+        ({"inner": 3}, "key 'inner' is 3: expected a valid dict"),
+        ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': expected a valid int"),
+        ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': expected a valid number"),
         ({"name": "two\nlines", "seeds": "a\nb"}, r"key 'seeds' is 'a\nb': expected a list"),
         ({"seeds": 0}, "key 'seeds' is 0: expected a list, such as [0, 1]"),
         ({"seeds": "one"}, "key 'seeds' is 'one': expected a list, such as [one]"),
@@ -122,6 +122,9 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
         recipe_path(str(tmp_path / "none.toml"))
     with pytest.raises(UsageError, match="no such"):
         recipe_path("x" * 5_000)
+    mine.write_text("a = ")
+    with pytest.raises(UsageError, match="not a TOML file"):
+        load_recipe(str(mine))
 
 
 @pytest.mark.parametrize(

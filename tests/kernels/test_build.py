@@ -27,6 +27,7 @@ from kernels.build import (
     own_packages,
     pack,
 )
+from tests.command_line import call
 from tests.fake_kaggle import KEY
 from tests.kernels.test_script import RECIPE
 
@@ -45,6 +46,16 @@ def test_every_kind_is_one_file_with_the_same_bytes(
     assert text == two.read_text() != other.read_text()
     metadata = [(path.parent / METADATA_FILE).read_bytes() for path in (one, two)]
     assert metadata[0] == metadata[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu"), [(("cpu",), True), (("trees",), False), (("trees", "--gpu"), True)]
+)
+def test_a_recipe_without_a_network_asks_for_no_gpu(
+    tmp_path: Path, words: tuple[str, ...], gpu: bool
+) -> None:
+    call("kernel", "build", "--out", tmp_path, "--recipe", *words)
+    assert json.loads((tmp_path / METADATA_FILE).read_text())["enable_gpu"] is gpu
 
 
 def test_a_notebook_holds_the_script_cell_by_cell(project: Path, tmp_path: Path) -> None:

@@ -227,8 +227,12 @@ TO_TEST = "answers the graphs of split test, not valid; expected the run's submi
 @pytest.mark.parametrize(
     ("file", "options", "said"),
     [
-        ("submission.csv", (), TO_TEST),
-        ("submission-valid.csv", ("--private",), "split valid, not test; expected"),
+        ("submission.csv", (), f"{TO_TEST}, or --private\n"),
+        (
+            "submission-valid.csv",
+            ("--private",),
+            "submission for test, or --split valid without --private\n",
+        ),
         ("other.csv", (), f"{XLA}:v: row is missing; expected 60 indices"),
     ],
 )
@@ -241,10 +245,17 @@ def test_another_splits_rankings_are_named(
     assert said in text
 
 
+def test_withheld_runtimes_of_another_split_than_test_are_no_usage(tree: Path) -> None:
+    files = ("--submission", tree / "submission.csv", "--data", tree, "--private", "--split")
+    assert "--private judges the test split; leave" in call("score", *files, "valid", expect=2)
+    call("score", *files, "test")
+
+
 def test_the_check_names_another_split_in_one_line(tree: Path) -> None:
     path = tree / "submission-valid.csv"
     told = stderr_of("submission", "check", path, "--data", tree, expect=1)
     assert len(told) == 1 and "answers the graphs of split valid, not test" in told[0]
+    assert told[0].endswith(", or --split valid")
 
 
 # Noise ceilings

@@ -21,6 +21,10 @@ from models.config.reference import PAGE, page
         ('tile.models=["layout_boosting"]', "tile.models"),
         ("blend.weights.typo=3", "blend.weights.typo: no such model; expected .*tile_boosting, "),
         ("blend.weights.layout_boosting=inf", "finite"),
+        (
+            "blend.weights={cross_config_sage=0, layout_boosting=0}",
+            "^recipe smoke: blend.weights: those of cross_config_sage, layout_boosting sum to 0; ",
+        ),
         ("cross_config_sage.training.learning_rate=inf", "finite"),
         ("cross_config_sage.training.learning_rate=nan", "learning_rate"),
         ("cross_config_sage.hidden=0", "cross_config_sage.hidden"),

@@ -34,6 +34,13 @@ def test_it_says_which_network_fits_the_card() -> None:
     assert re.search(r"14\.6 +yes +-$", rank)
 
 
+def test_a_collection_for_which_nothing_is_trained_has_no_peak() -> None:
+    text = call("plan", "--recipe", "trees", "--set", "layout.together=true")
+    [first, *others] = [line.split() for line in text.splitlines() if line.startswith("layout:")]
+    assert first[-2:] == ["train", "layout_boosting"]
+    assert {tuple(line[-2:]) for line in others} == {("-", "-")}
+
+
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [

@@ -104,6 +104,9 @@ ROUNDS = '["tile_boosting.num_boost_round"]\nchoices = [1]'
         (STUDY, ROUNDS, "'tile_boosting.num_boost_round' has no effect; trials of 'cross_config"),
         (study_of("blend", LAYOUT), ROUNDS, "has no effect; trials of 'blend' read"),
         (study_of("blend", LAYOUT), '["blend.choose"]\nchoices = [1]', "'blend.choose' has no"),
+        (STUDY, f"[{HIDDEN}]\nchoices = [8]", rf'expected: \["{HIDDEN}"\], not \[{HIDDEN}\]'),
+        (study_of("tile_linear", TILE), PRUNE, "unnamed ranks tile configs by late_fusion_sage, "),
+        (study_of("blend", LAYOUT), '["blend.weights.tgraph"]\nchoices = [1]', "tgraph' has no ef"),
         (study_of("blend", TILE), '["threads"]\nchoices = [1]', "'threads' has no effect"),
     ],
 )
@@ -120,7 +123,7 @@ def test_a_model_of_ones_own_is_searched_near_the_recipe_that_names_it() -> None
     study = {"collection": "layout:xla:random", "model": name}
     table = {"study": study, f"{name}.hidden": {"choices": [8, 16]}}
     assert space_from_table(table, recipe, source="x").study.model == name
-    with pytest.raises(UsageError, match=f"'study.model' is '{name}': layout configs are ranked"):
+    with pytest.raises(UsageError, match=f"'study.model' is '{name}': recipe unnamed ranks layout"):
         space_from_table(table, source="x")
 
 

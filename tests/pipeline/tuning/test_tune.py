@@ -168,3 +168,7 @@ def test_another_question_is_refused_in_the_same_folder_and_in_the_same_storage(
     shared = tmp_path / "journal.log"
     with pytest.raises(UsageError, match=r"layout_width = 4, now 2; choose another --storage"):
         search(tiny_tree, tmp_path / "other", trials=1, recipe=wider, storage=shared)
+    (tmp_path / "run/out").mkdir(parents=True)
+    (tmp_path / "run/out/config.toml").write_text('[recipe]\nname = "cpu"\n')
+    with pytest.raises(UsageError, match=r"run/out: holds a run, not a search"):
+        search(tiny_tree, tmp_path / "run", trials=1)
