@@ -117,7 +117,7 @@ class Ensemble:
         Raises:
             PipelineError: scores that are not finite.
         """
-        return self.blended(graph, self.member_scores(graph))
+        return self.spread(graph, self.blended(graph, self.member_scores(graph)))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
         """Score every config of one graph with each member; (c,) float32, lower = faster."""
@@ -128,6 +128,8 @@ class Ensemble:
     ) -> NDArray[np.float32]:
         """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster.
 
+        Picks are not spread yet, as `spread` does.
+
         Raises:
             PipelineError: scores that are not finite.
         """
@@ -135,7 +137,11 @@ class Ensemble:
         method, weights, diversity = self.mixing
         if len(tables) == 1 and diversity is None:  # as a run blends
             return tables.popitem()[1]["score"].to_numpy()
-        blended = blend(tables, method=method, weights=weights)["score"].to_numpy()
+        return blend(tables, method=method, weights=weights)["score"].to_numpy()
+
+    def spread(self, graph: Graph, blended: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return blended scores (c,), as an order that begins with picks where these are spread."""
+        diversity = self.mixing.diversity
         return diversify_scores(graph, blended, diversity) if diversity else blended
 
 

@@ -213,12 +213,13 @@ def test_rank_prints_the_best_configs_of_one_graph(finished: Path, tiny_tree: Pa
     file = find_graphs(tiny_tree, splits=("test",))[-1]
     ranking = read_submission(finished / "submission.csv")[file.submission_id]
     _, group = distinct_configs(read_graph(file))
-    best = ranking[np.sort(np.unique(group[ranking], return_index=True)[1])][:5].tolist()
+    distinct = ranking[np.sort(np.unique(group[ranking], return_index=True)[1])].tolist()
+    best = distinct[:5]
     arguments = ("rank", file.path, "--run", finished, "--top", 5)
     ranked = json.loads(call(*arguments, "--json"))
     assert [config["config"] for config in ranked["configs"]] == best
     default = ranked["default"]
-    assert ranking[default["place"] - 1] == default["config"]
+    assert group[distinct[default["place"] - 1]] == group[default["config"]]
     text = call(*arguments)
     assert text.count("\n") == 1 + 1 + 1 + len(best) + 1 + 1
     assert f"\ndefault     config {default['config']}, place {default['place']} of " in text

@@ -55,7 +55,7 @@ REMEASURED = 30  # a second measurement of that many configs tells how well the 
 class Outcome:
     """What became of one graph: its file, or None and the reason why it was left out.
 
-    `was_there` tells that an earlier call had measured it.
+    `was_there` tells that earlier calls had measured all that was asked for.
     """
 
     job: Job
@@ -64,10 +64,11 @@ class Outcome:
     was_there: bool = False
 
     def row(self) -> tuple[object, ...]:
-        """Return name, configs, failed ones, spread, the two taus and seconds, for a table."""
-        keys = ("spread", "repeat_tau", "again_tau", "seconds")
-        values = (self.entry[key] for key in keys)
-        return self.job.submission_id, self.entry["n_configs"], len(self.entry["failed"]), *values
+        """Return name, configs, distinct and failed ones, spread, taus and seconds, for a table."""
+        entry = self.entry
+        values = (entry[key] for key in ("spread", "repeat_tau", "again_tau", "seconds"))
+        counts = entry["n_configs"], entry["n_distinct"], len(entry["failed"])
+        return self.job.submission_id, *counts, *values
 
     def line(self) -> str:
         """Return one line for a log: what it is, and how well it was measured or why not."""
@@ -153,6 +154,7 @@ def collect_graph(
     if job.submission_id in manifest["left_out"]:
         return Outcome(job, None, entry, was_there)
     if remeasure and entry["again_tau"] is None:
+        was_there = False
         n_configs, tau = _measure_again(job, out)
         with edit_manifest(out) as manifest:
             entry = manifest["graphs"][job.submission_id]
@@ -244,11 +246,18 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
-        if program_digest(session.describe()) != entry["program_digest"]:
+        told = _told_apart(session.describe())
+        if any(entry.get(key, own) != own for key, own in told.items()):
             raise UsageError(
                 f"{job.submission_id}: the program is another one than was measured; "
                 "give another --out"
             )
+
+
+def _told_apart(description: Description) -> dict[str, str | None]:
+    """Return what tells a program from an edited one; kernels have no function."""
+    function = description.facts.get("function")
+    return {"program_digest": program_digest(description), "function": function}
 
 
 def program_digest(description: Description) -> str:
@@ -272,7 +281,7 @@ def _entry(
         "n_genes": len(description.n_options),
         "n_configs": len(choices),
         "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
-        "program_digest": program_digest(description),
+        **_told_apart(description),
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
         "again_configs": 0,
         "again_tau": None,

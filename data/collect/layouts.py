@@ -9,6 +9,7 @@ orders that kernels are written for: where the channel, the batch or the contrac
 
 import tempfile
 from collections.abc import Hashable, Sequence
+from functools import wraps
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,13 +47,22 @@ def dump_module(source: ProgramSource) -> Any:
     It is read from the compiler's dump.
 
     Raises:
-        PipelineError: the program cannot be built, traced or compiled, or no dump was written.
+        PipelineError: the program cannot be built, traced or compiled, returns no array, or no dump
+            was written.
     """
     import jax
 
     try:
         function, arguments = source.build()
-        lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+
+        @wraps(function)
+        def checked(*given: Any) -> Any:
+            returned = function(*given)
+            if not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(returned)):
+                raise PipelineError(f"{source.name}: returns no array; expected at least one array")
+            return returned
+
+        lowered = jax.jit(checked, keep_unused=True).lower(*arguments)
         with tempfile.TemporaryDirectory() as folder:
             lowered.compile(
                 compiler_options={

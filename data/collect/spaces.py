@@ -190,7 +190,7 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Sub
     """
     facts = open_device(device)
     if program in catalogue() and TILES not in spaces:
-        raise UsageError(f"{undecided(program, spaces, (TILES,))}; expected --space tiles")
+        raise UsageError(f"{undecided(program, spaces, (TILES,))}; expected {TILES}")
     if TILES in spaces:
         try:
             return TileSubject(find_kernel(program), facts)
@@ -208,7 +208,7 @@ def undecided(program: str, asked: Sequence[str], decided: Sequence[str]) -> str
     told = " and ".join(NOTHING[space] for space in left_out if space in NOTHING)
     if tuple(decided) == (TILES,):
         told = "is a kernel, of which tiles alone are decided"
-    return f"--space {','.join(left_out)}: {program} {told}"
+    return f"{','.join(left_out)}: {program} {told}"
 
 
 class Genes(NamedTuple):
@@ -262,7 +262,8 @@ class DecidedProgram:
         }
         self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
         if not self._genes:
-            raise UsageError(f"{undecided(self.name, spaces, ())}; expected --space options")
+            told = undecided(self.name, spaces, ())
+            raise UsageError(f"{told}; expected options, which every function has")
         self._config_ids = self._genes.get("layouts", genes["fusion"]).nodes
 
     def describe(self) -> Description:

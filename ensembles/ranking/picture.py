@@ -134,7 +134,7 @@ def _shown(explanation: Explanation, part: Part | None, node: int, place: Place)
         opacity = f"{FAINTEST + (STRONGEST - FAINTEST) * strength:.2f}"
         shown |= {"kind": "faster" if part.score < 0 else "slower", "opacity": opacity}
     lines = list(map(_printable, lines))
-    return shown | {"lines": lines, "title": "\n".join([*lines, what])}
+    return shown | {"lines": lines, "title": "\n".join([*lines, what] if part else lines)}
 
 
 def _printable(text: str) -> str:

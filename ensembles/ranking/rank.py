@@ -35,6 +35,7 @@ class Ranked:
 
     collection: str
     member_scores: dict[str, NDArray[np.float32]]  # (c,) by row of each of them; scales differ
+    blended: NDArray[np.float32]  # (c,) by row, before picks are spread; lower = faster
     scores: NDArray[np.float32]  # (c,) by row, lower = faster
     group: NDArray[np.int64]  # (c,) by row; equal where configs are
     graph: NamedGraph
@@ -77,8 +78,9 @@ class Ranked:
         ]
 
     def place(self, config: int) -> int:
-        """Return the place of a row among all c, 1 = predicted fastest."""
-        return int(np.flatnonzero(self.order == config)[0]) + 1
+        """Return the place of a row's config among the distinct ones, 1 = predicted fastest."""
+        _, first = np.unique(self.group[self.order], return_index=True)
+        return int((first <= first[self.group[config]]).sum())
 
     def default(self) -> dict[str, Any] | None:
         """Return `config` and `place` of the row nearest to the compiler's own; None for tiles.
@@ -115,16 +117,16 @@ class Ranked:
         """Say what stands behind a config's place.
 
         Returns:
-            `config`; `place` among all configs, 1 = predicted fastest; `places` by member, with the
-            mean of equals; `runtime_ns` as measured, None where the file has none; `decided`: how
-            many of the k configurable nodes a layout config does not leave to the compiler, None of
-            a tile; `statistics`: value by name, as of features/statistics/STATISTICS.md.
+            `config`; `place` among the distinct configs, 1 = predicted fastest; `places` among them
+            by member, and `blend_place` before picks are spread, with the mean of equals;
+            `is_spread`: picked before faster ones to cover for others; `runtime_ns` as measured,
+            None where the file has none; `decided`: how many of the k configurable nodes a layout
+            config does not leave to the compiler, None of a tile; `statistics`: value by name, as
+            of features/statistics/STATISTICS.md.
 
         Raises:
             UsageError: there is no such config.
         """
-        from scipy.stats import rankdata
-
         from features.statistics.configs import statistics_names, statistics_of
 
         graph = self._graph_with(config)
@@ -132,12 +134,16 @@ class Ranked:
         layouts = graph.kind == "layout"
         names = statistics_names(graph.kind, "all")
         values = statistics_of(graph.graph, "all")(np.array([config]))[0].tolist()
+        place, blended = self.place(config), self._of_distinct(self.blended)
+        faster = (blended < blended[self.group[config]]).sum()
         return {
             "config": config,
-            "place": self.place(config),
+            "place": place,
             "places": {
-                name: float(rankdata(own)[config]) for name, own in self.member_scores.items()
+                name: self._mean_place(own, config) for name, own in self.member_scores.items()
             },
+            "blend_place": self._mean_place(self.blended, config),
+            "is_spread": bool(place <= faster),
             "runtime_ns": int(runtimes[config]) if graph.graph.is_labelled else None,
             "decided": sum(not n.is_left_open for n in self.layouts(config)) if layouts else None,
             "statistics": dict(zip(names, values, strict=True)),
@@ -157,8 +163,7 @@ class Ranked:
             return None
         by_row = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
         runtime = group_means(by_row, self.group)
-        scores = np.full(len(runtime), np.inf, np.float32)
-        np.minimum.at(scores, self.group, self.scores)
+        scores = self._of_distinct(self.scores)
         order = ranking_from_scores(scores)
         picks = {f"slowdown@{k}": slowdown_at_k(order, runtime, k) for k in MEASURED_PICKS}
         has_order = len(np.unique(runtime)) > 1
@@ -182,7 +187,7 @@ class Ranked:
         """Return the `top` best configs with what they say, for JSON.
 
         Returns:
-            `name` of the graph, `collection` and `members` that ranked, `n_configs`,
+            `name` of the graph, `collection` and `members` that ranked, `n_configs`, `n_distinct`,
             `ms_per_config`, `measured`, `noise` and `default` as these methods have them, and
             `configs`: as `best` lists them, with `layouts` by node or `tile` by field, `run`, the
             number of the tuning data's run, where there is one, and `why` where it is asked for.
@@ -202,12 +207,24 @@ class Ranked:
             "collection": self.collection,
             "members": self.members,
             "n_configs": len(self.scores),
+            "n_distinct": int(self.group.max()) + 1,
             "ms_per_config": self.ms_per_config,
             "measured": self.measured(),
             "noise": self.noise(),
             "default": self.default(),
             "configs": configs,
         }
+
+    def _of_distinct(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the lowest score of each distinct config (d,), by its number in `group`."""
+        lowest = np.full(int(self.group.max()) + 1, np.inf, np.float32)
+        np.minimum.at(lowest, self.group, scores)
+        return lowest
+
+    def _mean_place(self, scores: NDArray[np.float32], config: int) -> float:
+        from scipy.stats import rankdata
+
+        return float(rankdata(self._of_distinct(scores))[self.group[config]])
 
     def _graph_with(self, config: int, kind: str | None = None) -> NamedGraph:
         if kind is not None and self.graph.kind != kind:
@@ -241,10 +258,11 @@ def rank(
     ranked = graph if configs is None else with_configs(graph, configs)
     start = time.perf_counter()
     members = ranker.member_scores(ranked.graph)
-    scores = ranker.blended(ranked.graph, members)
+    blended = ranker.blended(ranked.graph, members)
+    scores = ranker.spread(ranked.graph, blended)
     seconds = time.perf_counter() - start
     _, group = distinct_configs(ranked.graph)
-    return Ranked(ranker.collection.name, members, scores, group, ranked, seconds, top)
+    return Ranked(ranker.collection.name, members, blended, scores, group, ranked, seconds, top)
 
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:

@@ -9,7 +9,10 @@ from common.errors import UsageError
 from pipeline.cli import options
 from pipeline.cli.console import EXIT_FAULT, command, print_json, print_rows, print_table, say
 
-HEADER = ("graph", "configs", "failed", "spread", "repeat tau", "again tau", "seconds")
+HEADER = (
+    *("graph", "configs", "distinct", "failed"),
+    *("spread", "repeat tau", "again tau", "seconds"),
+)
 
 
 @command
@@ -147,5 +150,6 @@ def optimize(
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")
     typer.echo(f"as screened {write.sources_text(found)}")
-    typer.echo(f"use         {out / write.APPLY}")
+    if found.is_faster:
+        typer.echo(f"use         {out / write.APPLY}")
     typer.echo(f"page        {out / write.PAGE}")

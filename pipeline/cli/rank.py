@@ -103,11 +103,11 @@ def rank(
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
-            scores = "score is the place, from 0; --explain divides the models' own"
-            order = "the first five cover for each other, not best first"
-            say(f"note: {order}; {scores}: docs/rank.md")
+            scores = "score is an order, lower first, where a pick's copies follow among the others"
+            order = "the first picks cover for each other, not best first"
+            say(f"note: {order}; {scores}; --explain divides the models' own: docs/rank.md")
     if found:
-        _print_explained(found)
+        _print_explained(found, rank=explain)
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
@@ -140,12 +140,12 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
         typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
     if default := part["default"]:
-        told = f"config {default['config']}, place {default['place']} of {n_configs}"
+        told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
         typer.echo(f"default     {told}{slow}: nearest to the compiler's own")
     for entry in best:
         if "why" in entry:
-            _print_why(entry["why"], len(ranked.scores))
+            _print_why(entry["why"], part)
     if show_layouts and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
@@ -157,18 +157,29 @@ def _noise_text(noise: dict[str, float]) -> str:
     return "".join(f"; {said[key].format(value)}" for key, value in noise.items())
 
 
-def _print_why(why: dict[str, Any], n_configs: int) -> None:
+def _place_text(place: float, part: dict[str, Any]) -> str:
+    distinct = " distinct" if part["n_distinct"] < part["n_configs"] else ""
+    return f"place {place:g} of {part['n_distinct']}{distinct}"
+
+
+def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
     decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
-    place = f"place {why['place']} of {n_configs}, copies counted"
-    typer.echo(f"\nconfig {why['config']}: {place}, {runtime}{decided}")
+    typer.echo(f"\nconfig {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
+    if why["is_spread"]:
+        own = f"the blend by itself has it at place {why['blend_place']:g}"
+        typer.echo(f"picked to cover for others: {own}")
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )
 
 
-def _print_explained(found: "Explanation") -> None:
+def _print_explained(found: "Explanation", rank: int | None) -> None:
     typer.echo(f"\n{found.heading}")
+    whole = found.graph.graph
+    own, other = (f"{whole.runtime_ns[row]:,} ns" for row in (found.config, found.against))
+    measured = f"; measured {own} against {other}" if whole.is_labelled else ""
+    typer.echo(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
     for part in found.parts[:MOST_PARTS]:
         of, together = part.after, f"{part.n_tied}: {found.said(part.tied_score)[0]}"

@@ -10,6 +10,7 @@ goes on.
 c candidates of g genes, r rounds.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -48,9 +49,11 @@ JOURNALS, VERIFY, CONFIRM, ON_ALL_CORES = "journal", "verify", "confirm", "all-c
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
 N_PROCESSES = 4  # that confirm: they differ by more than rounds of one do
+FEWEST_PROCESSES = 2  # of these, where the time ends
 ALIKE = 1.05  # screened times that may be one and the same
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time; and of what is left then, stage by stage
+LEAST_SHARE = 0.2  # of the time for screening, however long confirming takes
 DRAWN, PICKED = 1_000, 15  # layouts that a ranker picks from, and how many it proposes
 
 # Ranks choices (c, g) of layouts, of what is described: the best first.
@@ -137,6 +140,7 @@ class Optimized:
         candidates: the distinct ones; `n_drawn` counts those that equal another too.
         confirmed: of the best alone, or of none where none is left.
         on_all_cores: as the best's ratio and `confirmed.same`; None = no gain to check.
+        is_confirmed: whether there was time for both; else `confirmed` may be as verified.
     """
 
     ask: Ask
@@ -147,6 +151,7 @@ class Optimized:
     finalists: list[Verified]
     confirmed: Compared
     on_all_cores: tuple[Ratio, Ratio] | None
+    is_confirmed: bool = True
 
     @property
     def best(self) -> Verified | None:
@@ -156,6 +161,8 @@ class Optimized:
     def is_faster(self) -> bool:
         """Tell whether the best is faster by more than A/A, and not slower so on all cores."""
         if self.best is None or not is_faster(self.best.ratio, self.confirmed.same):
+            return False
+        if not self.is_confirmed:
             return False
         return not self.on_all_cores or not is_slower(*self.on_all_cores)
 
@@ -169,40 +176,66 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
 
     Args:
         out: holds the journals; the same call goes on, also with other `n_candidates`.
-        minutes: how long it may take; the search gets what verifying leaves.
+        minutes: how long it may take; the search gets what verifying and confirming leave.
         pick: a ranker of layouts, which proposes some; None for none.
 
     Raises:
         UsageError: `out` holds another call's journals, or no space can be decided.
         ProgramFailed: the program cannot be opened, or its default does not run.
-        PipelineError: too little time to verify, or the disk is full.
+        PipelineError: too little time to verify or confirm anything, or the disk is full.
     """
     with ExitStack() as whole:
         whole.enter_context(time_limit(minutes))
+        start = time.monotonic()
         with _session(ask) as session:
             description = session.describe()
+            opened_s = time.monotonic() - start
             whole.enter_context(alone_in(out / JOURNALS))  # makes it: only what can be opened does
-            candidates, n_drawn, default_ns = _screened(ask, out, pick, session, description)
-        finalists = chosen_finalists(candidates)[: n_affordable(default_ns, seconds_left())]
-        chosen, verified = finalists[:1], list[Verified]()
+            is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
+            # A process that confirms opens the program, and compiles it up to twice more.
+            needed_s = N_PROCESSES * (1 + is_checked) * 2 * opened_s
+            with time_limit(screening_s(seconds_left(), needed_s) / 60):
+                candidates, n_drawn, default_ns = _screened(ask, out, pick, session, description)
+        spare_s = seconds_left() - needed_s
+        finalists = chosen_finalists(candidates)[: n_affordable(default_ns, spare_s - opened_s)]
+        chosen, compared, is_confirmed = finalists[:1], None, True
         if len(finalists) > 1:
             n_rounds = max(LEAST_ROUNDS, 3 * ask.n_rounds // 8)
             # Without time for it the screened best is but confirmed.
-            with suppress(_TooFewRoundsError), time_limit(VERIFY_SHARE * seconds_left() / 60):
-                verified = _compared(ask, out, VERIFY, finalists, n_rounds).verified
-                chosen = [simplest_of_best(verified).candidate] if verified else []
-        is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
-        with time_limit(seconds_left() / (1 + is_checked) / 60):
-            confirmed = _in_processes(ask, out, CONFIRM, chosen)
-        together = None
-        if is_checked and any(is_faster(own.ratio, confirmed.same) for own in confirmed.verified):
-            there = _in_processes(ask, out, ON_ALL_CORES, chosen)
-            if there.verified:
-                together = there.verified[0].ratio, there.same
-            else:  # it fails there
-                confirmed = confirmed._replace(verified=[])
-    found = candidates, n_drawn, verified, confirmed, together
+            limit = time_limit(min(VERIFY_SHARE * seconds_left(), spare_s) / 60)
+            with suppress(_TooFewRoundsError), limit:
+                compared = _compared(ask, out, VERIFY, finalists, n_rounds)
+        verified = compared.verified if compared else []
+        if compared:
+            best = [simplest_of_best(verified)] if verified else []
+            chosen, compared = [own.candidate for own in best], compared._replace(verified=best)
+        try:
+            confirmed, together = _confirmed(ask, out, chosen, is_checked=is_checked)
+        except _TooFewRoundsError:
+            if compared is None:
+                raise
+            confirmed, together, is_confirmed = compared, None, False
+    found = candidates, n_drawn, verified, confirmed, together, is_confirmed
     return Optimized(ask, tuple(_spaces_of(description)), description.facts, *found)
+
+
+def _confirmed(
+    ask: Ask, out: Path, chosen: Sequence[Candidate], *, is_checked: bool
+) -> tuple[Compared, tuple[Ratio, Ratio] | None]:
+    """Confirm the one chosen, if any, on one thread; a gain is then checked on all cores."""
+    with time_limit(seconds_left() / (1 + (is_checked and bool(chosen))) / 60):
+        confirmed = _in_processes(ask, out, CONFIRM, chosen)
+    if not is_checked or not any(is_faster(v.ratio, confirmed.same) for v in confirmed.verified):
+        return confirmed, None
+    there = _in_processes(ask, out, ON_ALL_CORES, chosen)
+    if not there.verified:  # it fails there
+        return confirmed._replace(verified=[]), None
+    return confirmed, (there.verified[0].ratio, there.same)
+
+
+def screening_s(seconds: float, needed_s: float) -> float:
+    """Return how much of the time is for screening, where confirming needs so many seconds."""
+    return max(LEAST_SHARE * seconds, min(SCREEN_SHARE * seconds, seconds - needed_s))
 
 
 def chosen_finalists(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -246,18 +279,17 @@ def _screened(
         guide = partial(_picked, pick, session, description)
     journal = _journal(ask, out, "screen", description)
     try:
-        with time_limit(SCREEN_SHARE * seconds_left() / 60):
-            visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
-            sources, proposed = _proposed(ask, description, guide)
-            space = Space(description.n_options, description.groups)
-            rng = generator(ask.seed, "optimize", ask.program)
-            n, first = ask.n_candidates, proposed[: ask.n_candidates]
-            run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
-            fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
-            again = sorted({0, *(config for config, _ in fastest)})
-            for turn in range(1, 1 + AGAIN_ROUNDS):
-                for config in rng.permutation(again).tolist():
-                    visitor.visit(config, turn, np.array(journal.choices[config]))
+        visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
+        sources, proposed = _proposed(ask, description, guide)
+        space = Space(description.n_options, description.groups)
+        rng = generator(ask.seed, "optimize", ask.program)
+        n, first = ask.n_candidates, proposed[: ask.n_candidates]
+        run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
+        fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
+        again = sorted({0, *(config for config, _ in fastest)})
+        for turn in range(1, 1 + AGAIN_ROUNDS):
+            for config in rng.permutation(again).tolist():
+                visitor.visit(config, turn, np.array(journal.choices[config]))
     except OutOfTime:
         log.info("the time for screening is over")
     shortest = journal.shortest_ns()
@@ -314,15 +346,24 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
 
 
 def _compared(
-    ask: Ask, out: Path, stage: str, candidates: Sequence[Candidate], n_rounds: int
+    ask: Ask,
+    out: Path,
+    stage: str,
+    candidates: Sequence[Candidate],
+    n_rounds: int,
+    *,
+    share_s: float = float("inf"),
 ) -> Compared:
     """Measure candidates beside the default and the default again, in a fresh process.
+
+    It takes its share of the time, and more of it only for the least of rounds.
 
     Raises:
         PipelineError: the default does not run.
         _TooFewRoundsError: the time is too short.
     """
     least = LEAST_ROUNDS if stage == VERIFY else LEAST_ROUNDS // N_PROCESSES
+    rest_s = seconds_left() - share_s  # of those that come after
     with _session(ask, on_all_cores=stage.startswith(ON_ALL_CORES)) as session:
         description = session.describe()
         choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
@@ -334,7 +375,9 @@ def _compared(
         visitor = Visitor(session, journal, what=what, total=len(choices) * n_rounds)
         with suppress(OutOfTime):
             order = generator(ask.seed, stage, ask.program)
-            run_rounds(visitor, choices, n_rounds=n_rounds, rng=order)
+            run_rounds(visitor, choices, n_rounds=min(least, n_rounds), rng=order)
+            with time_limit((seconds_left() - rest_s) / 60):
+                run_rounds(visitor, choices, n_rounds=n_rounds, rng=order)
         if journal.failed.keys() & {0, 1}:
             reason = next(iter(journal.failed.values()))
             raise PipelineError(f"{what}: the default failed: {reason}")
@@ -359,11 +402,19 @@ def _compared(
 
 
 def _in_processes(ask: Ask, out: Path, stage: str, chosen: Sequence[Candidate]) -> Compared:
-    """Measure the one chosen, if any, in some processes; the intervals are over these."""
+    """Measure the one chosen, if any, in some processes; the intervals are over these.
+
+    Where the time ends two are enough to confirm, with a wide interval; not to rule out a loss.
+    """
     n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[Compared]()
     for left in range(N_PROCESSES, 0, -1):
-        with time_limit(seconds_left() / left / 60):
-            found.append(_compared(ask, out, f"{stage}-{left}", chosen, n_rounds))
+        share_s = seconds_left() / left
+        try:
+            found.append(_compared(ask, out, f"{stage}-{left}", chosen, n_rounds, share_s=share_s))
+        except _TooFewRoundsError:
+            if stage != CONFIRM or len(found) < FEWEST_PROCESSES:
+                raise
+            break
     verified = [
         replace(alone[0], ratio=pooled([own.ratio.value for own in alone]))
         for alone in zip(*(own.verified for own in found), strict=False)  # none where one has none

@@ -105,7 +105,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
     named = [(f"finalist {n}", own) for n, own in enumerate(found.finalists, start=1)]
-    named += [("confirmed", found.best)] if found.best else []
+    named += [("confirmed", found.best)] if found.best and found.is_confirmed else []
     rows = [(name, own.ratio, own.candidate.source, told_text(own)) for name, own in named]
     rows.append(("default again", found.confirmed.same, "default", DEFAULT))
     if found.best and found.on_all_cores:
@@ -159,6 +159,8 @@ def why_not_text(found: Optimized) -> str:
     """Say why nothing is called faster."""
     if found.best is None:
         return "nothing that was tried was faster"
+    if not found.is_confirmed:
+        return "not confirmed in the time; the same command goes on, with more --minutes"
     same = found.confirmed.same
     if is_faster(found.best.ratio, same):
         return "on all cores it is a loss"

@@ -29,6 +29,7 @@ class SpinSource:
     broken: bool = False  # the subject cannot be opened
     collection_kind: str = "layout"  # or "tile": whose arrays it has
     n_nodes: int = 3
+    function: str = "digest"  # of what is lowered
 
     def __call__(self) -> "SpinSubject":
         if self.broken:
@@ -50,6 +51,7 @@ class SpinSubject:
             arrays["node_config_ids"] = np.array([1, 2], np.int64)
             arrays["node_splits"] = np.array([[0, self._source.n_nodes]], np.int64)
         facts = {"platform": "cpu", "jax": "none", "device": "fake"}
+        facts["function"] = self._source.function
         return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts)
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:

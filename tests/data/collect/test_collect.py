@@ -23,7 +23,7 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
 from common.settings import ROOT, SAMPLE
 from data.collect.collect import MIN_SPREAD, collect_graph, collect_jobs
-from data.collect.job import JOURNALS, MANIFEST, Job, read_manifest, sample_jobs
+from data.collect.job import JOURNALS, MANIFEST, Job, edit_manifest, read_manifest, sample_jobs
 from data.collect.measuring.search import open_journal
 from data.collect.measuring.timing import Visit
 from data.collect.tiles.catalogue import catalogue
@@ -360,9 +360,15 @@ def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
         open_journal(path, {"seed": 1})
 
 
-def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "key"),
+    [(SpinSource(n_nodes=4), "program_digest"), (SpinSource(function="longer loop"), "function")],
+)
+def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(
+    edit: SpinSource, key: str, tmp_path: Path
+) -> None:
     job = layout_job(n_configs=6, is_own=True)
-    edited = replace(job, open_subject=SpinSource(n_nodes=4))
+    edited = replace(job, open_subject=edit)
 
     def stop(_: str, done: int, __: int) -> None:
         if done == 4:
@@ -370,12 +376,16 @@ def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: 
 
     with watched_by(stop), pytest.raises(OutOfTime):
         collect_any(job, tmp_path)
-    with pytest.raises(UsageError, match=r"was begun with program_digest .*, not "):
+    with pytest.raises(UsageError, match=rf"was begun with {key} .*, not "):
         collect_any(edited, tmp_path)
     assert not collect_any(job, tmp_path).was_there
     assert collect_any(job, tmp_path).was_there
     with pytest.raises(UsageError, match="the program is another one than was measured"):
         collect_any(edited, tmp_path)
+    assert [collect_any(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [False, True]
+    with edit_manifest(tmp_path) as manifest:  # as written before it was noted
+        del manifest["graphs"][job.submission_id]["function"]
+    assert collect_any(job, tmp_path).was_there
 
 
 def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:

@@ -228,6 +228,12 @@ def test_what_the_compiler_refuses_is_said_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("returned", [None, 3, {"a": "text"}])
+def test_a_function_that_returns_no_array_is_refused(returned: object) -> None:
+    with pytest.raises(PipelineError, match=r"^mine: returns no array; expected at least one"):
+        DecidedProgram(source_of(lambda x: returned, *arguments()[:1]), ("options",))
+
+
 def test_programs_that_cannot_be_opened_are_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -307,7 +313,7 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
 def test_spaces_without_a_decision_are_left_out() -> None:
     source = source_of(lambda x: x + 1, np.ones(4, np.float32), name="tiny")
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
-    with pytest.raises(UsageError, match=r"layouts: tiny has no dot, .*; expected --space"):
+    with pytest.raises(UsageError, match=r"^layouts: tiny has no dot, .*; expected options"):
         DecidedProgram(source, ("layouts",))
 
 

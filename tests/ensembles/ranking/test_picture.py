@@ -38,6 +38,7 @@ def test_a_picture_is_xml_that_names_each_part(explanation: Explanation) -> None
     }
     assert not {c for c in text if not c.isprintable()} - {"\n"}
     titles = [element.text or "" for element in root.iter(f"{SVG}title")]
+    assert all(len(set(lines)) == len(lines) for lines in map(str.splitlines, titles))
     coloured = [r for r in root.iter(f"{SVG}rect") if r.get("class") in ("faster", "slower")]
     assert len(coloured) == len(explanation.parts) > 0
     for part in explanation.parts:

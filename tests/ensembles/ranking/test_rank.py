@@ -47,7 +47,11 @@ def test_a_config_that_repeats_is_listed_once(
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL)
     assert call(*words).splitlines()[0].startswith("device: CPU, ")
     ranked = json.loads(call(*words, "--json"))
-    order = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(path)).order.tolist()
+    found = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(path))
+    order, whys = found.order.tolist(), [found.why(row) for row in range(6)]
+    assert [why["place"] for why in whys[:3]] == [why["place"] for why in whys[3:]]
+    assert {why["place"] for why in whys} == {1, 2, 3}  # copies are not counted, of members either
+    assert {place for why in whys for place in why["places"].values()} == {1, 2, 3}
     first = {row % 3: row for row in reversed(order)}
     listed = [entry["config"] for entry in ranked["configs"]]
     assert listed == sorted(first.values(), key=order.index)
@@ -102,13 +106,15 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
         graph, ranker = load_graph(labelled.path), load_ranker(rankers / model)
         ranked = rank(ranker, graph)
         assert all(len(repr(shown)) < 120 for shown in (graph, ranker, ranked))
-        config = int(ranked.order[2])
+        distinct = [entry["config"] for entry in ranked.best()]
+        config = distinct[2]
         why = ranked.why(config)
         (own,) = ranked.member_scores.values()
-        below = [score for score in own if score < own[config]]
-        equal = [score for score in own if score == own[config]]
+        below = [row for row in distinct if own[row] < own[config]]
+        equal = [row for row in distinct if own[row] == own[config]]
         assert why["places"] == {ranked.members[0]: len(below) + (len(equal) + 1) / 2}
-        assert why["place"] == 3
+        assert (why["place"], why["is_spread"]) == (3, False)
+        assert why["blend_place"] == why["places"][ranked.members[0]]
         assert why["runtime_ns"] == graph.graph.runtime_ns[config]
         table = statistics_of(graph.graph, "all")(np.arange(graph.graph.n_configs))
         np.testing.assert_array_equal(list(why["statistics"].values()), table[config])

@@ -21,12 +21,14 @@ from pipeline.optimize.optimize import (
     Optimized,
     Ratio,
     Verified,
+    _TooFewRoundsError,
     chosen_finalists,
     is_faster,
     n_affordable,
     optimize,
     paired_ratio,
     pooled,
+    screening_s,
     simplest_of_best,
 )
 from pipeline.optimize.write import (
@@ -121,6 +123,39 @@ def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_not_told(
     with pytest.raises(PipelineError, match=r"all-cores-1: 0 rounds .* with more --minutes"):
         optimize(ASKED, tmp_path, minutes=0.0)
     assert optimize(ASKED, tmp_path).is_faster
+
+
+def test_what_there_was_no_time_to_confirm_is_written_and_not_called_faster(
+    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+
+    def over(*_: object, **__: object) -> None:
+        raise _TooFewRoundsError("no time")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.optimize.optimize._confirmed", over)
+        found = optimize(ASKED, tmp_path)
+    assert found.best and found.best.ratio.value < 0.6 and not found.is_faster
+    assert "not confirmed in the time; the same command goes on" in why_not_text(found)
+    assert write_result(found, tmp_path)["best_ms"] is None
+    assert "confirmed</td>" not in (tmp_path / PAGE).read_text()
+    assert optimize(ASKED, tmp_path).is_faster
+
+
+def test_two_processes_confirm_where_there_is_no_time_for_more(
+    whole: tuple[Path, Optimized], tmp_path: Path
+) -> None:
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    for path in (tmp_path / "journal").glob("confirm-[12]-*"):
+        path.unlink()
+    found, all_of_it = optimize(ASKED, tmp_path, minutes=0.0), whole[1].confirmed
+    assert (found.is_confirmed, found.confirmed.n_rounds) == (True, all_of_it.n_rounds // 2)
+
+
+def test_screening_leaves_the_time_that_confirming_needs() -> None:
+    asked = [(60.0, 10.0), (60.0, 40.0), (60.0, 90.0), (0.0, 1.0)]
+    assert [screening_s(*given) for given in asked] == pytest.approx([36, 20, 12, 0])
 
 
 def test_what_was_tried_is_told_by_source_and_why_no_more_was(
@@ -317,9 +352,9 @@ def test_an_interval_pooled_holds_where_processes_differ() -> None:
         ("mlp_b16", "nonsense", 2, "--space nonsense: no such space; known: options"),
         (
             *("matmul_m128_k256_n512", "options", 2),
-            "matmul_m128_k256_n512 is a kernel, of which tiles alone are decided; expected --space",
+            "matmul_m128_k256_n512 is a kernel, of which tiles alone are decided; expected tiles",
         ),
-        ("mlp_b16", "tiles", 2, "--space tiles: mlp_b16 is no kernel"),
+        ("mlp_b16", "tiles", 2, "error: tiles: mlp_b16 is no kernel"),
     ],
 )
 def test_what_is_refused_is_one_line_and_leaves_no_folder(
@@ -338,4 +373,4 @@ def test_a_space_that_is_left_out_is_told_and_the_others_are_searched(
     caplog.set_level("INFO")
     found = optimize(ask(spaces=("layouts", "tiles"), n_candidates=2), tmp_path)
     assert found.spaces == ("layouts",)
-    assert "--space tiles: mine:step is no kernel; goes on with layouts" in caplog.text
+    assert "tiles: mine:step is no kernel; goes on with layouts" in caplog.text
