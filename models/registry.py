@@ -129,7 +129,7 @@ def checked(place: str) -> Any:
             raise PipelineError(
                 f"model '{place}': in forward: {reason}; --debug shows where"
             ) from error
-        expected = (len(distinct[0] if distinct else inputs.config_kernel),)
+        expected = (len(distinct[0]),) if distinct else tuple(inputs.runtime.shape)
         returned = tuple(getattr(scores, "shape", ()))
         if returned != expected:
             raise PipelineError(
