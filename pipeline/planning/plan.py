@@ -21,6 +21,7 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.archive import Archive
 from data.official.published import CONFIGURABLE_SHARE, PartSize
 from data.tree import GraphFile, find_graphs
+from features.statistics.configs import ALL_STATISTICS
 from models.config.networks import SegmentSageConfig, TgraphConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
@@ -58,7 +59,6 @@ STAGES = ("prepare", "train", "rank", "score")
 HOUR_S = 3600.0
 CACHE_MIB = CACHE_BYTES >> 20  # on host and device together
 MIB = 2**20
-STATISTICS = {"layout": 194, "tile": 120}  # of "all", at most
 
 
 @dataclass(frozen=True)
@@ -447,7 +447,7 @@ def _training_mib(
         rows = part.graphs * min(config.configs_per_graph, part.most_configs)
         folds = model in TREES and config.early_stop > 0
         n_bytes = cards.BYTES_WITH_FOLDS if folds else cards.BYTES_PER_STATISTIC
-        return float(rows * n_bytes * STATISTICS[part.kind] / MIB)
+        return float(rows * n_bytes * len(ALL_STATISTICS[part.kind]) / MIB)
     counts, work = step_counts(recipe, model, part.most_nodes, part.most_configs, machine.card)
     return base + CACHE_MIB + work * counts.peak_bytes / MIB
 

@@ -7,6 +7,7 @@ import pytest
 
 from common.errors import UsageError
 from data.official.published import PartSize
+from features.statistics.configs import ALL_STATISTICS
 from models.config.recipe import load_recipe
 from models.registry import model_entry
 from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card, card_named
@@ -115,7 +116,8 @@ def test_a_plan_adds_seeds_up() -> None:
     trees = hours("train", "layout_boosting", LAYOUT)
     assert layout.cpu_hours["train"] == pytest.approx(3 * trees)
     assert layout.cpu_hours["prepare"] == pytest.approx(15 * 1e5 * 2.5e-9 / 3600)
-    assert layout.peak_mib["train layout_boosting"] == pytest.approx(10 * 1e2 * 3 * 194 / 2**20)
+    n_bytes = 10 * 1e2 * 3 * len(ALL_STATISTICS["layout"])
+    assert layout.peak_mib["train layout_boosting"] == pytest.approx(n_bytes / 2**20)
     assert layout.disk_bytes["raw"] == pytest.approx(15 * 0.11 * 1000 * 100)
     # Nine members, the blend and the floor; five graphs of 100 configs are ranked.
     assert layout.disk_bytes["run"] == pytest.approx(11 * 500 * 46)
