@@ -7,7 +7,7 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import EXIT_FAULT, command, print_json, print_rows, print_table, say
+from pipeline.cli.console import command, print_json, print_rows, print_table, say, tell_errors
 
 HEADER = (
     *("graph", "configs", "distinct", "failed"),
@@ -82,13 +82,13 @@ def collect(
             if outcome.was_there and program:
                 name = outcome.job.submission_id
                 say(f"{name}: was there; more --rounds add to it, another --out measures it anew")
-            if outcome.path is None:
+            if outcome.path is None and plan:
                 typer.echo(outcome.line())
         if n_left := len(jobs) - len(outcomes):
             typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
         typer.echo(f"data        {out}")
-    if program and not all(outcome.path for outcome in outcomes):
-        raise typer.Exit(EXIT_FAULT)  # the one graph that was asked for was left out
+    if program:  # the one graph that was asked for
+        tell_errors([outcome.line() for outcome in outcomes if outcome.path is None])
 
 
 @command

@@ -122,6 +122,7 @@ def run(
             state.costs.add(event.job.stage, event.cost)
         for ranking in state.rankings():
             ranking.join(law)
+        sweep(out / "scores", f"**/{TEMPORARY}")  # of workers that were killed
         blended = _blend_all(state)
         with in_one_step("write and check submissions"):
             for split, parts in blended.items():

@@ -48,7 +48,7 @@ def goes_on_or_is_refused(scene: Scene, calm: Scene, path: Path) -> bool:
         path.write_bytes((calm.out / path.relative_to(scene.out)).read_bytes())
         watched.ends_as(calm)
         return True
-    line = watched.is_refused()
+    line = watched.is_refused(watched.end())
     assert str(path) in line or str(path.parent) in line, line
     return False
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,8 @@ from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.run_folder import read_config
+from pipeline.jobs.run_jobs import Done, Job
+from pipeline.jobs.workers import Workers
 from pipeline.run.run import _is_one_program
 from submissions.write import read_submission
 from tests.command_line import call, stderr_of
@@ -33,6 +36,22 @@ def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Pat
     with alone_in(finished):
         assert "another process works in it" in call(*words, expect=2)
     call(*words)
+
+
+def test_what_a_worker_left_that_was_killed_while_it_wrote_is_swept(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "out" / "scores" / "tile-xla" / "floor" / ".test.parquet.8c7d1c32.tmp"
+    do = Workers.do
+
+    def killed_once(workers: Workers, jobs: Sequence[Job]) -> dict[str, Done]:
+        done = do(workers, jobs)
+        left.touch()
+        return done
+
+    monkeypatch.setattr(Workers, "do", killed_once)
+    call("run", "--data", tiny_tree, *TILES, "--out", tmp_path / "out")
+    assert left.parent.is_dir() and not left.exists()
 
 
 @pytest.mark.parametrize(
