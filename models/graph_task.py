@@ -40,10 +40,7 @@ Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDev
 
 @dataclass(frozen=True)
 class DrawnGraphs(Generic[Inputs]):
-    """Train graphs of which each step takes some, read beside the step before.
-
-    A subclass has `graph_loss`, unless its `step_loss` takes all graphs of a step at once.
-    """
+    """Train graphs of which each step takes some, read beside the step before."""
 
     files: tuple[GraphFile, ...]  # train graphs that a ranker can learn from
     inputs: LRUCache[Inputs]
@@ -65,15 +62,10 @@ class DrawnGraphs(Generic[Inputs]):
         """Return the names of graphs, for messages."""
         return ", ".join(self.files[i].name for i in indices)
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the mean loss over random graphs."""
+    def mean_loss(self, rng: np.random.Generator, graph_loss: Callable[[int], Tensor]) -> StepLoss:
+        """Return the mean of `graph_loss`, (), over a step's graphs, given by position."""
         chosen = self.chosen(rng)
-        losses = [self.graph_loss(model, index, rng) for index in chosen]
-        return torch.stack(losses).mean(), self.named(chosen)
-
-    def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of some configs of the graph at `index`."""
-        raise NotImplementedError
+        return torch.stack([graph_loss(index) for index in chosen]).mean(), self.named(chosen)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from models.graph_task import JudgedGraphs, learn_nodes, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
 from models.training.dataset import HeldOut, LRUCache, hold_out
-from models.training.loop import fit, save_network
+from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES
 
 N_OPCODES = 256
@@ -93,6 +93,10 @@ SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learn
 @dataclass(frozen=True)
 class LayoutTask(JudgedGraphs[LayoutInputs]):
     """Ranks a sample of one graph's distinct configs per step."""
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        """Return the mean loss over random graphs."""
+        return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
         """Return the loss, (), of `configs_per_step` configs of the graph at `index`."""

@@ -17,6 +17,7 @@ the head alone on fresh embeddings of all segments.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +41,7 @@ from models.registry import TrainJob
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut, segmented, within
 from models.training.dataset import LRUCache
 from models.training.device import device_of
-from models.training.loop import CHECKPOINT, fit, save_network
+from models.training.loop import CHECKPOINT, StepLoss, fit, save_network
 from models.training.losses import LOSSES
 
 N_POOLS = 3
@@ -288,7 +289,7 @@ def advance_shared(block: SageBlock, shared: Tensor, neighbours: Neighbours) -> 
 
 
 @dataclass(frozen=True)
-class PooledGraphs(DrawnGraphs[SegmentedGraph]):
+class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
     """The train graphs, and of each a fixed pool of configs, drawn by `seed`.
 
     Only the pool's configs are learned from: what is remembered of segments grows with it.
@@ -296,6 +297,14 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph]):
 
     seed: int
     net: SegmentSage
+
+    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+        """Return the mean loss over random graphs."""
+        return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
+
+    @abstractmethod
+    def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
+        """Return the loss, (), of some configs of the graph at `index`."""
 
     def drawn(
         self, index: int, rng: np.random.Generator
