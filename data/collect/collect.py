@@ -5,7 +5,7 @@ A graph that was begun goes on where its journal ends; one that is done is passe
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from data.collect.job import (
     is_done,
     read_manifest,
 )
+from data.collect.layouts import numbered
 from data.collect.measuring.search import (
     SEARCHES,
     Choices,
@@ -48,6 +49,7 @@ from data.withheld import WITHHELD, read_withheld, write_withheld
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 MIN_SPREAD = 1.2
 MIN_REPEAT_TAU = 0.8
+MIN_MODULES = 8  # of fewer that differ tau says little
 REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
 
 
@@ -122,8 +124,8 @@ def collect_graph(
 ) -> Outcome:
     """Measure one graph and write it below `out`, unless that is done.
 
-    A graph whose slowest config takes less than 1.2 times its fastest, or two rounds of which agree
-    to a Kendall tau below 0.8, is left out and named in the manifest. Its journal stays.
+    A graph whose slowest config takes less than 1.2 times its fastest, or the halves of whose
+    rounds disagree (`_is_noisy`), is left out and named in the manifest. Its journal stays.
 
     Args:
         keep_noisy: write a graph whose rounds disagree too; one that was left out for it as well.
@@ -141,9 +143,7 @@ def collect_graph(
     manifest = read_manifest(out)
     check_family(manifest, job)
     left_out = manifest["left_out"].get(job.submission_id, {})
-    was_there = is_done(manifest, job, out) and not (
-        keep_noisy and (left_out.get("repeat_tau") or 1) < MIN_REPEAT_TAU
-    )
+    was_there = is_done(manifest, job, out) and not (keep_noisy and _is_noisy(left_out))
     if not was_there:
         _measure_and_write(job, out, keep_noisy=keep_noisy)
         manifest = read_manifest(out)
@@ -154,11 +154,12 @@ def collect_graph(
     if job.submission_id in manifest["left_out"]:
         return Outcome(job, None, entry, was_there)
     if remeasure and entry["again_tau"] is None:
-        was_there = False
+        was_there, start = False, time.monotonic()
         n_configs, tau = _measure_again(job, out)
         with edit_manifest(out) as manifest:
             entry = manifest["graphs"][job.submission_id]
             entry |= {"again_configs": n_configs, "again_tau": tau}
+            entry["seconds"] += time.monotonic() - start
     return Outcome(job, job.file(out).path, entry, was_there)
 
 
@@ -168,18 +169,23 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
         job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
-        total = job.n_configs * (job.n_rounds + 1)
-        visitor = Visitor(session, journal, what=job.program, total=total)
+        n_configs = job.n_configs
+        if job.search == "tiles":  # visits no tile twice
+            n_configs = min(n_configs, *description.n_options.tolist())
+        what = f"configs of {job.program}, first measurement"
+        n_visits = job.n_rounds + 1
+        visitor = Visitor(session, journal, what=what, total=n_configs, n_visits=n_visits)
         rng = generator(job.seed, "search", job.search, job.program)
         space = Space(description.n_options, description.groups)
         choices = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
         order = generator(job.seed, "rounds", job.search, job.program)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
-        choices, rounds_ns = measured(journal, choices, n_rounds=job.n_rounds)
+        kept, rounds_ns = measured(journal, len(choices), n_rounds=job.n_rounds)
+        choices, module = choices[kept], numbered([journal.modules[config] for config in kept])
         config_feat = session.spell(choices)
     runtime_ns = rounds_ns.min(axis=0)  # (c,)
     default_ns = runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
-    entry = _entry(job, description, choices, journal) | figures(rounds_ns)
+    entry = _entry(job, description, choices, journal) | figures(rounds_ns, module)
     entry["default_over_fastest"] = (
         float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
     )
@@ -211,12 +217,30 @@ def _why_left_out(entry: dict[str, Any], *, keep_noisy: bool) -> str:
         return (
             f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more"
         )
-    if entry["repeat_tau"] < MIN_REPEAT_TAU and not keep_noisy:
+    if _is_noisy(entry) and not keep_noisy:
+        told, expected = f"agree to tau {entry['repeat_tau']:.2f}", f"{MIN_REPEAT_TAU} or more"
+        if entry["n_modules"] < MIN_MODULES:
+            low, high = entry["aa_range"]
+            told = f"differ by {low:.2f} to {high:.2f} times in each config"
+            expected = f"less than half of its spread of {entry['spread']:.2f}"
         return (
-            f"the halves of its rounds agree to tau {entry['repeat_tau']:.2f}; expected "
-            f"{MIN_REPEAT_TAU} or more; more --rounds tell more, --keep-noisy writes it as it is"
+            f"the halves of its rounds {told}; expected {expected}; "
+            "more --rounds tell more, --keep-noisy writes it as it is"
         )
     return ""
+
+
+def _is_noisy(entry: Mapping[str, Any]) -> bool:
+    """Tell whether the halves of a graph's rounds disagree.
+
+    By the tau between them; where too few modules differ, by what 95 % of the configs take over
+    themselves in the other half: that may be up to half of the spread, as a ratio.
+    """
+    if entry.get("n_modules", MIN_MODULES) < MIN_MODULES:
+        low, high = entry["aa_range"]
+        return bool((high / low) ** 2 > entry["spread"])
+    tau = entry.get("repeat_tau")
+    return tau is not None and bool(tau < MIN_REPEAT_TAU)
 
 
 def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
@@ -254,10 +278,12 @@ def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
             )
 
 
-def _told_apart(description: Description) -> dict[str, str | None]:
-    """Return what tells a program from an edited one; kernels have no function."""
-    function = description.facts.get("function")
-    return {"program_digest": program_digest(description), "function": function}
+def _told_apart(description: Description) -> dict[str, str]:
+    """Return what tells a program from an edited one."""
+    return {
+        "program_digest": program_digest(description),
+        "function": description.facts["function"],
+    }
 
 
 def program_digest(description: Description) -> str:
@@ -295,13 +321,12 @@ def _measure_again(job: Job, out: Path) -> tuple[int, float]:
         second = open_journal(job.journal(out, again=True), header)
         known = first.shortest_ns()
         rng = generator(job.seed, "again", job.search, job.program)
-        # Of equal configs one is enough: their order is noise alone.
-        distinct = {tuple(first.choices[config]): config for config in sorted(known)}
+        # Of equal modules one is enough: their order is noise alone.
+        distinct = {first.modules[config]: config for config in sorted(known)}
         picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
         choices = np.array([first.choices[config] for config in picked], np.int64)
-        total = len(picked) * job.n_rounds
-        what = f"{job.program} again"
-        visitor = Visitor(session, second, what=what, total=total)
+        what = f"configs of {job.program}, second measurement"
+        visitor = Visitor(session, second, what=what, total=len(picked), n_visits=job.n_rounds)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
     repeated = second.shortest_ns()
     both = sorted(repeated)

@@ -62,6 +62,11 @@ GENES: Mapping[str, tuple[Options, ...]] = {
     "expensive passes": ({"xla_llvm_disable_expensive_passes": True},),
     "scheduler": ({"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},),
 }
+OF_CODE = (  # what these set is not seen in a compiled module
+    "xla_cpu_prefer_vector_width",
+    "xla_backend_optimization_level",
+    "xla_llvm_disable_expensive_passes",
+)
 N_OPTIONS = np.array([1 + len(values) for values in GENES.values()], np.int64)
 # Tried first, by gene and value: see `portfolio` in docs/results/optimize.md.
 COMBINED = (
@@ -260,6 +265,7 @@ class DecidedProgram:
             ),
             "fusion": Genes(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
         }
+        self._modules: dict[bytes, str] = {}  # by choice, of what was compiled as it is
         self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
         if not self._genes:
             told = undecided(self.name, spaces, ())
@@ -307,13 +313,16 @@ class DecidedProgram:
 
         told = self.tell(choice)
         chosen = told.decisions.get("options", {})
-        compiled: Callable[..., Any]
+        compiled: Any
         if told.module is None:
             try:
                 compiled = self._lowered.compile(compiler_options=chosen)
             except Exception as error:
                 line = f"{self.name}: the compiler refuses: {one_line(error)}"
                 raise PipelineError(line) from error
+            if fingerprint := compiled.runtime_executable().fingerprint:
+                of_code = [f"{name}={chosen[name]}" for name in OF_CODE if name in chosen]
+                self._modules[choice.tobytes()] = " ".join([fingerprint.decode(), *of_code])
         else:
             own = self._function, self._arguments
             compiled = as_function(self.name, told.module, *own, chosen)
@@ -323,6 +332,10 @@ class DecidedProgram:
 
         run()
         return run
+
+    def module(self, choice: NDArray[np.int64]) -> str:
+        """Return what options have made of the program; "" where the module itself was edited."""
+        return self._modules.get(choice.tobytes(), "")
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides; nodes by the names of their instructions."""
@@ -366,7 +379,8 @@ class SameOutputs:
     """A subject that refuses choices under which its outputs are others than the default's."""
 
     def __init__(self, subject: Subject) -> None:
-        self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
+        self.describe, self.spell = subject.describe, subject.spell
+        self.tell, self.module = subject.tell, subject.module
         self._load = subject.load
         self._expected: list[NDArray[Any]] | None = None
 

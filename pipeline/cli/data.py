@@ -156,9 +156,13 @@ def audit(
             "between two measurements of the same configs, in a file or by the manifest; median "
             "over graphs"
         )
-        notes = (f"note: {note}" for note in (*tree_notes(rows), *file_notes(rows)))
-        for line in (*(f"missing: {part}" for part in missing), *notes):
-            typer.echo(line)
+        if missing:
+            present = list(dict.fromkeys(file.part for file in files))
+            is_most = len(missing) > len(present)
+            names = ", ".join(present if is_most else missing)
+            typer.echo(f"missing: {'all but ' * is_most}{names}")
+        for note in (*tree_notes(rows), *file_notes(rows)):
+            typer.echo(f"note: {note}")
     tell_errors(errors)
 
 

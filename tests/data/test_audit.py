@@ -298,7 +298,8 @@ def test_json_holds_everything(tiny_tree: Path) -> None:
 
 def test_only_damaged_files_make_the_command_fail(tiny_tree: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
-    assert "missing: layout:xla:default/train" in call("audit", "--data", tmp_path)
+    there = "tile:xla/train, tile:xla/valid, tile:xla/test"
+    assert f"\nmissing: all but {there}\n" in call("audit", "--data", tmp_path)
     next((tmp_path / "npz/tile/xla/train").glob("*.npz")).write_bytes(b"no archive")
     call("audit", "--data", tmp_path, expect=1)
     assert json.loads(call("audit", "--data", tmp_path, "--json", expect=1))["n_bad"] == 1

@@ -178,12 +178,14 @@ class Journal:
         visits: (config, round) to what was measured.
         choices: config to its choice, the option of each gene.
         failed: config to the line that says why.
+        modules: config to what tells its module from others, where its choice does not.
     """
 
     path: Path
     visits: dict[tuple[int, int], Visit] = field(default_factory=dict)
     choices: dict[int, list[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    modules: dict[int, str] = field(default_factory=dict)
 
     def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
         """Record a visit (round, and the fields of Visit) of a config, or why it `failed`."""
@@ -203,6 +205,7 @@ class Journal:
         else:
             visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]), line["is_stopped"])
             self.visits[config, int(line["round"])] = visit
+            self.modules[config] = line.get("module") or str(self.choices[config])
 
     def shortest_ns(self) -> dict[int, int]:
         """Return the shortest run in ns of each config that never failed."""
@@ -241,9 +244,9 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
                 "remove the file to measure this graph again"
             ) from error
         for key, value in header.items() if number == 1 else ():
-            if line.get(key) != value:
+            if line.get(key, value) != value:  # what an older one does not tell cannot differ
                 raise UsageError(
-                    f"{path}: was begun with {key} {line.get(key)}, not {value}; "
+                    f"{path}: was begun with {key} {line[key]}, not {value}; "
                     "give another --out, or remove the file"
                 )
     return journal
@@ -261,18 +264,31 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 class Visitor:
     """Visits configs unless the journal knows them already, and tells of the progress.
 
+    Args:
+        total: how many configs there are.
+        n_visits: to each; so many in all count as one config done.
+
     Raises:
         OutOfTime: the time is over.
         ProgramFailed: no config has ever run.
         PipelineError: the journal cannot be written.
     """
 
-    def __init__(self, session: Session, journal: Journal, *, what: str, total: int) -> None:
+    def __init__(
+        self, session: Session, journal: Journal, *, what: str, total: int, n_visits: int = 1
+    ) -> None:
         self._session = session
         self._journal = journal
-        self._what = what
-        self._total = total
-        progress(what, len(journal.visits), total)
+        self._what, self._total, self._n_visits = what, total, n_visits
+        self._n_spared = 0  # visits to configs that have failed
+        self._told = -1
+        self._tell()
+
+    def _tell(self) -> None:
+        done = (len(self._journal.visits) + self._n_spared) // self._n_visits
+        if done != self._told:
+            self._told = done
+            progress(self._what, done, self._total)
 
     def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
         """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
@@ -280,6 +296,8 @@ class Visitor:
         if known is not None:
             return known.runtime_ns
         if config in self._journal.failed:
+            self._n_spared += 1
+            self._tell()
             return math.inf
         if out_of_time():
             raise OutOfTime(self._what)
@@ -294,9 +312,9 @@ class Visitor:
                 raise ProgramFailed(
                     f"{self._what}: the first {n_failed} configs all failed: {failure}"
                 ) from failure
-            return math.inf
+            return self.visit(config, turn, choice)
         self._journal.add(config, genes, round=turn, **visit._asdict())
-        progress(self._what, len(self._journal.visits), self._total)
+        self._tell()
         return visit.runtime_ns
 
 
@@ -328,24 +346,25 @@ def run_rounds(
 
 
 def measured(
-    journal: Journal, choices: Choices, *, n_rounds: int
-) -> tuple[Choices, NDArray[np.int64]]:
-    """Gather the visits of those of the choices (a, g) that ran in every round.
+    journal: Journal, n_configs: int, *, n_rounds: int
+) -> tuple[list[int], NDArray[np.int64]]:
+    """Gather the visits of those configs that ran in every round.
 
     Returns:
-        The c choices (c, g) and their shortest runs by round (r, c) in ns; row 0 is the search's.
+        Which c configs these are, and their shortest runs by round (r, c) in ns; row 0 is the
+        search's.
 
     Raises:
         ProgramFailed: fewer than two configs ran.
     """
-    kept = [config for config in range(len(choices)) if config not in journal.failed]
+    kept = [config for config in range(n_configs) if config not in journal.failed]
     if len(kept) < 2:
         reason = next(iter(journal.failed.values()))
         raise ProgramFailed(
-            f"{journal.path}: {len(kept)} of {len(choices)} configs ran; expected 2 or more; "
+            f"{journal.path}: {len(kept)} of {n_configs} configs ran; expected 2 or more; "
             f"one says: {reason}"
         )
     rounds_ns = [
         [journal.visits[config, turn].runtime_ns for config in kept] for turn in range(n_rounds + 1)
     ]
-    return choices[kept], np.array(rounds_ns, np.int64)
+    return kept, np.array(rounds_ns, np.int64)

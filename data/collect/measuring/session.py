@@ -98,6 +98,9 @@ class Subject(Protocol):
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides."""
 
+    def module(self, choice: NDArray[np.int64]) -> str:
+        """Tell the module of a choice (g,) that was loaded; "" if each choice has its own."""
+
 
 # Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
 OpenSubject = Callable[[], Subject]
@@ -112,7 +115,7 @@ class _Server:
     def open(self, asked: tuple[OpenSubject, bool]) -> Description:
         open_subject, on_all_cores = asked
         subject = open_subject()
-        self.spell, self.tell = subject.spell, subject.tell
+        self.spell, self.tell, self.module = subject.spell, subject.tell, subject.module
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])
@@ -120,7 +123,8 @@ class _Server:
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         run = self.load(choice.tobytes())
-        return time_visit(run, self.clock, stops=host_stops() if self.clock is CPU else None)
+        visit = time_visit(run, self.clock, stops=host_stops() if self.clock is CPU else None)
+        return visit._replace(module=self.module(choice))
 
 
 def serve(connection: Connection) -> None:

@@ -49,17 +49,12 @@ class Stops(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """One config timed in one round.
+    """One config timed in one round."""
 
-    Attributes:
-        runtime_ns: its shortest run.
-        n_runs: how many runs there were.
-        is_stopped: the host stopped the core meanwhile.
-    """
-
-    runtime_ns: int
+    runtime_ns: int  # its shortest run
     n_runs: int
-    is_stopped: bool = False
+    is_stopped: bool = False  # the host stopped the core meanwhile
+    module: str = ""  # what tells the module that ran from others; "" where its choice does
 
 
 WALL = Clock("wall time", time.perf_counter_ns)
@@ -138,13 +133,18 @@ def _wait_for_a_stop(stops: Stops, wall: Clock) -> bool:
     return True
 
 
-def figures(rounds_ns: NDArray[np.int64]) -> dict[str, Any]:
+def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str, Any]:
     """Summarise (r, c) runtimes of c configs: row 0 of the search, rows 1.. of two rounds or more.
+
+    Args:
+        module: (c,) which of the m modules each config runs, 0..m-1: the order of those that run
+            one and the same is noise alone.
 
     Returns:
         spread: runtime of the slowest config over that of the fastest, the shortest run of each.
-        repeat_tau: Kendall tau between the shortest runs of the odd and of the even interleaved
-            rounds; nan without an order.
+        n_modules: m.
+        repeat_tau: Kendall tau between the shortest runs of the modules in the odd and in the even
+            interleaved rounds; nan without an order.
         aa_ratio: median over configs of even / odd of these: of each with itself.
         aa_range: what 95 % of these ratios lie between.
         relative_noise: median over configs of |even - odd| / odd of these.
@@ -152,9 +152,13 @@ def figures(rounds_ns: NDArray[np.int64]) -> dict[str, Any]:
     runtime_ns = rounds_ns.min(axis=0)
     odd, even = rounds_ns[1::2].min(axis=0), rounds_ns[2::2].min(axis=0)
     ratios = even / odd
+    halves = np.full((2, module.max() + 1), np.iinfo(np.int64).max)
+    for half, of_modules in zip((odd, even), halves, strict=True):
+        np.minimum.at(of_modules, module, half)
     return {
         "spread": float(runtime_ns.max() / runtime_ns.min()),
-        "repeat_tau": kendall_tau(odd, even),
+        "n_modules": halves.shape[1],
+        "repeat_tau": kendall_tau(*halves),
         "aa_ratio": float(np.median(ratios)),
         "aa_range": np.quantile(ratios, (0.025, 0.975)).tolist(),
         "relative_noise": float(np.median(np.abs(even - odd) / odd)),

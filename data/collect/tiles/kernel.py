@@ -19,6 +19,7 @@ from common.errors import PipelineError
 from data.collect.layouts import dump_module
 from data.collect.measuring.session import Description, Told
 from data.collect.programs.catalogue import ProgramSource
+from data.collect.programs.compiled import digest_of
 from data.hlo.graph import featurize_module
 from data.hlo.programs import tile_bounds
 
@@ -214,8 +215,8 @@ class TileSubject:
         import jax
 
         self._kernel = kernel
-        self._facts = facts
         self._arguments = [jax.device_put(array) for array in kernel.arguments()]
+        self._facts = {**facts, "function": digest_of(self._lowered(np.zeros(1, np.int64)))}
 
     def describe(self) -> Description:
         """Return the graph of the kernel over whole arrays, without a loop."""
@@ -237,8 +238,15 @@ class TileSubject:
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile for the tile of a choice (1,)."""
+        compiled = self._lowered(choice).compile()
+        return lambda: compiled(*self._arguments).block_until_ready()
+
+    def module(self, choice: NDArray[np.int64]) -> str:
+        """Return nothing: each tile is another module."""
+        return ""
+
+    def _lowered(self, choice: NDArray[np.int64]) -> Any:
         import jax
 
         tile = self._kernel.tiles[int(choice[0])].tolist()
-        compiled = jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments).compile()
-        return lambda: compiled(*self._arguments).block_until_ready()
+        return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)

@@ -26,6 +26,7 @@ class SpinSource:
     hangs: int = -1
     refuses: int = -1
     flat: bool = False  # every option takes the same time
+    alike: bool = False  # odd options of the first gene are one module, and even ones another
     broken: bool = False  # the subject cannot be opened
     collection_kind: str = "layout"  # or "tile": whose arrays it has
     n_nodes: int = 3
@@ -71,10 +72,15 @@ class SpinSubject:
         if first == self._source.refuses:
             raise ValueError("layout is\nnot supported")
         steps = 1 if self._source.flat else 1 + 4 * first + second
+        if self._source.alike:
+            steps = 1 + first % 2
         return lambda: spin(steps * STEP_NS)
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({})
+
+    def module(self, choice: NDArray[np.int64]) -> str:
+        return str(choice[0] % 2) if self._source.alike else ""
 
 
 def spin(ns: int) -> None:

@@ -25,6 +25,7 @@ from data.collect.measuring.timing import (
     MIN_RUNS,
     Clock,
     Stops,
+    Visit,
     clock_for,
     figures,
     host_stops,
@@ -51,13 +52,13 @@ class FakeClock:
 
 def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
     fake = FakeClock([50, 20, 30, 90])
-    assert time_visit(fake.run, fake.clock, budget_ns=100) == (20, 3, False)  # the shortest counts
+    assert time_visit(fake.run, fake.clock, budget_ns=100) == Visit(20, 3)  # the shortest counts
     fake = FakeClock([10] * 20)
     assert time_visit(fake.run, fake.clock, budget_ns=95).n_runs == 10
     slow = FakeClock([1000] * 20)
     assert time_visit(slow.run, slow.clock, budget_ns=95).n_runs == MIN_RUNS
     instant = FakeClock([0] * (MAX_RUNS + 1))
-    assert time_visit(instant.run, instant.clock, budget_ns=10**9) == (1, MAX_RUNS, False)
+    assert time_visit(instant.run, instant.clock, budget_ns=10**9) == Visit(1, MAX_RUNS)
 
 
 class StoppingHost:
@@ -132,9 +133,13 @@ def test_figures_agree_with_scipy() -> None:
     rng = np.random.default_rng(0)
     true_ns = rng.integers(10_000, 20_000, 80)
     rounds_ns = np.stack([true_ns + rng.integers(0, 3_000, 80) for _ in range(4)])
-    found = figures(rounds_ns)
+    found = figures(rounds_ns, np.arange(80)[::-1])
     odd, even = rounds_ns[[1, 3]].min(axis=0), rounds_ns[2]
     assert found["repeat_tau"] == pytest.approx(kendalltau(odd, even).statistic)
+    alike = figures(rounds_ns, np.arange(80) % 10)
+    halves = [half.reshape(8, 10).min(axis=0) for half in (odd, even)]
+    assert alike["repeat_tau"] == pytest.approx(kendalltau(*halves).statistic)
+    assert (found["n_modules"], alike["n_modules"]) == (80, 10)
     shortest = rounds_ns.min(axis=0)
     assert found["spread"] == shortest.max() / shortest.min()
     ratios = even / odd

@@ -279,6 +279,9 @@ class Drifting:
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({})
 
+    def module(self, choice: NDArray[np.int64]) -> str:
+        return ""
+
     def load(self, choice: NDArray[np.int64]):  # type: ignore[no-untyped-def]
         off = np.float32(1e-3 * choice[0])
         values = np.array([1, -2, np.inf], np.float32) * (1 + off)
@@ -315,6 +318,18 @@ def test_spaces_without_a_decision_are_left_out() -> None:
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
     with pytest.raises(UsageError, match=r"^layouts: tiny has no dot, .*; expected options"):
         DecidedProgram(source, ("layouts",))
+
+
+def test_options_that_change_nothing_leave_one_module() -> None:
+    program = DecidedProgram(source_of(lambda x: x + 1, np.ones(4, np.float32)), ("options",))
+    genes = [*GENES]
+    modules = []
+    for gene in (None, "library", "LLVM"):
+        choice = np.array([int(name == gene) for name in genes])
+        program.load(choice)
+        modules.append(program.module(choice))
+    default, library, code = modules  # there is no dot that a library could do
+    assert default == library != code and default
 
 
 def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:

@@ -27,9 +27,12 @@ number = 7
 """
 
 
-def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("jax")
-    (tmp_path / "own_kernels.py").write_text(OWN_KERNEL)
+    module = tmp_path / "own_kernels.py"
+    module.write_text(OWN_KERNEL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     options = ("--kind", "tile", "--program", "own_kernels:kernel", "--configs", 12)
@@ -44,18 +47,28 @@ def test_a_kernel_of_ones_own_end_to_end(tmp_path: Path, monkeypatch: pytest.Mon
     assert graph.n_configs == 12
     assert set(graph.node_opcode.tolist()) >= {63, 59}  # parameter, multiply
     assert (graph.config_feat[:, 8:10] <= [256, 192]).all()
+    assert len(entry["function"]) == 16 and entry["n_modules"] == 12
+    module.write_text(OWN_KERNEL.replace("x * 2", "x * 3"))  # of the same graph
+    said = call(*words[:-1], expect=2)
+    assert "the program is another one than was measured; give another --out" in said
 
 
 @pytest.mark.parametrize(
     ("options", "code", "line"),
     [
-        ((), 2, "expected --program or --plan, and not both"),
+        ((), 2, "expected --program or --plan"),
         (("--program", "a", "--kind", "loop"), 2, "--kind loop: no such value; known: layout, "),
         (("--program", "softmax", "--kind", "tile"), 1, "no such kernel; --list names all"),
         (("--program", "nowhere:x", "--kind", "tile"), 1, "cannot be imported: ModuleNotFound"),
         (("--program", "json:codecs", "--kind", "tile"), 1, "is a module; expected a TileKernel"),
         (("--program", "mlp_b16", "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
+        (
+            ("--plan", "sample", "--configs", "100", "--kind", "tile", "--program", "a"),
+            2,
+            "--plan sample: has settings of its own; leave out --program, --kind, --configs",
+        ),
+        (("--plan", "sample", "--timeout-s", "9", "--list"), 2, "leave out --timeout-s, --list"),
     ],
 )
 def test_mistakes_are_one_line(
