@@ -79,18 +79,12 @@ _SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary wor
 
 @dataclass(frozen=True)
 class KaggleSession:
-    """An authenticated client, its user's name, and what is done with it.
-
-    Attributes:
-        action: the start of every line that is logged or raised ("upload a.csv to …").
-        policy: how often a request is made that does no harm, and with which waits; a server that
-            asks for longer ones is not waited for.
-    """
+    """An authenticated client, its user's name, and what is done with it."""
 
     api: Any  # KaggleApi, whose import is heavy and untyped
     username: str
-    action: str
-    policy: RetryPolicy
+    action: str  # the start of every line that is logged or raised ("upload a.csv to …")
+    policy: RetryPolicy  # of requests that do no harm; a server's longer waits are not waited for
 
     def own(self, name: str) -> str:
         """Return "owner/slug" of a kernel or dataset; a slug alone is one's own."""

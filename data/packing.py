@@ -115,33 +115,21 @@ def n_usual(vectors: NDArray[np.int8]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Alphabets:
-    """How indices are to be read.
+    """How indices are to be read."""
 
-    Attributes:
-        codes: (u,) int64 the distinct layout vectors of the graph, in base 7, ascending.
-        column_of: (k,) int64 which stored column each configurable node's layouts are in.
-        vectors: (m, a) int64 the vector that an index of a column means, as a position in
-            `codes`; ascending, filled up with 0.
-        sizes: (m,) int64 how many vectors each column takes.
-    """
-
-    codes: NDArray[np.int64]
-    column_of: NDArray[np.int64]
+    codes: NDArray[np.int64]  # (u,) the graph's distinct layout vectors, in base 7, ascending
+    column_of: NDArray[np.int64]  # (k,) which stored column each node's layouts are in
+    # (m, a) which of `codes` an index of a column means; ascending, filled up with 0
     vectors: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    sizes: NDArray[np.int64]  # (m,) how many vectors each column takes
 
 
 @dataclass(frozen=True)
 class PackedConfigs:
-    """All configs of one layout graph: a table of distinct layout vectors, and indices into it.
+    """All configs of one layout graph: a table of distinct layout vectors, and indices into it."""
 
-    Attributes:
-        alphabets: what an index means, by column.
-        indices: (c, m) unsigned; columns that are tied to each other are stored once.
-    """
-
-    alphabets: Alphabets
-    indices: NDArray[Any]
+    alphabets: Alphabets  # what an index means, by column
+    indices: NDArray[Any]  # (c, m) unsigned; columns that are tied to each other are stored once
 
     @property
     def n_configs(self) -> int:
@@ -217,12 +205,7 @@ def check_packed(configs: PackedConfigs, fail: Fail) -> None:
 
 
 def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return what each layout vector adds to the hash of a config; uint64.
-
-    Args:
-        nodes: positions 0..k-1 of configurable nodes, of a shape that broadcasts with `codes`.
-        codes: the vectors in base 7, see `vector_codes`.
-    """
+    """Return what layout vectors, by `vector_codes`, of nodes 0..k-1 add to a config's hash."""
     with np.errstate(over="ignore"):
         salted = _mixed(nodes.astype(np.uint64) * GOLDEN + GOLDEN)
         return _mixed(salted ^ (codes.astype(np.uint64) * GOLDEN))
@@ -242,15 +225,10 @@ def chunk_bytes(n_configurable: int) -> int:
 
 @dataclass(frozen=True)
 class TiedColumns:
-    """Groups of columns that have been equal in all rows so far; they only ever split.
+    """Groups of columns that have been equal in all rows so far; they only ever split."""
 
-    Attributes:
-        first: (m,) int64 the first column of each group, ascending.
-        group_of: (k,) int64 which group a column belongs to.
-    """
-
-    first: NDArray[np.int64]
-    group_of: NDArray[np.int64]
+    first: NDArray[np.int64]  # (m,) the first column of each group, ascending
+    group_of: NDArray[np.int64]  # (k,) which group a column belongs to
 
     def hold(self, content: bytes, kept: Words) -> bool:
         """Tell whether `content`, r configs of k vectors, is `kept` (r, m, 9) in all columns."""
@@ -275,11 +253,7 @@ class TiedColumns:
 
 
 class ConfigEncoder:
-    """Takes configs chunk by chunk, and returns all of them packed.
-
-    Args:
-        n_configurable: k.
-    """
+    """Takes configs of k nodes chunk by chunk, and returns all of them packed."""
 
     def __init__(self, n_configurable: int) -> None:
         self.n_configurable = n_configurable

@@ -156,12 +156,7 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
 
 
 def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
-    """Return the pruned form of a graph that the store keeps, or None: then it is made anew.
-
-    Raises:
-        UsageError: there is no such rule.
-        PipelineError: the graph's own file is damaged.
-    """
+    """Return the pruned form of a graph that the store keeps, or None: then it is made anew."""
     pruning_rule(rule)
     if not is_stored(graph.file):
         return None

@@ -43,7 +43,7 @@ from data.collect.measuring.session import Description, ProgramFailed, Session
 from data.collect.measuring.timing import clock_for, figures
 from data.graphs.distinct import distinct_rows, hash_rows
 from data.npz.archive import write_npz
-from data.npz.graphs import LAYOUT_KEYS, TILE_KEYS
+from data.npz.graphs import KEYS_OF
 from data.withheld import WITHHELD, read_withheld, write_withheld
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
@@ -254,9 +254,8 @@ def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
         write_withheld(out / WITHHELD, runtimes, normalizers=normalizers)
         hidden = np.zeros_like(arrays["config_runtime"])
         arrays = arrays | {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
-    write_npz(
-        job.file(out).path, {key: arrays[key] for key in (TILE_KEYS if is_tile else LAYOUT_KEYS)}
-    )
+    keys = KEYS_OF[job.collection.kind]
+    write_npz(job.file(out).path, {key: arrays[key] for key in keys})
 
 
 def _header(job: Job, description: Description) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from data.collect.measuring.session import DEVICES, OpenSubject
-from data.collect.programs.catalogue import CATALOGUE, catalogue, load_program
+from data.collect.programs.catalogue import catalogue, load_program, rows
 from data.collect.spaces import open_decided, open_program
 from data.collect.tiles.catalogue import catalogue as tile_catalogue
 from data.collect.tiles.catalogue import families, find_kernel
@@ -142,11 +142,10 @@ def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
         )
         for name, kernel in tile_catalogue().items()
     ]
-    for siblings in CATALOGUE:
-        effort = replace(layouts, n_configs=siblings.n_configs)
-        how: dict[str, Any] = {"split": siblings.split, "device": device, "effort": effort}
-        for program, search in itertools.product(siblings.programs(), LAYOUT_SEARCHES):
-            jobs.append(make_job(program.name, kind="layout", search=search, **how))
+    for row, search in itertools.product(rows(), LAYOUT_SEARCHES):
+        effort = replace(layouts, n_configs=int(row["configs"]))
+        how: dict[str, Any] = {"split": row["split"], "device": device, "effort": effort}
+        jobs.append(make_job(row["program"], kind="layout", search=search, **how))
     queues: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         queues.setdefault((job.collection.name, job.split), []).append(job)

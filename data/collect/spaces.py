@@ -225,13 +225,7 @@ class Genes(NamedTuple):
 
 
 class DecidedProgram:
-    """A program and some spaces; a choice is the genes of one space after the other.
-
-    Attributes:
-        message: the HLO module before layouts are chosen, which layouts and fusion edit.
-        nodes: the k nodes whose layouts may be chosen.
-        options: for each of these its (o, 18) int8 legal rows; row 0 leaves it to the compiler.
-    """
+    """A program and some spaces; a choice is the genes of one space after the other."""
 
     def __init__(
         self, source: ProgramSource, spaces: Sequence[str], facts: dict[str, str] | None = None
@@ -247,7 +241,7 @@ class DecidedProgram:
         self.name = source.name
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
-        self.message = dump_module(source)
+        self.message = dump_module(source)  # which layouts and fusion edit
         self._function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)

@@ -178,12 +178,7 @@ def write_tensors(
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Return what was written beside the tensors of a file, without reading these.
-
-    Raises:
-        PipelineError: the file cannot be read, its header is damaged, or its length is not what the
-            header says.
-    """
+    """Return what was written beside the tensors of a file; raises as `open_tensors`."""
     with open_regular(path) as file:
         return _read_header(path, file)[0]
 

@@ -159,7 +159,6 @@ def _roots(module: Any, positions: dict[int, int], source: str) -> dict[int, int
 def _edges(
     instructions: list[Any], positions: dict[int, int], roots: dict[int, int], source: str
 ) -> NDArray[np.int64]:
-    """Return (e, 2) int64 rows [consumer, producer], sorted, each once."""
     pairs = set()
     for node, instruction in enumerate(instructions):
         for kind, keys, places in (
@@ -200,15 +199,9 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
 def node_features(
     instructions: Sequence[Any], roots: Iterable[int], *, padding: Padding
 ) -> NDArray[np.float32]:
-    """Compute the stock features of instructions.
+    """Compute the stock features (n, 140) of instructions; `padding` fills their layouts up.
 
-    Args:
-        instructions: n messages HloInstructionProto, in node order.
-        padding: what fills `layout_minor_to_major` beyond a tensor's rank: 0, as the dataset has
-            it, or -1, which cannot be taken for a dimension number.
-
-    Returns:
-        (n, 140) float32.
+    The dataset pads with 0; -1 cannot be taken for a dimension number.
     """
     # Every feature is a whole number; one rounding from int64 is how the dataset got its float32.
     values = np.repeat(_ABSENT[None], len(instructions), axis=0)

@@ -22,12 +22,9 @@ from data.graphs.node_columns import RANK_MAX, Padding
 from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, check_layouts, featurize_module, sequence_features
 from data.npz.archive import write_npz
-from data.npz.graphs import LAYOUT_KEYS, SHARED_KEYS, TILE_KEYS
+from data.npz.graphs import KEYS_OF
 
 EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
-# A module without configs is no file of the dataset: its arrays can be looked at and compared, but
-# there is nothing to rank.
-KEYS = {"layout": LAYOUT_KEYS, "tile": TILE_KEYS, "module": (*SHARED_KEYS, "node_splits")}
 PADDINGS: tuple[Padding, ...] = ("zero", "minus-one")
 TENSORS_MAX = N_LAYOUT_VALUES // RANK_MAX
 TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
@@ -48,12 +45,7 @@ class TunedConfigs:
 
 
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
-    """Turn the runs of a ModuleTuningData into config arrays.
-
-    Returns:
-        For layouts node_config_feat (c, k, 18) float32, node_config_ids (k,) int64 and
-        config_runtime (c,) int64; for tiles config_feat (c, 24) float32, config_runtime and
-        config_runtime_normalizers (c,) int64.
+    """Turn the runs of a ModuleTuningData into the config arrays of its kind.
 
     Raises:
         PipelineError: no run succeeded, or runs and module do not fit each other.
@@ -231,17 +223,14 @@ def _is_module(module: Any) -> bool:
 
 
 class FeaturizedGraph(NamedTuple):
-    """One graph that was written; `kind` is "module" for an HLO module that came without configs.
-
-    `n_failed` runs were left out because they failed.
-    """
+    """One graph that was written."""
 
     path: Path
-    kind: str
+    kind: str  # "module" is an HLO module without configs
     n_nodes: int
     n_edges: int
     n_configs: int
-    n_failed: int
+    n_failed: int  # runs that were left out
 
 
 def featurize_files(
@@ -281,6 +270,6 @@ def _write(program: HloProgram, out: Path) -> FeaturizedGraph:
     graph, configs = program.graph, program.configs
     arrays = graph.arrays | (configs.arrays if configs else {})
     path, kind = out / f"{program.name}.npz", configs.kind if configs else "module"
-    write_npz(path, {key: arrays[key] for key in KEYS[kind]})
+    write_npz(path, {key: arrays[key] for key in KEYS_OF[kind]})
     n_configs, n_failed = (len(configs.run_numbers), configs.n_failed) if configs else (0, 0)
     return FeaturizedGraph(path, kind, graph.n_nodes, len(graph.edge_index), n_configs, n_failed)

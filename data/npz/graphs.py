@@ -24,14 +24,12 @@ from data.packing import (
 )
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
-LAYOUT_KEYS = (
-    *SHARED_KEYS,
-    "node_config_feat",
-    "node_config_ids",
-    "config_runtime",
-    "node_splits",
-)
+_OF_LAYOUTS = ("node_config_feat", "node_config_ids", "config_runtime", "node_splits")
+LAYOUT_KEYS = (*SHARED_KEYS, *_OF_LAYOUTS)
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
+# A module without configs is no file of the dataset: its arrays can be looked at and compared, but
+# there is nothing to rank.
+KEYS_OF = {"layout": LAYOUT_KEYS, "tile": TILE_KEYS, "module": (*SHARED_KEYS, "node_splits")}
 KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_normalizers"}
 PROGRAM = ("node_opcode", "node_config_ids", "edge_index", "node_feat")
 
@@ -50,7 +48,7 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
         archive.fail(KEYS.get(field, field), problem)
 
     is_layout = kind == "layout"
-    archive.require(LAYOUT_KEYS if is_layout else TILE_KEYS)
+    archive.require(KEYS_OF[kind])
     arrays, lengths = dict[str, NDArray[Any]](), dict[str | int, int]()
     for field, (dtype, axes) in (LAYOUT if is_layout else TILE).items():
         shape = tuple(axis if isinstance(axis, int) else lengths.get(axis) for axis in axes)

@@ -143,16 +143,11 @@ class LayoutSpace:
     """Which configs a program can have: k configurable nodes in g tied groups, c configs.
 
     A config is kept as its choices (c, g) int8: which option each group takes, 0 = unset.
-
-    Attributes:
-        group_of: (k,) int64 group of each configurable node.
-        options: (g, o, 18) float32 rows of configs by group and option, as files hold them.
-        n_options: (g,) int64 how many options each group has, 2 at least.
     """
 
-    group_of: NDArray[np.int64]
-    options: NDArray[np.float32]
-    n_options: NDArray[np.int64]
+    group_of: NDArray[np.int64]  # (k,) group of each configurable node
+    options: NDArray[np.float32]  # (g, o, 18) rows of configs by group and option, as in files
+    n_options: NDArray[np.int64]  # (g,) how many options each group has, 2 at least
 
     def configs(self, choices: NDArray[np.int8]) -> NDArray[np.float32]:
         """Spell choices (c, g) out as configs (c, k, 18)."""
@@ -245,18 +240,13 @@ class LayoutCost:
     An unset output has its last dimension minor; an unset operand is taken as it comes. It comes
     as its producer's output, which elementwise nodes and the like hand on from their first operand
     of the same shape.
-
-    Attributes:
-        base_ns: what no config changes.
-        own_ns: (g, o) of each group by its option: outputs, and operands that no config lays out.
-        pairs: (p, 2) groups, of which the first puts out operands of the second.
-        pair_ns: (p, o, o) of those operands, by the options of both.
     """
 
-    base_ns: float
+    base_ns: float  # what no config changes
+    # (g, o) of each group by its option: outputs, and operands that no config lays out
     own_ns: NDArray[np.float64]
-    pairs: NDArray[np.int64]
-    pair_ns: NDArray[np.float64]
+    pairs: NDArray[np.int64]  # (p, 2) groups: the first puts out operands of the second
+    pair_ns: NDArray[np.float64]  # (p, o, o) of those operands, by the options of both
 
     def runtime_ns(self, choices: NDArray[np.int8]) -> NDArray[np.float64]:
         """Return the (c,) noise-free runtimes of choices (c, g)."""

@@ -4,8 +4,10 @@ The graph of a program is what `data.hlo` makes of any HLO module. Readers of a 
 the order of their positions, so a weight always comes after the tensor that it multiplies.
 """
 
-from collections.abc import Callable, Sequence
+import csv
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,40 +145,23 @@ class Family(NamedTuple):
     layer: str  # names in BLOCKS, and "add", which adds what entered the layer
     width: int  # channels or hidden size
     extent: int  # the image side or the sequence length
-    is_image: bool = True  # whether the input is an image, else a sequence
-    element_type: str = "f32"  # or "bf16"
+    is_image: bool  # whether the input is an image, else a sequence
+    element_type: str  # "f32" or "bf16"
 
 
-_TEXT = "split8 add grow tanh shrink add"
-FAMILIES: dict[tuple[str, str], tuple[Family, ...]] = {
-    ("xla", "train"): (
-        Family("resnet_like", "conv3 gate conv3 add gate", 64, 56),
-        Family("vgg_like", "conv3 gate conv3 gate", 48, 64),
-        Family("mobile_like", "widen gate conv3 gate narrow add", 32, 56),
-        Family("gated_like", "conv3 gate tanh add", 48, 48, element_type="bf16"),
-    ),
-    ("xla", "valid"): (
-        Family("inception_like", "conv1 gate conv5 gate add", 48, 64),
-        Family("wide_like", "widen gate narrow gate", 96, 48),
-    ),
-    ("xla", "test"): (
-        Family("dense_like", "conv1 gate conv3 add", 64, 48),
-        Family("efficient_like", "widen tanh gate narrow add", 40, 56),
-    ),
-    ("nlp", "train"): (
-        Family("bert_like", _TEXT, 512, 128, False),
-        Family("albert_like", "gate split8 add grow gate shrink", 768, 64, False),
-        Family("gpt_like", "tanh split8 add tanh grow gate shrink add", 640, 256, False, "bf16"),
-        Family("electra_like", "split4 grow tanh shrink add dense", 256, 128, False),
-    ),
-    ("nlp", "valid"): (
-        Family("roberta_like", f"{_TEXT} dense", 384, 128, False),
-        Family("opt_like", "split4 add grow gate shrink add", 512, 192, False),
-    ),
-    ("nlp", "test"): (
-        Family("t5_like", "split8 dense grow gate shrink tanh", 512, 96, False),
-        Family("deberta_like", "split4 add dense grow tanh shrink", 768, 128, False),
-    ),
+def _families(source: str, split: str) -> Iterator[Family]:
+    with Path(__file__).with_name("families.tsv").open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream, delimiter="\t"):
+            if (row["source"], row["split"]) == (source, split):
+                sizes = int(row["width"]), int(row["extent"])
+                is_image = source == "xla"
+                yield Family(row["name"], row["layer"], *sizes, is_image, row["element_type"])
+
+
+FAMILIES = {
+    (source, split): tuple(_families(source, split))
+    for source in ("xla", "nlp")
+    for split in ("train", "valid", "test")
 }
 
 
@@ -193,19 +178,12 @@ def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
 
 @dataclass(frozen=True)
 class LayoutProgram(HloGraph):
-    """A program's graph, and what it was built of.
+    """A program's graph, and what it was built of."""
 
-    Attributes:
-        node_config_ids: (k,) int64 positions of its configurable nodes, ascending.
-        shapes: of each node's output; scalars and tuples have shape ().
-        operands: the positions of each node's operands, ascending.
-        element_bytes: of all arrays.
-    """
-
-    node_config_ids: NDArray[np.int64]
-    shapes: list[Shape]
-    operands: list[list[int]]
-    element_bytes: int
+    node_config_ids: NDArray[np.int64]  # (k,) positions of its configurable nodes, ascending
+    shapes: list[Shape]  # of each node's output; scalars and tuples have shape ()
+    operands: list[list[int]]  # the positions of each node's operands, ascending
+    element_bytes: int  # of all arrays
 
 
 def sized_program(

@@ -21,8 +21,8 @@ from common.errors import PipelineError, UsageError
 from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import N_LAYOUT_VALUES
-from data.hlo.graph import HloGraph
 from data.npz.archive import NpzMember, Streamed, write_npz
+from data.npz.graphs import KEYS_OF
 from data.official.published import (
     CONFIGURABLE_SHARE,
     OTHER_LAYOUT_CONFIGS,
@@ -298,7 +298,7 @@ def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]
     """
     make = _kernel if graph.collection.kind == "tile" else _program
     members, runtime_ns = make(graph, seed)
-    write_npz(graph.file(tree).path, members)
+    write_npz(graph.file(tree).path, {key: members[key] for key in KEYS_OF[graph.collection.kind]})
     return runtime_ns
 
 
@@ -311,10 +311,6 @@ def _measured_ns(
 ) -> NDArray[np.int64]:
     factor = np.exp(noise * rng.standard_normal(len(runtime_ns)))
     return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
-
-
-def _nodes(graph: HloGraph) -> dict[str, NpzMember]:
-    return {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
 
 
 def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
@@ -330,7 +326,7 @@ def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArr
         "config_runtime": np.zeros_like(runtime_ns) if hide else runtime_ns,
         "config_runtime_normalizers": np.full_like(runtime_ns, 1 if hide else runtime_ns[0]),
     }
-    return _nodes(kernel) | members, runtime_ns
+    return {**kernel.arrays, **members}, runtime_ns
 
 
 def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
@@ -359,6 +355,5 @@ def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDAr
         "node_config_feat": Streamed(shape, np.float32, spelled),
         "node_config_ids": program.node_config_ids,
         "config_runtime": np.zeros_like(runtime_ns) if graph.split == "test" else runtime_ns,
-        "node_splits": program.node_splits,
     }
-    return _nodes(program) | members, runtime_ns
+    return {**program.arrays, **members}, runtime_ns

@@ -220,12 +220,7 @@ def _chosen(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:
-    """Walk back from each configurable node through nodes of unchanged shape.
-
-    Args:
-        graph: the whole graph.
-        bytes_of: (n,) bytes of each node's output.
-    """
+    """Walk back from each configurable node through nodes of unchanged shape."""
     producers: list[list[int]] = [[] for _ in range(graph.n_nodes)]
     for consumer, producer in graph.edge_index.tolist():
         producers[consumer].append(producer)
@@ -272,9 +267,6 @@ def tensor_roles(
     graph: LayoutGraph, bytes_of: NDArray[np.float64]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Work out the roles of a graph's dimensions; cost grows with edges and configurable nodes.
-
-    Args:
-        bytes_of: (n,) bytes of each node's output.
 
     Returns:
         role: (k, 3, 7) int8 which of ROLES it is for a tensor to have that symbol as the minor

@@ -89,20 +89,14 @@ def layout_details(
 
 
 def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum the entries that each config's columns name: one-hot configs times the table.
+    """Sum the rows of a table (m · a, f) that each config's columns name by places (r, m) below a.
 
-    Args:
-        table: (m · a, f).
-        places: (r, m) below a.
-
-    Returns:
-        (r, f) float64.
+    One-hot configs times the table; (r, f).
     """
     n_rows, m = places.shape
     entries = (places + np.arange(m) * (len(table) // m)).astype(np.int32).reshape(-1)
     ends = np.arange(0, n_rows * m + 1, m, dtype=np.int32)
-    ones = np.ones(len(entries))
-    one_hot = csr_array((ones, entries, ends), shape=(n_rows, len(table)))
+    one_hot = csr_array((np.ones(len(entries)), entries, ends), shape=(n_rows, len(table)))
     return np.asarray(one_hot @ table)
 
 
@@ -130,10 +124,9 @@ def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDAr
 
 
 def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return −log of the share of distinct configs with each vector, of one at least; (m, a).
+    """Return −log of the share of distinct configs, at the rows `first`, with each vector; (m, a).
 
-    Args:
-        first: (d,) a row of each distinct config.
+    A vector that none has counts as one's.
     """
     shape = graph.configs.alphabets.vectors.shape
     starts = np.arange(shape[0]) * shape[1]

@@ -123,12 +123,9 @@ def _register_fit(
 def output_tiles(
     graph: TileGraph, root: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Cut the output into tiles.
+    """Return the output's dimensions (6,), its tiles' bounds (c, 6), and how many tiles (c, 6).
 
-    Returns:
-        dimensions: (6,) of the output, 1 where it has none.
-        bounds: (c, 6) of its tiles, the whole dimension where there is none.
-        tiles: (c, 6) how many tiles cover each dimension.
+    A dimension that it lacks is 1, and of a bound that is not given the whole dimension.
     """
     dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 1)
     given = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)

@@ -43,12 +43,7 @@ MAX_FAILED_AT_START = 10
 
 
 class Space:
-    """The choices of one program.
-
-    Args:
-        n_options: (g,) int64 options of each gene, at least 1.
-        groups: (g,) int64; genes of one number may be drawn alike.
-    """
+    """The choices of one program, of n_options and groups (g,) as in a Description."""
 
     def __init__(self, n_options: NDArray[np.int64], groups: NDArray[np.int64]) -> None:
         self.n_options = n_options
@@ -172,20 +167,13 @@ def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choi
 
 @dataclass
 class Journal:
-    """Visits of one graph, in memory and in a file.
-
-    Attributes:
-        visits: (config, round) to what was measured.
-        choices: config to its choice, the option of each gene.
-        failed: config to the line that says why.
-        modules: config to what tells its module from others, where its choice does not.
-    """
+    """Visits of one graph, in memory and in a file."""
 
     path: Path
-    visits: dict[tuple[int, int], Visit] = field(default_factory=dict)
-    choices: dict[int, list[int]] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-    modules: dict[int, str] = field(default_factory=dict)
+    visits: dict[tuple[int, int], Visit] = field(default_factory=dict)  # by config and round
+    choices: dict[int, list[int]] = field(default_factory=dict)  # by config: an option per gene
+    failed: dict[int, str] = field(default_factory=dict)  # by config: the line that says why
+    modules: dict[int, str] = field(default_factory=dict)  # by config: what tells its module
 
     def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
         """Record a visit (round, and the fields of Visit) of a config, or why it `failed`."""

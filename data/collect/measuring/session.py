@@ -49,27 +49,16 @@ LOAD_SAMPLE_S = 0.2
 
 @dataclass(frozen=True)
 class Description:
-    """What the search and the file need to know of a subject; g genes per choice.
+    """What the search and the file need to know of a subject; g genes per choice."""
 
-    Attributes:
-        n_options: (g,) int64, how many options each gene has; option 0 is the compiler's own.
-        groups: (g,) int64, genes that may be drawn alike share a number.
-        arrays: the arrays of the npz file that no config changes.
-        facts: what the manifest says of it: platform, device, versions.
-        spaces: how many genes each space of decisions has, where there are several, in order.
-        nodes: (g,) int64, the node that each gene decides for, -1 for the whole program; None
-            where nobody says.
-        usual: (g,) int64, the choice that names all usual layouts and leaves the rest; None where
-            there are no layouts.
-    """
-
-    n_options: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    arrays: Mapping[str, NDArray[Any]]
-    facts: Mapping[str, str]
+    n_options: NDArray[np.int64]  # (g,) how many each gene has; option 0 is the compiler's own
+    groups: NDArray[np.int64]  # (g,) genes that may be drawn alike share a number
+    arrays: Mapping[str, NDArray[Any]]  # of the npz file, that no config changes
+    facts: Mapping[str, str]  # the function's digest, and for the manifest device and versions
+    # How many genes each space of decisions has, where there are several, in order.
     spaces: Mapping[str, int] = field(default_factory=dict)
-    nodes: NDArray[np.int64] | None = None
-    usual: NDArray[np.int64] | None = None
+    nodes: NDArray[np.int64] | None = None  # (g,) each gene's node, -1 for the whole program
+    usual: NDArray[np.int64] | None = None  # (g,) all usual layouts named; None without layouts
 
 
 class Told(NamedTuple):
@@ -332,10 +321,7 @@ def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:
 
 
 def idlest_core() -> int | None:
-    """Return the core, of those that we may use, that has been idle most in the last 0.2 s.
-
-    None where the system does not tell (it is no Linux).
-    """
+    """Return the core that has been idle most in the last 0.2 s; None where no system tells."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     before = _idle_ticks()

@@ -1,7 +1,8 @@
-"""The programs that can be measured: the sample's, by name, and a user's own functions.
+"""The programs that can be measured: the sample's, in programs.tsv, and a user's own functions.
 
-A family is one architecture; its depths, batch sizes and training steps are siblings, and all of
-them lie in one split.
+A family is one architecture, by its name in a module beside this one; its depths, batch sizes and
+training steps are siblings, and all of them lie in one split: those of 80 `configs`, which tell how
+many to measure for each search, were put there by a draw, before any of them was measured.
 
 A user's function is given as `package.module:function`; its example arguments come from the
 function beside it that is called `FUNCTION_arguments`, or else `example_arguments`. That takes no
@@ -10,134 +11,60 @@ argument and returns a tuple of arrays (or lists and dicts of arrays); weights b
 to the module's last name and "xla".
 """
 
+import csv
 import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from common.errors import PipelineError
 from data.collect.measuring.session import one_line
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
+TABLE = Path(__file__).with_name("programs.tsv")
 
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """A JAX program before anything is compiled.
+    """A JAX program before anything is compiled."""
 
-    Attributes:
-        name: unique; becomes a file name.
-        family: the architecture without its batch size; folds and splits keep families together.
-        source: "xla" (no transformer) or "nlp" (transformers).
-        build: returns a function of arrays and the tuple of its example arguments. Weights are
-            arguments, so that the compiler cannot fold them; equal calls give equal arguments.
-    """
-
-    name: str
-    family: str
-    source: Source
+    name: str  # unique; becomes a file name
+    family: str  # the architecture without its sizes; folds and splits keep families together
+    source: Source  # "nlp" of transformers, "xla" of all others
+    # Returns a function of arrays and the tuple of its example arguments. Weights are arguments, so
+    # that the compiler cannot fold them; equal calls give equal arguments.
     build: Build
 
 
-class Siblings(NamedTuple):
-    """Programs of one architecture: batch sizes of forward passes, and of training steps."""
-
-    family: str  # the architecture's name in one of the modules beside this one
-    source: Source
-    split: str
-    forward: tuple[int, ...]
-    training: tuple[int, ...] = ()
-    depth: int | None = None
-    n_configs: int = 120  # to measure of each program and search
-
-    def programs(self) -> list[ProgramSource]:
-        """Return them, forward programs first."""
-        stem = self.family if self.depth is None else f"{self.family}_d{self.depth}"
-        batches = {f"{stem}_b{b}": (b, False) for b in self.forward}
-        batches |= {f"{stem}_train_b{b}": (b, True) for b in self.training}
-        return [
-            ProgramSource(
-                name, self.family, self.source, partial(_build, self.family, self.depth, *given)
-            )
-            for name, given in batches.items()
-        ]
+@cache
+def rows() -> list[dict[str, str]]:
+    """Return the rows of programs.tsv, by source and family."""
+    with TABLE.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream, delimiter="\t"))
 
 
-_FIRST = (
-    Siblings("plain", "xla", "train", (2, 4), (2,)),
-    Siblings("residual", "xla", "train", (1, 2), (1,)),
-    Siblings("depthwise", "xla", "train", (1,)),
-    Siblings("unet", "xla", "train", (2, 6), (2,)),
-    Siblings("mlp", "xla", "train", (16, 64), (32,)),
-    Siblings("mixer", "xla", "train", (1, 4)),
-    Siblings("lstm", "xla", "train", (4, 16), (4,)),
-    Siblings("dilated", "xla", "train", (1, 4)),
-    Siblings("autoencoder", "xla", "valid", (4,), (2,)),
-    Siblings("gru", "xla", "valid", (8,)),
-    Siblings("volume", "xla", "test", (1, 2)),
-    Siblings("dense_block", "xla", "test", (2, 4)),
-    Siblings("recommender", "xla", "test", (64,)),
-    Siblings("attention", "nlp", "train", (2, 8)),
-    Siblings("encoder", "nlp", "train", (4,), (2,), depth=1),
-    Siblings("encoder", "nlp", "train", (2,), depth=2),
-    Siblings("encoder", "nlp", "train", (1,), depth=4),
-    Siblings("encoder", "nlp", "train", (1,), depth=8),
-    Siblings("linear_attention", "nlp", "train", (2,), depth=2),
-    Siblings("causal", "nlp", "valid", (2,), (1,), depth=2),
-    Siblings("shared", "nlp", "test", (2,), depth=3),
-    Siblings("decoder", "nlp", "test", (1, 4), depth=2),
-)
-# Each family here was put into its split by a draw, before any of them was measured.
-_DRAWN = (
-    Siblings("points", "xla", "train", (16,), (8,)),
-    Siblings("conv_lstm", "xla", "train", (2, 6)),
-    Siblings("shuffle", "xla", "train", (2, 6)),
-    Siblings("squeeze_excite", "xla", "train", (4,), (2,)),
-    Siblings("two_tower", "xla", "train", (8,), (4,)),
-    Siblings("capsule", "xla", "train", (4, 8)),
-    Siblings("graph_conv", "xla", "train", (12,), (6,)),
-    Siblings("vae", "xla", "valid", (32,), (16,)),
-    Siblings("inception", "xla", "valid", (2,), (1,)),
-    Siblings("ode", "xla", "valid", (8, 24)),
-    Siblings("pyramid", "xla", "test", (1, 2)),
-    Siblings("mixture", "xla", "test", (6,), (3,)),
-    Siblings("style", "xla", "test", (4,), (2,)),
-    Siblings("gated_mlp", "nlp", "train", (4,), (2,)),
-    Siblings("local_attention", "nlp", "train", (1, 4)),
-    Siblings("conformer", "nlp", "train", (2,), (1,), depth=2),
-    Siblings("seq2seq", "nlp", "train", (2,), (1,), depth=1),
-    Siblings("talking_heads", "nlp", "train", (2, 4)),
-    Siblings("fourier", "nlp", "valid", (2,), (1,)),
-    Siblings("rotary", "nlp", "valid", (4,), (1,), depth=2),
-    Siblings("perceiver", "nlp", "test", (1, 4)),
-    Siblings("funnel", "nlp", "test", (2,), (1,)),
-    # Training steps of deep stacks, of more than 2,000 nodes each.
-    Siblings("residual", "xla", "train", (), (1,), depth=20),
-    Siblings("encoder", "nlp", "train", (), (1,), depth=6),
-    Siblings("rotary", "nlp", "valid", (), (1,), depth=7),
-    Siblings("decoder", "nlp", "test", (), (1,), depth=3),
-)
-CATALOGUE = (*_FIRST, *(siblings._replace(n_configs=80) for siblings in _DRAWN))
-
-
-def _build(
-    architecture: str, depth: int | None, batch: int, is_training: bool
-) -> tuple[Callable[..., object], tuple[object, ...]]:
+def _build(row: dict[str, str]) -> tuple[Callable[..., object], tuple[object, ...]]:
     from data.collect.programs import convolutional, dense, layers, transformers
 
     modules = (convolutional, dense, transformers)
-    make = next(getattr(m, architecture) for m in modules if hasattr(m, architecture))
-    network, arguments = layers.drawn(make, batch, *([] if depth is None else [depth]))
-    return layers.training_step(network, arguments) if is_training else (network, arguments)
+    make = next(getattr(m, row["family"]) for m in modules if hasattr(m, row["family"]))
+    sizes = [int(row[key]) for key in ("batch", "depth") if row[key]]
+    network, arguments = layers.drawn(make, *sizes)
+    return layers.training_step(network, arguments) if row["training"] else (network, arguments)
 
 
 def catalogue() -> list[ProgramSource]:
     """Return the sample's programs, by source and family."""
-    return [program for siblings in CATALOGUE for program in siblings.programs()]
+    return [
+        ProgramSource(
+            row["program"], row["family"], cast(Source, row["source"]), partial(_build, row)
+        )
+        for row in rows()
+    ]
 
 
 def load_program(name: str) -> ProgramSource:

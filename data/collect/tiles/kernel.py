@@ -41,33 +41,20 @@ class Operand:
 
 @dataclass(frozen=True)
 class TileKernel:
-    """A fused kernel whose output may be made tile by tile.
+    """A fused kernel whose output may be made tile by tile."""
 
-    Attributes:
-        name: unique; becomes a file name.
-        family: the kind of kernel; splits keep families together.
-        extents: size of every axis.
-        operands: the arrays that `combine` takes; the second one is the kernel (weights) of a
-            dot or convolution, see `has_weights`.
-        output: axes of the output.
-        tiled: axes whose tile size is chosen, a subset of those of the output and of the
-            contracted ones, over which `combine` sums.
-        combine: blocks of `operands` to a block of the output, summed over contracted tiles.
-        epilogue: that sum and the blocks of `extras` to the final block.
-        extras: arrays that only the epilogue reads; they have no contracted axis.
-        has_weights: the second operand is a weight, whose tile is the "kernel bounds".
-    """
-
-    name: str
-    family: str
-    extents: Mapping[str, int]
-    operands: tuple[Operand, ...]
-    output: str
-    tiled: str
+    name: str  # unique; becomes a file name
+    family: str  # the kind of kernel; splits keep families together
+    extents: Mapping[str, int]  # size of every axis
+    operands: tuple[Operand, ...]  # the arrays that `combine` takes
+    output: str  # axes of the output
+    tiled: str  # axes whose tile size is chosen: of the output, or contracted by `combine`
+    # Blocks of `operands` to a block of the output, which is summed over contracted tiles.
     combine: Callable[..., Any]
+    # That sum and the blocks of `extras` to the final block.
     epilogue: Callable[..., Any] = lambda block, *extras: block
-    extras: tuple[Operand, ...] = ()
-    has_weights: bool = False
+    extras: tuple[Operand, ...] = ()  # that only the epilogue reads; none has a contracted axis
+    has_weights: bool = False  # the second operand is a weight, whose tile is the "kernel bounds"
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
