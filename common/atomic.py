@@ -88,12 +88,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def create_text(path: Path, text: str) -> bool:
-    """Write `text` to a new file, whole or not at all; tell whether it was not there.
+    """Write `text` to a new file; tell whether it was not there; raises as `atomic_path`.
 
     Of several processes that do so at once, one succeeds.
-
-    Raises:
-        PipelineError: as `atomic_path`.
     """
     with _temporary_beside(path) as temporary:
         temporary.write_bytes(text.encode())
@@ -119,11 +116,7 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read its bytes.
-
-    Raises:
-        PipelineError: it cannot be read, or is no regular file: a pipe might be waited for forever.
-    """
+    """Open a file to read; PipelineError: it cannot be, or is, say, a pipe that never ends."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PipelineError(f"{path}: cannot be read: not a regular file")
@@ -160,10 +153,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes out of a run folder while the block runs; ends with the process.
 
-    What a killed process left half-written in it is removed.
-
-    Raises:
-        UsageError: another process works in it.
+    What a killed one left half-written is removed. UsageError: another process works in it.
     """
     with locked(folder / LOCK, wait=False):
         sweep(folder)

@@ -31,11 +31,7 @@ def checksum_of(content: bytes) -> str:
 
 
 def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write content with its checksum in the place of `UNSEALED`, whole or not at all.
-
-    Raises:
-        PipelineError: as `atomic_path`, which has `durable` too.
-    """
+    """Write content with its checksum in the place of `UNSEALED`; see `atomic_path`."""
     with atomic_path(path, durable=durable) as temporary:
         temporary.write_bytes(content)
         seal(temporary)
@@ -52,11 +48,7 @@ def seal(path: Path) -> None:
 
 
 def check_seal(path: Path, remedy: str) -> None:
-    """Compare a file with the checksum that it holds; a file from elsewhere may hold none.
-
-    Raises:
-        PipelineError: the file cannot be read, or is not as it was written.
-    """
+    """Compare a file with the checksum that it may hold; PipelineError: they differ."""
     with open_regular(path) as file:
         if not file.seek(0, 2):
             return
@@ -74,22 +66,14 @@ def _unsealed_checksum(content: mmap.mmap, start: int) -> bytes:
 
 
 def write_table(path: Path, table: pl.DataFrame) -> None:
-    """Write a table as parquet with its checksum, whole or not at all.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
+    """Write a table as parquet with its checksum, whole or not at all; raises as `atomic_path`."""
     with atomic_path(path) as temporary:
         table.write_parquet(temporary, metadata={SEAL_KEY: UNSEALED})
         seal(temporary)
 
 
 def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """Read a parquet file, after checking every byte; one from elsewhere has no checksum.
-
-    Raises:
-        PipelineError: the file is missing or damaged, or has other columns than `schema`.
-    """
+    """Read a parquet file; PipelineError: it is missing, damaged, or not of these columns."""
     check_seal(path, "remove the file, and it is made again")
     try:
         table = pl.read_parquet(path)

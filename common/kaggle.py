@@ -161,11 +161,7 @@ def _limited_client() -> Any:
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
-    """Call the client where a repetition does no harm, until it succeeds or the tries are used up.
-
-    Raises:
-        PipelineError: Kaggle refuses, or the tries are used up.
-    """
+    """Call the client where a repetition does no harm; PipelineError: refused, or no tries left."""
 
     def attempt() -> T:
         try:
@@ -382,11 +378,7 @@ def redact(text: str) -> str:
 
 
 def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
-    """Refuse to hand out files, by name and content, that hold a credential of this machine.
-
-    Raises:
-        PipelineError: names the first such file, never the credential.
-    """
+    """Raise a PipelineError that names the first file, of contents, with a credential in it."""
     secrets = [secret.encode() for secret in known_secrets()]
     for name, content in files:
         if any(secret in content for secret in secrets):

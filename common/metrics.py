@@ -55,17 +55,10 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
 def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     """Return the share of pairs of different runtime whose order the scores have right (OPA).
 
-    A pair with equal scores counts half.
-
-    Args:
-        scores: (c,) predicted, lower = faster.
-        runtime: (c,) measured, any unit.
+    A pair with equal scores counts half. Arguments and errors are those of `kendall_tau`.
 
     Returns:
         A value in [0, 1]; nan where no two runtimes differ.
-
-    Raises:
-        ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
     """
     tau, judged = kendall_tau(scores, runtime), _pairs_apart(runtime)
     if not judged:
@@ -100,14 +93,8 @@ def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float
 def tile_score(ranking: NDArray[Any], runtime: NDArray[Any]) -> float:
     """Return the competition's score of one tile kernel: 2 - slowdown of the first five picks.
 
-    At most 1, and not clipped: picks slower than twice the best give a negative score.
-
-    Args:
-        ranking: (m,) config indices, predicted fastest first; only the first five count.
-        runtime: (c,) runtimes, each divided by its `config_runtime_normalizers`; positive.
-
-    Raises:
-        ValueError: as `slowdown_at_k`.
+    At most 1, and not clipped: picks slower than twice the best give a negative score. As
+    `slowdown_at_k`, of runtimes (c,) each divided by its `config_runtime_normalizers`.
     """
     return 2 - slowdown_at_k(ranking, runtime, TILE_PICKS)
 
@@ -128,8 +115,7 @@ def _pairs_apart(values: NDArray[Any]) -> int:
 def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
     """Rank configs (c,) int64 by score (c,), lowest (fastest) first; equal ones keep their order.
 
-    Raises:
-        ValueError: a score is nan or infinite.
+    A score that is nan or infinite raises a ValueError.
     """
     _check_finite("score", np.asarray(scores))
     return np.argsort(scores, kind="stable").astype(np.int64)

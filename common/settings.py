@@ -43,11 +43,7 @@ class FrozenConfig(BaseModel):
 
     @classmethod
     def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
-        """Check `table` against this model.
-
-        Raises:
-            UsageError: names `source`, the dotted key, and what was expected.
-        """
+        """Check `table`; UsageError: names `source`, the dotted key, and what was expected."""
         try:
             return cls.model_validate(table)
         except ValidationError as error:
@@ -150,11 +146,7 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
-    """Find a recipe, or what else is said, by its path or by its name in a folder.
-
-    Raises:
-        UsageError: there is no such recipe; the known names are listed.
-    """
+    """Find a recipe, or what else is said, by path or name; UsageError: lists the known names."""
     is_file = name_or_file.endswith(".toml")
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
     if os.path.isfile(path):  # False too for a name that no file can have  # noqa: PTH113
@@ -186,11 +178,7 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
 
 
 def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value of a dotted key in a recipe's table.
-
-    Raises:
-        UsageError: a parent key is not a table; names `source`.
-    """
+    """Set the value of a dotted key; UsageError, with `source`: a parent key is not a table."""
     *parents, last = key.split(".")
     for parent in parents:
         table = table.setdefault(parent, {})

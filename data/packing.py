@@ -53,16 +53,10 @@ def layout_symbols(values: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 def minor_codes(values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Pack the two minor dimensions of each layout into one number 0..48.
+    """Pack the two minor dimensions of each layout into one number 0..48, 0 if none is named.
 
-    The two minor dimensions decide how a tensor is cut into the TPU's 8 x 128 tiles, and configs
-    often name no more of them. Code 0 stands for a layout left to the compiler.
-
-    Args:
-        values: (…, 6·t) int8 values -1..5 of t layouts side by side.
-
-    Returns:
-        (…, t) int8: 7·(first + 1) + (second + 1).
+    They decide how a tensor is cut into the TPU's 8 x 128 tiles, and configs often name no more.
+    Of t layouts side by side, (…, 6·t) int8 values -1..5: (…, t) int8.
     """
     first = values[..., 0::VALUES_PER_TENSOR]
     second = values[..., 1::VALUES_PER_TENSOR]
@@ -264,11 +258,7 @@ class ConfigEncoder:
         self._n_configs = 0  # of `_chunks`
 
     def add(self, content: bytes) -> None:
-        """Add whole configs: r · k layout vectors of 18 float32 values, compared bit by bit.
-
-        Raises:
-            UnknownValueError: a value, added now or before, is not a whole number -1..5.
-        """
+        """Add whole configs: r · k layout vectors of 18 float32; raises as `checked_codes`."""
         words = np.frombuffer(content, np.uint64).reshape(-1, self.n_configurable, N_WORDS)
         kept = words.take(self._columns.first, axis=1, mode="clip")  # all groups are columns
         if self._columns.hold(content, kept):

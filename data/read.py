@@ -9,11 +9,7 @@ from data.tree import GraphFile
 
 
 def read_graph(file: GraphFile) -> Graph:
-    """Read the graph of a file of the official tree, or of the store.
-
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
-    """
+    """Read a graph from the tree or the store; PipelineError: names the file, the key, and why."""
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
 
 

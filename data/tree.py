@@ -68,11 +68,7 @@ class GraphFile:
 
 
 def collection_named(name: str) -> Collection:
-    """Return the collection called `name`, such as "layout:xla:default".
-
-    Raises:
-        UsageError: there is no such collection; the known names are listed.
-    """
+    """Return the collection called `name`, such as "layout:xla:default", or raise a UsageError."""
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
@@ -83,10 +79,7 @@ def collection_named(name: str) -> Collection:
 def collections_named(names: str | None) -> tuple[Collection, ...]:
     """Return the collections of a comma-separated list, in the dataset's order; None = all.
 
-    What several names begin with, such as "layout" or "layout:xla", names all of these.
-
-    Raises:
-        UsageError: as `collection_named`.
+    What several names begin with, such as "layout:xla", names all of these; raises as above.
     """
     if names is None:
         return COLLECTIONS
@@ -99,11 +92,7 @@ def collections_named(names: str | None) -> tuple[Collection, ...]:
 
 
 def splits_named(names: str | None) -> tuple[str, ...]:
-    """Return the splits of a comma-separated list, in the dataset's order; None = all.
-
-    Raises:
-        UsageError: there is no such split.
-    """
+    """Return the splits of a comma-separated list, in order, None = all; or raise a UsageError."""
     chosen = SPLITS if names is None else [name.strip() for name in names.split(",")]
     check_splits(chosen)
     return tuple(split for split in SPLITS if split in chosen)
@@ -155,11 +144,7 @@ def find_graphs(
 
 
 def npz_root(data_dir: Path) -> Path:
-    """Return the npz folder of a data folder: DIR/npz, or DIR/npz_all/npz as Kaggle unpacks it.
-
-    Raises:
-        PipelineError: there is none.
-    """
+    """Return DIR/npz, or DIR/npz_all/npz as Kaggle unpacks it; PipelineError: there is none."""
     if not data_dir.is_dir():
         raise PipelineError(f"{data_dir}: no such folder; expected one that holds npz/")
     for root in (data_dir / "npz", data_dir / "npz_all" / "npz"):
@@ -194,11 +179,7 @@ def duplicate_stems(files: Sequence[GraphFile]) -> list[tuple[GraphFile, GraphFi
 
 
 def file_from_path(path: Path) -> GraphFile:
-    """Place one file in the tree by its parent folders' names.
-
-    Raises:
-        PipelineError: the path does not end in npz/<collection>/<split>/<name>.npz.
-    """
+    """Place a file in the tree by its parent folders' names; PipelineError: they are others."""
     parts = path.resolve().parts
     for collection in COLLECTIONS:
         folder = tuple(collection.folder.split("/"))

@@ -28,15 +28,7 @@ def write_withheld(
     *,
     normalizers: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> None:
-    """Write withheld test runtimes.
-
-    Args:
-        runtimes: submission ID to (c,) int64 runtimes in ns.
-        normalizers: submission ID of a tile kernel to (c,) int64 runtimes of its default config.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
+    """Write runtimes (c,) int64 ns, and of kernels those of the default, by submission ID."""
     members = dict(sorted(runtimes.items()))
     members |= {_NORMALIZER + name: of for name, of in sorted((normalizers or {}).items())}
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
@@ -46,11 +38,7 @@ def write_withheld(
 def read_withheld(
     data_dir: Path,
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
-    """Return runtimes, and normalizers of kernels, of the test split; (c,) int64 ns by ID each.
-
-    Raises:
-        PipelineError: the file is missing or damaged.
-    """
+    """Return both, as `write_withheld` takes them; PipelineError: missing or damaged."""
     path = data_dir / WITHHELD
     if not path.is_file():
         raise PipelineError(

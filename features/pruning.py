@@ -104,11 +104,7 @@ RULES: dict[str, PruningRule] = {
 
 
 def pruning_rule(name: str) -> PruningRule:
-    """Return the rule called `name`: one of RULES, or "hops-k" with k from 1 to 99.
-
-    Raises:
-        UsageError: there is no such rule; the known ones are listed.
-    """
+    """Return one of RULES, or "hops-k" with k from 1 to 99; UsageError: lists the known ones."""
     if name in RULES:
         return RULES[name]
     match = HOPS_RULE.fullmatch(name)
@@ -139,12 +135,7 @@ def pruned_file(stored: Path, rule: str) -> Path:
 
 
 def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
-    """Prune every layout graph of the store by a rule, unless that is done and undamaged.
-
-    Raises:
-        UsageError: there is no such rule.
-        PipelineError: a file of the store is damaged, or the store cannot be written.
-    """
+    """Prune every layout graph of the store by a rule, unless that is done; raises as `prepare`."""
     pruning_rule(rule)
     layouts = [file for file in files if file.collection.kind == "layout"]
     for number, file in enumerate(layouts, start=1):

@@ -36,14 +36,7 @@ class NodeScaler:
 
 
 def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) -> NodeScaler:
-    """Learn a scaler in one pass over train graphs, one graph in memory at a time.
-
-    Args:
-        node_feats: (n, 140) float32 per train graph.
-
-    Raises:
-        PipelineError: there is no train graph.
-    """
+    """Learn a scaler in one pass over (n, 140) features; PipelineError: there is no train graph."""
     total = np.zeros(N_NODE_FEATURES)
     total_square = np.zeros(N_NODE_FEATURES)
     low = np.full(N_NODE_FEATURES, np.inf)

@@ -170,12 +170,9 @@ def _check(option: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the manifest of `out`, an empty one where there is none.
+    """Return the manifest of `out`, an empty one where there is none; PipelineError: damaged.
 
     Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
-
-    Raises:
-        PipelineError: it cannot be read, or is no manifest.
     """
     path = out / MANIFEST
     if not path.is_file():
@@ -202,11 +199,7 @@ def measured_of(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null.
-
-    Raises:
-        PipelineError: the manifest cannot be read or written.
-    """
+    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null."""
     manifest = read_manifest(out)
     yield manifest
     text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
@@ -216,8 +209,7 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
 def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
     """Tell whether the graph is measured, or was left out; more rounds go on with its journal.
 
-    Raises:
-        UsageError: it was measured with another request; names the first difference.
+    A UsageError names the first difference to the request that it was measured with.
     """
     known = manifest["graphs"] | manifest["left_out"]
     if job.submission_id not in known:
@@ -235,11 +227,7 @@ def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
 
 
 def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
-    """Keep all programs of a family in one split: siblings in two would make scores too good.
-
-    Raises:
-        UsageError: names the graph that lies in another split.
-    """
+    """Keep a family in one split, or scores are too good; UsageError: names the other split."""
     for submission_id, entry in manifest["graphs"].items():
         same = submission_id.split(":")[0] == job.collection.kind and entry["family"] == job.family
         if same and entry["split"] != job.split:

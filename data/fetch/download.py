@@ -65,21 +65,13 @@ def bytes_here(target: Path) -> int:
 
 
 def remote_size(session: Session, url: str) -> int:
-    """Ask how many bytes `url` has; 0 if the server does not tell.
-
-    Raises:
-        PipelineError: the server refuses the file, or the tries are used up.
-    """
+    """Ask how many bytes `url` has, 0 if the server does not tell; raises as `download`."""
     with _ask(session, "HEAD", url) as response:
         return _length(response) or 0
 
 
 def check_address(url: str) -> None:
-    """Allow HTTPS anywhere and plain HTTP on this machine alone.
-
-    Raises:
-        UsageError: another scheme or host, or an address with credentials or a query in it.
-    """
+    """Allow HTTPS anywhere, plain HTTP on this machine alone; UsageError: also for credentials."""
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError("address of the files: expected https://HOST/PATH and nothing else in it")

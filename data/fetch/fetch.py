@@ -58,11 +58,7 @@ class ArchiveMember:
     problem: str
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the file's content, of which an archive may hold less than it announces.
-
-        Raises:
-            PipelineError: the archive is damaged.
-        """
+        """Yield the file's content, which may end early; PipelineError: the archive is damaged."""
         with _reading(self.archive):
             source = self.open()
             assert source is not None, "a plain file was checked before"

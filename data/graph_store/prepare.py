@@ -34,11 +34,7 @@ class Prepared:
 
 
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
-    """Pack files into the store; return what is wrong with each, None = it is there.
-
-    Raises:
-        PipelineError: the store cannot be written.
-    """
+    """Pack files into a store; return what is wrong with each, or None; raises as `prepare`."""
     keep_freed_memory()
     what, errors = f"pack {len(files)} files", list[str | None]()
     for file in files:
@@ -74,11 +70,7 @@ def prepare(
 
 
 def _pack_one(file: GraphFile, store: Path) -> str | None:
-    """Pack one file; return what is wrong with it. Then nothing older is left in its place.
-
-    Raises:
-        PipelineError: the store cannot be written.
-    """
+    """Pack one file, or leave nothing older in its place and return what is wrong with it."""
     target = stored_file(store, file)
     try:
         store_graph(file, target)
@@ -122,13 +114,9 @@ def stored_graphs(
     store: Path | None = None,
     pack: Packer = pack_in_turn,
 ) -> list[GraphFile]:
-    """List graphs as files of the store.
+    """List graphs as files of a store, by default the data folder's own; raises as `prepare`.
 
-    Args:
-        store: the store's folder; None for the data folder's own below the default place.
-
-    Raises:
-        PipelineError: no such graph, a damaged file (the first is named), or no space.
+    A damaged file is a PipelineError that names the first.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
     found = []

@@ -70,11 +70,7 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
 
 
 def fingerprint(files: Iterable[GraphFile]) -> str:
-    """Digest the places and contents of `files`; 16 hex digits.
-
-    Raises:
-        PipelineError: a file is not a whole npz archive, or damaged in the store.
-    """
+    """Digest the places and contents of `files`, 16 hex digits; raises as `source_digest`."""
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(files, key=lambda file: (file.collection.name, file.split, file.name)):
         digest.update(f"{source_digest(file)}\n".encode())
@@ -84,10 +80,8 @@ def fingerprint(files: Iterable[GraphFile]) -> str:
 def source_digest(file: GraphFile) -> str:
     """Digest one npz file's place, array names, sizes and checksums; 16 hex digits.
 
-    Only the archive's index is read; of a packed file, what it says of its source.
-
-    Raises:
-        PipelineError: the file is damaged.
+    Of a packed file, what it says of its source; else only the archive's index is read, and a
+    damaged one is a PipelineError.
     """
     if file.path.suffix != ".npz":
         return read_facts(file.path).get("source", "")
@@ -100,11 +94,7 @@ def source_digest(file: GraphFile) -> str:
 
 
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
-    """Pack one graph of the official tree into the store, whole or not at all.
-
-    Raises:
-        PipelineError: the source is damaged (names file and key), or the disk is full.
-    """
+    """Pack one graph of the official tree into the store; PipelineError: damaged, or no space."""
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
     write_tensors(stored.path, graph_tensors(source), facts=facts)
 
@@ -112,8 +102,7 @@ def store_graph(source: GraphFile, stored: GraphFile) -> None:
 def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     """Return what the store keeps of a graph: from there, read-only, or from its npz file.
 
-    Raises:
-        PipelineError: one line that names the file, the key and what was expected.
+    A PipelineError names the file, the key and what was expected.
     """
     if is_stored(file):
         opened = open_tensors(file.path)
@@ -166,11 +155,7 @@ class TensorFile:
 def write_tensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], *, facts: Mapping[str, str]
 ) -> None:
-    """Write tensors and facts to a file, whole or not at all; equal input gives equal bytes.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
+    """Write tensors and facts to a file; equal input gives equal bytes; raises as `atomic_path`."""
     arrays = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
     text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
     # The library's own way to files leaves others that nobody else may read, and that stay.
@@ -184,11 +169,7 @@ def read_facts(path: Path) -> dict[str, str]:
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """Map a file's tensors; the first time in a process, every byte is checked.
-
-    Raises:
-        PipelineError: the file cannot be read, or is damaged.
-    """
+    """Map a file's tensors, every byte checked for the first time; PipelineError: damaged."""
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
         identity = (state.st_ino, state.st_size, state.st_mtime_ns)

@@ -49,12 +49,7 @@ def config_hashes(graph: Graph) -> NDArray[np.uint64]:
 
 
 def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Group equal configs.
-
-    Returns:
-        first: (u,) int64 the first row of each distinct config, ascending.
-        group: (c,) int64 which distinct config a row is.
-    """
+    """Group equal configs of a graph as `distinct_rows` does."""
     return distinct_rows(config_hashes(graph))
 
 

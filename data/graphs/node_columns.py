@@ -96,38 +96,23 @@ Padding = Literal["zero", "minus-one"]  # what stands in a layout beyond the ten
 
 
 def tensor_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return each node's output rank.
-
-    Args:
-        node_feat: (n, 140) stock features.
-
-    Returns:
-        (n,) int64, 0..6; tuples and other values without dimensions have rank 0.
-    """
+    """Return each node's output rank, (n,) int64 of (n, 140) features; without dimensions 0."""
     largest = node_feat[:, MINOR_TO_MAJOR].max(axis=1)
     has_dimension = node_feat[:, SHAPE_DIMENSIONS.start] > 0
     return np.where(largest > 0, largest + 1, has_dimension).astype(np.int64)
 
 
 def minor_to_major(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return each node's layout, minor dimension first, with -1 beyond its rank.
-
-    Args:
-        node_feat: (n, 140) stock features.
-
-    Returns:
-        (n, 6) int8 with values -1..5.
-    """
+    """Return each node's layout, minor dimension first, -1 beyond its rank; (n, 6) int8."""
     order = node_feat[:, MINOR_TO_MAJOR].astype(np.int8)
     absent = np.arange(RANK_MAX) >= tensor_ranks(node_feat)[:, None]
     return np.where(absent, np.int8(-1), order)
 
 
 def dimension_sizes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return each node's output dimensions with -1 beyond its rank.
+    """Return each node's output dimensions, -1 beyond its rank; (n, 6) int64.
 
-    Returns:
-        (n, 6) int64; a legal size of 0 (an empty tensor) stays 0.
+    A legal size of 0 (an empty tensor) stays 0.
     """
     sizes = node_feat[:, SHAPE_DIMENSIONS].astype(np.int64)
     absent = np.arange(RANK_MAX) >= tensor_ranks(node_feat)[:, None]

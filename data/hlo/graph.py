@@ -103,11 +103,7 @@ def featurize_module(
 
 
 def check_layouts(graph: HloGraph, source: str) -> None:
-    """Check that layouts use no dimension number beyond those of the dataset's format.
-
-    Raises:
-        PipelineError: a tensor has more dimensions; the line names the instruction.
-    """
+    """Raise a PipelineError that names a tensor of more dimensions than the format has room for."""
     deepest = graph.node_feat[:, MINOR_TO_MAJOR].max(axis=1)
     if deepest.max() >= RANK_MAX:
         name = graph.instruction_names[int(np.argmax(deepest))]

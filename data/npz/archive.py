@@ -136,11 +136,7 @@ class Archive:
         raise PipelineError(f"{self.path}: key '{shown(key)}': {problem}")
 
     def require(self, keys: tuple[str, ...]) -> None:
-        """Check that every key is there.
-
-        Raises:
-            PipelineError: names the first missing key and what the file holds.
-        """
+        """Raise a PipelineError that names the first missing key and what the file holds."""
         for key in keys:
             if key not in self._members:
                 held = [shown(name) for name in sorted(self._members)]
@@ -262,11 +258,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Member:
-    """The bytes of one member, from its start to its end.
-
-    Args:
-        raw: the archive; several streams may share it.
-    """
+    """The bytes of one member of an archive, which several streams may share, to its end."""
 
     def __init__(self, raw: IO[bytes], info: zipfile.ZipInfo, start: int) -> None:
         self._raw, self._info = raw, info
@@ -276,11 +268,7 @@ class _Member:
         self._inflate = FAST_ZLIB.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
 
     def read(self, n_bytes: int = 1, /) -> bytes:
-        """Read `n_bytes`.
-
-        Raises:
-            DamagedError: the packed bytes are no deflate stream, or the member holds fewer.
-        """
+        """Read `n_bytes`; DamagedError: no deflate stream, or fewer bytes."""
         content = self._some(n_bytes)
         while len(content) < n_bytes:
             piece = self._some(n_bytes - len(content))
@@ -292,11 +280,7 @@ class _Member:
         return content
 
     def finish(self) -> None:
-        """Check that the member ends here, and that all its bytes are those once written.
-
-        Raises:
-            DamagedError: more bytes follow, packed or not, or the checksum is another.
-        """
+        """Check that the member ends here and has its checksum, or raise a DamagedError."""
         if self._some(1):
             raise DamagedError("holds more bytes than its shape says")
         inflate = self._inflate
@@ -344,12 +328,9 @@ NpzMember = NDArray[np.generic] | Streamed
 
 
 def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
-    """Write `members` to `path` in their order, whole or not at all.
+    """Write `members` to `path` in their order; equal content gives equal bytes: no clock time.
 
-    Entries carry no clock time: equal content gives equal bytes.
-
-    Raises:
-        PipelineError: the file cannot be written.
+    Raises as `atomic_path`.
     """
     with (
         atomic_path(path) as temporary,

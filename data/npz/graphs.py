@@ -59,11 +59,7 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
 
 
 def are_one_program(paths: Iterable[Path]) -> bool:
-    """Tell whether layout files hold the same nodes, edges and configurable nodes, bit by bit.
-
-    Raises:
-        PipelineError: a file is damaged.
-    """
+    """Tell whether layout files hold the same nodes, edges and configurable nodes, bit by bit."""
     programs = set()
     for path in paths:
         with Archive(path) as archive:
@@ -73,11 +69,7 @@ def are_one_program(paths: Iterable[Path]) -> bool:
 
 
 def encode_configs(archive: Archive, n_configs: int, n_configurable: int) -> PackedConfigs:
-    """Pack node_config_feat (c, k, 18) as it streams by, checking every value.
-
-    Raises:
-        PipelineError: damaged, of another shape, or a value that is no layout value.
-    """
+    """Pack node_config_feat (c, k, 18) as it streams by; PipelineError: no layout values."""
     key = "node_config_feat"
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
     encoder, at_once = ConfigEncoder(n_configurable), chunk_bytes(n_configurable)

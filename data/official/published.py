@@ -101,10 +101,6 @@ PUBLISHED_GRAPHS: dict[Part, int] = {
 
 
 def parts_named(collections: str | None, splits: str | None) -> list[Part]:
-    """Return the parts that two comma-separated lists choose; None stands for all.
-
-    Raises:
-        UsageError: an unknown or empty name.
-    """
+    """Return the parts that two comma-separated lists choose, None = all; may raise UsageError."""
     chosen = splits_named(splits)
     return [Part(one, split) for one in collections_named(collections) for split in chosen]

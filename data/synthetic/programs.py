@@ -192,9 +192,7 @@ def sized_program(
     """Build a program of exactly so many nodes, as shallow as its configurable ones allow.
 
     Those are evenly spread among all that could be. An optimizer's updates of weights fill it up.
-
-    Raises:
-        UsageError: the nodes are too few for that many configurable ones.
+    UsageError: the nodes are too few.
     """
     one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
     b = _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)

@@ -94,11 +94,7 @@ class PlannedGraph:
 
 
 def parse_size(text: str) -> GraphSize:
-    """Read a size such as "14000:500:50000".
-
-    Raises:
-        UsageError: it is not three whole numbers above 0, or no graph has such a size.
-    """
+    """Read a size such as "14000:500:50000"; UsageError: no graph has such a size."""
     match = re.fullmatch(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)", text, re.ASCII)
     nodes, configurable, configs = map(int, match.groups()) if match else (0, 0, 0)
     if not 0 < configurable <= nodes <= MAX_NODES or configs > MAX_CONFIGS:
@@ -269,9 +265,7 @@ def missing_graphs(
 ) -> list[PlannedGraph]:
     """List what a tree lacks of some graphs; those that are there are whole. Sweeps up first.
 
-    Raises:
-        UsageError: the tree's graphs are of another seed.
-        PipelineError: the tree cannot be written.
+    UsageError: the tree's graphs are of another seed.
     """
     seed_file = out / SEED_FILE
     if not create_text(seed_file, f"{seed}\n") and seed_file.read_text() != f"{seed}\n":
@@ -290,11 +284,7 @@ def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> None:
 def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]:
     """Write one graph into a tree, whole or not at all; return its runtimes (c,) in ns.
 
-    In the test split the file holds runtimes of 0.
-
-    Raises:
-        UsageError: it has too few nodes for so many configurable ones.
-        PipelineError: the file cannot be written.
+    In the test split the file holds runtimes of 0. Raises as `sized_program` and `atomic_path`.
     """
     make = _kernel if graph.collection.kind == "tile" else _program
     members, runtime_ns = make(graph, seed)

@@ -88,11 +88,7 @@ def statistics_frame(graph: Graph) -> pl.DataFrame:
 
 
 def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
-    """Write the statistics of graphs below `folder`, as the official tree; one in memory at a time.
-
-    Raises:
-        PipelineError: a file is damaged, or the disk is full.
-    """
+    """Write the statistics of graphs below `folder`, as the official tree; PipelineError."""
     written = []
     for number, file in enumerate(files, start=1):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"

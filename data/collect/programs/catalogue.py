@@ -68,11 +68,7 @@ def catalogue() -> list[ProgramSource]:
 
 
 def load_program(name: str) -> ProgramSource:
-    """Return the catalogue's program `name`, or the user's own "module:function".
-
-    Raises:
-        PipelineError: there is no such program, module or function, or no example arguments.
-    """
+    """Return a program of the catalogue, or the user's own "module:function", if there is one."""
     if ":" in name:
         return _load_function(name)
     programs = {program.name: program for program in catalogue()}
@@ -85,12 +81,9 @@ def load_program(name: str) -> ProgramSource:
 
 
 def named_object(name: str) -> Any:
-    """Import the module before the colon and return what it holds under the name after it.
+    """Import the module before the colon; return what it holds under the name after it.
 
-    Modules in the working folder are found too.
-
-    Raises:
-        PipelineError: the module fails to import, or holds no such name; one line.
+    Modules in the working folder are found too. PipelineError: one line, why it cannot.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())

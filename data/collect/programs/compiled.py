@@ -20,11 +20,7 @@ Options = Mapping[str, str | bool]  # of the compiler, by name
 
 
 def check_jaxlib(program: str) -> None:
-    """Refuse a jaxlib that edited modules were not tested with.
-
-    Raises:
-        PipelineError: it is another one; names what to install.
-    """
+    """Raise a PipelineError unless edited modules were tested with this jaxlib; says which were."""
     import jaxlib
 
     if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
