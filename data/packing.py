@@ -78,11 +78,7 @@ def decoded(codes: NDArray[np.int64]) -> NDArray[np.int8]:
 
 
 def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the codes of vectors (v, 18) as a file has them.
-
-    Raises:
-        UnknownValueError: a value is not a whole number -1..5; names the first one.
-    """
+    """Return the codes of a file's vectors (v, 18); UnknownValueError: names the first wrong."""
     with np.errstate(invalid="ignore"):  # of bad values, refused at once
         whole = vectors.astype(np.int8)
     if (whole != vectors).any() or whole.min(initial=0) < LOWEST or whole.max(initial=0) > HIGHEST:

@@ -42,13 +42,9 @@ class ConfigurableNode(NamedTuple):
 
 
 def dump_module(source: ProgramSource) -> Any:
-    """Compile a program once and return its HloModule message before layout assignment.
+    """Compile a program once; return its HloModule message before layout assignment, as dumped.
 
-    It is read from the compiler's dump.
-
-    Raises:
-        PipelineError: the program cannot be built, traced or compiled, returns no array, or no dump
-            was written.
+    A PipelineError tells of what cannot be built, traced, compiled or dumped, or returns no array.
     """
     import jax
 

@@ -50,10 +50,7 @@ def prepare(
     """Pack files that the store lacks, or holds from another source; one entry per file, in order.
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
-    Another process that prepares the same store is waited for.
-
-    Raises:
-        PipelineError: the store cannot be written: no space, no permission.
+    Another process that prepares the same store is waited for. PipelineError: it cannot be written.
     """
     with alone(store):
         todo = [file for file in files if not is_fresh(stored_file(store, file), file)]

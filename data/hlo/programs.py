@@ -47,8 +47,7 @@ class TunedConfigs:
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
     """Turn the runs of a ModuleTuningData into the config arrays of its kind.
 
-    Raises:
-        PipelineError: no run succeeded, or runs and module do not fit each other.
+    PipelineError: no run succeeded, or runs and module do not fit each other.
     """
     kinds = {run.WhichOneof("config") for run in entry.runs}
     if len(kinds) != 1 or not kinds <= set(CONFIG_KINDS):

@@ -69,15 +69,7 @@ def layout_details(
     places: NDArray[np.int64],
     rows: NDArray[np.int64],
 ) -> NDArray[np.float32]:
-    """Compute the statistics of some configs.
-
-    Args:
-        codes: (r, k, 3) of each node's layouts.
-        places: (r, m) which of its column's vectors each column has.
-
-    Returns:
-        (r, f) float32, columns as in LAYOUT_DETAILS.
-    """
+    """Compute LAYOUT_DETAILS (r, f) of configs: codes (r, k, 3), and the columns' places (r, m)."""
     summed = sum_entries(tables.summed, places)
     summed[:, _LOGARITHMS] = np.log(np.maximum(summed[:, _LOGARITHMS], 1e-6))
     starts = np.arange(places.shape[1]) * tables.rarity.shape[1]

@@ -16,6 +16,7 @@ from common.checksums import (
     write_table,
 )
 from common.errors import PipelineError
+from tests.data.npz.damaged_archives import flipped
 
 TEXT = f'{{"weights": [0.25, 0.75], "checksum": "{UNSEALED}", "more": true}}'.encode()
 TABLE = pl.DataFrame(
@@ -24,13 +25,8 @@ TABLE = pl.DataFrame(
 
 
 def flips(content: bytes) -> list[bytes]:
-    places = np.random.default_rng(0).permutation(8 * len(content))[:500]
-    found = []
-    for place in places.tolist():
-        flipped = bytearray(content)
-        flipped[place // 8] ^= 1 << place % 8
-        found.append(bytes(flipped))
-    return found
+    places = np.random.default_rng(0).permutation(8 * len(content))[:500].tolist()
+    return [flipped(content, place // 8, 1 << place % 8) for place in places]
 
 
 def test_the_seal_is_the_crc_32_of_the_file_as_it_was_before(tmp_path: Path) -> None:

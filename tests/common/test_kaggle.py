@@ -73,14 +73,6 @@ def test_a_key_file_logs_in(
     assert known_secrets() == {"filed-key-1234"}
 
 
-def test_a_token_logs_in(fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_token(monkeypatch)
-    with kaggle_session("test") as session:
-        assert session.username == USERNAME
-        session.api.competition_submissions("x")
-    assert fake_kaggle.received[-1].headers["Authorization"] == f"Bearer {TOKEN}"
-
-
 @pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])
 def test_without_credentials_the_line_says_how_to_give_them_or_which_file_is_broken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str

@@ -303,10 +303,3 @@ def test_only_damaged_files_make_the_command_fail(tiny_tree: Path, tmp_path: Pat
     next((tmp_path / "npz/tile/xla/train").glob("*.npz")).write_bytes(b"no archive")
     call("audit", "--data", tmp_path, expect=1)
     assert json.loads(call("audit", "--data", tmp_path, "--json", expect=1))["n_bad"] == 1
-
-
-@requires_real_data
-def test_real_files_are_recognised() -> None:
-    notes = tree_notes(audit(find_graphs(REAL, splits=("test",))))
-    assert FOREIGN not in notes
-    assert "layout:xla:default/test: 1 of 8 official graphs present" in notes

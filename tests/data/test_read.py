@@ -4,13 +4,11 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from common.errors import PipelineError
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.read import read_graph, read_layout
-from data.tree import GraphFile, collection_named, find_graphs
+from data.read import read_layout
+from data.tree import GraphFile
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.real_data import real_file, requires_real_data
 
@@ -30,13 +28,6 @@ def test_a_layout_file_is_read_in_far_less_than_its_float_size() -> None:
     # int8 configs, a chunk of 4 MiB and what the check of a chunk takes, and the node features.
     assert peak < float_bytes / 4 + 4 * (4 << 20) + 3 * other_bytes
     assert peak < float_bytes
-
-
-def test_a_kernel_is_no_layout_graph(tiny_tree: Path) -> None:
-    file = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),))[0]
-    misplaced = GraphFile(collection_named("layout:xla:random"), "train", file.name, file.path)
-    with pytest.raises(PipelineError, match=r"key 'node_config_feat' is missing; .*config_feat"):
-        read_graph(misplaced)
 
 
 def test_what_is_odd_but_legal_is_read(layout_graph: LayoutGraph, tmp_path: Path) -> None:

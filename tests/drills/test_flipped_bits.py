@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.npz.damaged_archives import flipped
 from tests.drills.processes import POLL_S, Scene, Watched
 
 FLIPS = 3
@@ -35,10 +36,9 @@ KINDS = {
 
 
 def flip(path: Path, rng: np.random.Generator) -> None:
-    content = bytearray(path.read_bytes())
+    content = path.read_bytes()
     place = int(rng.integers(8 * len(content)))
-    content[place // 8] ^= 1 << place % 8
-    path.write_bytes(bytes(content))
+    path.write_bytes(flipped(content, place // 8, 1 << place % 8))
 
 
 def goes_on_or_is_refused(scene: Scene, calm: Scene, path: Path) -> bool:

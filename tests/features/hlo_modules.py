@@ -70,8 +70,23 @@ def small_module(*, deepest: int = 7) -> Any:
     build.computation("main")
     image = build.add("parameter", shape=(4, 8, 9, 3), order=(3, 0, 2, 1), element_type=BF16)
     kernel = build.add("parameter", shape=(3, 3, 3, 16), parameter_number=1)
-    convolved = build.add("convolution", image, kernel, shape=(4, 8, 9, 16))
-    _fill_convolution(convolved)
+    side = {"stride": 2, "padding_low": -1, "window_dilation": 1, "base_dilation": 3}
+    sides = [side | {"size": n, "padding_high": n, "window_reversal": n == 5} for n in (3, 5)]
+    numbers = dict.fromkeys(("input", "output"), (1, 2)) | {"kernel": (0, 1)}
+    features = {"input": 3, "kernel_input": 2, "kernel_output": 3, "output": 3}
+    convolved = build.add(
+        "convolution",
+        image,
+        kernel,
+        shape=(4, 8, 9, 16),
+        feature_group_count=1,
+        batch_group_count=2,
+        window={"dimensions": sides},
+        convolution_dimension_numbers={
+            **{f"{tensor}_spatial_dimensions": given for tensor, given in numbers.items()},
+            **{f"{tensor}_feature_dimension": given for tensor, given in features.items()},
+        },
+    )
     _add_slices(build, convolved)
     total = build.add("reduce", convolved, convolved, shape=(16,), calls=(region,))
     total.dimensions.extend([0, 1, 2])
@@ -80,29 +95,6 @@ def small_module(*, deepest: int = 7) -> Any:
     deep = build.add("broadcast", odd, shape=(*[1] * (deepest - 1), 16), dimensions=[5])
     build.add("tuple", loop, deep, element_type=TUPLE)
     return build.module
-
-
-def _fill_convolution(convolved: Any) -> None:
-    convolved.feature_group_count = 1
-    convolved.batch_group_count = 2
-    for size, reverse in ((3, False), (5, True)):
-        convolved.window.dimensions.add(
-            size=size,
-            stride=2,
-            padding_low=-1,
-            padding_high=size,
-            window_dilation=1,
-            base_dilation=3,
-            window_reversal=reverse,
-        )
-    numbers = convolved.convolution_dimension_numbers
-    numbers.input_feature_dimension = 3
-    numbers.input_spatial_dimensions.extend([1, 2])
-    numbers.kernel_input_feature_dimension = 2
-    numbers.kernel_output_feature_dimension = 3
-    numbers.kernel_spatial_dimensions.extend([0, 1])
-    numbers.output_feature_dimension = 3
-    numbers.output_spatial_dimensions.extend([1, 2])
 
 
 def _add_slices(build: ModuleBuilder, source: Any) -> None:

@@ -26,7 +26,8 @@ from features.pruning import (
     read_pruned,
     store_pruned,
 )
-from tests.real_data import real_layout_graphs, requires_real_data
+from tests.data.npz.damaged_archives import flipped
+from tests.data.test_packing import same_bits
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
@@ -99,20 +100,6 @@ def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
     )
 
 
-@requires_real_data
-@pytest.mark.parametrize(
-    "nodes",
-    [range(5_000), pytest.param(range(5_000, 50_000), marks=pytest.mark.slow)],
-    ids=["small", "large"],
-)
-def test_real_graphs_are_cut_as_the_references_say(nodes: range) -> None:
-    for graph in real_layout_graphs():
-        if graph.n_nodes in nodes:
-            edges, config_ids = graph.edge_index, graph.node_config_ids
-            kept = nodes_within(edges, config_ids, 1)
-            check("hops-1", edges, graph.n_nodes, config_ids, kept)
-
-
 @pytest.fixture
 def stored(layout_graph: LayoutGraph, tmp_path: Path) -> GraphFile:
     file = stored_file(tmp_path / "store", layout_graph.file)
@@ -124,9 +111,7 @@ def check_same(one: object, other: object) -> None:
     """Check that two records of arrays are the same to the bit, types included."""
     assert type(one) is type(other) and vars(one).keys() == vars(other).keys()
     for name, mine in vars(one).items():
-        its = vars(other)[name]
-        assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
-        assert mine.tobytes() == its.tobytes()
+        same_bits(mine, vars(other)[name])
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -183,9 +168,8 @@ def test_only_what_is_missing_or_not_as_it_should_be_is_pruned(
 
 
 def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(flipped(content, len(content) - 1, 1))
 
 
 @pytest.mark.parametrize(

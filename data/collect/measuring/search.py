@@ -149,10 +149,9 @@ SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {
 
 
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:
-    """Draw distinct choices, each leaving a random share to the compiler, the first one everything.
+    """Draw distinct choices (c, g), each leaving a random share to the compiler, the first one all.
 
-    Returns:
-        (c, g) int64; fewer than `n_choices` where the space has no more, or hardly.
+    Fewer than `n_choices` where the space has no more, or hardly.
     """
     default = space.default[0]
     n_choices = min(n_choices, prod(space.n_options.tolist()))

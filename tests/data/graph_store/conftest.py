@@ -12,7 +12,7 @@ import pytest
 from data.graph_store.prepare import LOCK
 from data.graphs.graph import Graph, LayoutGraph
 from data.packing import PackedConfigs
-from tests.data.test_packing import check_same
+from tests.data.test_packing import check_same, same_bits
 from tests.real_data import ROOT
 
 
@@ -75,8 +75,7 @@ def check_same_graph(one: Graph, other: Graph) -> None:
     for field in fields(one):
         mine, its = getattr(one, field.name), getattr(other, field.name)
         if isinstance(mine, np.ndarray):
-            assert (mine.dtype, mine.shape) == (its.dtype, its.shape), field.name
-            assert mine.tobytes() == its.tobytes(), field.name
+            same_bits(mine, its, field.name)
     if isinstance(one, LayoutGraph):
         assert isinstance(other, LayoutGraph)
         assert isinstance(one.configs, PackedConfigs) and isinstance(other.configs, PackedConfigs)

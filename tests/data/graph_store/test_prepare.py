@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.progress import watched_by
 from data.graph_store import prepare as preparing
-from data.graph_store import stored_graph
 from data.graph_store.prepare import LOCK, Prepared, prepare, stored_graphs
 from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
@@ -80,15 +79,6 @@ def test_only_what_changed_is_packed_again(tree: Path, store: Path) -> None:
     for entry in prepared:
         assert entry.stored is not None
         check_same_graph(read_graph(entry.stored), read_graph(entry.source))
-
-
-def test_a_new_version_packs_all_again(
-    tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = find_graphs(tree, splits=("valid",))
-    prepare(files, store)
-    monkeypatch.setattr(stored_graph, "VERSION", "another")
-    assert [new_ones(prepare(files, store)) for _ in range(2)] == [files, []]
 
 
 DAMAGES: list[Callable[[Path], object]] = [

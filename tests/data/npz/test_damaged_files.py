@@ -1,8 +1,4 @@
-"""Two hundred damaged copies: each is refused with one line that names the file and the key.
-
-Once with copies of small files made here, so that it runs everywhere, once with copies of real
-files; the same damages, other seeds.
-"""
+"""Two hundred damaged copies: each is refused with one line that names the file and the key."""
 
 import os
 from dataclasses import replace
@@ -32,7 +28,7 @@ from tests.data.npz.damaged_archives import (
     repacked,
     some_key,
 )
-from tests.real_data import real_files, requires_real_data
+from tests.real_data import real_files
 
 Values = NDArray[np.generic]
 PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")
@@ -251,15 +247,6 @@ def test_a_damaged_copy_of_a_made_file_is_refused(
 ) -> None:
     files = [file for file in find_graphs(tiny_tree) if file.collection.kind == kind]
     check(files[number % len(files)], damage, number, tmp_path)
-
-
-@requires_real_data
-@pytest.mark.parametrize(("kind", "damage", "number"), cases())
-def test_a_damaged_copy_of_a_real_file_is_refused(
-    kind: str, damage: Damage, number: int, tmp_path: Path
-) -> None:
-    files = real_files(kind, max_bytes=120_000)
-    check(files[number % len(files)], damage, 1_000 + number, tmp_path)
 
 
 def test_the_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from features.statistics.layout import (
     tensor_roles,
 )
 from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
-from tests.real_data import real_layout_graphs, requires_real_data
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
@@ -177,13 +176,6 @@ def test_random_and_measured_graphs_equal_the_loop() -> None:
     together = np.concatenate(tables)
     for column, name in enumerate(LAYOUT_STATISTICS):
         assert len(np.unique(together[:, column])) > 1, name
-
-
-@requires_real_data
-def test_real_graphs_equal_the_loop() -> None:
-    for graph in real_layout_graphs(max_bytes=120_000):
-        rng = np.random.default_rng(0)
-        check(graph, rng.choice(graph.n_configs, 4, replace=False))
 
 
 def test_a_graph_without_edges_or_bytes_has_finite_statistics() -> None:
