@@ -1,8 +1,11 @@
 """Small random graphs of legal content, and the same graph with its nodes in another order."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -85,6 +88,12 @@ def random_tile_graph(seed: int) -> TileGraph:
         config_feat=bounds,
         runtime_normalizers=rng.integers(1, 1000, c),
     )
+
+
+def check_by_name(names: Iterable[str], row: NDArray[Any], want: Mapping[str, float]) -> None:
+    """Compare a row of statistics with what a slow reference has found."""
+    for name, value in zip(names, row.tolist(), strict=True):
+        assert value == pytest.approx(want[name], rel=2e-5, abs=2e-6), name
 
 
 def node_bytes(graph: Graph, node: int) -> float:

@@ -33,7 +33,7 @@ from features.statistics.layout import (
     output_bytes,
     tensor_roles,
 )
-from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
+from tests.features.graphs import check_by_name, node_bytes, random_layout_graph, sizes_of
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
@@ -160,9 +160,7 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     assert statistics.dtype == np.float32
     assert statistics.shape == (len(rows), len(LAYOUT_STATISTICS))
     for row, config in zip(statistics, values, strict=True):
-        want = slow_statistics(graph, config)
-        for name, value in zip(LAYOUT_STATISTICS, row.tolist(), strict=True):
-            assert value == pytest.approx(want[name], rel=2e-5, abs=2e-6), name
+        check_by_name(LAYOUT_STATISTICS, row, slow_statistics(graph, config))
     return statistics
 
 

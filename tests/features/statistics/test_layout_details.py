@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
@@ -15,7 +14,7 @@ from data.read import read_layout
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_details import LAYOUT_DETAILS
-from tests.features.graphs import node_bytes, random_layout_graph, sizes_of
+from tests.features.graphs import check_by_name, node_bytes, random_layout_graph, sizes_of
 from tests.features.statistics.test_layout import (
     OPCODES,
     own_layout,
@@ -154,13 +153,10 @@ def details(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     found, slow = details(graph, rows), SlowDetails(graph)
     for row, values in zip(rows.tolist(), found, strict=True):
-        want = slow(row)
-        for name, value in zip(LAYOUT_DETAILS, values.tolist(), strict=True):
-            if name == "usual_nodes":
-                least, most = slow.usual(row)
-                assert least - 1e-6 <= value <= most + 1e-6
-            else:
-                assert value == pytest.approx(want[name], rel=2e-5, abs=2e-6), name
+        usual = values[LAYOUT_DETAILS.index("usual_nodes")]
+        least, most = slow.usual(row)
+        assert least - 1e-6 <= usual <= most + 1e-6
+        check_by_name(LAYOUT_DETAILS, values, slow(row) | {"usual_nodes": float(usual)})
     return found
 
 

@@ -4,7 +4,6 @@ import math
 from functools import cache
 
 import numpy as np
-import pytest
 
 from common.settings import SAMPLE
 from data.graphs.graph import Graph
@@ -12,7 +11,13 @@ from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES
 from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
-from tests.features.graphs import node_bytes, random_layout_graph, random_tile_graph, sizes_of
+from tests.features.graphs import (
+    check_by_name,
+    node_bytes,
+    random_layout_graph,
+    random_tile_graph,
+    sizes_of,
+)
 
 CONVOLUTION, DOT, PARAMETER = 26, 34, 63
 
@@ -79,8 +84,7 @@ def slow_statistics(graph: Graph) -> dict[str, float]:
 def check(graph: Graph) -> None:
     want = slow_statistics(graph)
     assert list(want) == list(PROGRAM_STATISTICS)
-    for name, value in zip(want, program_statistics(graph).tolist(), strict=True):
-        assert value == pytest.approx(want[name], rel=1e-5, abs=1e-6), name
+    check_by_name(want, program_statistics(graph), want)
 
 
 def test_random_programs_equal_the_loop() -> None:
