@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from data.graphs.graph import LayoutGraph
-from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +34,3 @@ def real_file(submission_id: str) -> GraphFile:
         if file.submission_id == submission_id:
             return file
     pytest.skip(f"{REAL} has no {submission_id}")
-
-
-def real_layout_graphs(*, max_bytes: int | None = None) -> list[LayoutGraph]:
-    return [read_layout(file) for file in real_files("layout", max_bytes=max_bytes)]

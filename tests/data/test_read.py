@@ -1,6 +1,5 @@
-"""Graphs are read as they are on disk; plain numpy is the reference."""
+"""What is odd but legal in a file is read; plain numpy is the reference."""
 
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +9,6 @@ from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.read import read_layout
 from data.tree import GraphFile
 from tests.data.npz.damaged_archives import read_arrays, repacked
-from tests.real_data import real_file, requires_real_data
-
-
-@requires_real_data
-def test_a_layout_file_is_read_in_far_less_than_its_float_size() -> None:
-    file = real_file("layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba")
-    with np.load(file.path) as archive:
-        float_bytes = archive["node_config_feat"].nbytes
-        other_bytes = archive["node_feat"].nbytes
-    tracemalloc.start()
-    try:
-        read_layout(file)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    # int8 configs, a chunk of 4 MiB and what the check of a chunk takes, and the node features.
-    assert peak < float_bytes / 4 + 4 * (4 << 20) + 3 * other_bytes
-    assert peak < float_bytes
 
 
 def test_what_is_odd_but_legal_is_read(layout_graph: LayoutGraph, tmp_path: Path) -> None:
