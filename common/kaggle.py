@@ -378,7 +378,7 @@ def redact(text: str) -> str:
 
 
 def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
-    """Raise a PipelineError that names the first file, of contents, with a credential in it."""
+    """Raise a PipelineError that names the first of files (name, content) with a credential."""
     secrets = [secret.encode() for secret in known_secrets()]
     for name, content in files:
         if any(secret in content for secret in secrets):

@@ -79,7 +79,7 @@ def collection_named(name: str) -> Collection:
 def collections_named(names: str | None) -> tuple[Collection, ...]:
     """Return the collections of a comma-separated list, in the dataset's order; None = all.
 
-    What several names begin with, such as "layout:xla", names all of these; raises as above.
+    What several names begin with, such as "layout:xla", names all; raises as `collection_named`.
     """
     if names is None:
         return COLLECTIONS

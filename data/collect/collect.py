@@ -270,7 +270,7 @@ def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
     with Session(job.open_subject, timeout_s=job.timeout_s) as session:
         told = _told_apart(session.describe())
-        if any(entry.get(key, own) != own for key, own in told.items()):
+        if any((entry.get(key) or own) != own for key, own in told.items()):
             raise UsageError(
                 f"{job.submission_id}: the program is another one than was measured; "
                 "give another --out"

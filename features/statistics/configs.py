@@ -88,7 +88,7 @@ def statistics_frame(graph: Graph) -> pl.DataFrame:
 
 
 def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
-    """Write the statistics of graphs below `folder`, as the official tree; PipelineError."""
+    """Write the statistics of graphs below `folder`, as the tree; raises as `read_graph`."""
     written = []
     for number, file in enumerate(files, start=1):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"

@@ -48,6 +48,7 @@ def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
     assert set(graph.node_opcode.tolist()) >= {63, 59}  # parameter, multiply
     assert (graph.config_feat[:, 8:10] <= [256, 192]).all()
     assert len(entry["function"]) == 16 and entry["n_modules"] == 12
+    assert json.loads(call(*words))["tile:xla:doubled"] == entry
     module.write_text(OWN_KERNEL.replace("x * 2", "x * 3"))  # of the same graph
     said = call(*words[:-1], expect=2)
     assert "the program is another one than was measured; give another --out" in said
