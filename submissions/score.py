@@ -310,8 +310,7 @@ def remarks_on(report: Mapping[str, Any]) -> list[str]:
             few.append(f"{name} ({part['n_graphs']})")
     if few:
         remarks.append(
-            f"few graphs in {', '.join(few)}: these intervals are over the graphs alone and too "
-            "narrow; `compare` draws families and widens its own"
+            f"few graphs in {', '.join(few)}: intervals too narrow; `compare` widens its own"
         )
     return remarks
 
@@ -329,10 +328,9 @@ def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iter
         return
     points = zip(curve["k"], curve["floor"], curve["model"], strict=True)
     ahead = [
-        f"{100 * (floor - 1):.1f} % slower than the best after {k}, this run "
-        f"{100 * (model - 1):.1f} %"
+        f"of {k} {100 * (floor - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
         for k, floor, model in points
         if k in ERROR_PICKS and floor < model - SHOWN
     ]
     if ahead:
-        yield f"the floor is ahead at the first picks: {', '.join(ahead)}"
+        yield f"the floor picks better: the best {', '.join(ahead)}"

@@ -149,8 +149,8 @@ def load_graphs(path: Path | str, *, collection: str | None = None) -> list[Name
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
-                f"{path}: holds {graph.kind} configs, but its collection is "
-                f"{graph.collection.name}; expected a {graph.kind} collection"
+                f"{path}: holds {graph.kind} configs; --collection {graph.collection.name}: "
+                f"expected a {graph.kind} collection"
             )
     return graphs
 

@@ -11,6 +11,7 @@ from pipeline.cli import options
 from pipeline.cli.console import command, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from ensembles.ensemble import Ensemble
     from ensembles.ranking.explain import Explanation
     from ensembles.ranking.program import NamedGraph
     from ensembles.ranking.rank import Ranked
@@ -71,10 +72,9 @@ def rank(
         graphs = [chosen_kernel(graphs, kernel)]
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
-    from ensembles.ranking.explain import explain as explained
     from ensembles.ranking.picture import drawn
+    from ensembles.ranking.rank import learned_from, ranker_for, warm_up
     from ensembles.ranking.rank import rank as rank_configs
-    from ensembles.ranking.rank import ranker_for, warm_up
     from models.training.device import gpu_here, tell_device
     from pipeline.run.jobs import models_of
 
@@ -84,13 +84,14 @@ def rank(
         tell_device(recipe, gpu_here())
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    printed = [one.as_json(why=why) for one in ranked]
+    learned = learned_from(ranker, graphs[0])
+    printed = [one.as_json(why=why) | {"learned_from": learned} for one in ranked]
+    if learned:
+        who = f"{len(learned)} of {len(ranker.rankers)} models learned from these very configs"
+        say(f"note: {who}: how well they are ordered says nothing of others")
     found = None
     if explain is not None:
-        listed = ranked[0].best(explain)
-        if len(listed) < explain:
-            raise UsageError(f"--explain {explain}: expected a rank, 1..{len(listed)}")
-        found = explained(ranker, ranked[0].graph, listed[-1]["config"], against)
+        found = _explained(ranker, ranked[0], explain, against)
         printed[0]["explained"] = found.as_json()
         if explain_out:
             write_text(explain_out, drawn(found))
@@ -103,11 +104,25 @@ def rank(
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
-            scores = "score is an order, lower first, where a pick's copies follow among the others"
-            order = "the first picks cover for each other, not best first"
-            say(f"note: {order}; {scores}; --explain divides the models' own: docs/rank.md")
+            order = "the first picks cover for each other, so they are not best first"
+            say(f"note: {order}, and score is nothing but an order: docs/rank.md")
     if found:
-        _print_explained(found, rank=explain)
+        _print_explained(found, ranked[0], rank=explain)
+
+
+def _explained(
+    ranker: "Ensemble", ranked: "Ranked", rank: int, against: int | None
+) -> "Explanation":
+    from ensembles.ranking.explain import explain
+
+    listed = ranked.best(rank)
+    if len(listed) < rank:
+        raise UsageError(f"--explain {rank}: expected a rank, 1..{len(listed)}")
+    found = explain(ranker, ranked.graph, listed[-1]["config"], against)
+    if not found.parts:
+        what = f"config {found.config} is {found.baseline or f'config {found.against}'} itself"
+        raise UsageError(f"--explain {rank}: {what}; expected another rank, or another --against")
+    return found
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
@@ -163,7 +178,9 @@ def _place_text(place: float, part: dict[str, Any]) -> str:
 
 
 def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
-    runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
+    of = f", the mean of {why['n_equal']} equal rows" if why["n_equal"] > 1 else ""
+    ns = why["runtime_ns"]
+    runtime = "not measured" if ns is None else f"measured {ns:,} ns{of}"
     decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
     typer.echo(f"\nconfig {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
     if why["is_spread"]:
@@ -174,11 +191,10 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     )
 
 
-def _print_explained(found: "Explanation", rank: int | None) -> None:
+def _print_explained(found: "Explanation", ranked: "Ranked", rank: int | None) -> None:
     typer.echo(f"\n{found.heading}")
-    whole = found.graph.graph
-    own, other = (f"{whole.runtime_ns[row]:,} ns" for row in (found.config, found.against))
-    measured = f"; measured {own} against {other}" if whole.is_labelled else ""
+    own, other = map(ranked.runtime_ns, (found.config, found.against))
+    measured = "" if own is None else f"; measured {own:,} ns against {other:,} ns"
     typer.echo(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
     for part in found.parts[:MOST_PARTS]:

@@ -151,10 +151,9 @@ def test_nothing_is_said_where_the_blend_leads() -> None:
         ({"floor": 0.7}, "the floor, without training, has 0.7000, more than this run"),
         (
             {"slowdown_curve": {"k": [1, 5], "model": [1.2, 1.1], "floor": [1.1, 1.2]}},
-            "the floor is ahead at the first picks: 10.0 % slower than the best after 1, this run "
-            "20.0 %",
+            "the floor picks better: the best of 1 10.0 % slower (here 20.0 %)",
         ),
-        ({"n_graphs": 2}, "few graphs in layout:xla:default (2): these intervals are"),
+        ({"n_graphs": 2}, "few graphs in layout:xla:default (2): intervals too narrow"),
     ],
 )
 def test_what_is_behind_is_named_on_the_page_too(
