@@ -178,11 +178,7 @@ def build(
             f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
         )
     metadata = kernel_metadata(
-        title,
-        notebook=notebook,
-        gpu=gpu,
-        dataset_sources=dataset_sources,
-        kernel_sources=kernel_sources,
+        title, notebook=notebook, gpu=gpu, datasets=dataset_sources, kernels=kernel_sources
     )
     refuse_secrets([*files.items(), (METADATA_FILE, as_json(metadata).encode())])
     if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
@@ -336,8 +332,8 @@ def kernel_metadata(
     *,
     notebook: bool = False,
     gpu: bool = True,
-    dataset_sources: Sequence[str] = (),
-    kernel_sources: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    kernels: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the metadata of a private kernel without internet; the push adds the owner."""
     slug = slug_of(title)
@@ -353,9 +349,9 @@ def kernel_metadata(
         "enable_internet": False,
         "machine_shape": T4 if gpu else "",
         "keywords": [],
-        "dataset_sources": list(dataset_sources),
+        "dataset_sources": list(datasets),
         "competition_sources": ["predict-ai-model-runtime"],
-        "kernel_sources": list(kernel_sources),
+        "kernel_sources": list(kernels),
         "model_sources": [],
         "docker_image_pinning_type": "original",  # later versions of the kernel keep the image
     }

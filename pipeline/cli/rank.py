@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
 MOST_PARTS = 15  # that are printed one by one
+NOISE = {
+    "again_tau": "two measurements agree to tau {:.3f}",
+    "relative_noise": "halves of a measurement differ by {:.1%}",
+}
 
 
 @command
@@ -153,7 +157,8 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     typer.echo(f"inference   {timing}")
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
-        typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
+        noise = "".join(f"; {NOISE[key].format(value)}" for key, value in part["noise"].items())
+        typer.echo(f"measured    {told}{noise}")
     if default := part["default"]:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
@@ -164,12 +169,6 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     if show_layouts and ranked.graph.kind == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
-
-
-def _noise_text(noise: dict[str, float]) -> str:
-    halves = "halves of a measurement differ by {:.1%}"
-    said = {"again_tau": "two measurements agree to tau {:.3f}", "relative_noise": halves}
-    return "".join(f"; {said[key].format(value)}" for key, value in noise.items())
 
 
 def _place_text(place: float, part: dict[str, Any]) -> str:

@@ -133,9 +133,8 @@ def score(
     """
     from data.tree import find_graphs
     from data.withheld import WITHHELD
-    from submissions.check import check_split
+    from submissions.check import check_split, read_submission
     from submissions.score import cut_to_samples, note_samples, read_labels, score_submission
-    from submissions.write import read_submission
 
     split = split or ("test" if private else "valid")
     if private and split != "test":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from submissions.write import SubmissionRow, read_submission, write_submission
+from submissions.check import SubmissionRow, read_submission, write_submission
 
 LAYOUT = "layout:xla:default:unet_3d.4x4.bf16"
 TILE = "tile:xla:kernel_-342c"
@@ -84,7 +84,7 @@ def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> Non
         ("ID,TopConfigs\ntile:xla:a,0\nfoo:a,0\n", "row 3: ID 'foo:a': expected collection:name"),
         ("ID,TopConfigs\n\ntile:xla:a,0;x;1\n", "row 3: tile:xla:a: 'x' is no config index"),
         (f"ID,TopConfigs\ntile:xla:a,{'9' * 5000}\n", "99…' is no config index"),
-        ("ID,TopConfigs\ntile:xla:a,0\ntile:xla:a,1\n", "row 3: tile:xla:a comes twice"),
+        ("ID,TopConfigs\ntile:xla:a,0\ntile:xla:a,1\n", "row 3: tile:xla:a: comes twice"),
     ],
 )
 def test_damage_is_named_with_its_row(tmp_path: Path, content: str | bytes, message: str) -> None:

@@ -13,10 +13,9 @@ import pytest
 
 from common.settings import ROOT, SAMPLE, default_store_dir
 from data.withheld import WITHHELD, write_withheld
-from submissions.check import expected_rows
+from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
 from submissions.compare import compare_reports
 from submissions.score import read_labels, score_submission
-from submissions.write import SubmissionRow, read_submission, write_submission
 from tests.command_line import call, stderr_of
 from tests.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
 from tests.submissions.made_up import (
