@@ -110,8 +110,8 @@ def rank(
         if ranker.mixing.diversity and len(part["configs"]) > 1:
             order = "the first picks cover for each other, so they are not best first"
             say(f"note: {order}, and score is nothing but an order: docs/rank.md")
-    if found:
-        _print_explained(found, ranked[0], rank=explain)
+    if explain is not None and found:
+        _print_explained(found, ranked[0], explain)
 
 
 def _explained(
@@ -190,7 +190,7 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     )
 
 
-def _print_explained(found: "Explanation", ranked: "Ranked", rank: int | None) -> None:
+def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
     typer.echo(f"\n{found.heading}")
     own, other = map(ranked.runtime_ns, (found.config, found.against))
     measured = "" if own is None else f"; measured {own:,} ns against {other:,} ns"
@@ -206,8 +206,7 @@ def _print_explained(found: "Explanation", ranked: "Ranked", rank: int | None) -
         said = found.said(sum(part.score for part in rest))
         rows.append((None, None, f"{len(rest)} more", "", "", None, *said, None))
     header = ("node", "name", "opcode", "output", "change", "tied", "part", "share", "±")
-    if rows:
-        print_table(header, rows, if_known=("name", "tied", "share", "±"))
+    print_table(header, rows, if_known=("name", "tied", "share", "±"))
     if round(found.together, 4):
         together = ", ".join(filter(None, found.said(found.together)))
         typer.echo(f"together    {together}: in the parts, but of no single node")

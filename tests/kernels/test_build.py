@@ -82,7 +82,7 @@ def test_a_script_above_the_limit_is_refused_with_its_size(project: Path, tmp_pa
         build("cpu", RECIPE, tmp_path / "out", root=project)
     size_bytes = int(re.search(r"the script has (\d+) bytes", str(caught.value))[1])
     assert size_bytes > SOURCE_LIMIT_BYTES * 4 / 3
-    assert f"features/table.gz ({SOURCE_LIMIT_BYTES} bytes)" in str(caught.value)
+    assert f"file is features/table.gz ({SOURCE_LIMIT_BYTES} bytes)" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 

@@ -97,12 +97,9 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     line = failure_of(lambda: push(built.parent))
     assert expected in line
     assert "may have started" not in line
+    never = failure_of(lambda: push(built.parent / "none"))
+    assert never == f"{built.parent}/none: no kernel's folder; `kernel build` writes one"
     assert not fake_kaggle.calls("SaveKernel")
-
-
-def test_a_folder_that_was_never_built_is_refused(tmp_path: Path) -> None:
-    line = failure_of(lambda: push(tmp_path / "kernel"))
-    assert line == f"{tmp_path}/kernel: no kernel's folder; `kernel build` writes one"
 
 
 def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.reproducibility import generator
-from common.settings import SAMPLE
 from data.synthetic.cost_models import LayoutCost, LayoutSpace, layout_cost, layout_space
 from data.synthetic.programs import BATCHES, FAMILIES, sized_program
 from data.synthetic.write import GraphSize, PlannedGraph, write_graphs
@@ -20,7 +19,7 @@ from data.tree import collection_named
 from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.explain import default_row, shares
-from ensembles.ranking.program import NamedGraph, with_configs, with_guests
+from ensembles.ranking.program import with_configs, with_guests
 from tests.command_line import call
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -40,12 +39,6 @@ Masks = NDArray[np.bool_]
 def trained_linear(data: Path, out: Path) -> Ensemble:
     call("train", "--data", data, "--collection", LAYOUTS, *LINEAR, "--out", out)
     return load_ranker(out / "layout_linear-seed0", collection=LAYOUTS)
-
-
-@pytest.fixture(scope="module")
-def of_sample(tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
-    """A ridge ranker of the sample's train graphs."""
-    return trained_linear(SAMPLE, tmp_path_factory.mktemp("sample"))
 
 
 def exact_shares(value: Any, groups: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -96,33 +89,6 @@ def test_what_many_nodes_do_together_is_shared_out_whole_and_nearly_alike() -> N
     assert parts.sum() == pytest.approx(math.tanh(weights.sum()))
     assert (np.abs(parts - exact) < 4 * errors + 1e-3).all()
     assert 0 < errors.max() < 0.2 * exact.max()
-
-
-def three_changes(named: NamedGraph, seed: int) -> NamedGraph:
-    """Put before a graph's configs the compiler's choice, and what decides three nodes as one."""
-    graph = named.graph
-    rng = np.random.default_rng(seed)
-    rows = graph.configs.rows(np.arange(graph.n_configs))
-    decided = np.argwhere((rows >= 0).any(axis=2))  # config and place
-    changed = np.full_like(rows[0], -1)
-    for place in rng.permutation(np.unique(decided[:, 1]))[:3]:
-        changed[place] = rows[rng.choice(decided[decided[:, 1] == place, 0]), place]
-    return with_configs(named, np.stack([np.full_like(changed, -1), changed, *rows]))
-
-
-@pytest.mark.parametrize("name", ["autoencoder_b4", "gru_b8", "inception_b2", "ode_b8", "vae_b32"])
-def test_parts_of_three_nodes_add_up_on_a_ridge_ranker(of_sample: Ensemble, name: str) -> None:
-    own = load_graph(SAMPLE / "npz" / RANDOM.folder / "valid" / f"{name}.npz")
-    for seed in range(4):
-        graph = three_changes(own, seed)
-        found = explain(of_sample, graph, 1, 0)
-        scores = rank(of_sample, graph).scores.astype(np.float64)
-        assert len(found.parts) == 3
-        assert sum(p.score for p in found.parts) == pytest.approx(scores[1] - scores[0], abs=1e-4)
-        assert found.difference == pytest.approx(scores[1] - scores[0], abs=1e-4)
-        assert [p.members for p in found.parts] == [
-            {"layout_linear-seed0": p.score} for p in found.parts
-        ]
 
 
 SIZE = GraphSize(300, 16, 200)
