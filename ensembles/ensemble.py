@@ -10,6 +10,7 @@ from collections.abc import Collection as Container
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +55,7 @@ class Member:
         return untrained[self.kind] if untrained else load_model(self.folder)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where a collection's models come from."""
 
     collection: Collection | None  # whose train split they learned from; None for a heuristic

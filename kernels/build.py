@@ -18,9 +18,8 @@ import pprint
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -75,8 +74,7 @@ DEFAULT_MAX_MINUTES = 690.0
 MOST_MINUTES = 705.0  # Kaggle kills a session after 720 and keeps nothing of it
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """What sets one kernel of a recipe apart from another; `kernels.script` works by it.
 
     `result` is the file of `out` that ends up in the working folder; a kernel with one also copies
@@ -120,12 +118,12 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
         )
     if (collection is None) is (name == "train"):
         raise UsageError("--collection: expected with --kind train, and only there")
-    kind = replace(KINDS[name], max_minutes=minutes)
+    kind = KINDS[name]._replace(max_minutes=minutes)
     if collection is None:
         return kind
     wanted = collection_named(collection)
     command = kind.command.replace("NAME", wanted.name)
-    return replace(kind, words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)
+    return kind._replace(words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)
 
 
 def build(
@@ -185,7 +183,7 @@ def build(
 
 def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
     values = {
-        **asdict(kind),
+        **kind._asdict(),
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
         "required": REQUIRED_MODULES,

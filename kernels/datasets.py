@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import run as run_pip
 from typing import Any, NamedTuple
@@ -179,8 +178,7 @@ def digests(folder: Path) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class DatasetVersion:
+class DatasetVersion(NamedTuple):
     """A version of a dataset that Kaggle has made and that kernels can attach."""
 
     dataset_id: str  # "owner/slug"

@@ -7,9 +7,9 @@ list tells what was sent, whichever machine did it: nothing is kept here.
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from common.atomic import open_regular
 from common.errors import PipelineError
@@ -36,8 +36,7 @@ _HASH_SHOWN = 12  # characters of the SHA-256 in a tag: 48 bits
 _PAGE, _MOST_PAGES = 100, 20  # 2000 submissions: years of them
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """One submission as Kaggle lists it; a score is None until there is one."""
 
     ref: int  # Kaggle's number

@@ -35,6 +35,14 @@ from models.config.recipe import BlendConfig
 from models.predict import SCORE_SCHEMA
 from models.training.dataset import family_of, grouped_folds
 
+CHOSEN_NOTE = (
+    "The blend was chosen on the valid split, so the collection's value there is too good; "
+    "nested_value is of graphs that had no part in the choice, and is what to believe."
+)
+KEPT_NOTE = (
+    "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
+    "plain value on the valid split, to which nothing was fitted."
+)
 # The official xla splits have seven; how far few families widen an interval is in common.metrics.
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
 FITTED_SCALE = "minmax-mean"  # of blends with fitted weights, and of single members
@@ -215,7 +223,8 @@ def choose_in_run(
             # Of layouts, whose picks the choice did not judge, they stay as spread as they were.
             diversity = own.diversity if kind == "layout" else None
             mixing = Mixing(method, choice["weights"], diversity)
-        record = {**choice, **mixing_record(mixing)}
+        note = KEPT_NOTE if is_kept else CHOSEN_NOTE
+        record = {**choice, **mixing_record(mixing), "note": note}
         log.info(
             f"{names}: no blend beats the recipe's by more than noise; it stays"
             if is_kept

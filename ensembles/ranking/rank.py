@@ -296,11 +296,7 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
 
 
 def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
-    """Load the models of a run folder that rank a graph: of its collection, if that is known.
-
-    Raises:
-        PipelineError: as `load_ranker`.
-    """
+    """Load the models of a run that rank a graph, as `load_ranker`: of its collection, if known."""
     told = graph.collection.name if graph.collection else None
     return load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
 

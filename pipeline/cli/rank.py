@@ -68,12 +68,10 @@ def rank(
         raise UsageError("--against, --explain-out: of no use without --explain RANK")
     if explain_out and explain_out.suffix != ".svg":
         raise UsageError(f"--explain-out {explain_out}: expected a name that ends in .svg")
-    from ensembles.ranking.program import chosen_kernel, load_graphs
+    from ensembles.ranking.program import load_graphs
 
-    graphs = load_graphs(file, collection=collection)
-    several = len(graphs) > 1 and kernel is None
-    if kernel is not None:
-        graphs = [chosen_kernel(graphs, kernel)]
+    graphs = load_graphs(file, collection=collection, kernel=kernel)
+    several = len(graphs) > 1
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
     from ensembles.ranking.picture import drawn

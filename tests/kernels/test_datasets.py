@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,7 +182,7 @@ def test_what_kaggle_has_is_not_sent_again(
     fake_kaggle: FakeKaggle, push: Push, folder: Path
 ) -> None:
     first = push()
-    assert push() == replace(first, is_new=False, was_sent=False)
+    assert push() == first._replace(is_new=False, was_sent=False)
     assert creations(fake_kaggle) == 1
     change(folder)
     assert push().version == 2

@@ -4,7 +4,6 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -237,7 +236,7 @@ def test_two_unfinished_outputs_are_refused_by_name(machine: Machine) -> None:
 
 
 def test_a_run_that_hangs_is_stopped_and_keeps_what_it_has(project: Path, tmp_path: Path) -> None:
-    short = replace(KINDS["run"], max_minutes=0.02, saving_minutes=0.02)
+    short = KINDS["run"]._replace(max_minutes=0.02, saving_minutes=0.02)
     machine = Machine(project, tmp_path, short, HANGS)
     assert "a step went on beyond its time" in machine.version()
     assert machine.facts["finished"] is False
