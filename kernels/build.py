@@ -238,7 +238,7 @@ def _as_notebook(title: str, script: str) -> str:
     cells: list[dict[str, Any]] = [{"cell_type": "markdown", "metadata": {}, "source": about}]
     for source in (*folded, main, _SHOW):
         shown = {"_kg_hide-input": True} if source in folded else {}  # on Kaggle's page
-        ran = {"execution_count": None, "metadata": shown, "outputs": []}
+        ran = {"execution_count": None, "metadata": shown, "outputs": list[str]()}
         cells.append({"cell_type": "code", **ran, "source": source.strip()})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
@@ -354,8 +354,6 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     Raises:
         PipelineError: the file, one of its keys or the kernel's source is missing.
     """
-    if not (folder / METADATA_FILE).exists():
-        raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
     if not (folder / table["code_file"]).is_file():
         raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")

@@ -183,9 +183,8 @@ class DatasetVersion(NamedTuple):
 
     dataset_id: str  # "owner/slug"
     version: int
-    is_new: bool  # the dataset did not exist before
+    made: str  # "created", "updated", or "unchanged": Kaggle has this very content already
     url: str
-    was_sent: bool = True  # False: Kaggle has this very content, made by an earlier push
 
 
 class _State(NamedTuple):
@@ -219,7 +218,7 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
             log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
             before = _settled(session, dataset_id, before.version)
         if before and before.status == _READY and digest in before.description:
-            return DatasetVersion(dataset_id, before.version, False, url, was_sent=False)
+            return DatasetVersion(dataset_id, before.version, "unchanged", url)
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")
@@ -238,7 +237,7 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
         raise PipelineError(
             f"dataset {dataset_id}: version {state.version} is {state.status}; look at {url}"
         )
-    return DatasetVersion(dataset_id, state.version, before is None, url)
+    return DatasetVersion(dataset_id, state.version, "updated" if before else "created", url)
 
 
 def _look(session: KaggleSession, dataset_id: str) -> _State | None:

@@ -120,7 +120,15 @@ def choose(
     by, is_layout = by.scored_by(members), by.files[0].collection.kind == "layout"
     judged = by.runtimes.select("graph").unique()
     own = {name: table.join(judged, on="graph", how="semi") for name, table in members.items()}
-    graphs = _scored_graphs(by, own)
+    sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"].to_numpy()
+    scaled = joined(by.runtimes, own, minmax, rows_of="the labelled data")
+    graphs = ScoredGraphs(
+        families=tuple(family_of(file) for file in by.files),
+        starts=np.cumsum([0, *sizes.astype(np.int64)]),
+        members=tuple(own),
+        scores=scaled.select(list(own)).to_numpy(),
+        runtime=by.runtimes["runtime"].to_numpy(),
+    )
     even = member_weights(list(own), {})
     blends = {method: blend(own, method=method, weights=even) for method in SCALES}
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))
@@ -134,18 +142,6 @@ def choose(
         judged_as = recipe._replace(diversity=None) if is_layout else recipe
         kept = _on_rows(by, mix(own, judged_as, by.files))
         return choose_blend(nested, recipe=kept, seed=seed)
-
-
-def _scored_graphs(by: Labelled, members: Mapping[str, pl.DataFrame]) -> ScoredGraphs:
-    table = joined(by.runtimes, members, minmax, rows_of="the labelled data")
-    sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"]
-    return ScoredGraphs(
-        families=tuple(family_of(file) for file in by.files),
-        starts=np.concatenate([[0], sizes.to_numpy().astype(np.int64).cumsum()]),
-        members=tuple(members),
-        scores=table.select(list(members)).to_numpy(),
-        runtime=by.runtimes["runtime"].to_numpy(),
-    )
 
 
 def _on_rows(by: Labelled, blended: pl.DataFrame) -> Floats:

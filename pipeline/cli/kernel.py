@@ -179,6 +179,5 @@ def push_dataset(
     """
     from kernels.datasets import push_dataset as send
 
-    made = send(folder, message)
-    verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
-    typer.echo(f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}")
+    sent = send(folder, message)
+    typer.echo(f"{sent.made:<12}{sent.dataset_id} version {sent.version}  {sent.url}")

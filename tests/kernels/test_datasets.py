@@ -166,7 +166,7 @@ def test_a_new_dataset_is_private_and_holds_every_file(
     fake_kaggle: FakeKaggle, push: Push, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (folder / DATASET_METADATA_FILE).read_bytes()
-    assert push() == DatasetVersion(ID, 1, True, URL)
+    assert push() == DatasetVersion(ID, 1, "created", URL)
     made = fake_kaggle.datasets[ID]
     assert {name: made.files[name] for name in FILES} == FILES
     assert set(made.files) == set(FILES)
@@ -182,7 +182,7 @@ def test_what_kaggle_has_is_not_sent_again(
     fake_kaggle: FakeKaggle, push: Push, folder: Path
 ) -> None:
     first = push()
-    assert push() == first._replace(is_new=False, was_sent=False)
+    assert push() == first._replace(made="unchanged")
     assert creations(fake_kaggle) == 1
     change(folder)
     assert push().version == 2
@@ -204,7 +204,7 @@ def test_a_push_after_one_that_saw_no_end_waits_for_its_version(
         line = failure_of(push)
     assert f"version {version + 1} is not ready in time; it was sent" in line
     made = push()
-    assert (made.version, made.is_new, made.was_sent) == (version + 1, False, False)
+    assert (made.version, made.made) == (version + 1, "unchanged")
     assert creations(fake_kaggle) == 1
 
 
