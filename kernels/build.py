@@ -213,10 +213,9 @@ def _check_sources(
 ) -> None:
     for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
         for source in sources:
-            if source.startswith("OWNER/"):  # as the README has it
-                raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
-            if not re.fullmatch(r"[\w-]+/[\w-]+", source):
-                raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
+            if not re.fullmatch(r"(?!OWNER/)[\w-]+/[\w-]+", source):  # as the README has it
+                expected = "expected owner/slug, as in its address, with a Kaggle user's name"
+                raise UsageError(f"{option} {source!r}: {expected}")
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
     if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(

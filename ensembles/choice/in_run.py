@@ -213,20 +213,19 @@ def choose_in_run(
             for name in members
         }
         choice = choose(by, every, recipe=own, seed=seed)
-        is_kept, mixing = choice["chosen"] == RECIPE, own
-        if not is_kept:
+        mixing, note = own, KEPT_NOTE
+        told = "no blend beats the recipe's by more than noise; it stays"
+        if choice["chosen"] != RECIPE:
             method = choice["chosen"] if choice["chosen"] in SCALES else FITTED_SCALE
             # Of layouts, whose picks the choice did not judge, they stay as spread as they were.
             diversity = own.diversity if kind == "layout" else None
-            mixing = Mixing(method, choice["weights"], diversity)
-        note = KEPT_NOTE if is_kept else CHOSEN_NOTE
+            mixing, note = Mixing(method, choice["weights"], diversity), CHOSEN_NOTE
+            told = (
+                f"blended by {choice['chosen']}; on valid graphs that had no part in the choice "
+                f"{choice['nested_value']:.4f}, which is what to believe"
+            )
         record = {**choice, **mixing_record(mixing), "note": note}
-        log.info(
-            f"{names}: no blend beats the recipe's by more than noise; it stays"
-            if is_kept
-            else f"{names}: blended by {choice['chosen']}; on valid graphs that had no part in "
-            f"the choice {choice['nested_value']:.4f}, which is what to believe"
-        )
+        log.info(f"{names}: {told}")
     for path in paths:
         write_choice(path, {**record, "of": [collection.name for collection in files]})
 
