@@ -217,7 +217,9 @@ def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
     assert copied == []
 
 
-def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(machine: Machine) -> None:
+def test_what_is_no_unfinished_output_is_left_alone_and_two_that_are_refused(
+    machine: Machine,
+) -> None:
     machine.version()
     (other,) = {*KINDS} - {machine.kind.kind, "train"}
     machine.attach("one", finished=True)
@@ -225,11 +227,7 @@ def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(machine: Machine
     (machine.attach("three") / "kernel.json").write_text("[" * 100_000)
     assert "goes on with" not in machine.version()
     assert machine.facts["finished"] is False  # begun anew
-
-
-def test_two_unfinished_outputs_are_refused_by_name(machine: Machine) -> None:
-    machine.version()
-    attached = [machine.attach(name) for name in ("one", "two")]
+    attached = [machine.attach(name) for name in ("x1", "x2")]
     log = machine.version(expect=1)
     assert f"more than one unfinished output is attached: {attached[0]}, {attached[1]};" in log
     assert not (machine.working / "run").exists()
