@@ -8,8 +8,9 @@ needs no training. Never silently: the report names what was taken, and why.
 
 from collections.abc import Collection as Container
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +55,7 @@ class Member:
         return untrained[self.kind] if untrained else load_model(self.folder)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where a collection's models come from."""
 
     collection: Collection | None  # whose train split they learned from; None for a heuristic
@@ -106,6 +106,7 @@ class Ensemble:
     collection: Collection  # whose train split they learned from
     rankers: dict[str, Ranker]
     mixing: Mixing
+    folders: Mapping[str, Path] = field(default_factory=dict)  # of those that lie on the disk
 
     def __repr__(self) -> str:
         """Say what it is in one line."""
@@ -200,9 +201,10 @@ def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
     source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
         alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
-        return Ensemble(source, {folder.name: load_model(folder)}, alone)
+        return Ensemble(source, {folder.name: load_model(folder)}, alone, {folder.name: folder})
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
-    rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
+    members = members_of(recipe, source, folder)
+    rankers = {member.name: member.load() for member in members}
     mixing = written_mixing(folder, recipe.blend, wanted or source, list(rankers))
-    return Ensemble(source, rankers, mixing)
+    return Ensemble(source, rankers, mixing, {member.name: member.folder for member in members})

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from common.errors import PipelineError
 from data.tree import LAYOUTS, Collection
@@ -23,20 +22,7 @@ _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none 
 Key = tuple[str, str]  # the slug of what a model learned from, and "<model>-seed<number>"
 
 
-class FoundModel(NamedTuple):
-    """A model's run folder."""
-
-    folder: Path
-    config: dict[str, Any]
-
-    @property
-    def is_done(self) -> bool:
-        return is_done(self.folder)
-
-
-def find_models(
-    root: Path, is_wanted: Callable[[Key], bool] = lambda _: True
-) -> dict[Key, FoundModel]:
+def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -> dict[Key, Path]:
     """Find the models' run folders below `root`; hidden folders are left out.
 
     Of several of one model a finished one is taken, the first by path.
@@ -46,23 +32,24 @@ def find_models(
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
-    found: dict[Key, FoundModel] = {}
+    found: dict[Key, Path] = {}
     for place, below, files in os.walk(root):
+        folder = Path(place)
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
-        config = read_config(Path(place)) if CONFIG in files else {}
+        config = read_config(folder) if CONFIG in files else {}
         if "model" not in config or "seed" not in config:  # a whole run's own folder holds none
             continue
         learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
         key = learned.replace(":", "-"), f"{config['model']}-seed{config['seed']}"
         if not is_wanted(key):
             continue
-        model, other = FoundModel(Path(place), config), found.get(key)
-        if other is None or (model.is_done and not other.is_done):
-            found[key] = model
-        elif model.is_done == other.is_done and not _same_content(model.folder, other.folder):
+        other = found.setdefault(key, folder)
+        if is_done(folder) > is_done(other):
+            found[key] = folder
+        elif is_done(folder) == is_done(other) and not _same_content(folder, other):
             raise PipelineError(
-                f"{model.folder}: the same model is in {other.folder}; expected one of the two: "
-                "detach or move the other"
+                f"{folder}: the same model is in {other}; expected one of the two: detach or move "
+                "the other"
             )
     return found
 
@@ -76,7 +63,7 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
         PipelineError: two unfinished trainings of one model, a damaged one, or no space.
     """
     found = find_models(earlier, lambda key: key[0] == collection.slug)
-    return take_models({out / member: model.folder for (_, member), model in found.items()})
+    return take_models({out / member: folder for (_, member), folder in found.items()})
 
 
 def models_to_take(
@@ -97,16 +84,16 @@ def models_to_take(
         if not is_done(member.folder)
     }
     models = find_models(source, wanted.__contains__)
-    missing = sorted(key for key in wanted if key not in models or not models[key].is_done)
+    missing = sorted(key for key in wanted if key not in models or not is_done(models[key]))
     if missing:
         first, more = "/".join(missing[0]), len(missing) - 1
         raise PipelineError(
             f"{source}: no trained model {first}{f' and {more} more' if more else ''}; expected "
             f"every model and seed of recipe {recipe.name}: attach or add what is missing"
         )
-    for model in models.values():
-        _check_settings(model, recipe)
-    return {wanted[key]: model.folder for key, model in models.items()}
+    for folder in models.values():
+        _check_settings(folder, recipe)
+    return {wanted[key]: folder for key, folder in models.items()}
 
 
 def take_models(found: Mapping[Path, Path]) -> list[Path]:
@@ -133,15 +120,12 @@ def take_models(found: Mapping[Path, Path]) -> list[Path]:
     return list(missing)
 
 
-def _check_settings(model: FoundModel, recipe: Recipe) -> None:
-    wanted = recipe.model_dump(mode="json")
-    for part in (part for part in (model.config["model"], "features") if part in wanted):
-        difference = first_difference(model.config["recipe"].get(part), wanted[part], part)
-        if difference:
-            raise PipelineError(
-                f"{model.folder}: was trained with {difference}; expected a model of recipe "
-                f"{recipe.name}"
-            )
+def _check_settings(folder: Path, recipe: Recipe) -> None:
+    config, wanted = read_config(folder), recipe.model_dump(mode="json")
+    for part in (config["model"], "features"):
+        if difference := first_difference(config["recipe"].get(part), wanted.get(part), part):
+            expected = f"expected a model of recipe {recipe.name}"
+            raise PipelineError(f"{folder}: was trained with {difference}; {expected}")
 
 
 def _same_content(one: Path, other: Path) -> bool:

@@ -18,9 +18,8 @@ import pprint
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -35,12 +34,9 @@ from data.tree import collection_named
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
-_SCRIPT = Path(__file__).with_name("script.py")
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
-_ARCHIVE = 'ARCHIVE = ""'
 _INPUT_ROOT = Path("/kaggle/input")
 _SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
-_BETWEEN, _QUOTES = "# %%\n", '"\n'
 _SHOW = """\
 from IPython.display import Image, display
 
@@ -78,8 +74,7 @@ DEFAULT_MAX_MINUTES = 690.0
 MOST_MINUTES = 705.0  # Kaggle kills a session after 720 and keeps nothing of it
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """What sets one kernel of a recipe apart from another; `kernels.script` works by it.
 
     `result` is the file of `out` that ends up in the working folder; a kernel with one also copies
@@ -123,12 +118,12 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
         )
     if (collection is None) is (name == "train"):
         raise UsageError("--collection: expected with --kind train, and only there")
-    kind = replace(KINDS[name], max_minutes=minutes)
+    kind = KINDS[name]._replace(max_minutes=minutes)
     if collection is None:
         return kind
     wanted = collection_named(collection)
     command = kind.command.replace("NAME", wanted.name)
-    return replace(kind, words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)
+    return kind._replace(words=f"train {wanted.slug}", out=f"models/{wanted.slug}", command=command)
 
 
 def build(
@@ -169,42 +164,35 @@ def build(
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
     script = _rendered(kind, files, recipe_file)
     script = _as_notebook(title, script) if notebook else script
-    script_bytes = len(script.encode())
-    if script_bytes > SOURCE_LIMIT_BYTES:
-        largest = sorted(files, key=lambda name: len(files[name]), reverse=True)[:3]
-        named = ", ".join(f"{name} ({len(files[name])} bytes)" for name in largest)
+    if (script_bytes := len(script.encode())) > SOURCE_LIMIT_BYTES:
+        largest = max(files, key=lambda name: len(files[name]))
         raise PipelineError(
             f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
-            f"{SOURCE_LIMIT_BYTES}; its largest files before compression: {named}"
+            f"{SOURCE_LIMIT_BYTES}; its largest file is {largest} ({len(files[largest])} bytes)"
         )
     metadata = kernel_metadata(
-        title,
-        notebook=notebook,
-        gpu=gpu,
-        dataset_sources=dataset_sources,
-        kernel_sources=kernel_sources,
+        title, notebook=notebook, gpu=gpu, datasets=dataset_sources, kernels=kernel_sources
     )
     refuse_secrets([*files.items(), (METADATA_FILE, as_json(metadata).encode())])
     if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
         raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
-    source: Path = out / metadata["code_file"]
     write_text(out / METADATA_FILE, as_json(metadata))
-    write_text(source, script)
-    return source
+    write_text(out / metadata["code_file"], script)
+    return out / str(metadata["code_file"])
 
 
 def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
     values = {
-        **asdict(kind),
+        **kind._asdict(),
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
         "required": REQUIRED_MODULES,
     }
     filled = pprint.pformat(values, sort_dicts=False, width=100)
     archive = base64.encodebytes(lzma.compress(pack(files))).decode()
-    script = _SCRIPT.read_text(encoding="utf-8")
+    script = Path(__file__).with_name("script.py").read_text(encoding="utf-8")
     script = script.replace(_SETTINGS, f"SETTINGS = {filled}", 1)
-    return script.replace(_ARCHIVE, f'ARCHIVE = """\n{archive}"""', 1)
+    return script.replace('ARCHIVE = ""', f'ARCHIVE = """\n{archive}"""', 1)
 
 
 def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
@@ -225,10 +213,9 @@ def _check_sources(
 ) -> None:
     for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
         for source in sources:
-            if source.startswith("OWNER/"):  # as the README has it
-                raise UsageError(f"{option} {source}: write the Kaggle user's name for OWNER")
-            if not re.fullmatch(r"[\w-]+/[\w-]+", source):
-                raise UsageError(f"{option} {source!r}: expected owner/slug, as in its address")
+            if not re.fullmatch(r"(?!OWNER/)[\w-]+/[\w-]+", source):  # as the README has it
+                expected = "expected owner/slug, as in its address, with a Kaggle user's name"
+                raise UsageError(f"{option} {source!r}: {expected}")
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
     if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(
@@ -245,25 +232,17 @@ def _as_notebook(title: str, script: str) -> str:
     Its source is one text per cell, as Kaggle's server takes it, and it has no cell ids: the same
     script gives the same bytes.
     """
-    says, *parts = script.split(_BETWEEN)
-    *folded, main = (_code(part) for part in parts)
-    for cell in folded:  # on Kaggle's page
-        cell["metadata"] = {"_kg_hide-input": True}
-    about = {
-        "cell_type": "markdown",
-        "metadata": {},
-        "source": f"# {title}\n\n{says.strip(_QUOTES)}",
-    }
+    says, *folded, main = script.split("# %%\n")
+    about = "# {}\n\n{}".format(title, says.strip('"\n'))
+    cells: list[dict[str, Any]] = [{"cell_type": "markdown", "metadata": {}, "source": about}]
+    for source in (*folded, main, _SHOW):
+        shown = {"_kg_hide-input": True} if source in folded else {}  # on Kaggle's page
+        ran = {"execution_count": None, "metadata": shown, "outputs": list[str]()}
+        cells.append({"cell_type": "code", **ran, "source": source.strip()})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    cells = [about, *folded, main, _code(_SHOW)]
     whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
-def _code(source: str) -> dict[str, Any]:
-    ran = {"execution_count": None, "outputs": list[str]()}
-    return {"cell_type": "code", "metadata": {}, **ran, "source": source.strip()}
 
 
 def collect_files(root: Path) -> dict[str, bytes]:
@@ -290,14 +269,12 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
         UsageError: there is no such package.
     """
     files: dict[str, bytes] = {}
-    for top in sorted({place.partition(":")[0].partition(".")[0] for place in places}):
-        if top in PACKAGES:
-            continue
+    tops = {place.partition(":")[0].partition(".")[0] for place in places}
+    for top in sorted(tops.difference(PACKAGES)):
         spec = importlib.util.find_spec(top)
         origins = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
         root = Path(origins[0] or "").parent if origins else beside
-        paths = [root / f"{top}.py", *(root / top).rglob("*")]
-        own = _read(root, paths)
+        own = _read(root, [root / f"{top}.py", *(root / top).rglob("*")])
         if not own:
             raise UsageError(
                 f"model package '{top}': found neither on Python's path nor in {beside}; start "
@@ -336,8 +313,8 @@ def kernel_metadata(
     *,
     notebook: bool = False,
     gpu: bool = True,
-    dataset_sources: Sequence[str] = (),
-    kernel_sources: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    kernels: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the metadata of a private kernel without internet; the push adds the owner."""
     slug = slug_of(title)
@@ -353,9 +330,9 @@ def kernel_metadata(
         "enable_internet": False,
         "machine_shape": T4 if gpu else "",
         "keywords": [],
-        "dataset_sources": list(dataset_sources),
+        "dataset_sources": list(datasets),
         "competition_sources": ["predict-ai-model-runtime"],
-        "kernel_sources": list(kernel_sources),
+        "kernel_sources": list(kernels),
         "model_sources": [],
         "docker_image_pinning_type": "original",  # later versions of the kernel keep the image
     }
@@ -376,8 +353,6 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     Raises:
         PipelineError: the file, one of its keys or the kernel's source is missing.
     """
-    if not (folder / METADATA_FILE).exists():
-        raise PipelineError(f"{folder}: no kernel's folder; `kernel build` writes one")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
     if not (folder / table["code_file"]).is_file():
         raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")

@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import run as run_pip
 from typing import Any, NamedTuple
@@ -37,7 +36,7 @@ from common.retry import RetryPolicy
 from ensembles.trained_models import find_models
 from kernels.build import REQUIRED_MODULES, as_json, read_object, slug_of
 from kernels.remote import UNKNOWN
-from models.run_folder import CONFIG, DONE
+from models.run_folder import CONFIG, DONE, is_done
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
 _SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
@@ -45,6 +44,7 @@ _SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
 # What models of every kind leave that ranks with them; scores, pictures and reports do not.
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _NEEDED = frozenset({CONFIG, DONE, "importances.parquet"})
+_LEFT_OUT = (".", "checkpoint.", "report.")
 
 WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
 
@@ -75,27 +75,22 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     subtitle = "Trained models that rank XLA compiler configurations"
     metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
     models = dict(sorted(find_models(run).items()))
-    for model in models.values():
-        if not model.is_done:
-            raise PipelineError(f"{model.folder}: its training has not ended; --resume ends it")
+    for folder in models.values():
+        if not is_done(folder):
+            raise PipelineError(f"{folder}: its training has not ended; --resume ends it")
     if not models:
         raise PipelineError(f"{run}: holds no run folder of a model")
     try:
-        for (place, member), model in models.items():
-            for path in sorted(model.folder.iterdir()):
-                if _is_needed(path):
+        for (place, member), folder in models.items():
+            for path in sorted(folder.iterdir()):
+                is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
+                if is_named and not path.name.startswith(_LEFT_OUT) and path.is_file():
                     write_bytes(out / "models" / place / member / path.name, path.read_bytes())
         seal(out, metadata)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
     return list(map("/".join, models))
-
-
-def _is_needed(path: Path) -> bool:
-    left_out = path.name.startswith((".", "checkpoint.")) or path.name == "report.json"
-    is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
-    return is_named and not left_out and path.is_file()
 
 
 def write_wheels(out: Path) -> list[Path]:
@@ -108,11 +103,17 @@ def write_wheels(out: Path) -> list[Path]:
         PipelineError: pip cannot get one.
     """
     _require_free(out)
-    requirements = (settings.ROOT / "requirements.txt").read_text(encoding="utf-8")
-    pinned = re.findall(r"^([\w-]+)==(\S+)", requirements, re.MULTILINE)
-    pins = {name.replace("_", "-"): version for name, version in pinned}
+    wanted, pins = REQUIRED_MODULES.values(), str(settings.ROOT / "requirements.txt")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary", ":all:", "-c", pins]
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
-        _download([f"{name}=={pins[name]}" for name in REQUIRED_MODULES.values()], Path(folder))
+        ended = run_pip(  # noqa: S603
+            [*command, "--dest", folder, *wanted], capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
+            said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
+            raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
             write_bytes(out / wheel.name, wheel.read_bytes())
@@ -120,16 +121,6 @@ def write_wheels(out: Path) -> list[Path]:
     # Each wheel holds its own licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
     return [out / wheel.name for wheel in wheels]
-
-
-def _download(wanted: list[str], folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), *wanted]
-    ended = run_pip(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if ended.returncode:
-        errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
-        said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
-        raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
 
 
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:
@@ -160,24 +151,20 @@ def seal(folder: Path, metadata: dict[str, Any]) -> None:
     """Write a folder's metadata, once its files are there: without it nothing is sent.
 
     Raises:
-        PipelineError: a file holds a Kaggle credential of this machine.
+        PipelineError: as `digests`.
     """
-    _digests(folder)
+    digests(folder)
     write_text(folder / DATASET_METADATA_FILE, as_json(metadata))
 
 
-def read_dataset(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a dataset folder: its metadata, and the SHA-256 of each file to send by its name.
+def digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a dataset folder that is sent, by its name.
 
     Raises:
-        PipelineError: no metadata, a link or a hidden or empty file, which Kaggle may leave out, or
-            one that holds a Kaggle credential of this machine.
+        PipelineError: a link or a hidden or empty file, which Kaggle may leave out, or one that
+            holds a Kaggle credential of this machine.
     """
-    return read_object(folder / DATASET_METADATA_FILE, ("id", "title")), _digests(folder)
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    digests = {}
+    found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or path.name.startswith("."):
@@ -187,20 +174,17 @@ def _digests(folder: Path) -> dict[str, str]:
             if not content:
                 raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
             refuse_secrets([(path, content)])
-            digests[name] = hashlib.sha256(content).hexdigest()
-    return digests
+            found[name] = hashlib.sha256(content).hexdigest()
+    return found
 
 
-@dataclass(frozen=True)
-class DatasetVersion:
+class DatasetVersion(NamedTuple):
     """A version of a dataset that Kaggle has made and that kernels can attach."""
 
     dataset_id: str  # "owner/slug"
     version: int
-    is_new: bool  # the dataset did not exist before
-    files: int
+    made: str  # "created", "updated", or "unchanged": Kaggle has this very content already
     url: str
-    was_sent: bool = True  # False: Kaggle has this very content, made by an earlier push
 
 
 class _State(NamedTuple):
@@ -222,7 +206,8 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     """
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
-    table, files = read_dataset(folder)
+    table = read_object(folder / DATASET_METADATA_FILE, ("id", "title"))
+    files = digests(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
         dataset_id = session.own(table["id"])
         url = f"https://www.kaggle.com/datasets/{dataset_id}"
@@ -233,8 +218,7 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
             log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
             before = _settled(session, dataset_id, before.version)
         if before and before.status == _READY and digest in before.description:
-            sent = (before.version, False, len(files), url)
-            return DatasetVersion(dataset_id, *sent, was_sent=False)
+            return DatasetVersion(dataset_id, before.version, "unchanged", url)
         about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")
@@ -253,7 +237,7 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
         raise PipelineError(
             f"dataset {dataset_id}: version {state.version} is {state.status}; look at {url}"
         )
-    return DatasetVersion(dataset_id, state.version, before is None, len(files), url)
+    return DatasetVersion(dataset_id, state.version, "updated" if before else "created", url)
 
 
 def _look(session: KaggleSession, dataset_id: str) -> _State | None:

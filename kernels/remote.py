@@ -6,9 +6,8 @@ An output comes by checked paths, whole or not at all, and goes on after a cut.
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
@@ -36,8 +35,7 @@ NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
 
 
-@dataclass(frozen=True)
-class KernelVersion:
+class KernelVersion(NamedTuple):
     """A version of a kernel that Kaggle has accepted and runs."""
 
     kernel_id: str  # "owner/slug"
@@ -45,8 +43,7 @@ class KernelVersion:
     url: str
 
 
-@dataclass(frozen=True)
-class KernelStatus:
+class KernelStatus(NamedTuple):
     """How the latest run of a kernel fares."""
 
     kernel_id: str  # "owner/slug"
@@ -54,8 +51,7 @@ class KernelStatus:
     failure_message: str
 
 
-@dataclass(frozen=True)
-class KernelOutput:
+class KernelOutput(NamedTuple):
     """What was fetched of a kernel's version."""
 
     kernel_id: str

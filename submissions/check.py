@@ -1,37 +1,185 @@
-"""Check a submission against the graphs it must answer for, before anybody uploads it.
+"""Submission files: written, read, and checked against the graphs that they must answer for.
 
-The counts are those of the data files. For the real competition, 894 rows by the names of the
-official test split, they are known without its files but for those of tile kernels. Its own sample
+    ID,TopConfigs
+    tile:xla:<kernel>,4;0;2;1;3
+    layout:xla:default:<graph>,7;0;3;…
+
+A tile row holds the min(5, c) best indices, a layout row all c of them, fastest first.
+
+Counts are those of the data files. For the real competition, 894 rows by the names of the official
+test split, they are known without its files but for those of tile kernels. Its own sample
 submission, which Kaggle scores, lists 1000 indices for every layout graph and five for every tile
 kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer than five. Both are
 accepted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Container
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from common.atomic import open_regular, write_text
 from common.errors import PipelineError, escaped
-from common.metrics import TILE_PICKS
+from common.metrics import TILE_PICKS, ranking_from_scores
 from common.settings import SAMPLE
-from data.npz.archive import Archive
+from data.npz.archive import Archive, shown
 from data.official.published import (
     ALL_TILE_CONFIGS,
     LAYOUT_CONFIGS,
     OTHER_LAYOUT_CONFIGS,
     official_names,
 )
-from data.tree import COLLECTIONS, find_graphs, npz_root
-from submissions.write import n_picks, scan_submission, shown, split_id
+from data.tree import COLLECTIONS, Collection, find_graphs, npz_root
 
+HEADER = "ID,TopConfigs"
+# The first part that is no index: one that fits int64. A search takes no memory, as a match of the
+# whole row would.
+NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
 MAX_PROBLEMS = 1000  # more than the competition has rows
 
+Indices = NDArray[np.int64]
 Rows = Mapping[str, int | None]
+
+
+class SubmissionRow(NamedTuple):
+    """One graph's answer: the ID, and (c,) config indices, predicted fastest first.
+
+    Of a tile kernel only the first five are written, and fewer than c may be given. Where some
+    configs alone are ranked, the indices are places in `configs` (c,) int64.
+    """
+
+    id: str
+    ranking: Indices
+    configs: Indices | None = None
+
+
+class ScannedRow(NamedTuple):
+    """One line of a file."""
+
+    row: int  # the header is row 1
+    id: str  # "" where it names no collection
+    ranking: Indices | None  # (m,); None where the line cannot be read
+    fault: str  # "" = none; of a ranking that can be read, that its ID comes twice
+
+
+def submission_rows(
+    blended: Sequence[tuple[Collection, pl.DataFrame]],
+) -> Iterator[SubmissionRow]:
+    """Rank each graph's scored configs; equal scores keep the file's row order."""
+    for collection, scores in blended:
+        by_graph = scores.sort("graph", "config", maintain_order=True).partition_by(
+            "graph", maintain_order=True
+        )
+        for table in by_graph:
+            ranking = ranking_from_scores(table["score"].to_numpy())
+            configs = table["config"].to_numpy().astype(np.int64)
+            some = configs if configs[-1] >= len(configs) else None
+            yield SubmissionRow(f"{collection.name}:{table['graph'][0]}", ranking, some)
+
+
+def n_picks(name: str, n_configs: int) -> int:
+    """Return how many indices a row holds: all c of a layout graph, min(5, c) of a tile kernel.
+
+    Args:
+        name: the row's ID, or its collection's name.
+    """
+    return min(TILE_PICKS, n_configs) if name.startswith("tile:") else n_configs
+
+
+def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
+    """Write `rows` to `path`, by collection in the sample submission's order, then as given.
+
+    Raises:
+        PipelineError: a graph's name cannot stand in a CSV cell, or the file cannot be written.
+    """
+    lines: dict[str, list[str]] = {collection.name: [] for collection in COLLECTIONS}
+    for row in rows:
+        if re.search(r'[\s,"]', row.id):
+            raise PipelineError(f"{path}: '{row.id}': expected no blanks, commas or quotes")
+        picks = row.ranking[: n_picks(row.id, len(row.ranking))]
+        indices = picks if row.configs is None else row.configs[picks]
+        lines[_collection_of(row.id)].append(f"{row.id},{';'.join(map(str, indices.tolist()))}")
+    ordered = [line for of_collection in lines.values() for line in of_collection]
+    write_text(path, "\n".join([HEADER, *ordered]) + "\n")
+
+
+def read_submission(path: Path) -> dict[str, Indices]:
+    """Read a submission file: ranking (m,) int64 by ID, in the file's order.
+
+    Whether each ranking fits its graph is for `check_submission` to say.
+
+    Raises:
+        PipelineError: as `scan_submission`; or, with the row's number, an ID that names no
+            collection, an ID that comes twice, or indices that are not whole numbers.
+    """
+    rankings: dict[str, Indices] = {}
+    for row, submission_id, ranking, fault in scan_submission(path):
+        if ranking is None or fault:
+            raise PipelineError(f"{path}: row {row}: {fault}")
+        rankings[submission_id] = ranking
+    return rankings
+
+
+def scan_submission(path: Path) -> Iterator[ScannedRow]:
+    """Yield the lines of a submission file, readable or not.
+
+    As in Kaggle's reader, a byte order mark, all line ends, empty lines and cells in quotes are
+    accepted.
+
+    Raises:
+        PipelineError: the file is missing, empty, no regular one, not UTF-8 text, or has another
+            header.
+    """
+    try:
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{path}: not UTF-8 text; expected a CSV file") from error
+    if not text.strip():
+        raise PipelineError(f"{path}: is empty; expected the header {HEADER}")
+    header, *lines = text.split("\n")
+    if ",".join(map(_unquoted, header.split(","))) != HEADER:
+        raise PipelineError(f"{path}: row 1: header is '{shown(header)}'; expected '{HEADER}'")
+    first_row: dict[str, int] = {}
+    for row, line in enumerate(lines, start=2):
+        if line.strip():
+            scanned = _scanned(row, line)
+            first = first_row.setdefault(scanned.id, row)
+            if scanned.id and first < row and not scanned.fault:
+                twice = f"comes twice, first in row {first}; expected one row per graph"
+                scanned = scanned._replace(fault=f"{shown(scanned.id)}: {twice}")
+            yield scanned
+
+
+def _scanned(row: int, line: str) -> ScannedRow:
+    name, comma, picks = line.partition(",")
+    submission_id, indices = _unquoted(name), _unquoted(picks)
+    if not comma:
+        return ScannedRow(row, "", None, f"'{shown(line)}' has one column; expected {HEADER}")
+    if not _collection_of(submission_id):
+        known = ", ".join(collection.name for collection in COLLECTIONS)
+        expected = f"expected collection:name, the collection one of {known}"
+        return ScannedRow(row, "", None, f"ID '{shown(submission_id)}': {expected}")
+    if bad := NO_INDEX.search(indices):
+        fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
+        return ScannedRow(row, submission_id, None, f"{shown(submission_id)}: {fault}")
+    return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"), "")
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
+
+
+def _collection_of(submission_id: str) -> str:
+    names = (c.name for c in COLLECTIONS if submission_id.removeprefix(f"{c.name}:"))
+    return next((name for name in names if submission_id.startswith(f"{name}:")), "")
 
 
 def check_submission(path: Path, expected: Rows) -> list[str]:
@@ -97,7 +245,7 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
     problems = check_submission(path, expected)
     if not problems:
         return [], expected
-    answered = {row[0] for _, row in scan_submission(path)}
+    answered = {scanned.id for scanned in scan_submission(path)}
     if split == "test" and answered & (official_rows().keys() - expected.keys()):
         every = {name: expected.get(name, n) for name, n in official_rows().items()}
         return check_submission(path, every), every
@@ -144,61 +292,47 @@ def check_split(
             raise PipelineError(f"{path}: {told} submission for {split}, or {to_pass(file.split)}")
 
 
-def ranking_faults(ranking: NDArray[np.int64], n_configs: int, n_indices: int) -> list[str]:
+def ranking_faults(ranking: Indices, n_configs: int, n_indices: int) -> list[str]:
     """Say what keeps `ranking` (m,) from being `n_indices` distinct ones of 0..c-1."""
     faults = []
     if len(ranking) != n_indices:
         faults.append(f"has {len(ranking)} indices; expected {n_indices} of {n_configs} configs")
-    outside = ranking[(ranking < 0) | (ranking >= n_configs)]
-    if len(outside):
-        faults.append(f"index {outside[0]}{_more(len(outside))}; expected 0..{n_configs - 1}")
     values, counts = np.unique(ranking, return_counts=True)
-    repeated = values[counts > 1]
-    if len(repeated):
-        faults.append(
-            f"index {repeated[0]}{_more(len(repeated))} is repeated; expected each config once"
-        )
+    for wrong, problem in (
+        (ranking[(ranking < 0) | (ranking >= n_configs)], f"; expected 0..{n_configs - 1}"),
+        (values[counts > 1], " is repeated; expected each config once"),
+    ):
+        if len(wrong):
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            faults.append(f"index {wrong[0]}{more}{problem}")
     return faults
 
 
-def _more(count: int) -> str:
-    return f" (and {count - 1} more)" if count > 1 else ""
-
-
 def _problems(path: Path, expected: Rows) -> Iterator[str]:
-    first_row: dict[str, int] = {}
-    for row, (submission_id, ranking, fault) in scan_submission(path):
-        place = f"row {row}: {shown(submission_id)}"
-        if submission_id in first_row:
-            first = first_row[submission_id]
-            yield f"{place}: comes twice, first in row {first}; expected one row per graph"
-        elif submission_id:
-            first_row[submission_id] = row
-        if ranking is None:
+    answered = set()
+    for row, submission_id, ranking, fault in scan_submission(path):
+        answered.add(submission_id)
+        if fault:
             yield f"row {row}: {fault}"
-        elif submission_id not in expected:
-            yield f"{place}: no graph of this split has this ID; expected no such row"
-        else:
+        if ranking is None:
+            continue
+        faults = ["no graph of this split has this ID; expected no such row"]
+        if submission_id in expected:
             faults = _faults(submission_id, ranking, expected[submission_id])
-            yield from (f"{place}: {each}" for each in faults)
+        yield from (f"row {row}: {shown(submission_id)}: {each}" for each in faults)
     for submission_id, n_configs in expected.items():
-        if submission_id not in first_row:
-            wanted = _wanted(submission_id, n_configs)
+        if submission_id not in answered:
+            wanted = n_picks(submission_id, TILE_PICKS if n_configs is None else n_configs)
             yield f"{submission_id}: row is missing; expected {wanted} indices"
 
 
-def _faults(submission_id: str, ranking: NDArray[np.int64], n_configs: int | None) -> list[str]:
+def _faults(submission_id: str, ranking: Indices, n_configs: int | None) -> list[str]:
     if n_configs is None:
         # Fewer than five picks stand for a kernel that has no more configs.
         n_picked = min(len(ranking), TILE_PICKS)
         n_at_most = n_picked if n_picked < TILE_PICKS else ALL_TILE_CONFIGS
         return ranking_faults(ranking, n_at_most, n_picked)
-    as_sampled = TILE_PICKS if submission_id.startswith("tile:") else LAYOUT_CONFIGS
+    as_sampled = n_picks(submission_id, LAYOUT_CONFIGS)
     if submission_id in official_rows() and len(ranking) == as_sampled:
         return ranking_faults(ranking, max(n_configs, as_sampled), as_sampled)
-    return ranking_faults(ranking, n_configs, _wanted(submission_id, n_configs))
-
-
-def _wanted(submission_id: str, n_configs: int | None) -> int:
-    collection, _ = split_id(submission_id)
-    return n_picks(collection, TILE_PICKS if n_configs is None else n_configs)
+    return ranking_faults(ranking, n_configs, n_picks(submission_id, n_configs))

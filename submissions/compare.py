@@ -39,7 +39,9 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
         parts = [report["collections"][name] for report in (first, second)]
         before, after = np.array(list(pairs.values())).T
         judged = parts[0]["per_graph"]
-        families = [_family(name, judged[graph].get("program", graph)) for graph in pairs]
+        programs = [judged[graph].get("program", graph) for graph in pairs]
+        place = collection_named(name), "valid"
+        families = [family_of(GraphFile(*place, program, Path(program))) for program in programs]
         n_families = len(set(families))
         draws.append(family_means(after - before, families) if n_families > 1 else None)
         collections[name] = {
@@ -104,7 +106,3 @@ def _values(part: Mapping[str, Any]) -> dict[str, float]:
         for graph, scores in part["per_graph"].items()
         if scores.get(metric) is not None
     }
-
-
-def _family(collection: str, program: str) -> str:
-    return family_of(GraphFile(collection_named(collection), "valid", program, Path(program)))

@@ -56,10 +56,12 @@ class Evaluator:
                 ranking = ranking_from_scores(scores)
                 graphs[name] = score_graph(self.collection, ranking, labels, scores)
         report = collection_report(self.collection, graphs)
-        means = {key: _mean(graphs, key) for graph in graphs.values() for key in graph}
-        means.pop("n_configs", None)
+        means: Report = {report["metric"]: None}
+        for key in {key: None for own in graphs.values() for key in own if key != "n_configs"}:
+            values = [own[key] for own in graphs.values() if own[key] is not None]
+            means[key] = float(np.mean(values)) if values else None
         kept = {key: report[key] for key in ("ci95", "n_graphs", "per_graph")}
-        return {report["metric"]: None} | means | kept | {"left_out": left_out}
+        return means | kept | {"left_out": left_out}
 
     def _checked(self, name: str, scores: Any, runtime: Any) -> tuple[NDArray[Any], Labels]:
         where = f"Evaluator: {self.collection.name}:{name}"
@@ -81,8 +83,3 @@ class Evaluator:
 
 def _array(values: Any) -> NDArray[Any]:
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-
-
-def _mean(graphs: Mapping[str, Report], key: str) -> float | None:
-    values = [graph[key] for graph in graphs.values() if graph[key] is not None]
-    return float(np.mean(values)) if values else None

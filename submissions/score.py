@@ -32,8 +32,7 @@ from data.npz.archive import Archive
 from data.read import read_graph
 from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
 from data.withheld import read_withheld
-from submissions.check import ranking_faults
-from submissions.write import n_picks
+from submissions.check import n_picks, ranking_faults
 
 METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 SLOWDOWN_PICKS = (1, 5, 10, 100)
@@ -163,9 +162,15 @@ def score_submission(
     collections: dict[str, Report] = {}
     left_out: list[dict[str, str]] = []
     for collection in COLLECTIONS:
-        graphs, reasons = _judge_collection(collection, rankings, labels)
+        prefix, graphs = f"{collection.name}:", dict[str, Report]()
+        answered = any(name.startswith(prefix) for name in rankings)
+        for name in sorted(name for name in labels if name.startswith(prefix)):
+            if reason := reason_to_leave_out(collection, labels[name], answered=answered):
+                left_out.append({"graph": name, "reason": reason})
+            else:
+                own = name.removeprefix(prefix)
+                graphs[own] = _score_row(collection, name, rankings.get(name), labels[name])
         collections[collection.name] = collection_report(collection, graphs, ceilings)
-        left_out += [{"graph": name, "reason": reason} for name, reason in reasons.items()]
     values = [part["value"] for part in collections.values() if part["value"] is not None]
     return {
         "score": float(np.mean(values)) if values else None,
@@ -221,30 +226,17 @@ def score_graph(
     return graph
 
 
-def _judge_collection(
-    collection: Collection,
-    rankings: Mapping[str, NDArray[np.int64]],
-    labels: Mapping[str, Labels],
-) -> tuple[dict[str, Report], dict[str, str]]:
-    prefix = f"{collection.name}:"
-    answered = any(submission_id.startswith(prefix) for submission_id in rankings)
-    graphs: dict[str, Report] = {}
-    reasons: dict[str, str] = {}
-    for submission_id in sorted(name for name in labels if name.startswith(prefix)):
-        own = labels[submission_id]
-        if reason := reason_to_leave_out(collection, own, answered=answered):
-            reasons[submission_id] = reason
-        else:
-            ranking, n_configs = rankings.get(submission_id), len(own.runtime_ns)
-            wanted = n_picks(collection, n_configs)
-            faults = [f"row is missing; expected {wanted} indices"]
-            if ranking is not None:
-                n_indices = max(wanted, len(ranking)) if collection.kind == "tile" else wanted
-                faults = ranking_faults(ranking, n_configs, n_indices)
-            if ranking is None or faults:
-                raise PipelineError(f"submission: {submission_id}: {'; '.join(faults)}")
-            graphs[submission_id.removeprefix(prefix)] = score_graph(collection, ranking, own)
-    return graphs, reasons
+def _score_row(
+    collection: Collection, name: str, ranking: NDArray[np.int64] | None, labels: Labels
+) -> Report:
+    n_configs = len(labels.runtime_ns)
+    wanted = n_picks(collection.name, n_configs)
+    if ranking is None:
+        raise PipelineError(f"submission: {name}: row is missing; expected {wanted} indices")
+    n_indices = max(wanted, len(ranking)) if collection.kind == "tile" else wanted
+    if faults := ranking_faults(ranking, n_configs, n_indices):
+        raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
+    return score_graph(collection, ranking, labels)
 
 
 def reason_to_leave_out(
@@ -281,13 +273,11 @@ def collection_report(
         found = [graph[name] for graph in graphs.values()]
         report[name] = float(np.mean(found)) if found and None not in found else None
     report["per_graph"] = dict(graphs)
-    if ceilings is not None and collection.kind == "layout":
-        taus = {g: ceilings.get(f"{collection.name}:{g}", math.nan) for g in graphs}
-        known_taus = [tau for tau in taus.values() if not math.isnan(tau)]
-        report["noise_ceiling"] = float(np.median(known_taus)) if known_taus else None
-        report["per_graph"] = {
-            g: {**figures, "noise_ceiling": _or_none(taus[g])} for g, figures in graphs.items()
-        }
+    if ceilings is not None and not is_tile:
+        taus = {g: _or_none(ceilings.get(f"{collection.name}:{g}", math.nan)) for g in graphs}
+        known = [tau for tau in taus.values() if tau is not None]
+        report["noise_ceiling"] = float(np.median(known)) if known else None
+        report["per_graph"] = {g: graphs[g] | {"noise_ceiling": taus[g]} for g in graphs}
     return report
 
 
@@ -310,8 +300,7 @@ def remarks_on(report: Mapping[str, Any]) -> list[str]:
             few.append(f"{name} ({part['n_graphs']})")
     if few:
         remarks.append(
-            f"few graphs in {', '.join(few)}: these intervals are over the graphs alone and too "
-            "narrow; `compare` draws families and widens its own"
+            f"few graphs in {', '.join(few)}: intervals too narrow; `compare` widens its own"
         )
     return remarks
 
@@ -329,10 +318,9 @@ def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iter
         return
     points = zip(curve["k"], curve["floor"], curve["model"], strict=True)
     ahead = [
-        f"{100 * (floor - 1):.1f} % slower than the best after {k}, this run "
-        f"{100 * (model - 1):.1f} %"
+        f"of {k} {100 * (floor - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
         for k, floor, model in points
         if k in ERROR_PICKS and floor < model - SHOWN
     ]
     if ahead:
-        yield f"the floor is ahead at the first picks: {', '.join(ahead)}"
+        yield f"the floor picks better: the best {', '.join(ahead)}"

@@ -7,9 +7,9 @@ list tells what was sent, whichever machine did it: nothing is kept here.
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from common.atomic import open_regular
 from common.errors import PipelineError
@@ -36,8 +36,7 @@ _HASH_SHOWN = 12  # characters of the SHA-256 in a tag: 48 bits
 _PAGE, _MOST_PAGES = 100, 20  # 2000 submissions: years of them
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """One submission as Kaggle lists it; a score is None until there is one."""
 
     ref: int  # Kaggle's number
@@ -80,8 +79,13 @@ def submit(
         token = upload_file(session, path, "competitions", "start_submission_upload", named)
 
         def send() -> Submission:
-            ref = _create(session, token, description)
-            return Submission(ref, path.name, description, path.stat().st_size)
+            facts = {"blobFileTokens": token, "submissionDescription": description}
+            asked = {"competitionName": COMPETITION, **facts}
+            answer = session.call("competitions", "create_submission", asked)
+            if not int(answer.ref):
+                said = one_line(answer.message) or "nothing"
+                raise ValueError(f"expected the new submission's number, Kaggle says: {said}")
+            return Submission(int(answer.ref), path.name, description, path.stat().st_size)
 
         def arrived() -> Submission | None:
             known = {row.ref for row in earlier}
@@ -118,16 +122,6 @@ def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submiss
         why = found.error or "it does not say why"
         raise PipelineError(f"{name}: Kaggle could not score it: {why}")
     return found
-
-
-def _create(session: KaggleSession, token: str, description: str) -> int:
-    facts = {"blobFileTokens": token, "submissionDescription": description}
-    asked = {"competitionName": COMPETITION, **facts}
-    answer = session.call("competitions", "create_submission", asked)
-    if not int(answer.ref):
-        said = one_line(answer.message) or "nothing"
-        raise ValueError(f"expected the number of the new submission, Kaggle says: {said}")
-    return int(answer.ref)
 
 
 def _tagged(session: KaggleSession, digest: str) -> list[Submission]:

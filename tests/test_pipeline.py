@@ -26,7 +26,7 @@ from data.tree import COLLECTIONS, find_graphs
 from models.config.recipe import load_recipe
 from pipeline.__main__ import app
 from pipeline.run.run import Inputs, run
-from submissions.write import read_submission
+from submissions.check import read_submission
 from tests.command_line import call
 
 MOST_IMPORTED = 300

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from submissions.write import read_submission
+from submissions.check import read_submission
 from tests.command_line import call
 from tests.real_data import REAL, requires_real_data
 

@@ -136,7 +136,7 @@ def _ask(
 
 
 def _parts(target: Path) -> list[Path]:
-    return list(target.parent.glob(f"{escape(target.name)}.part*"))
+    return list(target.parent.glob(f"{escape(target.name)}.part-{'[0-9a-f]' * 12}"))
 
 
 def _version(answer: Response) -> str:

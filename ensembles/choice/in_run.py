@@ -120,7 +120,15 @@ def choose(
     by, is_layout = by.scored_by(members), by.files[0].collection.kind == "layout"
     judged = by.runtimes.select("graph").unique()
     own = {name: table.join(judged, on="graph", how="semi") for name, table in members.items()}
-    graphs = _scored_graphs(by, own)
+    sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"].to_numpy()
+    scaled = joined(by.runtimes, own, minmax, rows_of="the labelled data")
+    graphs = ScoredGraphs(
+        families=tuple(family_of(file) for file in by.files),
+        starts=np.cumsum([0, *sizes.astype(np.int64)]),
+        members=tuple(own),
+        scores=scaled.select(list(own)).to_numpy(),
+        runtime=by.runtimes["runtime"].to_numpy(),
+    )
     even = member_weights(list(own), {})
     blends = {method: blend(own, method=method, weights=even) for method in SCALES}
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))
@@ -134,18 +142,6 @@ def choose(
         judged_as = recipe._replace(diversity=None) if is_layout else recipe
         kept = _on_rows(by, mix(own, judged_as, by.files))
         return choose_blend(nested, recipe=kept, seed=seed)
-
-
-def _scored_graphs(by: Labelled, members: Mapping[str, pl.DataFrame]) -> ScoredGraphs:
-    table = joined(by.runtimes, members, minmax, rows_of="the labelled data")
-    sizes = by.runtimes.group_by("graph", maintain_order=True).len()["len"]
-    return ScoredGraphs(
-        families=tuple(family_of(file) for file in by.files),
-        starts=np.concatenate([[0], sizes.to_numpy().astype(np.int64).cumsum()]),
-        members=tuple(members),
-        scores=table.select(list(members)).to_numpy(),
-        runtime=by.runtimes["runtime"].to_numpy(),
-    )
 
 
 def _on_rows(by: Labelled, blended: pl.DataFrame) -> Floats:
@@ -217,20 +213,19 @@ def choose_in_run(
             for name in members
         }
         choice = choose(by, every, recipe=own, seed=seed)
-        is_kept, mixing = choice["chosen"] == RECIPE, own
-        if not is_kept:
+        mixing, note = own, KEPT_NOTE
+        told = "no blend beats the recipe's by more than noise; it stays"
+        if choice["chosen"] != RECIPE:
             method = choice["chosen"] if choice["chosen"] in SCALES else FITTED_SCALE
             # Of layouts, whose picks the choice did not judge, they stay as spread as they were.
             diversity = own.diversity if kind == "layout" else None
-            mixing = Mixing(method, choice["weights"], diversity)
-        note = KEPT_NOTE if is_kept else CHOSEN_NOTE
+            mixing, note = Mixing(method, choice["weights"], diversity), CHOSEN_NOTE
+            told = (
+                f"blended by {choice['chosen']}; on valid graphs that had no part in the choice "
+                f"{choice['nested_value']:.4f}, which is what to believe"
+            )
         record = {**choice, **mixing_record(mixing), "note": note}
-        log.info(
-            f"{names}: no blend beats the recipe's by more than noise; it stays"
-            if is_kept
-            else f"{names}: blended by {choice['chosen']}; on valid graphs that had no part in "
-            f"the choice {choice['nested_value']:.4f}, which is what to believe"
-        )
+        log.info(f"{names}: {told}")
     for path in paths:
         write_choice(path, {**record, "of": [collection.name for collection in files]})
 

@@ -14,6 +14,7 @@ import numpy as np
 from jinja2 import Environment
 from numpy.typing import NDArray
 
+from common.errors import escaped
 from ensembles.ranking.explain import Explanation, Part, shape_of
 
 MOST_NODES = 60
@@ -46,7 +47,7 @@ def drawn(explanation: Explanation) -> str:
     return page.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         **{"right": right, "bottom": bottom, "margin": MARGIN, "bend": (STEP[1] - BOX[1]) * 0.6},
         **{"width": BOX[0], "height": BOX[1], "most": TEXT},
-        name=_printable(explanation.graph.name),
+        name=escaped(explanation.graph.name),
         heading=explanation.heading + most,
         links=[(_middle(places[u], BOX[1]), _middle(places[v], 0)) for u, v in links],
         nodes=[_shown(explanation, parts.get(node), node, places[node]) for node in nodes],
@@ -133,9 +134,5 @@ def _shown(explanation: Explanation, part: Part | None, node: int, place: Place)
         strength = abs(part.score) / (max(abs(each.score) for each in explanation.parts) or 1)
         opacity = f"{FAINTEST + (STRONGEST - FAINTEST) * strength:.2f}"
         shown |= {"kind": "faster" if part.score < 0 else "slower", "opacity": opacity}
-    lines = list(map(_printable, lines))
+    lines = list(map(escaped, lines))
     return shown | {"lines": lines, "title": "\n".join([*lines, what] if part else lines)}
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

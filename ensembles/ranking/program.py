@@ -121,11 +121,14 @@ class NamedGraph:
         return candidate_configs(nodes, n_configs, seed=seed)
 
 
-def load_graphs(path: Path | str, *, collection: str | None = None) -> list[NamedGraph]:
+def load_graphs(
+    path: Path | str, *, collection: str | None = None, kernel: str | None = None
+) -> list[NamedGraph]:
     """Read what can be ranked in a file: an npz, tuning data, or an HLO module.
 
     Args:
         collection: the graphs', such as "layout:xla:random"; default: what the folders tell.
+        kernel: one of a TuningData's kernels, by name, fingerprint or module; default: all.
 
     Returns:
         One graph, or every kernel of a TuningData. Configs are the file's own; an HLO module has
@@ -133,7 +136,7 @@ def load_graphs(path: Path | str, *, collection: str | None = None) -> list[Name
 
     Raises:
         PipelineError: no such file, damaged, of another kind, or without a configurable node.
-        UsageError: no such collection, or one of the other kind.
+        UsageError: no such collection or kernel, or a collection of the other kind.
     """
     path = Path(path)
     given = collection_named(collection) if collection else None
@@ -149,50 +152,35 @@ def load_graphs(path: Path | str, *, collection: str | None = None) -> list[Name
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
-                f"{path}: holds {graph.kind} configs, but its collection is "
-                f"{graph.collection.name}; expected a {graph.kind} collection"
+                f"{path}: holds {graph.kind} configs; --collection {graph.collection.name}: "
+                f"expected a {graph.kind} collection"
             )
-    return graphs
+    return graphs if kernel is None else [_chosen_kernel(graphs, kernel)]
 
 
 def load_graph(
     path: Path | str, *, collection: str | None = None, kernel: str | None = None
 ) -> NamedGraph:
-    """Read one graph whose configs can be ranked, from an npz, tuning data, or an HLO module.
-
-    Args:
-        collection: the graph's, such as "layout:xla:random"; default: what the folders tell.
-        kernel: which of a TuningData's kernels, by name, fingerprint or module.
+    """Read one graph whose configs can be ranked, as `load_graphs`.
 
     Raises:
-        PipelineError: no such file, damaged, of another kind, or without a configurable node.
-        UsageError: no such collection or kernel, or several kernels and none chosen.
+        UsageError: also where there are several kernels and none is chosen.
     """
-    graphs = load_graphs(path, collection=collection)
-    return graphs[0] if kernel is None and len(graphs) == 1 else chosen_kernel(graphs, kernel)
+    graphs = load_graphs(path, collection=collection, kernel=kernel)
+    return graphs[0] if len(graphs) == 1 else _chosen_kernel(graphs, None)
 
 
-def chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
-    """Return the kernel of that name, fingerprint or module among those of a file.
-
-    Raises:
-        UsageError: none or several are; the line lists all.
-    """
-    found = [
-        graph
-        for graph in graphs
-        if kernel in (graph.name, graph.name.rsplit("_", 1)[-1], _module_name(graph))
-    ]
+def _chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
+    modules = [graph.program.graph.name if graph.program else "" for graph in graphs]
+    names = [(own.name, own.name.rsplit("_", 1)[-1]) for own in graphs]
+    found = [i for i, module in enumerate(modules) if kernel in (*names[i], module)]
     if len(found) == 1:
-        return found[0]
-    known = ", ".join(f"{graph.name} ({_module_name(graph)})" for graph in graphs)
-    problem = "chosen" if kernel is None else f"called '{kernel}'"
-    count = f"{len(graphs)} kernels and none" if kernel is None else f"{len(found)} kernels"
-    raise UsageError(f"{graphs[0].path}: {count} {problem}; expected one of {known}")
-
-
-def _module_name(graph: NamedGraph) -> str:
-    return graph.program.graph.name if graph.program else ""
+        return graphs[found[0]]
+    known = ", ".join(f"{own.name} ({m})" for own, m in zip(graphs, modules, strict=True))
+    count = f"{len(found)} kernels called '{kernel}'"
+    if kernel is None:
+        count = f"{len(graphs)} kernels and none chosen"
+    raise UsageError(f"{graphs[0].path}: {count}; expected one of {known}")
 
 
 def _from_program(program: HloProgram, path: Path, collection: Collection | None) -> NamedGraph:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
 from data.collect.job import measured_of
+from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.noise import measure_noise
+from data.tree import collection_named, file_from_path, find_graphs
 from ensembles.ensemble import Ensemble, load_ranker
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import (
@@ -25,6 +27,7 @@ from ensembles.ranking.program import (
     tile_of,
     with_configs,
 )
+from models.run_folder import read_config
 
 MEASURED_PICKS = (1, 5, 10)
 
@@ -120,9 +123,10 @@ class Ranked:
             `config`; `place` among the distinct configs, 1 = predicted fastest; `places` among them
             by member, and `blend_place` before picks are spread, with the mean of equals;
             `is_spread`: picked before faster ones to cover for others; `runtime_ns` as measured,
-            None where the file has none; `decided`: how many of the k configurable nodes a layout
-            config does not leave to the compiler, None of a tile; `statistics`: value by name, as
-            of features/statistics/STATISTICS.md.
+            the mean of the `n_equal` rows that hold this config, None where the file has none;
+            `decided`: how many of the k configurable nodes a layout config does not leave to the
+            compiler, None of a tile; `statistics`: value by name, as of
+            features/statistics/STATISTICS.md.
 
         Raises:
             UsageError: there is no such config.
@@ -130,7 +134,6 @@ class Ranked:
         from features.statistics.configs import statistics_names, statistics_of
 
         graph = self._graph_with(config)
-        runtimes = graph.graph.runtime_ns
         layouts = graph.kind == "layout"
         names = statistics_names(graph.kind, "all")
         values = statistics_of(graph.graph, "all")(np.array([config]))[0].tolist()
@@ -144,10 +147,17 @@ class Ranked:
             },
             "blend_place": self._mean_place(self.blended, config),
             "is_spread": bool(place <= faster),
-            "runtime_ns": int(runtimes[config]) if graph.graph.is_labelled else None,
+            "runtime_ns": self.runtime_ns(config),
+            "n_equal": int((self.group == self.group[config]).sum()),
             "decided": sum(not n.is_left_open for n in self.layouts(config)) if layouts else None,
             "statistics": dict(zip(names, values, strict=True)),
         }
+
+    def runtime_ns(self, config: int) -> int | None:
+        """Return the mean runtime of a row's config and its equals; None where none is known."""
+        graph = self.graph.graph
+        equal = graph.runtime_ns[self.group == self.group[config]]
+        return round(float(equal.mean())) if graph.is_labelled else None
 
     def measured(self) -> dict[str, float] | None:
         """Return how well the order agrees with the file's own runtimes; None where it has none.
@@ -286,10 +296,26 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
 
 
 def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
-    """Load the models of a run folder that rank a graph: of its collection, if that is known.
-
-    Raises:
-        PipelineError: as `load_ranker`.
-    """
+    """Load the models of a run that rank a graph, as `load_ranker`: of its collection, if known."""
     told = graph.collection.name if graph.collection else None
     return load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
+
+
+def learned_from(ranker: Ensemble, graph: NamedGraph) -> list[str]:
+    """Name the members that have learned from a file's own configs.
+
+    Their folders hold one digest of all train files: a file is known where it lies among them, in
+    the train split of a tree that is still as it was.
+    """
+    configs = {name: read_config(folder) for name, folder in ranker.folders.items()}
+    names = {n for own in configs.values() for n in own.get("collections") or [own["collection"]]}
+    try:
+        file = file_from_path(graph.path)
+        if file.split != "train" or file.collection.name not in names:
+            return []
+        data_dir = graph.path.resolve().parents[2 + len(Path(file.collection.folder).parts)]
+        collections = [collection_named(name) for name in names]
+        learned = fingerprint(find_graphs(data_dir, collections=collections, splits=("train",)))
+    except PipelineError:
+        return []  # outside the official folders, or beside a damaged file
+    return [name for name, own in configs.items() if own["train_data"] == learned]

@@ -1,6 +1,5 @@
 """The `kernel` commands build, push, status, output, wheels and weights, and `dataset push`."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -101,7 +100,7 @@ def status(
 
     answer = ask(kernel)
     line = f"{answer.kernel_id}  {answer.state}  {answer.failure_message}".rstrip()
-    print_result(asdict(answer), line, as_json=json)
+    print_result(answer._asdict(), line, as_json=json)
 
 
 @app.command()
@@ -123,7 +122,7 @@ def output(
     if got.unfinished:
         say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
     whose = f"{got.files} files of {got.kernel_id} version {got.version}"
-    print_result(asdict(got), f"output      {got.folder} ({whose})", as_json=json)
+    print_result(got._asdict(), f"output      {got.folder} ({whose})", as_json=json)
 
 
 @app.command()
@@ -180,6 +179,5 @@ def push_dataset(
     """
     from kernels.datasets import push_dataset as send
 
-    made = send(folder, message)
-    verb = "created" if made.is_new else "updated" if made.was_sent else "unchanged"
-    typer.echo(f"{verb:<12}{made.dataset_id} version {made.version}  {made.url}")
+    sent = send(folder, message)
+    typer.echo(f"{sent.made:<12}{sent.dataset_id} version {sent.version}  {sent.url}")

@@ -11,6 +11,7 @@ from pipeline.cli import options
 from pipeline.cli.console import command, print_json, print_table, say
 
 if TYPE_CHECKING:
+    from ensembles.ensemble import Ensemble
     from ensembles.ranking.explain import Explanation
     from ensembles.ranking.program import NamedGraph
     from ensembles.ranking.rank import Ranked
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
 MOST_PARTS = 15  # that are printed one by one
+NOISE = {
+    "again_tau": "two measurements agree to tau {:.3f}",
+    "relative_noise": "halves of a measurement differ by {:.1%}",
+}
 
 
 @command
@@ -63,18 +68,15 @@ def rank(
         raise UsageError("--against, --explain-out: of no use without --explain RANK")
     if explain_out and explain_out.suffix != ".svg":
         raise UsageError(f"--explain-out {explain_out}: expected a name that ends in .svg")
-    from ensembles.ranking.program import chosen_kernel, load_graphs
+    from ensembles.ranking.program import load_graphs
 
-    graphs = load_graphs(file, collection=collection)
-    several = len(graphs) > 1 and kernel is None
-    if kernel is not None:
-        graphs = [chosen_kernel(graphs, kernel)]
+    graphs = load_graphs(file, collection=collection, kernel=kernel)
+    several = len(graphs) > 1
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
-    from ensembles.ranking.explain import explain as explained
     from ensembles.ranking.picture import drawn
+    from ensembles.ranking.rank import learned_from, ranker_for, warm_up
     from ensembles.ranking.rank import rank as rank_configs
-    from ensembles.ranking.rank import ranker_for, warm_up
     from models.training.device import gpu_here, tell_device
     from pipeline.run.jobs import models_of
 
@@ -84,13 +86,14 @@ def rank(
         tell_device(recipe, gpu_here())
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    printed = [one.as_json(why=why) for one in ranked]
+    learned = learned_from(ranker, graphs[0])
+    printed = [one.as_json(why=why) | {"learned_from": learned} for one in ranked]
+    if learned:
+        who = f"{len(learned)} of {len(ranker.rankers)} models learned from these very configs"
+        say(f"note: {who}: how well they are ordered says nothing of others")
     found = None
     if explain is not None:
-        listed = ranked[0].best(explain)
-        if len(listed) < explain:
-            raise UsageError(f"--explain {explain}: expected a rank, 1..{len(listed)}")
-        found = explained(ranker, ranked[0].graph, listed[-1]["config"], against)
+        found = _explained(ranker, ranked[0], explain, against)
         printed[0]["explained"] = found.as_json()
         if explain_out:
             write_text(explain_out, drawn(found))
@@ -103,11 +106,25 @@ def rank(
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part, show_layouts=show_layouts)
         if ranker.mixing.diversity and len(part["configs"]) > 1:
-            scores = "score is an order, lower first, where a pick's copies follow among the others"
-            order = "the first picks cover for each other, not best first"
-            say(f"note: {order}; {scores}; --explain divides the models' own: docs/rank.md")
-    if found:
-        _print_explained(found, rank=explain)
+            order = "the first picks cover for each other, so they are not best first"
+            say(f"note: {order}, and score is nothing but an order: docs/rank.md")
+    if explain is not None and found:
+        _print_explained(found, ranked[0], explain)
+
+
+def _explained(
+    ranker: "Ensemble", ranked: "Ranked", rank: int, against: int | None
+) -> "Explanation":
+    from ensembles.ranking.explain import explain
+
+    listed = ranked.best(rank)
+    if len(listed) < rank:
+        raise UsageError(f"--explain {rank}: expected a rank, 1..{len(listed)}")
+    found = explain(ranker, ranked.graph, listed[-1]["config"], against)
+    if not found.parts:
+        what = f"config {found.config} is {found.baseline or f'config {found.against}'} itself"
+        raise UsageError(f"--explain {rank}: {what}; expected another rank, or another --against")
+    return found
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
@@ -138,7 +155,8 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     typer.echo(f"inference   {timing}")
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
-        typer.echo(f"measured    {told}{_noise_text(part['noise'])}")
+        noise = "".join(f"; {NOISE[key].format(value)}" for key, value in part["noise"].items())
+        typer.echo(f"measured    {told}{noise}")
     if default := part["default"]:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
@@ -151,19 +169,15 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
             _print_layouts(ranked, entry["config"])
 
 
-def _noise_text(noise: dict[str, float]) -> str:
-    halves = "halves of a measurement differ by {:.1%}"
-    said = {"again_tau": "two measurements agree to tau {:.3f}", "relative_noise": halves}
-    return "".join(f"; {said[key].format(value)}" for key, value in noise.items())
-
-
 def _place_text(place: float, part: dict[str, Any]) -> str:
     distinct = " distinct" if part["n_distinct"] < part["n_configs"] else ""
     return f"place {place:g} of {part['n_distinct']}{distinct}"
 
 
 def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
-    runtime = "not measured" if why["runtime_ns"] is None else f"measured {why['runtime_ns']:,} ns"
+    of = f", the mean of {why['n_equal']} equal rows" if why["n_equal"] > 1 else ""
+    ns = why["runtime_ns"]
+    runtime = "not measured" if ns is None else f"measured {ns:,} ns{of}"
     decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
     typer.echo(f"\nconfig {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
     if why["is_spread"]:
@@ -174,11 +188,10 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     )
 
 
-def _print_explained(found: "Explanation", rank: int | None) -> None:
+def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
     typer.echo(f"\n{found.heading}")
-    whole = found.graph.graph
-    own, other = (f"{whole.runtime_ns[row]:,} ns" for row in (found.config, found.against))
-    measured = f"; measured {own} against {other}" if whole.is_labelled else ""
+    own, other = map(ranked.runtime_ns, (found.config, found.against))
+    measured = "" if own is None else f"; measured {own:,} ns against {other:,} ns"
     typer.echo(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
     for part in found.parts[:MOST_PARTS]:
@@ -191,8 +204,7 @@ def _print_explained(found: "Explanation", rank: int | None) -> None:
         said = found.said(sum(part.score for part in rest))
         rows.append((None, None, f"{len(rest)} more", "", "", None, *said, None))
     header = ("node", "name", "opcode", "output", "change", "tied", "part", "share", "±")
-    if rows:
-        print_table(header, rows, if_known=("name", "tied", "share", "±"))
+    print_table(header, rows, if_known=("name", "tied", "share", "±"))
     if round(found.together, 4):
         together = ", ".join(filter(None, found.said(found.together)))
         typer.echo(f"together    {together}: in the parts, but of no single node")

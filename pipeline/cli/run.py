@@ -190,7 +190,7 @@ def blend(
     from ensembles.blend import SCALES, member_weights
     from ensembles.blend import blend as blend_scores
     from models.predict import read_scores
-    from submissions.write import submission_rows, write_submission
+    from submissions.check import submission_rows, write_submission
 
     every = [*runs, *(more_runs or [])]
     if len(set(every)) < len(every):

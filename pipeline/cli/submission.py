@@ -133,9 +133,8 @@ def score(
     """
     from data.tree import find_graphs
     from data.withheld import WITHHELD
-    from submissions.check import check_split
+    from submissions.check import check_split, read_submission
     from submissions.score import cut_to_samples, note_samples, read_labels, score_submission
-    from submissions.write import read_submission
 
     split = split or ("test" if private else "valid")
     if private and split != "test":
@@ -148,14 +147,15 @@ def score(
             return "--private"
         return f"--split {other}" + " without --private" * private
 
+    rankings = read_submission(submission)
+    check_split(submission, rankings, labels, folder, split=split, to_pass=to_pass)
+    graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
+    judged = cut_to_samples(graphs, rankings, labels)
     try:
-        rankings = read_submission(submission)
-        check_split(submission, rankings, labels, folder, split=split, to_pass=to_pass)
-        graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
-        report = score_submission(*cut_to_samples(graphs, rankings, labels))
+        report = score_submission(*judged)
     except PipelineError as error:
         line = str(error).removeprefix("submission: ")
-        raise PipelineError(line if line == str(error) else f"{submission}: {line}") from error
+        raise PipelineError(f"{submission}: {line}") from error
     note_samples(report, labels)
     if private:
         _name_programs(report, folder)

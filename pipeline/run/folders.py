@@ -1,7 +1,7 @@
 """Run folders as they lie there: a list of them, their reports, and how two differ."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
-from models.config.recipe import load_recipe
+from models.config.recipe import is_own, load_recipe, short_name
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
@@ -72,16 +72,29 @@ def read_report(run: Path) -> dict[str, Any]:
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return both values of each dotted key in which the configs of two reports differ.
 
-    A value that one of them lacks is None. Keys of models that neither has trained are left out.
+    A value that one of them lacks is None. Left out is what took no part: keys of models, and of
+    kinds of configs, that neither has ranked with. So are those of a model of one's own that one
+    of them lacks: the list of models tells of it.
     """
-    sides = [dict(flat(report.get("config") or {})) for report in (first, second)]
-    keys = sorted(sides[0].keys() | sides[1].keys())
-    recipes = [(report.get("config") or {}).get("recipe", {}) for report in (first, second)]
-    kinds = [r.get(kind, {}).get("models", ()) for r in recipes for kind in KINDS]
-    idle = tuple(f"recipe.{name}." for name in MODELS if not any(name in named for named in kinds))
-    keys = [key for key in keys if not key.startswith(idle)]
-    pairs = {key: [side.get(key) for side in sides] for key in keys}
+    configs = [report.get("config") or {} for report in (first, second)]
+    ranked = [_ranked(config) for config in configs]
+    models = [{model for own in kinds.values() for model in own} for kinds in ranked]
+    names = [*(MODELS.keys() - models[0] - models[1])]
+    names += [short_name(model) for model in models[0] ^ models[1] if is_own(model)]
+    idle = [key for name in names for key in (f"recipe.{name}.", f"recipe.blend.weights.{name}")]
+    for kind in set(KINDS) - ranked[0].keys() - ranked[1].keys():
+        idle += [f"recipe.{kind}.", f"recipe.blend.{kind}_"]
+    sides = [{key: value for key, value in flat(config) if value != {}} for config in configs]
+    pairs = {key: [side.get(key) for side in sides] for key in sorted({**sides[0], **sides[1]})}
+    pairs = {key: pair for key, pair in pairs.items() if not key.startswith(tuple(idle))}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _ranked(config: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the models of each kind of configs that a run has ranked."""
+    recipe, collections = config.get("recipe", {}), config.get("collections", KINDS)
+    kinds = {name.partition(":")[0] for name in collections}
+    return {kind: recipe.get(kind, {}).get("models", ()) for kind in kinds}
 
 
 def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[str, str]:
@@ -156,8 +169,10 @@ def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     path = CONFIGS / f"{recipe.get('name')}.toml"
     if not path.is_file():
         return {}
-    tables = (load_recipe(str(path)).model_dump(mode="json"), recipe)
+    named = load_recipe(str(path)).model_dump(mode="json")
+    for kind in KINDS:  # which models rank has a field of its own
+        named[kind]["models"] = recipe.get(kind, {}).get("models", ())
+    tables = (named, recipe)
     pairs = differing_keys(*({"config": {"recipe": table}} for table in tables))
     own = {key.removeprefix("recipe."): pair[1] for key, pair in pairs.items()}
-    shown = ("seeds", "layout.models", "tile.models")  # in fields of their own
-    return {k: value for k, value in own.items() if value is not None and k not in shown}
+    return {k: value for k, value in own.items() if value is not None and k != "seeds"}

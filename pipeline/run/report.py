@@ -29,6 +29,7 @@ from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
 from pipeline.run.jobs import SUBMISSION, RunState
+from submissions.check import read_submission, submission_rows
 from submissions.report.charts import (
     BEST_SCHEMA,
     CURVE_PICKS,
@@ -39,7 +40,6 @@ from submissions.report.charts import (
 )
 from submissions.report.page import write_graph_pages, write_report_page
 from submissions.score import Labels, cut_to_samples, note_samples, read_labels_of, score_submission
-from submissions.write import read_submission, submission_rows
 
 REPORT_PAGE = "report.html"
 RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"

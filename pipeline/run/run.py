@@ -46,8 +46,7 @@ from pipeline.jobs.workers import HERE, Workers, auditing, packing
 from pipeline.run.jobs import SUBMISSION, Costs, Law, RunState, machine_with, part_sizes
 from pipeline.run.report import as_first_made, build_report, write_report
 from pipeline.run.trackers import logged_to
-from submissions.check import check_submission
-from submissions.write import submission_rows, write_submission
+from submissions.check import check_submission, submission_rows, write_submission
 
 CHANGES = "changes.diff"  # what the code has that its revision has not
 

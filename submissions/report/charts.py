@@ -8,11 +8,10 @@ import base64
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -121,8 +120,7 @@ def rank_points(
     )
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """One chart of a page.
 
     Attributes:
@@ -166,11 +164,9 @@ def learning_charts(curves: Sequence[Mapping[str, Any]]) -> list[Chart]:
     for curve in curves:
         title = f"{curve['group']}: {curve['member'].rsplit('-seed', 1)[0]}"
         groups.setdefault(title, []).append(curve)
-    charts = []
-    for title, own in groups.items():
-        last = ", ".join(f"{curve['member']} {curve['loss'][-1]:.3f}" for curve in own)
-        charts.append(Chart("learning", title, f"loss over steps; at the end: {last}", own))
-    return charts
+    ends = {t: ", ".join(f"{c['member']} {c['loss'][-1]:.3f}" for c in groups[t]) for t in groups}
+    told = "loss over steps; at the end: "
+    return [Chart("learning", t, told + ends[t], own) for t, own in groups.items()]
 
 
 def ranks_chart(

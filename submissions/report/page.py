@@ -240,14 +240,10 @@ def write_graph_pages(
             chart=ranks_chart(title, {graph: own}, members[: len(own["members"][0])]),
             best=decided.get((collection, graph)),
             slowdowns=dict(own.select("config", "slowdown").iter_rows()),
-            explanation=_as_address(picture) if picture.is_file() else None,
+            explanation=b64encode(picture.read_bytes()).decode() if picture.is_file() else None,
             library=library() if (collection, graph) == alone else LIBRARY,
         )
         _write(folder / f"{name}.html", page)
-
-
-def _as_address(picture: Path) -> str:
-    return f"data:image/svg+xml;base64,{b64encode(picture.read_bytes()).decode()}"
 
 
 def _write(path: Path, text: str) -> None:

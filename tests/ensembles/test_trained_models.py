@@ -9,6 +9,7 @@ from common.errors import PipelineError
 from data.tree import LAYOUTS, collection_named
 from ensembles.trained_models import continue_earlier, find_models, models_to_take, take_models
 from models.config.recipe import load_recipe
+from models.run_folder import is_done
 from tests.command_line import call
 
 TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
@@ -42,7 +43,7 @@ def test_models_are_known_by_their_configuration(trained: Path, tmp_path: Path) 
     write_model(root / "s", done=False, place='collections = ["layout:xla:random"]')
     (root / "run").mkdir()
     (root / "run" / "config.toml").write_text('[recipe]\nname = "a whole run"\n')
-    found = {(*key, model.is_done) for key, model in find_models(root).items()}
+    found = {(*key, is_done(folder)) for key, folder in find_models(root).items()}
     assert found == {("tile-xla", "tile_linear-seed0", True), ("layout", "a-seed0", False)}
 
 

@@ -14,8 +14,7 @@ from data.hlo.programs import read_programs
 from data.read import read_graph
 from data.tree import GraphFile, collection_named
 from models.config.recipe import load_recipe
-from submissions.check import check_submission
-from submissions.write import read_submission
+from submissions.check import check_submission, read_submission
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 
 MAX_MESSAGE = 4_000  # characters

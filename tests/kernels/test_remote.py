@@ -27,6 +27,7 @@ SLUG = "fast-or-slow-cpu"
 ID = f"{USERNAME}/{SLUG}"
 FILES = {
     "submission.csv": b"ID,TopConfigs\n" * 9000,
+    "run/report.json.part1": b"a file of the kernel's own",
     "run/report.json": b"{}",
     "run/models/tile-xla/a-seed0/DONE": b"",
     "run/models/tile-xla/a-seed0/model.safetensors": bytes(range(256)) * 2000,
@@ -96,12 +97,9 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     line = failure_of(lambda: push(built.parent))
     assert expected in line
     assert "may have started" not in line
+    never = failure_of(lambda: push(built.parent / "none"))
+    assert never.startswith(f"{built.parent}/none/{METADATA_FILE}: cannot be read: [Errno 2]")
     assert not fake_kaggle.calls("SaveKernel")
-
-
-def test_a_folder_that_was_never_built_is_refused(tmp_path: Path) -> None:
-    line = failure_of(lambda: push(tmp_path / "kernel"))
-    assert line == f"{tmp_path}/kernel: no kernel's folder; `kernel build` writes one"
 
 
 def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
@@ -138,12 +136,13 @@ def test_all_files_and_the_log_arrive(kaggle: FakeKaggle, storage: FileServer, o
     seen: list[tuple[str, int, int]] = []
     with watched_by(lambda *step: seen.append(step)):
         got = fetch_output(SLUG, out)
-    assert got == KernelOutput(ID, 3, out, 5, unfinished=False)
+    assert got == KernelOutput(ID, 3, out, 6, unfinished=False)
     found = contents(out)
     assert json.loads(found.pop(NOTE)) == {"kernel": ID, "version": 3}
     assert found == {**FILES, f"{SLUG}.log": b"all went well\n"}
     assert [path.name for path in out.parent.iterdir()] == ["output"]
-    assert seen[-1] == ("download", 4, 4)
+    assert found["run/report.json.part1"] == b"a file of the kernel's own"
+    assert seen[-1] == ("download", 5, 5)
     assert all("Authorization" not in asked.headers for asked in storage.asked)
     written = b"".join(contents(out.parent).values())
     assert SIGNATURE.encode() not in written

@@ -4,7 +4,6 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -218,7 +217,9 @@ def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
     assert copied == []
 
 
-def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(machine: Machine) -> None:
+def test_what_is_no_unfinished_output_is_left_alone_and_two_that_are_refused(
+    machine: Machine,
+) -> None:
     machine.version()
     (other,) = {*KINDS} - {machine.kind.kind, "train"}
     machine.attach("one", finished=True)
@@ -226,18 +227,14 @@ def test_what_is_no_unfinished_output_of_its_kind_is_left_alone(machine: Machine
     (machine.attach("three") / "kernel.json").write_text("[" * 100_000)
     assert "goes on with" not in machine.version()
     assert machine.facts["finished"] is False  # begun anew
-
-
-def test_two_unfinished_outputs_are_refused_by_name(machine: Machine) -> None:
-    machine.version()
-    attached = [machine.attach(name) for name in ("one", "two")]
+    attached = [machine.attach(name) for name in ("x1", "x2")]
     log = machine.version(expect=1)
     assert f"more than one unfinished output is attached: {attached[0]}, {attached[1]};" in log
     assert not (machine.working / "run").exists()
 
 
 def test_a_run_that_hangs_is_stopped_and_keeps_what_it_has(project: Path, tmp_path: Path) -> None:
-    short = replace(KINDS["run"], max_minutes=0.02, saving_minutes=0.02)
+    short = KINDS["run"]._replace(max_minutes=0.02, saving_minutes=0.02)
     machine = Machine(project, tmp_path, short, HANGS)
     assert "a step went on beyond its time" in machine.version()
     assert machine.facts["finished"] is False

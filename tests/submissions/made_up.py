@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
-from submissions.check import official_rows
-from submissions.write import SubmissionRow, write_submission
+from submissions.check import SubmissionRow, official_rows, write_submission
 
 Indices = NDArray[np.int64]
 N_NODES, N_CONFIGURABLE = 6, 3

@@ -84,10 +84,12 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     lines = call("compare", *paths).splitlines()
     assert lines.pop(0) == f"first = {paths[0]}, second = {paths[1]}"
     assert [line.split()[0] for line in lines] == ["collection", XLA, "mean", "note:"]
+    assert "P(second better)" in lines[0] and "other seeds of a recipe" in lines[-1]
     assert "0.2000" in lines[1] and lines[1].endswith("  0.9900")
     found = json.loads(call("compare", *paths, "--json"))
     assert found["mean"]["difference"] == pytest.approx(0.2)
     assert found["mean"]["probability"] == 1
+    assert {"first", "second", "config"} <= found.keys()
     call("compare", *paths, "--out", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert page.count(">0.9900<") == 2 and "with probability 0.9900" in page

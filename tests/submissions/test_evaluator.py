@@ -73,22 +73,18 @@ def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "runtime", "told"),
+    ("predicted", "measured", "told"),
     [
-        ([1, 2], [3], r"x: scores \(2,\), runtimes \(1,\); expected \(c,\) of both"),
-        ([1, np.nan], [3, 4], "x: expected finite scores"),
-        ([1, 2], [3, 0], "x: expected finite scores, and finite runtimes above 0"),
+        ({"x": [1, 2]}, {"x": [3]}, r"x: scores \(2,\), runtimes \(1,\); expected \(c,\) of both"),
+        ({"x": [1, np.nan]}, {"x": [3, 4]}, "x: expected finite scores"),
+        ({"x": [1, 2]}, {"x": [3, 0]}, "x: expected finite scores, and finite runtimes above 0"),
+        ({"x": [1, 2]}, {}, "graph 'x' is not in both"),
     ],
 )
-def test_bad_values_name_the_graph(scores: list, runtime: list, told: str) -> None:
+def test_what_is_wrong_is_named(predicted: dict, measured: dict, told: str) -> None:
     with pytest.raises(PipelineError, match=told):
-        Evaluator(LAYOUT).eval({"y_pred": {"x": scores}, "y_true": {"x": runtime}})
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UsageError, match="graph 'x' is not in both"):
-        Evaluator(LAYOUT).eval({"y_pred": {"x": [1, 2]}, "y_true": {}})
+        Evaluator(LAYOUT).eval({"y_pred": predicted, "y_true": measured})
     with pytest.raises(UsageError, match="expected y_pred and y_true"):
-        Evaluator(LAYOUT).eval({"y_pred": {}})
+        Evaluator(LAYOUT).eval({"y_pred": predicted})
     with pytest.raises(UsageError, match="no such collection"):
         Evaluator("layout:xla")

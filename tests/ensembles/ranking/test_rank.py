@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ranking import program as told
 from features.statistics.configs import statistics_of
-from tests.command_line import call
+from tests.command_line import call, stderr_of
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,
@@ -72,6 +73,35 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     measured = replace(ranked, scores=scores).measured()
     assert measured == {"kendall_tau": 1, **{f"slowdown@{k}": 1 for k in (1, 5, 10)}}
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
+    whys = [ranked.why(row) for row in range(5)]
+    assert [(why["runtime_ns"], why["n_equal"]) for why in whys[:2]] == [(3, 3), (9, 1)]
+    text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--why")
+    assert "measured 3 ns, the mean of 3 equal rows; decides" in text
+    text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--explain", 1, "--against", 3)
+    assert "; measured 3 ns against 5 ns" in text or "; measured 9 ns against 5 ns" in text
+
+
+def test_configs_that_were_learned_from_are_told_and_no_others(
+    rankers: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    learned, unseen = (first_of(tiny_tree, LAYOUTS, split).path for split in ("train", "valid"))
+    tile = first_of(tiny_tree, TILES).path
+    moved = Path(shutil.copytree(tiny_tree, tmp_path / "moved")) / learned.relative_to(tiny_tree)
+    outside = Path(shutil.copy(learned, tmp_path / "outside.npz"))
+    note = "note: 1 of 1 models learned from these very configs: how well they are ordered"
+    layouts = rankers / LAYOUT_MODEL
+    for path, run, members in (
+        (learned, layouts, [LAYOUT_MODEL]),
+        (moved, layouts, [LAYOUT_MODEL]),
+        (tile, rankers / TILE_MODEL, [TILE_MODEL]),
+        (unseen, layouts, []),
+        (outside, layouts, []),
+    ):
+        words = ("rank", path, "--run", run, "--json")
+        assert json.loads(call(*words))["learned_from"] == members
+        assert any(line.startswith(note) for line in stderr_of(*words)) == bool(members)
+    np.savez(moved, **{**np.load(moved), "config_runtime": np.arange(1, 41)})  # another's program
+    assert json.loads(call("rank", moved, "--run", layouts, "--json"))["learned_from"] == []
 
 
 def test_it_is_said_how_well_two_measurements_agree(
@@ -236,7 +266,14 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
         ((tuned, "--run", tiles), 1, f"{tuned}: holds layout configs; the models rank"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
-        ((tuned, "--run", layouts, "--collection", TILES), 2, "holds layout configs, but its"),
+        *(
+            ((path, "--run", layouts, "--collection", name), 2, f"{path}: holds {kind} configs; --")
+            for path, name, kind in (
+                (tuned, TILES, "layout"),
+                (first_of(tiny_tree, LAYOUTS).path, TILES, "layout"),
+                (first_of(tiny_tree, TILES).path, LAYOUTS, "tile"),
+            )
+        ),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
         ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
         ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),

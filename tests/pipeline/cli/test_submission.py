@@ -1,4 +1,4 @@
-"""`submission` and `score` as a user calls them, and what `compare` makes of scores."""
+"""`submission` and `score` as a user calls them."""
 
 import json
 import os
@@ -13,10 +13,8 @@ import pytest
 
 from common.settings import ROOT, SAMPLE, default_store_dir
 from data.withheld import WITHHELD, write_withheld
-from submissions.check import expected_rows
-from submissions.compare import compare_reports
+from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
 from submissions.score import read_labels, score_submission
-from submissions.write import SubmissionRow, read_submission, write_submission
 from tests.command_line import call, stderr_of
 from tests.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
 from tests.submissions.made_up import (
@@ -179,10 +177,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         valid[f"{collection}:{name}"], _ = write_graph(folder, collection, "valid", name, seed=seed)
     withheld, _ = write_graph(folder, X, "test", "t", seed=7, labelled=False)
     write_withheld(folder / WITHHELD, {f"{X}:t": withheld})
-    for seed in range(3):
-        noisy_submission(folder / f"seed{seed}.csv", valid, seed=seed)
-    noisy_submission(folder / "part.csv", {k: v for k, v in valid.items() if X in k}, seed=9)
+    noisy_submission(folder / "seed0.csv", valid, seed=0)
     noisy_submission(folder / "test.csv", {f"{X}:t": withheld}, seed=3)
+    noisy_submission(folder / "other.csv", {f"{X}:o": np.arange(1, 9)}, seed=0)
     return folder
 
 
@@ -195,23 +192,12 @@ def one(tree: Path, name: str = "seed0") -> tuple[object, ...]:
     return ("--submission", tree / f"{name}.csv")
 
 
-def test_a_submission_is_judged_and_two_reports_are_compared(tree: Path) -> None:
+def test_a_submission_is_judged(tree: Path) -> None:
     found = scored(tree, *one(tree))
     rankings = read_submission(tree / "seed0.csv")
     assert found == score_submission(rankings, read_labels(tree, "valid"))
     table = call("score", "--data", tree, *one(tree)).splitlines()
     assert any(line.startswith("mean of 2 of 5 ") for line in table)
-    first = scored(tree, *one(tree, "seed1"))
-    for name, report in zip(("one", "two"), (first, found), strict=True):
-        (tree / f"{name}.json").write_text(json.dumps(report))
-    files = (tree / "one.json", tree / "two.json")
-    compared = json.loads(call("compare", *files, "--json"))
-    assert {"first", "second", "config"} <= compared.keys()
-    expected = json.loads(json.dumps(compare_reports(first, found)))
-    assert {key: compared[key] for key in expected} == expected
-    assert compared["mean"]["difference"] == pytest.approx(found["score"] - first["score"])
-    assert "P(second better)" in call("compare", *files)
-    assert "other seeds of a recipe" in stderr_of("compare", *files)[0]
 
 
 def test_withheld_runtimes_are_read_if_asked_for(tree: Path) -> None:
@@ -221,6 +207,43 @@ def test_withheld_runtimes_are_read_if_asked_for(tree: Path) -> None:
     said = stderr_of("score", "--data", tree, *one(tree, "test"), "--split", "test", expect=1)
     assert len(said) == 1 and told in said[0]
     assert not list(default_store_dir(tree).rglob("*.safetensors"))  # nothing is packed for it
+
+
+TO_TEST = "answers the graphs of split test, not valid; expected the run's submission for valid"
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "said"),
+    [
+        ("test.csv", (), f"{TO_TEST}, or --private\n"),
+        (
+            "seed0.csv",
+            ("--private",),
+            "submission for test, or --split valid without --private\n",
+        ),
+        ("other.csv", (), f"{X}:a: row is missing; expected 60 indices"),
+    ],
+)
+def test_another_splits_rankings_are_named(
+    tree: Path, file: str, options: tuple[str, ...], said: str
+) -> None:
+    path = tree / file
+    text = call("score", "--submission", path, "--data", tree, *options, expect=1)
+    assert text.startswith(f"error: {path}: ") and text.count("\n") == 1
+    assert said in text
+
+
+def test_withheld_runtimes_of_another_split_than_test_are_no_usage(tree: Path) -> None:
+    files = ("--submission", tree / "test.csv", "--data", tree, "--private", "--split")
+    assert "--private judges the test split; leave" in call("score", *files, "valid", expect=2)
+    call("score", *files, "test")
+
+
+def test_the_check_names_another_split_in_one_line(tree: Path) -> None:
+    path = tree / "seed0.csv"
+    told = stderr_of("submission", "check", path, "--data", tree, expect=1)
+    assert len(told) == 1 and "answers the graphs of split valid, not test" in told[0]
+    assert told[0].endswith(", or --split valid")
 
 
 def test_faults_are_one_line(tree: Path, tmp_path: Path) -> None:

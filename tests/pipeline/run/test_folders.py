@@ -212,3 +212,20 @@ def test_compare_says_which_keys_differ(run: Path, tmp_path: Path) -> None:
     assert lines[2].split() == ["recipe.features.prune", "hops-1", "none"]
     assert call("compare", run, run).splitlines()[1] == "no key of their configs differs"
     assert differing_keys({}, {"config": {"a": {"b": 1}}}) == {"a.b": [None, 1]}
+
+
+def test_one_change_is_one_row_of_what_took_part() -> None:
+    first = load_recipe("smoke").model_dump(mode="json")
+    models = ["layout_boosting", "tests.models.own:Own"]
+    second = first | {"layout": first["layout"] | {"models": models}, "own": {"hidden": 3}}
+    second |= {"tile": {"models": ["tile_linear"]}, "tile_linear": {"penalty": 1.0}}
+    weights = {"weights": {"layout_boosting": 2.0, "tgraph": 3.0}, "tile_spread": 1.0}
+    second["blend"] = first["blend"] | weights
+    layouts = ["layout:xla:default"]
+    sides = [{"config": {"collections": layouts, "recipe": own}} for own in (first, second)]
+    assert differing_keys(*sides) == {
+        "recipe.blend.weights.layout_boosting": [None, 2.0],
+        "recipe.layout.models": [first["layout"]["models"], models],
+    }
+    sides[0]["config"]["recipe"] = second | {"own": {"hidden": 4}}
+    assert differing_keys(*sides) == {"recipe.own.hidden": [4, 3]}

@@ -17,7 +17,7 @@ from models.run_folder import read_config
 from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
 from pipeline.run.run import _is_one_program
-from submissions.write import read_submission
+from submissions.check import read_submission
 from tests.command_line import call, stderr_of
 
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")

@@ -23,7 +23,7 @@ from pipeline.planning.plan import Machine, stage_costs
 from pipeline.run.jobs import Law
 from pipeline.run.run import Inputs, run
 from pipeline.tuning.objective import Question, space_from_table
-from submissions.write import read_submission
+from submissions.check import read_submission
 from tests.command_line import call, stderr_of
 from tests.drills.processes import check_same
 
