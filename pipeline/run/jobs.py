@@ -68,6 +68,15 @@ UNKNOWN_S = 60.0  # a training of a model whose cost is not known
 BLOCK_S = 600.0  # what is ranked as one job, about
 
 
+def as_begun(recipe: Recipe, folder: Path) -> Recipe:
+    """Return a recipe by the name that a run folder knows it by, where nothing else differs."""
+    if not (folder / CONFIG).is_file():
+        return recipe
+    begun = read_config(folder).get("recipe", {})
+    named = recipe.model_copy(update={"name": begun.get("name", recipe.name)})
+    return named if named.model_dump(mode="json") == begun else recipe
+
+
 def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
     """Return how large the good graphs of each split are."""
     good = (row for row in rows if not row.error)
@@ -408,6 +417,7 @@ def train_collection(
     for name in chosen:
         check_device(recipe, name)
     device = tell_device(recipe, gpu_here())
+    recipe = as_begun(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     place = recipe.learned_as(collection)
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
     files = stored_graphs(data_dir, collections=learned, splits=("train",), pack=packing(workers))

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -326,8 +325,10 @@ class Question:
             job = TrainJob(model, recipe, learned, seed, folder / name)
             # What a trial alike may have left.
             path = self.out / "member-scores" / f"{name}-{_digest(job, held_out)}.parquet"
-            make = {path: partial(trained, job)}
-            scores_by_graph(make, held_out, what=f"predict held-out graphs by {model}")
+            if not path.exists():
+                ranker = trained(job)  # before it is said that it predicts
+                make = {path: lambda ranker=ranker: ranker}
+                scores_by_graph(make, held_out, what=f"predict held-out graphs by {model}")
             rankers[name] = _ScoredRanker(path)
         return Ensemble(collection, rankers, recipe_mixing(recipe.blend, study.kind, list(rankers)))
 
@@ -335,11 +336,14 @@ class Question:
         table = with_values(self.recipe.model_dump(mode="json"), params)
         return Recipe.from_table(table, source="trial")
 
+    def values(self, params: Parameters) -> Parameters:
+        """Return the value of each key of the space, the recipe's own where `params` has none."""
+        table = self.recipe.model_dump(mode="json")
+        return {key: value_at(table, key) for key in self.space.parameters} | params
+
     def baseline_params(self) -> Parameters:
         """Return the recipe's own values, as far as the search space holds them."""
-        table = self.recipe.model_dump(mode="json")
-        own = {key: value_at(table, key) for key in self.space.parameters}
-        return {k: v for k, v in own.items() if self.space.parameters[k].holds(v)}
+        return {k: v for k, v in self.values({}).items() if self.space.parameters[k].holds(v)}
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
