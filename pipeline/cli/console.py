@@ -84,7 +84,6 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def _fault(error: Exception) -> tuple[str, int]:
-    """Return the line that tells of an error, and the exit code."""
     if isinstance(error, PipelineError):
         return str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
     if isinstance(error, MemoryError):

@@ -387,7 +387,6 @@ def compare(
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
-    """Print what `compare_reports` found: a row per collection, and their mean."""
     from submissions.compare import told_probability
 
     rows = []

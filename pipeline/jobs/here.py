@@ -36,8 +36,6 @@ IMPORTED_ONCE = ("polars", "lightgbm", "sklearn.linear_model", "torch", "torch._
 
 
 class InThisProcess(Executor):
-    """Does one job after the other, here."""
-
     def __init__(self, *, gpu: bool = False) -> None:
         self._gpu = gpu
         self._ended: list[Event] = []
@@ -188,7 +186,6 @@ def _news(worker: _Worker) -> Event | None:
 
 
 def _work(connection: Connection, gpu: str | None, threads: int) -> None:
-    """Do the jobs that come, until the connection ends."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA

@@ -143,8 +143,6 @@ class FakeGpuTensor(Tensor):
 
 @dataclass(frozen=True)
 class Call:
-    """An operation that reached the dispatcher, with all that it is given."""
-
     function: Any
     args: Sequence[Any]
     given: dict[str, Any]
@@ -338,7 +336,6 @@ class _Counting(TorchDispatchMode):
         return copy
 
     def _moved(self, source: Tensor, given: Mapping[str, Any]) -> Tensor:
-        """Return a copy of a tensor on the other device."""
         dtype = given.get("dtype") or source.dtype
         if is_fake(source):
             return self._cross(torch.empty(source.shape, dtype=dtype), source, False)
@@ -347,7 +344,6 @@ class _Counting(TorchDispatchMode):
         return there
 
     def _cross(self, into: Tensor, source: Tensor, non_blocking: bool) -> Tensor:
-        """Copy between the devices; what has no value comes back as 0."""
         if not isinstance(source, FakeGpuTensor):
             self._upload(source, non_blocking)
             if not held_of(into).is_meta:

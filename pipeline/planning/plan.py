@@ -104,7 +104,6 @@ class StageCost:
 
 
 def is_network(recipe: Recipe, model: str) -> bool:
-    """Tell whether a model's steps can be counted."""
     return bool(model_entry(recipe, model).network)
 
 

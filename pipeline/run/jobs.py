@@ -78,7 +78,6 @@ def as_begun(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
-    """Return how large the good graphs of each split are."""
     good = (row for row in rows if not row.error)
     parts = groupby(good, lambda row: (row.file.collection, row.file.split))
     return [
@@ -137,7 +136,6 @@ class Law:
 def training_jobs(
     trainings: Sequence[tuple[Collection, TrainJob]], law: Law, *, resume: bool = True
 ) -> Iterator[Job]:
-    """Return a job for each training."""
     for collection, training in trainings:
         yield Job(
             training_name(training.run_dir),
@@ -281,7 +279,6 @@ class Costs:
         self.add(name, costs[0])
 
     def add(self, name: str, cost: Cost) -> None:
-        """Book what a part of a stage took."""
         self.seconds[name] = round(self.seconds.get(name, 0.0) + cost.seconds, 2)
         self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cost.cpu_s, 2)
         peaks = [self.peak_mib.get(name), cost.peak_mib]
@@ -323,12 +320,10 @@ class RunState:
         return [f for f in self.files if f.collection == collection and f.split == split]
 
     def members(self, collection: Collection) -> list[Member]:
-        """Return the models that rank a collection, once its source is chosen."""
         source = self.sources[collection.name]
         return members_of(self.recipe, source.collection or collection, self.out, source)
 
     def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
-        """Read what each member scored of a split."""
         names = [member.name for member in self.members(collection)]
         return {n: read_scores(scores_path(self.out, collection, n, split)) for n in names}
 

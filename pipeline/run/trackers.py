@@ -223,7 +223,6 @@ def _hear(connection: Connection) -> None:
 
 
 def _follow(connection: Connection, name: str, out: Path, config: Config) -> None:
-    """Send what appears in a run's folder, until told that the run has ended, or is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):  # clients print, and ask for keys
@@ -249,7 +248,6 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
 
 
 def _news(connection: Connection) -> bool | None:
-    """Wait; return whether the run is done or was stopped, None while it goes on."""
     try:
         return bool(connection.recv()) if connection.poll(POLL_S) else None
     except (EOFError, OSError):

@@ -284,7 +284,6 @@ def _drawings(study: "Study") -> Iterator[tuple[str, Any]]:
 
 
 def _pictures(study: "Study") -> list[tuple[str, str]]:
-    """Return titles, and PNGs as addresses."""
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")

@@ -270,7 +270,6 @@ def _judged(trial: "Trial", number: int, params: Parameters, question: Question)
 
 
 def _shown(params: Parameters, question: Question) -> str:
-    """Return what a trial tries, for the end of its line; keys of the study's model are cut."""
     own = f"{question.space.study.model}."
     shown = ((k, f"{v:.3g}" if isinstance(v, float) else v) for k, v in params.items())
     return "".join(f"  {key.removeprefix(own)}={value}" for key, value in shown)
