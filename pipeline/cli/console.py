@@ -52,13 +52,12 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         debug, max_minutes = bool(kwargs.pop("debug", False)), kwargs.get("max_minutes")
         begun, stops = list[str](), list[int]()
-        same = "the same command" + " with --resume" * ("resume" in kwargs)
         try:
             told = _told_here(begun, debug=debug)
             with _terminated_by_sigterm(stops), told, time_limit(cast(float | None, max_minutes)):
                 function(*args, **kwargs)
         except OutOfTime as stop:
-            say(f"{stop}, as --max-minutes asks; {same} goes on")
+            say(f"{stop}, as --max-minutes asks; --resume goes on")
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (typer.Exit, typer.Abort):
@@ -68,7 +67,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
                 line, code = ("terminated", 143) if stops else ("interrupted", 130)
-                goes_on = f"; {same} goes on" if {"resume", "max_minutes"} & kwargs.keys() else ""
+                how = " with --resume" if "resume" in kwargs else ""
+                can_go_on = "resume" in kwargs or "max_minutes" in kwargs
+                goes_on = f"; the same command{how} goes on" if can_go_on else ""
                 line += f"; what was finished is kept{goes_on}" if begun else ""
             else:
                 line, code = _fault(error)

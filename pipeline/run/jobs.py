@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, pairwise, product
 from math import ceil
 from pathlib import Path
@@ -139,8 +140,8 @@ def training_jobs(
     for collection, training in trainings:
         yield Job(
             training_name(training.run_dir),
-            _train,
-            (training, collection, resume),
+            partial(train_model, resume=resume),
+            (training, collection),
             seconds=law.left_s(collection, training.model, training.run_dir),
             threads=training.recipe.n_threads,
             on_gpu=law.takes_gpu(training.model),
@@ -152,10 +153,6 @@ def training_jobs(
 
 def training_name(folder: Path) -> str:
     return f"train {folder.parent.name}/{folder.name}"
-
-
-def _train(training: TrainJob, collection: Collection, resume: bool) -> None:
-    train_model(training, collection, resume=resume)
 
 
 @dataclass(frozen=True)

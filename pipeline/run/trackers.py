@@ -42,8 +42,6 @@ Sent = dict[str, Any]  # the run's `id` there, `lines` of metrics.jsonl by place
 
 
 class _TensorBoard:
-    begins_anew = False
-
     def __init__(self, out: Path, config: Config, sent: Sent) -> None:
         from torch.utils.tensorboard.summary import hparams
 
@@ -109,8 +107,6 @@ class _WeightsAndBiases:
 
 
 class _MLflow:
-    begins_anew = False
-
     def __init__(self, out: Path, config: Config, sent: Sent) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -235,7 +231,8 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
         is_done = None
         try:
             tracker = TRACKERS[name](out, config, sent)
-            sent |= {"lines": {}, "scores": {}} if tracker.begins_anew else {}
+            if getattr(tracker, "begins_anew", False):
+                sent |= {"lines": {}, "scores": {}}
             while is_done is None:
                 is_done = _news(connection)
                 try:

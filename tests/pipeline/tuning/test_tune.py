@@ -118,38 +118,26 @@ def test_what_was_tried_takes_its_value_and_a_small_space_ends(
     assert f"{n_again} more draws were of what had been tried" in page
 
 
-def test_a_baseline_that_is_interrupted_is_always_tried_again_where_it_was(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("can_note", [True, False])
+def test_a_baseline_that_a_full_disk_stops_is_tried_again_where_it_was(
+    can_note: bool, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: object, **options: object) -> float:
+    def full(*args: object, **options: object) -> float:
+        if not can_note:
+            backend = optuna.storages.journal.JournalFileBackend
+            monkeypatch.setattr(backend, "append_logs", full)
         raise OSError(errno.ENOSPC, "No space left")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("pipeline.tuning.objective._value", interrupted)
-        for _ in range(4):
-            with pytest.raises(OSError, match="No space left"):
-                search(tiny_tree, tmp_path, trials=2)
+    for _ in range(4 if can_note else 1):
+        monkeypatch.setattr("pipeline.tuning.objective._value", full)
+        with pytest.raises(OSError, match="No space left"):
+            search(tiny_tree, tmp_path, trials=2)
+        monkeypatch.undo()
     result = search(tiny_tree, tmp_path, trials=2)
     assert [(t.number, t.state) for t in result.trials] == [(0, "complete"), (1, "complete")]
     assert result.baseline_value == result.trials[0].value is not None
     assert {path.name for path in (tmp_path / "out" / "trials").iterdir()} == {"0", "1"}
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
-
-
-def test_a_disk_too_full_to_note_it_ends_the_call_as_such(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*args: object, **options: object) -> float:
-        backend = optuna.storages.journal.JournalFileBackend
-        monkeypatch.setattr(backend, "append_logs", full)
-        raise OSError(errno.ENOSPC, "No space left")
-
-    monkeypatch.setattr("pipeline.tuning.objective._value", full)
-    with pytest.raises(OSError, match="No space left"):
-        search(tiny_tree, tmp_path, trials=1)
-    monkeypatch.undo()
-    result = search(tiny_tree, tmp_path, trials=1)
-    assert [trial.state for trial in result.trials] == ["complete"]
 
 
 def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_count(
