@@ -176,12 +176,8 @@ def _news(worker: _Worker) -> Event | None:
             progress(*told)
     elif what == "log":
         log.info(*told)
-    elif what == "done":
-        return Done(job, *told)
-    elif isinstance(told[0], OutOfTime) and not out_of_time():
-        return Lost(job, "was told to stop")
     else:
-        return Failed(job, told[0])
+        return event_of(job, what, *told)
     return None
 
 
@@ -216,6 +212,15 @@ def outcome(job: Job) -> tuple[Any, ...]:
         told = error if is_sent else RuntimeError(f"{type(error).__name__}: {error}")
         told.add_note("".join(traceback.format_exception(error)))
         return ("failed", told)
+
+
+def event_of(job: Job, how: str, *told: Any) -> Event:
+    """Return how a job has ended that a worker says such an `outcome` of."""
+    if how == "done":
+        return Done(job, *told)
+    if isinstance(told[0], OutOfTime) and not out_of_time():
+        return Lost(job, "was told to stop")
+    return Failed(job, told[0])
 
 
 def throttled(watcher: Watcher) -> Watcher:

@@ -79,7 +79,7 @@ class Counts:
         flops, half_flops: of matrix products, all and with operands of 16 bits.
         elements, half_elements: of results of all other kernels.
         peak_bytes: the most that was held at once, what was there before included.
-        operations, waits: kernels by operation, waits by their reason.
+        waits: by their reason.
     """
 
     kernels: int = 0
@@ -89,7 +89,6 @@ class Counts:
     elements: float = 0
     half_elements: float = 0
     peak_bytes: float = 0
-    operations: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
 
     def since(self, before: "Counts") -> "Counts":
@@ -435,7 +434,6 @@ class _Counting(TorchDispatchMode):
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         counts.kernels += 1
         counts.bytes += moved_bytes(call, sum(map(nbytes, results)))
-        counts.operations[name] += 1
         if call.factors:
             left, right = call.factors
             flops = 2.0 * (left._nnz() if left.layout in SPARSE else left.numel()) * right.shape[-1]

@@ -328,14 +328,23 @@ class Question:
         table = with_values(self.recipe.model_dump(mode="json"), params)
         return Recipe.from_table(table, source="trial")
 
-    def values(self, params: Parameters) -> Parameters:
-        """Return the value of each key of the space, the recipe's own where `params` has none."""
+    def decisive(self, params: Parameters) -> Parameters:
+        """Return what tells a trial's value: what it sets or the recipe has, by key of the space.
+
+        Keys of a model that a blend gives no weight decide nothing.
+        """
+        values = self._own_values() | params
+        idle = {f"blend.weights.{model}": f"{model}." for model in self.recipe.all_models}
+        without = tuple(own for key, own in idle.items() if values.get(key) == 0)
+        return {key: value for key, value in values.items() if not key.startswith(without)}
+
+    def _own_values(self) -> Parameters:
         table = self.recipe.model_dump(mode="json")
-        return {key: value_at(table, key) for key in self.space.parameters} | params
+        return {key: value_at(table, key) for key in self.space.parameters}
 
     def baseline_params(self) -> Parameters:
         """Return the recipe's own values, as far as the search space holds them."""
-        return {k: v for k, v in self.values({}).items() if self.space.parameters[k].holds(v)}
+        return {k: v for k, v in self._own_values().items() if self.space.parameters[k].holds(v)}
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:

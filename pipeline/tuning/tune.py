@@ -196,7 +196,7 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
             number = trial.user_attrs.get(NUMBER, len(known))
             tried = {} if number in known else known
             for other, earlier in tried.items():
-                if question.values(earlier.params) == question.values(params):
+                if question.decisive(earlier.params) == question.decisive(params):
                     # As in Optuna's FAQ; a failure to it, as it learns nothing from this.
                     trial.set_user_attr(AGAIN, other)
                     value = earlier.value

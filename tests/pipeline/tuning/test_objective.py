@@ -227,6 +227,15 @@ def test_a_blends_value_is_that_of_models_trained_for_it_alone(
     assert trainings(folder / "out") == once, "trials that differ in the blend alone train once"
 
 
+def test_keys_of_a_model_without_weight_decide_nothing(tmp_path: Path) -> None:
+    key, recipe = "layout_boosting.num_leaves", blend_recipe()
+    space = space_over(BLENDS | {key: {"low": 2, "high": 9}}, model="blend", recipe=recipe)
+    question = Question(recipe, space, [], (), tmp_path)
+    one, other = ({"blend.method": "rank-mean", key: leaves} for leaves in (3, 4))
+    assert question.decisive(one) != question.decisive(other)
+    assert question.decisive(one | {WEIGHT: 0}) == question.decisive(other | {WEIGHT: 0.0})
+
+
 def test_kept_scores_change_no_value_and_tell_features_apart(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
