@@ -171,10 +171,8 @@ def search(question: Question, storage: Path | str, trials: int) -> None:
     with open_storage(storage) as shared:
         study = shared.study(question.space.study.name, pruner_of(question.space.study))
         while _run_next(question, shared, study, trials):
-            if not repeats_in_a_row(study):
-                write_history(study, question)
-                progress("trial", count_trials(study), trials)
-        write_history(study, question)  # how often trials were drawn again
+            write_history(study, question)
+            progress("trial", count_trials(study), trials)
 
 
 def _run_next(question: Question, shared: SharedStorage, study: "Study", trials: int) -> bool:
