@@ -89,6 +89,13 @@ def test_every_key_that_is_set_is_one_of_a_recipe() -> None:
         load_recipe("leaderboard", own)
 
 
+def test_the_plan_of_the_tree_names_all_that_lies_in_data() -> None:
+    plan = TEXTS[ROOT / "CONTRIBUTING.md"].split("```text\n")[1].split("```")[0]
+    parts = [path.parent for path in ROOT.glob("data/*/__init__.py")]
+    parts += [path for path in ROOT.glob("data/*.py") if path.stem != "__init__"]
+    assert {path.stem for path in parts} <= set(plan.split())
+
+
 def test_all_stages_of_the_way_to_a_submission_are_there() -> None:
     wanted = {"fetch", "audit", "prepare", "plan", "run", "train", "kernel", "dataset"}
     assert wanted | {"score", "submission"} <= STAGES
@@ -97,6 +104,6 @@ def test_all_stages_of_the_way_to_a_submission_are_there() -> None:
 def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
     made = json.loads(call("plan", "--recipe", "leaderboard", "--json"))["total"]
     for name, value in (("GPU", made["gpu_hours"]), ("CPU", made["cpu_hours"])):
-        told = re.search(rf"^{name} +([\d.]+) hours", REPRODUCE, flags=re.MULTILINE)
+        told = re.search(rf"^{name} +([\d.]+) h ", REPRODUCE, flags=re.MULTILINE)
         assert told, name
         assert float(told[1]) == pytest.approx(value, abs=0.06)

@@ -134,16 +134,6 @@ def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
     assert scored["collections"] == report["collections"]
 
 
-def test_the_same_seed_gives_the_same_submission_bytes(
-    finished: Path, tiny_tree: Path, tmp_path: Path
-) -> None:
-    call(*SMOKE, tiny_tree, "--out", tmp_path / "again")
-    again = (tmp_path / "again" / "submission.csv").read_bytes()
-    assert again == (finished / "submission.csv").read_bytes()
-    call(*SMOKE, tiny_tree, "--out", tmp_path / "s9", "--seed", 9)
-    assert (tmp_path / "s9" / "submission.csv").read_bytes() != again
-
-
 def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been(
     finished: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:

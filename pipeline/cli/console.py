@@ -67,7 +67,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
                 line, code = ("terminated", 143) if stops else ("interrupted", 130)
-                goes_on = "; the same command with --resume goes on" if "resume" in kwargs else ""
+                how = " with --resume" if "resume" in kwargs else ""
+                can_go_on = "resume" in kwargs or "max_minutes" in kwargs
+                goes_on = f"; the same command{how} goes on" if can_go_on else ""
                 line += f"; what was finished is kept{goes_on}" if begun else ""
             else:
                 line, code = _fault(error)
@@ -83,7 +85,6 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def _fault(error: Exception) -> tuple[str, int]:
-    """Return the line that tells of an error, and the exit code."""
     if isinstance(error, PipelineError):
         return str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAULT
     if isinstance(error, MemoryError):

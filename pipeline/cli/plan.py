@@ -1,9 +1,9 @@
 """The command that tells what a recipe costs: plan."""
 
-import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,11 +12,15 @@ from pipeline.cli import options
 from pipeline.cli.console import command, print_json, print_table, read_recipe, say
 
 if TYPE_CHECKING:
-    from pipeline.planning.plan import Plan
+    from pipeline.planning.plan import CollectionPlan, Plan
     from pipeline.run.simulated import SimulatedRun
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 HOUR_S, CORES_PER_GPU = 3600, 8
+HEADER = (
+    *("collection", "GPU: train", "rank", "CPU: prepare", "train", "rank", "score"),
+    *("disk", "peak memory"),
+)
 
 
 @command
@@ -67,32 +71,23 @@ def plan(
 
 
 def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> None:
-    header = (
-        *("collection", "GPU h train", "rank", "CPU h prepare", "train", "rank", "score"),
-        *("raw GiB", "store", "run", "peak GiB", "of"),
-    )
-    rows: list[tuple[Any, ...]] = []
-    for row in made.collections:
-        largest = max(row.peak_mib, key=lambda name: row.peak_mib[name], default=None)
-        gpu = [_short(row.gpu_hours[stage]) for stage in ("train", "rank")]
-        cpu = [_short(row.cpu_hours[stage]) for stage in ("prepare", "train", "rank", "score")]
-        disk = [_short(row.disk_bytes[part] / GIB) for part in ("raw", "store", "run")]
-        peak = largest and _short(row.peak_mib[largest] / 1024)
-        rows.append((row.collection, *gpu, *cpu, *disk, peak, largest))
-    print_table(header, rows)
+    for kind in ("tile", "layout"):
+        rows = [_row(row) for row in made.collections if row.collection.startswith(f"{kind}:")]
+        if rows:
+            print_table(HEADER, rows, if_known=HEADER)
+            typer.echo("")
     card = made.machine.card
+    gpu_s, cpu_s = (HOUR_S * made.total(table) for table in ("gpu_hours", "cpu_hours"))
     typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
-    gpu_hours = _short(made.total("gpu_hours"))
-    typer.echo(f"GPU         {gpu_hours} hours of one {card.name if card else '-'}")
-    typer.echo(f"CPU         {_short(made.total('cpu_hours'))} hours of one thread")
-    typer.echo(f"disk        {made.total('disk_bytes') / GIB:.1f} GiB")
+    if card and gpu_s:
+        typer.echo(f"GPU         {_time(gpu_s)} of one {card.name}")
+    typer.echo(f"CPU         {_time(cpu_s)} of one thread")
+    typer.echo(f"disk        {_size(made.total('disk_bytes'))}")
     _print_simulated(simulated, card.name if card else "")
     _print_card_memory(made)
-    whose = "" if counted else "; sizes of graphs are published ones"
-    say(
-        "computed, not run: what networks do was counted, the rest of the processor's seconds "
-        f"measured on synthetic graphs, on one thread of an AMD EPYC{whose}"
-    )
+    say("computed, not run: networks are counted, the rest was measured on a thread of an EPYC")
+    if not counted:
+        say("sizes of graphs are the published ones")
     measured = made.machine.measured
     if measured:
         say(f"{measured}: what networks take there is scaled by that, and nothing else")
@@ -101,33 +96,59 @@ def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> No
         say(f"GPU not measured: a {card.name} is taken at shares of its data sheet ({how})")
 
 
+def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
+    gpu, cpu = (
+        {stage: _time(HOUR_S * hours) for stage, hours in table.items()}
+        for table in (plan.gpu_hours, plan.cpu_hours)
+    )
+    times = gpu["train"], gpu["rank"], cpu["prepare"], cpu["train"], cpu["rank"], cpu["score"]
+    disk, peak = sum(plan.disk_bytes.values()), MIB * max(plan.peak_mib.values(), default=0.0)
+    return plan.collection, *times, _size(disk), _size(peak)
+
+
 def _print_simulated(run: "SimulatedRun", card: str) -> None:
     cards = f"{run.n_gpus} {card} and " if run.n_gpus else ""
-    who = "GPUs" if run.n_gpus else "workers"
+    at_work = f"{'GPUs' if run.n_gpus else 'workers'} at work {run.work.efficiency:.0%}"
+    typer.echo(f"run         {_time(HOUR_S * run.hours)} on {cards}{run.n_cores} cores")
     parts = (run.prepare.seconds, run.work.seconds, run.score_s)
-    packing, work, scores = (_short(seconds / HOUR_S) for seconds in parts)
+    packing, work, scores = (_time(seconds) for seconds in parts)
     typer.echo(
-        f"run         {_short(run.hours)} hours on {cards}{run.n_cores} cores: packing {packing}, "
-        f"trainings and rankings {work} ({who} at work {run.work.efficiency:.0%}), scores {scores}"
+        f"            packing {packing}, trainings and rankings {work} ({at_work}), scores {scores}"
     )
     if run.work.limit:
-        typer.echo(f"limit       one after the other: {', '.join(run.work.limit)}")
+        typer.echo(f"limit       {', then '.join(run.work.limit)}")
 
 
 def _print_card_memory(made: "Plan") -> None:
-    if made.card_memory:
-        rows = [
-            (
-                *(one.model, one.stage, f"{one.peak_gib:.1f}", f"{one.card_gib:.1f}", one.fits),
-                f"halve one of {', '.join(one.halve)}" if one.halve else None,
-            )
-            for one in made.card_memory
-        ]
-        header = ("network", "stage", "peak GiB", "of the card's", "fits", "to do")
-        print_table(header, rows, if_known=("to do",))
+    if not made.card_memory:
+        return
+    typer.echo("")
+    peaks = {(one.model, one.stage): _size(GIB * one.peak_gib) for one in made.card_memory}
+    unfit = [one for one in made.card_memory if not one.fits]
+    rows = [
+        (model, peaks.get((model, "train")), peaks.get((model, "rank")), fits)
+        for model in dict.fromkeys(one.model for one in made.card_memory)
+        for fits in [not any(one.model == model for one in unfit)]
+    ]
+    fits = f"fits {made.card_memory[0].card_gib:.1f} GiB"
+    print_table(("network, GPU memory", "train", "rank", fits), rows)
+    for one in unfit:
+        typer.echo(f"{one.model} does not fit to {one.stage}: halve one of")
+        typer.echo("\n".join(f"  {key}" for key in one.halve))
 
 
-def _short(value: float) -> str:
-    """Write a number with two significant digits, or all those before the point."""
-    digits = 1 - math.floor(math.log10(value)) if value > 0 else 0
-    return f"{value:.{max(0, digits)}f}"
+def _time(seconds: float) -> str | None:
+    return _scaled(seconds, {"h": HOUR_S, "min": 60, "s": 1})
+
+
+def _size(n_bytes: float) -> str | None:
+    return _scaled(n_bytes, {"GiB": GIB, "MiB": MIB})
+
+
+def _scaled(value: float, units: Mapping[str, int]) -> str | None:
+    """Write a value with two digits in the largest unit that it reaches; None for nothing."""
+    for unit, size in units.items():
+        if value >= size:
+            digits = 1 if value < 9.95 * size else 0
+            return f"{value / size:.{digits}f} {unit}"
+    return f"<1 {unit}" if value else None

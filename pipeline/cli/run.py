@@ -312,7 +312,9 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
     json: options.Json = False,
 ) -> None:
-    """List run folders with recipe, seeds, revision, scores, models, and what --set changed.
+    """List run folders with recipe, seeds, revision, scores, models, and what sets them apart.
+
+    Of a recipe in configs/ these are the keys that --set changed, of one's own those that it sets.
 
     Example: python -m pipeline runs runs
     """
@@ -335,7 +337,7 @@ def runs(
             changed = (f"{key}={value}" for key, value in row["changed"].items())
             made_with = " ".join((*row["models"], *changed)) or None
             lines.append((*facts, among, *map(values.get, names), made_with))
-        print_table((*header, "models, and what --set changed"), lines)
+        print_table((*header, "models, and keys that differ"), lines)
     else:
         typer.echo(f"no runs     {folder}")
     for row in rows:
@@ -385,7 +387,6 @@ def compare(
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
-    """Print what `compare_reports` found: a row per collection, and their mean."""
     from submissions.compare import told_probability
 
     rows = []

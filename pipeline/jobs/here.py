@@ -36,8 +36,6 @@ IMPORTED_ONCE = ("polars", "lightgbm", "sklearn.linear_model", "torch", "torch._
 
 
 class InThisProcess(Executor):
-    """Does one job after the other, here."""
-
     def __init__(self, *, gpu: bool = False) -> None:
         self._gpu = gpu
         self._ended: list[Event] = []
@@ -178,17 +176,12 @@ def _news(worker: _Worker) -> Event | None:
             progress(*told)
     elif what == "log":
         log.info(*told)
-    elif what == "done":
-        return Done(job, *told)
-    elif isinstance(told[0], OutOfTime) and not out_of_time():
-        return Lost(job, "was told to stop")
     else:
-        return Failed(job, told[0])
+        return event_of(job, what, *told)
     return None
 
 
 def _work(connection: Connection, gpu: str | None, threads: int) -> None:
-    """Do the jobs that come, until the connection ends."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
@@ -219,6 +212,15 @@ def outcome(job: Job) -> tuple[Any, ...]:
         told = error if is_sent else RuntimeError(f"{type(error).__name__}: {error}")
         told.add_note("".join(traceback.format_exception(error)))
         return ("failed", told)
+
+
+def event_of(job: Job, how: str, *told: Any) -> Event:
+    """Return how a job has ended that a worker says such an `outcome` of."""
+    if how == "done":
+        return Done(job, *told)
+    if isinstance(told[0], OutOfTime) and not out_of_time():
+        return Lost(job, "was told to stop")
+    return Failed(job, told[0])
 
 
 def throttled(watcher: Watcher) -> Watcher:

@@ -31,8 +31,8 @@ from common.progress import (
 )
 from common.settings import ROOT
 from models.run_folder import DONE
-from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, outcome, throttled
-from pipeline.jobs.run_jobs import WORKER_BYTES, Done, Event, Executor, Failed, Job, Lost
+from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttled
+from pipeline.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 
 LOCAL = "local"
 LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk
@@ -213,11 +213,7 @@ class RayCluster(Executor):
             return None
         if made is not None:
             _keep(job, made)
-        if how == "done":
-            return Done(job, *told)
-        if isinstance(told[0], OutOfTime) and not out_of_time():
-            return Lost(job, "was told to stop")
-        return Failed(job, told[0])
+        return event_of(job, how, *told)
 
 
 def check_cluster(address: str) -> None:

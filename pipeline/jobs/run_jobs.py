@@ -102,8 +102,6 @@ def do(job: Job) -> tuple[Any, Cost]:
 
 @dataclass(frozen=True)
 class Done:
-    """A job that has ended."""
-
     job: Job
     value: Any
     cost: Cost
@@ -111,16 +109,12 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A job that raised what would be raised again."""
-
     job: Job
     error: Exception
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A job whose worker has gone: it was killed, or its machine was lost."""
-
     job: Job
     reason: str
 
@@ -186,7 +180,6 @@ class Queue:
         self._order.insert(0, job)
 
     def ended(self, job: Job) -> None:
-        """Note that a job is done: others may wait for it alone."""
         for names in self._left.values():
             names.discard(job.name)
 
@@ -249,7 +242,6 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
 
 
 def _begin(queue: Queue, executor: Executor) -> int:
-    """Let free workers begin what they can, unless the time is over; return how many did."""
     n_begun = 0
     for gpu in () if out_of_time() else sorted(executor.free()):  # with a GPU: last
         if job := queue.take(gpu=gpu, n_gpus=executor.n_gpus()):
@@ -259,7 +251,6 @@ def _begin(queue: Queue, executor: Executor) -> int:
 
 
 def _tell(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
-    """Say how far all are, by the time that they take."""
     n, total = len(done), len(jobs)
     if total > 1:
         done_s = sum(1 + event.job.seconds for event in done.values())

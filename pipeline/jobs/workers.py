@@ -136,8 +136,6 @@ def _gpus() -> list[str]:
 
 
 def packing(workers: Workers) -> Packer:
-    """Return what packs files on these workers."""
-
     def pack(files: Sequence[GraphFile], store: Path) -> list[str | None]:
         jobs = [
             Job(
@@ -156,8 +154,6 @@ def packing(workers: Workers) -> Packer:
 
 
 def auditing(workers: Workers) -> Auditor:
-    """Return what audits files on these workers."""
-
     def look(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
         of = {entry.source: entry for entry in entries}
         jobs = [

@@ -79,7 +79,7 @@ class Counts:
         flops, half_flops: of matrix products, all and with operands of 16 bits.
         elements, half_elements: of results of all other kernels.
         peak_bytes: the most that was held at once, what was there before included.
-        operations, waits: kernels by operation, waits by their reason.
+        waits: by their reason.
     """
 
     kernels: int = 0
@@ -89,7 +89,6 @@ class Counts:
     elements: float = 0
     half_elements: float = 0
     peak_bytes: float = 0
-    operations: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
 
     def since(self, before: "Counts") -> "Counts":
@@ -143,8 +142,6 @@ class FakeGpuTensor(Tensor):
 
 @dataclass(frozen=True)
 class Call:
-    """An operation that reached the dispatcher, with all that it is given."""
-
     function: Any
     args: Sequence[Any]
     given: dict[str, Any]
@@ -338,7 +335,6 @@ class _Counting(TorchDispatchMode):
         return copy
 
     def _moved(self, source: Tensor, given: Mapping[str, Any]) -> Tensor:
-        """Return a copy of a tensor on the other device."""
         dtype = given.get("dtype") or source.dtype
         if is_fake(source):
             return self._cross(torch.empty(source.shape, dtype=dtype), source, False)
@@ -347,7 +343,6 @@ class _Counting(TorchDispatchMode):
         return there
 
     def _cross(self, into: Tensor, source: Tensor, non_blocking: bool) -> Tensor:
-        """Copy between the devices; what has no value comes back as 0."""
         if not isinstance(source, FakeGpuTensor):
             self._upload(source, non_blocking)
             if not held_of(into).is_meta:
@@ -439,7 +434,6 @@ class _Counting(TorchDispatchMode):
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         counts.kernels += 1
         counts.bytes += moved_bytes(call, sum(map(nbytes, results)))
-        counts.operations[name] += 1
         if call.factors:
             left, right = call.factors
             flops = 2.0 * (left._nnz() if left.layout in SPARSE else left.numel()) * right.shape[-1]

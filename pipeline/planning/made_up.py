@@ -47,7 +47,6 @@ class Size:
     configs: int
 
     def times(self, factor: float) -> "Size":
-        """Return a graph of so many times the nodes, with as many configs."""
         counts = self.nodes, self.edges, self.configurable
         nodes, edges, configurable = (max(1, round(factor * count)) for count in counts)
         return Size(nodes, edges, configurable, self.configs)
@@ -177,7 +176,6 @@ def step_seconds(case: Case, device: torch.device) -> float:
 
 
 def on_device(case: Case, device: torch.device) -> Case:
-    """Move a case there, for ranking."""
     network = case.network.to(device).eval()
     return replace(case, network=network, graphs=tuple(g.to(device) for g in case.graphs))
 

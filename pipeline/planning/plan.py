@@ -4,7 +4,7 @@ Networks are counted, see counts.py, at one size, and what is counted grows with
 what the processor does is from the constants in cards.py.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from math import ceil
@@ -104,7 +104,6 @@ class StageCost:
 
 
 def is_network(recipe: Recipe, model: str) -> bool:
-    """Tell whether a model's steps can be counted."""
     return bool(model_entry(recipe, model).network)
 
 
@@ -154,28 +153,22 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> 
     for number, name in enumerate(names):
         progress("count", number, len(names))
         parts = [part for part in sizes if part.collection == name]
-        costs += _collection_costs(recipe, parts, learned.get(name), machine)
+        ranked = [as_ranked(recipe, part) for part in parts if part.split != "train"]
+        kind, train = parts[0].kind, learned.get(name)
+        prepare = (
+            part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts
+        )
+        costs.append(StageCost(name, "prepare", "", sum(prepare), False))
+        for model in recipe.models_of(kind):
+            on_gpu = uses_gpu(recipe, model, machine)
+            seconds = {"train": training_s(recipe, model, train, machine)} if train else {}
+            rank = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
+            for stage, own_s in (seconds | {"rank": rank}).items():
+                costs += [StageCost(name, stage, model, own_s, on_gpu)] * len(recipe.seeds)
+        score = (part.graphs * processor_s(f"{kind} score", part) for part in ranked)
+        costs.append(StageCost(name, "score", "", sum(score), False))
     progress("count", len(names), len(names))
     return costs
-
-
-def _collection_costs(
-    recipe: Recipe, parts: Sequence[PartSize], train: PartSize | None, machine: Machine
-) -> Iterator[StageCost]:
-    name, kind = parts[0].collection, parts[0].kind
-    ranked = [as_ranked(recipe, part) for part in parts if part.split != "train"]
-    prepare = (part.graphs * processor_s(f"{kind} prepare", part, part.configs) for part in parts)
-    score = (part.graphs * processor_s(f"{kind} score", part) for part in ranked)
-    yield StageCost(name, "prepare", "", sum(prepare), False)
-    for model in recipe.models_of(kind):
-        on_gpu = uses_gpu(recipe, model, machine)
-        rank = sum(part.graphs * ranking_s(recipe, model, part, machine) for part in ranked)
-        for _ in recipe.seeds:
-            if train:
-                seconds = training_s(recipe, model, train, machine)
-                yield StageCost(name, "train", model, seconds, on_gpu)
-            yield StageCost(name, "rank", model, rank, on_gpu)
-    yield StageCost(name, "score", "", sum(score), False)
 
 
 def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:

@@ -14,7 +14,7 @@ from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
-from models.config.recipe import is_own, load_recipe, short_name
+from models.config.recipe import Recipe, is_own, load_recipe, short_name
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
@@ -27,21 +27,22 @@ KINDS = ("layout", "tile")
 def list_runs(folder: Path) -> list[dict[str, Any]]:
     """List the run folders below `folder`, itself included, by path.
 
-    What lies within a run folder is a part of it and not listed.
+    What lies within a run folder is a part of it and not listed; nor are searches of `tune`.
 
     Returns:
         For each: `folder`; `state`, "done" or "unfinished"; `recipe`; `model`, of the folder of a
-        single one, else None; `models` that are trained here; `changed`, by dotted key: other
-        values than the recipe of that name in configs/ has, where there is one, of the models
-        trained here; `seeds`; `revision` of the code that wrote the report, `score` and `values` by
-        collection, None before there is one; `problem`, why the folder cannot be read, or None.
+        single one, else None; `models` that are trained here, or begun; `changed`, by dotted key:
+        other values than the recipe of that name in configs/ has, or of one's own than the
+        defaults, but for keys of models that it has not; `seeds`; `revision` of the code that wrote
+        the report, `score` and `values` by collection, None before there is one; `problem`, why the
+        folder cannot be read, or None.
 
     Raises:
         PipelineError: `folder` is no folder.
     """
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
-    return [_row(path) for path in _run_folders(folder)]
+    return [row for row in map(_row, _run_folders(folder)) if row]
 
 
 def read_report(run: Path) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
         yield from _run_folders(path)
 
 
-def _row(folder: Path) -> dict[str, Any]:
+def _row(folder: Path) -> dict[str, Any] | None:
     row: dict[str, Any] = {"folder": folder, "state": "done" if is_done(folder) else "unfinished"}
     row |= dict.fromkeys(("recipe", "model", "revision", "score", "values", "problem"))
     row |= {"models": (), "changed": {}, "seeds": ()}
@@ -150,16 +151,20 @@ def _row(folder: Path) -> dict[str, Any]:
         report = read_report(folder) if (folder / REPORT).exists() else None
     except PipelineError as error:
         return row | {"problem": " ".join(str(error).split())}
+    if "space" in config:
+        return None  # a search
     recipe, model = config.get("recipe", {}), config.get("model")
     if report is not None:
         parts = {c.name: report["collections"].get(c.name) or {} for c in COLLECTIONS}
         values = {n: part["value"] for n, part in parts.items() if part.get("value") is not None}
         row |= {"values": values, "revision": report.get("revision"), "score": report.get("score")}
-    every = [name for kind in KINDS for name in recipe.get(kind, {}).get("models", ())]
+    members = (path.parent.name for path in folder.glob(f"models/*/*/{CONFIG}"))
+    begun = {name.rpartition("-seed")[0] for name in members}
+    own = (short_name(name) for kind in KINDS for name in recipe.get(kind, {}).get("models", ()))
     return row | {
         "recipe": recipe.get("name"),
         "model": model,
-        "models": (model,) if model else tuple(every),
+        "models": (model,) if model else tuple(name for name in own if name in begun),
         "changed": _changed(recipe),
         "seeds": (config["seed"],) if "seed" in config else tuple(recipe.get("seeds", ())),
     }
@@ -167,12 +172,14 @@ def _row(folder: Path) -> dict[str, Any]:
 
 def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     path = CONFIGS / f"{recipe.get('name')}.toml"
-    if not path.is_file():
-        return {}
-    named = load_recipe(str(path)).model_dump(mode="json")
-    for kind in KINDS:  # which models rank has a field of its own
-        named[kind]["models"] = recipe.get(kind, {}).get("models", ())
-    tables = (named, recipe)
-    pairs = differing_keys(*({"config": {"recipe": table}} for table in tables))
-    own = {key.removeprefix("recipe."): pair[1] for key, pair in pairs.items()}
-    return {k: value for k, value in own.items() if value is not None and k != "seeds"}
+    named = load_recipe(str(path)) if path.is_file() else Recipe()
+    usual = dict(flat(named.model_dump(mode="json")))
+    idle = MODELS.keys() - {
+        model for kind in KINDS for model in recipe.get(kind, {}).get("models", ())
+    }
+    shown = ("name", "seeds", "layout.models", "tile.models")  # in fields of their own
+    return {
+        key: value
+        for key, value in sorted(flat(recipe))
+        if value != usual.get(key) and key not in shown and key.split(".")[0] not in idle
+    }

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, pairwise, product
 from math import ceil
 from pathlib import Path
@@ -68,8 +69,16 @@ UNKNOWN_S = 60.0  # a training of a model whose cost is not known
 BLOCK_S = 600.0  # what is ranked as one job, about
 
 
+def as_begun(recipe: Recipe, folder: Path) -> Recipe:
+    """Return a recipe by the name that a run folder knows it by, where nothing else differs."""
+    if not (folder / CONFIG).is_file():
+        return recipe
+    begun = read_config(folder).get("recipe", {})
+    named = recipe.model_copy(update={"name": begun.get("name", recipe.name)})
+    return named if named.model_dump(mode="json") == begun else recipe
+
+
 def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
-    """Return how large the good graphs of each split are."""
     good = (row for row in rows if not row.error)
     parts = groupby(good, lambda row: (row.file.collection, row.file.split))
     return [
@@ -128,12 +137,11 @@ class Law:
 def training_jobs(
     trainings: Sequence[tuple[Collection, TrainJob]], law: Law, *, resume: bool = True
 ) -> Iterator[Job]:
-    """Return a job for each training."""
     for collection, training in trainings:
         yield Job(
             training_name(training.run_dir),
-            _train,
-            (training, collection, resume),
+            partial(train_model, resume=resume),
+            (training, collection),
             seconds=law.left_s(collection, training.model, training.run_dir),
             threads=training.recipe.n_threads,
             on_gpu=law.takes_gpu(training.model),
@@ -145,10 +153,6 @@ def training_jobs(
 
 def training_name(folder: Path) -> str:
     return f"train {folder.parent.name}/{folder.name}"
-
-
-def _train(training: TrainJob, collection: Collection, resume: bool) -> None:
-    train_model(training, collection, resume=resume)
 
 
 @dataclass(frozen=True)
@@ -272,7 +276,6 @@ class Costs:
         self.add(name, costs[0])
 
     def add(self, name: str, cost: Cost) -> None:
-        """Book what a part of a stage took."""
         self.seconds[name] = round(self.seconds.get(name, 0.0) + cost.seconds, 2)
         self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cost.cpu_s, 2)
         peaks = [self.peak_mib.get(name), cost.peak_mib]
@@ -314,12 +317,10 @@ class RunState:
         return [f for f in self.files if f.collection == collection and f.split == split]
 
     def members(self, collection: Collection) -> list[Member]:
-        """Return the models that rank a collection, once its source is chosen."""
         source = self.sources[collection.name]
         return members_of(self.recipe, source.collection or collection, self.out, source)
 
     def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
-        """Read what each member scored of a split."""
         names = [member.name for member in self.members(collection)]
         return {n: read_scores(scores_path(self.out, collection, n, split)) for n in names}
 
@@ -408,6 +409,7 @@ def train_collection(
     for name in chosen:
         check_device(recipe, name)
     device = tell_device(recipe, gpu_here())
+    recipe = as_begun(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     place = recipe.learned_as(collection)
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
     files = stored_graphs(data_dir, collections=learned, splits=("train",), pack=packing(workers))

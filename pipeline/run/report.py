@@ -216,7 +216,6 @@ def _scores(state: RunState, collection: Collection, scorer: str) -> pl.DataFram
 
 
 def _by_graph(collection: Collection, scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return the scores of each graph's configs, in their order, by ID."""
     ordered = scores.sort("graph", "config", maintain_order=True)
     parts = ordered.partition_by("graph", as_dict=True)
     return {f"{collection.name}:{graph}": own for (graph,), own in parts.items()}

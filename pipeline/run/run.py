@@ -43,7 +43,15 @@ from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.workers import HERE, Workers, auditing, packing
-from pipeline.run.jobs import SUBMISSION, Costs, Law, RunState, machine_with, part_sizes
+from pipeline.run.jobs import (
+    SUBMISSION,
+    Costs,
+    Law,
+    RunState,
+    as_begun,
+    machine_with,
+    part_sizes,
+)
 from pipeline.run.report import as_first_made, build_report, write_report
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
@@ -153,6 +161,7 @@ def _prepared(
         log.info(f"one program alone: {', '.join(recipe.models_of('layout'))} ranks its layouts")
     for model in recipe.all_models:
         check_device(recipe, model)
+    recipe = as_begun(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
         "recipe": recipe.model_dump(mode="json"),

@@ -42,8 +42,6 @@ Sent = dict[str, Any]  # the run's `id` there, `lines` of metrics.jsonl by place
 
 
 class _TensorBoard:
-    begins_anew = False
-
     def __init__(self, out: Path, config: Config, sent: Sent) -> None:
         from torch.utils.tensorboard.summary import hparams
 
@@ -109,8 +107,6 @@ class _WeightsAndBiases:
 
 
 class _MLflow:
-    begins_anew = False
-
     def __init__(self, out: Path, config: Config, sent: Sent) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -223,7 +219,6 @@ def _hear(connection: Connection) -> None:
 
 
 def _follow(connection: Connection, name: str, out: Path, config: Config) -> None:
-    """Send what appears in a run's folder, until told that the run has ended, or is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):  # clients print, and ask for keys
@@ -236,7 +231,8 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
         is_done = None
         try:
             tracker = TRACKERS[name](out, config, sent)
-            sent |= {"lines": {}, "scores": {}} if tracker.begins_anew else {}
+            if getattr(tracker, "begins_anew", False):
+                sent |= {"lines": {}, "scores": {}}
             while is_done is None:
                 is_done = _news(connection)
                 try:
@@ -249,7 +245,6 @@ def _follow(connection: Connection, name: str, out: Path, config: Config) -> Non
 
 
 def _news(connection: Connection) -> bool | None:
-    """Wait; return whether the run is done or was stopped, None while it goes on."""
     try:
         return bool(connection.recv()) if connection.poll(POLL_S) else None
     except (EOFError, OSError):

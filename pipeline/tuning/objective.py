@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -27,6 +27,8 @@ from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
+from ensembles.blend import mix
+from ensembles.choice.in_run import recipe_mixing
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores
@@ -219,17 +221,6 @@ class CrossValidation:
     per_graph: dict[str, float]
 
 
-class _ScoredRanker:
-    """A model by its scores of held-out graphs, from a file."""
-
-    def __init__(self, path: Path) -> None:
-        parts = read_scores(path).partition_by("graph", as_dict=True, maintain_order=True)
-        self._scores = {name: own["score"].to_numpy() for (name,), own in parts.items()}
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        return self._scores[graph.file.name]
-
-
 @dataclass(frozen=True)
 class Question:
     """Which recipe near this one ranks these graphs best; can be handed to another process.
@@ -294,9 +285,9 @@ class Question:
         for number, held_out in enumerate(self.folds):
             families = set(map(family_of, held_out))
             learned = [file for file in self.learned if family_of(file) not in families]
-            ranker = self._ranker(recipe, learned, held_out, folder / f"fold-{number}")
+            score = self._scorer(recipe, learned, held_out, folder / f"fold-{number}")
             graphs = map(read_graph, held_out)  # one in memory at a time
-            values = {graph.file.name: _value(graph, ranker.score(graph)) for graph in graphs}
+            values = {graph.file.name: _value(graph, score(graph)) for graph in graphs}
             means.append(float(np.mean(list(values.values()))))
             per_graph |= values
             after_fold(values)
@@ -305,12 +296,10 @@ class Question:
         mark_done(folder)
         return result
 
-    def _ranker(
+    def _scorer(
         self, recipe: Recipe, learned: list[GraphFile], held_out: Sequence[GraphFile], folder: Path
-    ) -> Ranker:
-        from ensembles.choice.in_run import recipe_mixing
-        from ensembles.ensemble import Ensemble
-
+    ) -> Callable[[Graph], NDArray[np.float32]]:
+        """Return what scores the configs (c,) of a held-out graph."""
         study, seed = self.space.study, recipe.seeds[0]
         collection = collection_named(study.collection)
 
@@ -319,27 +308,43 @@ class Question:
             return load_model(job.run_dir)
 
         if study.model != BLEND:
-            return trained(TrainJob(study.model, recipe, learned, seed, folder))
-        rankers: dict[str, Ranker] = {}
+            return trained(TrainJob(study.model, recipe, learned, seed, folder)).score
+        tables: dict[str, pl.DataFrame] = {}
         for model in recipe.models_of(study.kind):
             name = f"{model}-seed{seed}"
             job = TrainJob(model, recipe, learned, seed, folder / name)
             # What a trial alike may have left.
             path = self.out / "member-scores" / f"{name}-{_digest(job, held_out)}.parquet"
-            make = {path: partial(trained, job)}
-            scores_by_graph(make, held_out, what=f"predict held-out graphs by {model}")
-            rankers[name] = _ScoredRanker(path)
-        return Ensemble(collection, rankers, recipe_mixing(recipe.blend, study.kind, list(rankers)))
+            if not path.exists():
+                ranker = trained(job)  # before it is said that it predicts
+                make = {path: lambda ranker=ranker: ranker}
+                scores_by_graph(make, held_out, what=f"predict held-out graphs by {model}")
+            tables[name] = read_scores(path)
+        blended = mix(tables, recipe_mixing(recipe.blend, study.kind, list(tables)), held_out)
+        parts = blended.partition_by("graph", as_dict=True, maintain_order=True)
+        return lambda graph: parts[graph.file.name,]["score"].to_numpy()
 
     def recipe_with(self, params: Parameters) -> Recipe:
         table = with_values(self.recipe.model_dump(mode="json"), params)
         return Recipe.from_table(table, source="trial")
 
+    def decisive(self, params: Parameters) -> Parameters:
+        """Return what tells a trial's value: what it sets or the recipe has, by key of the space.
+
+        Keys of a model that a blend gives no weight decide nothing.
+        """
+        values = self._own_values() | params
+        idle = {f"blend.weights.{model}": f"{model}." for model in self.recipe.all_models}
+        without = tuple(own for key, own in idle.items() if values.get(key) == 0)
+        return {key: value for key, value in values.items() if not key.startswith(without)}
+
+    def _own_values(self) -> Parameters:
+        table = self.recipe.model_dump(mode="json")
+        return {key: value_at(table, key) for key in self.space.parameters}
+
     def baseline_params(self) -> Parameters:
         """Return the recipe's own values, as far as the search space holds them."""
-        table = self.recipe.model_dump(mode="json")
-        own = {key: value_at(table, key) for key in self.space.parameters}
-        return {k: v for k, v in own.items() if self.space.parameters[k].holds(v)}
+        return {k: v for k, v in self._own_values().items() if self.space.parameters[k].holds(v)}
 
 
 def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:

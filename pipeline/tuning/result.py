@@ -25,7 +25,7 @@ from models.run_folder import is_done, read_config
 from models.training.dataset import family_of
 from pipeline.jobs.workers import Workers
 from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
-from pipeline.tuning.storage import REASON, open_storage
+from pipeline.tuning.storage import AGAIN, REASON, numbered, open_storage
 from submissions.report.page import render_page
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class TrialRecord:
         value: its cross-validated metric, higher is better; None unless complete.
         params: by dotted recipe key; of the baseline, what the space holds.
         reason: why it failed or was pruned.
+        again: how often its parameters were drawn again, which took its value and did not count.
     """
 
     number: int
@@ -59,6 +60,7 @@ class TrialRecord:
     is_baseline: bool
     reason: str | None
     seconds: float | None
+    again: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,19 @@ class TuneResult:
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
+    again = Counter(t.user_attrs.get(AGAIN) for t in study.get_trials(deepcopy=False))
     return tuple(
         TrialRecord(
-            number=trial.number,
+            number=number,
             state=(state := trial.state.name.lower()),
             value=trial.value if state == "complete" else None,
             params=dict(trial.params),
             is_baseline=BASELINE in trial.user_attrs,
             reason=str(trial.user_attrs.get(REASON, LOST)) if state in ("fail", "pruned") else None,
             seconds=trial.duration.total_seconds() if trial.duration else None,
+            again=again[number],
         )
-        for trial in study.get_trials(deepcopy=False)
+        for number, trial in numbered(study).items()
     )
 
 
@@ -280,7 +284,6 @@ def _drawings(study: "Study") -> Iterator[tuple[str, Any]]:
 
 
 def _pictures(study: "Study") -> list[tuple[str, str]]:
-    """Return titles, and PNGs as addresses."""
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
@@ -304,6 +307,7 @@ def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
         study=asked,
         keys=sorted({key for record in records for key in record.params}),
         states=Counter(record.state for record in records),
+        again=sum(record.again for record in records),
         is_ended=is_done(out),
         best=best[:10],
         baseline=next((record for record in best if record.is_baseline), None),

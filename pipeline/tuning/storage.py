@@ -6,10 +6,12 @@ journal, or by Optuna's heartbeats in a database, and queued again.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 60  # three without one: the worker counts as dead
 RETRIES = 2  # of a trial that may itself be what kills its workers
-# What is noted of a trial; FIRST is the number of the one that a retry goes on with.
-REASON, INTERRUPTED, FIRST = "reason", "interrupted", "first"
+REPEATS = 30  # draws in a row of what has been tried: then hardly anything else is left
+# What is noted of a trial. NUMBER is what users see: a retry has that of the lost one, and a draw
+# of what trial n has tried has AGAIN = n in its place.
+REASON, INTERRUPTED, NUMBER, AGAIN = "reason", "interrupted", "number", "again"
 JOURNAL_START = b'{"op_code"'
 TURN = 0x74756E65  # this project's number among PostgreSQL's advisory locks
 
@@ -184,24 +188,28 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
             with suppress(Timeout), lock.acquire(timeout=0):
                 study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
     retry, requeued = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
-    trials = study.get_trials()  # copies, since the retry extends a list of the trial's in place
-    replaced = _replaced(trials)
-    for trial in trials:
-        if trial.state != states.FAIL or trial.number in replaced or REASON in trial.user_attrs:
-            continue
-        is_told = trial.user_attrs.pop(INTERRUPTED, False)
-        trial.user_attrs.setdefault(FIRST, trial.number)
-        if is_told or len(retry.retry_history(trial)) < RETRIES:
-            retry(study, trial)
-            requeued.append(trial.number)
+    for number, kept in numbered(study).items():
+        if kept.state == states.FAIL and REASON not in kept.user_attrs:
+            trial = deepcopy(kept)  # the retry extends a list of the trial's in place
+            is_told = trial.user_attrs.pop(INTERRUPTED, False)
+            if is_told or len(retry.retry_history(trial)) < RETRIES:
+                retry(study, trial)
+                requeued.append(number)
     return requeued
+
+
+def numbered(study: "Study") -> "dict[int, FrozenTrial]":
+    """Return trials by the numbers that users see, from 0 without a gap; of retries the last."""
+    trials = study.get_trials(deepcopy=False)
+    return {t.user_attrs[NUMBER]: t for t in trials if NUMBER in t.user_attrs}
 
 
 def count_trials(study: "Study") -> int:
     """Count the trials that use up a budget: ended or running; a lost and retried one once."""
-    trials = study.get_trials(deepcopy=False)
-    return sum(trial.state.name != "WAITING" for trial in trials) - len(_replaced(trials))
+    return sum(trial.state.name != "WAITING" for trial in numbered(study).values())
 
 
-def _replaced(trials: "Sequence[FrozenTrial]") -> set[int]:
-    return {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}
+def repeats_in_a_row(study: "Study") -> int:
+    """Count the draws since the last trial; REPEATS of them: the space is searched."""
+    last_first = reversed(study.get_trials(deepcopy=False))
+    return len(list(takewhile(lambda trial: NUMBER not in trial.user_attrs, last_first)))

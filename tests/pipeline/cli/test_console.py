@@ -60,6 +60,19 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
     assert stream.getvalue() == "stage: train\nstage: train: 1 of 2\nstage: train: 2 of 2\n"
 
 
+def test_an_interrupted_search_says_that_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **options: object) -> None:
+        progress("train", 0, 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.tuning.tune.tune", interrupted)
+    said = stderr_of("tune", "--data", tmp_path, "--out", tmp_path / "out", expect=130)
+    told = "interrupted; what was finished is kept; the same command goes on"
+    assert said[-1] == f"error: {told}"
+
+
 def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     for name in ("models/__init__.py", "data.py"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.tree import find_graphs
 from pipeline.planning.plan import sizes_of
@@ -18,7 +19,7 @@ def test_the_table_says_what_was_not_measured() -> None:
     assert "computed, not run" in text
     hint = "GPU not measured: a t4 is taken at shares of its data sheet"
     assert f"{hint} (--calibrate)" in text
-    assert "GPU         0 hours" in call("plan", "--recipe", "cpu", "--gpu", "none")
+    assert "GPU" not in call("plan", "--recipe", "cpu", "--gpu", "none")
     few = ("--set", "layout.models=[cross_config_sage]", "--set", "cross_config_sage.hidden=8")
     text = call("plan", "--recipe", "smoke", *few, "--calibrate")
     assert "a training step of cross_config_sage took " in text
@@ -27,18 +28,30 @@ def test_the_table_says_what_was_not_measured() -> None:
 
 def test_it_says_which_network_fits_the_card() -> None:
     few = ("--recipe", "reference", "--set", "tile.models=[tile_linear]", "--set")
-    lines = call("plan", *few, "tgraph.permutations=1").splitlines()
-    [train] = [line for line in lines if line.startswith("tgraph") and " train " in line]
-    assert re.search(r"14\.6 +no +halve one of tgraph\.configs_per_step \(now 64\), ", train)
-    [rank] = [line for line in lines if line.startswith("tgraph") and " rank " in line]
-    assert re.search(r"14\.6 +yes +-$", rank)
+    text = call("plan", *few, "tgraph.permutations=1")
+    assert re.search(
+        r"^network.* fits 14\.6 GiB\ntgraph +19 GiB +7\.0 GiB +no$", text, re.MULTILINE
+    )
+    assert (
+        "\ntgraph does not fit to train: halve one of\n  tgraph.configs_per_step (now 64)\n" in text
+    )
 
 
 def test_a_collection_for_which_nothing_is_trained_has_no_peak() -> None:
     text = call("plan", "--recipe", "trees", "--set", "layout.together=true")
     [first, *others] = [line.split() for line in text.splitlines() if line.startswith("layout:")]
-    assert first[-2:] == ["train", "layout_boosting"]
-    assert {tuple(line[-2:]) for line in others} == {("-", "-")}
+    assert first[-1] == "MiB"
+    assert {line[-1] for line in others} == {"-"}
+
+
+@pytest.mark.parametrize("words", [(), ("--data", SAMPLE), ("--recipe", "reference")])
+def test_a_line_has_at_most_a_hundred_characters(words: tuple[object, ...]) -> None:
+    lines = call("plan", *words).splitlines()
+    assert max(map(len, lines)) <= 100
+    tables = [line.split()[0] for line in lines if line.startswith(("collection", "tile:", "layo"))]
+    assert [name.partition(":")[0] for name in tables] == [
+        *("collection", "tile", "collection", *["layout"] * 4),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,6 @@ def test_a_training_step_runs_without_memory() -> None:
         assert layer.weight.grad is not None and layer.weight.grad.is_cuda
     assert counts.peak_bytes > FLOAT * 3 << 32  # 48 GiB
     assert counts.flops == 2 * 2 * 2**44  # no gradient of what goes in
-    assert counts.operations["_foreach_norm"] == 1
 
 
 def test_the_peak_is_of_what_is_held_at_once() -> None:
@@ -196,7 +195,6 @@ def test_a_step_and_a_ranking_stay_on_the_device(name: str, size: Size) -> None:
         assert found.kernels > 20
         assert found.flops > 0
         assert found.peak_bytes > 0
-    assert step.operations["_foreach_norm"] + step.operations["linalg_vector_norm"] >= 1
 
 
 def test_counts_repeat_and_grow_with_nodes() -> None:

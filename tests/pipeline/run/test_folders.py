@@ -157,14 +157,27 @@ def test_runs_says_which_models_and_what_was_set(tmp_path: Path) -> None:
     table = recipe.model_dump(mode="json")
     for name, own in (("a", table), ("b", table | {"name": "a file's"})):
         write_run(tmp_path / name, tomli_w.dumps({"recipe": own}))
-    changed, unknown = list_runs(tmp_path)
-    models = ("cross_config_sage", "layout_boosting", "late_fusion_sage", "tile_boosting")
-    assert changed["models"] == unknown["models"] == models
+    for place in ("layout-xla-random/layout_boosting-seed0", "tile-xla/tile_boosting-seed0"):
+        write_run(tmp_path / "b/models" / place, "")
+    write_run(tmp_path / "search", tomli_w.dumps({"space": {}, "recipe": table}))
+    changed, own = list_runs(tmp_path)
+    assert changed["models"] == () and own["models"] == ("layout_boosting", "tile_boosting")
     assert changed["changed"] == {"layout_boosting.learning_rate": 0.3}  # tgraph is not trained
-    assert unknown["changed"] == {}  # there is no such recipe to compare with
     first, second = call("runs", tmp_path).splitlines()[1:]
-    assert first.endswith(f"  {' '.join(models)} layout_boosting.learning_rate=0.3")
-    assert second.endswith("tile_boosting")
+    assert first.endswith("  layout_boosting.learning_rate=0.3")
+    assert "  layout_boosting tile_boosting " in second
+    assert call("runs", tmp_path / "search").startswith("no runs")
+
+
+def test_runs_tells_variants_of_a_recipe_of_ones_own_apart(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('layout.models = ["layout_linear"]\ntile_linear.penalty = 2.0\nthreads = 3\n')
+    for number, sets in enumerate(([], ["layout_linear.penalty=5.0", "seeds=[7]"])):
+        table = load_recipe(str(mine), sets).model_dump(mode="json")
+        write_run(tmp_path / str(number), tomli_w.dumps({"recipe": table}))
+    plain, other = list_runs(tmp_path)
+    assert plain["changed"] == {"threads": 3}  # its tile_linear trains nothing
+    assert other["changed"] == {"layout_linear.penalty": 5.0, "threads": 3}
 
 
 @pytest.mark.parametrize(

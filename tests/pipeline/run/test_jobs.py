@@ -182,38 +182,22 @@ def some_kernels(split: str) -> list[GraphFile]:
     return [file for file in files if family_of(file) in FAMILIES]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Run folders with scores of valid and test; two that err on their own, and one of noise."""
-    folder = tmp_path_factory.mktemp("runs")
-    rng = np.random.default_rng(0)
-    for split in ("valid", "test"):
-        graphs = [read_graph(file) for file in some_kernels(split)]
-        for name, noise in (("one-seed0", 0.3), ("two-seed0", 0.3), ("blind-seed0", 9.0)):
-            tables = []
-            for graph in graphs:
-                seen = np.log(np.maximum(graph.runtime_ns, 1)) + noise * rng.normal(
-                    size=graph.n_configs
-                )
-                tables.append(scores_table(graph, seen.astype(np.float32)))
-            (folder / name).mkdir(exist_ok=True)
-            write_table(folder / name / f"scores-{split}.parquet", pl.concat(tables))
-    return sorted(folder.iterdir())
-
-
-def test_bad_input_is_one_line(runs: list[Path], tmp_path: Path) -> None:
-    empty, none, few = tmp_path / "empty-seed0", tmp_path / "none", tmp_path / "few.parquet"
-    empty.mkdir()
-    whole = runs[1] / "scores-valid.parquet"
-    table = pl.read_parquet(runs[0] / "scores-valid.parquet")
-    table.filter(pl.col("graph") != table["graph"][0]).write_parquet(few)
+def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None:
+    one, two, empty, none = (tmp_path / f"{name}-seed0" for name in ("one", "two", "empty", "none"))
+    graphs = map(read_graph, kernels)
+    tables = [scores_table(graph, np.zeros(graph.n_configs, np.float32)) for graph in graphs]
+    for folder in (one, two, empty):
+        folder.mkdir()
+    for folder in (one, two):
+        write_table(folder / "scores-test.parquet", pl.concat(tables))
+    write_table(few := tmp_path / "few.parquet", pl.concat(tables[1:]))
     plain = ("--method", "rank-mean")
     cases: list[tuple[int, list[Path], tuple[object, ...], str]] = [
-        (2, runs[:2], ("--method", "best"), "expected one of minmax-mean, rank-mean"),
-        (2, runs[:1] * 2, plain, "--runs: the same run is given twice"),
-        (1, [runs[0], empty], plain, "expected what `predict --run RUN --split test` writes"),
-        (1, [runs[0], none], plain, f"error: {none}: no such file; expected"),
-        (1, [whole, few], plain, f"member {few} has no score for some configs of graph"),
+        (2, [one, two], ("--method", "best"), "expected one of minmax-mean, rank-mean"),
+        (2, [one, one], plain, "--runs: the same run is given twice"),
+        (1, [one, empty], plain, "expected what `predict --run RUN --split test` writes"),
+        (1, [one, none], plain, f"error: {none}: no such file; expected"),
+        (1, [one, few], plain, f"member {few} has no score for some configs of graph"),
     ]
     for code, members, words, said in cases:
         text = call("blend", "--runs", *members, *words, "--out", tmp_path / "out", expect=code)

@@ -75,6 +75,25 @@ def test_a_used_folder_is_refused_before_anything_is_packed(
     assert not (tmp_path / "store").exists()
 
 
+def test_a_recipe_file_may_be_renamed_before_a_run_is_gone_on_with(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    text = 'tile.models = ["tile_linear"]\nseeds = [0]\nthreads = 1\n'
+    for name, more in (("old", ""), ("new", ""), ("other", "[tile_linear]\npenalty = 3.0\n")):
+        (tmp_path / f"{name}.toml").write_text(text + more)
+
+    def words(command: str, name: str) -> list[object]:
+        place = ["--data", tiny_tree, "--recipe", tmp_path / f"{name}.toml"]
+        part = "--collections" if command == "run" else "--collection"
+        return [command, *place, part, "tile:xla", "--out", tmp_path / command, "--resume"]
+
+    for command in ("run", "train"):
+        call(*words(command, "old"))
+        call(*words(command, "new"))
+        assert "was begun with recipe.name = 'old'" in call(*words(command, "other"), expect=2)
+    assert json.loads((tmp_path / "run/report.json").read_text())["recipe"] == "old"
+
+
 def test_a_name_in_two_splits_is_refused_before_anything_is_packed(
     tiny_tree: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.progress import watched_by
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.official.published import official_sizes
@@ -18,14 +17,11 @@ from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
 from models.training.dataset import family_of, grouped_folds, split_usable
-from pipeline.jobs.workers import HERE
 from pipeline.planning.plan import Machine, stage_costs
 from pipeline.run.jobs import Law
-from pipeline.run.run import Inputs, run
 from pipeline.tuning.objective import Question, space_from_table
 from submissions.check import read_submission
 from tests.command_line import call, stderr_of
-from tests.drills.processes import check_same
 
 KEYS = (
     "layout.together=true",
@@ -106,20 +102,6 @@ def test_rank_takes_it_for_any_layout_collection(
     assert MEMBERS[0] in call("rank", file.path, "--run", one, *asked[:-1])
     tile = find_graphs(tree, splits=("train",))[0]
     assert "ranks layout configs, not tile:xla" in call("rank", tile.path, "--run", one, expect=1)
-
-
-def test_killed_and_resumed_it_ends_with_the_same_bytes(
-    finished: Path, tree: Path, tmp_path: Path
-) -> None:
-    def kill(stage: str, done: int, total: int) -> None:
-        if (stage, done, total) == ("train", 4, 6):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), watched_by(kill):
-        run(Inputs(tree), tmp_path / "run", RECIPE, resume=False, workers=HERE)
-    assert not (tmp_path / "run" / "models" / "layout" / MEMBERS[0] / "DONE").exists()
-    call("run", "--recipe", "smoke", *SETS, "--data", tree, "--out", tmp_path / "run", "--resume")
-    check_same(tmp_path / "run", finished)
 
 
 def test_train_learns_from_all_whichever_is_named_and_run_takes_what_it_left(

@@ -12,6 +12,7 @@ from scipy.stats import wilcoxon
 
 from common.errors import UsageError
 from common.metrics import kendall_tau, tile_score
+from common.progress import watched_by
 from common.settings import CONFIGS
 from data.read import read_graph
 from data.synthetic.write import PLANS, planned_graphs, synthesize
@@ -192,17 +193,28 @@ def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
 
 
 @pytest.fixture(scope="module")
-def blended(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuneResult]:
-    """A folder with a study of four trials that differ in how they blend; read it only."""
+def blended(
+    tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, TuneResult, list[str]]:
+    """A folder with a study of four trials that differ in how they blend, and what it said."""
     folder = tmp_path_factory.mktemp("blends")
     space = space_over(BLENDS, model="blend", recipe=blend_recipe())
-    return folder, search(tiny_tree, folder, trials=4, space=space, recipe=blend_recipe())
+    said = list[str]()
+    with watched_by(lambda what, done, _: said.append(what.split(" on ")[0]) if not done else None):
+        result = search(tiny_tree, folder, trials=4, space=space, recipe=blend_recipe())
+    return folder, result, said
 
 
 def test_a_blends_value_is_that_of_models_trained_for_it_alone(
-    tiny_tree: Path, blended: tuple[Path, TuneResult], tmp_path: Path
+    tiny_tree: Path, blended: tuple[Path, TuneResult, list[str]], tmp_path: Path
 ) -> None:
-    folder, result = blended
+    folder, result, said = blended
+    assert [what for what in said if not what.startswith("pack ")][:4] == [
+        "train layout_linear",
+        "predict held-out graphs by layout_linear",
+        "train layout_boosting",
+        "predict held-out graphs by layout_boosting",
+    ]
     assert [trial.state for trial in result.trials] == ["complete"] * 4
     assert result.trials[0].params == {"blend.method": "minmax-mean", WEIGHT: 1}
     assert len({trial.params["blend.method"] for trial in result.trials}) == 2
@@ -213,6 +225,15 @@ def test_a_blends_value_is_that_of_models_trained_for_it_alone(
     assert len({trial.value for trial in result.trials}) > 1
     once = sorted(2 * [f"{model}-seed0" for model in MODELS])
     assert trainings(folder / "out") == once, "trials that differ in the blend alone train once"
+
+
+def test_keys_of_a_model_without_weight_decide_nothing(tmp_path: Path) -> None:
+    key, recipe = "layout_boosting.num_leaves", blend_recipe()
+    space = space_over(BLENDS | {key: {"low": 2, "high": 9}}, model="blend", recipe=recipe)
+    question = Question(recipe, space, [], (), tmp_path)
+    one, other = ({"blend.method": "rank-mean", key: leaves} for leaves in (3, 4))
+    assert question.decisive(one) != question.decisive(other)
+    assert question.decisive(one | {WEIGHT: 0}) == question.decisive(other | {WEIGHT: 0.0})
 
 
 def test_kept_scores_change_no_value_and_tell_features_apart(

@@ -22,7 +22,7 @@ from pipeline.tuning.result import (
     verdict_of,
     write_tune_report,
 )
-from pipeline.tuning.storage import REASON, open_storage
+from pipeline.tuning.storage import NUMBER, REASON, open_storage
 from tests.pipeline.tuning.small_study import PARAMETERS, outcome, search, small_recipe, space_over
 
 ONE = space_over(PARAMETERS, finalists=1, seeds=2)
@@ -115,6 +115,7 @@ def folder_of(out: Path, *states: str) -> Path:
         )
         for number, state in enumerate(states):
             trial = study.ask()
+            trial.set_user_attr(NUMBER, number)
             values = [space.parameters[key].suggest(trial, key) for key in (RATE, STATISTICS)]
             if number == 0:
                 trial.set_user_attr(BASELINE, True)

@@ -14,19 +14,22 @@ from common.progress import time_limit
 from models.config.recipe import load_recipe
 from models.run_folder import is_done
 from pipeline.tuning.objective import value_at
-from pipeline.tuning.result import TuneResult
+from pipeline.tuning.result import TuneResult, write_tune_report
+from pipeline.tuning.storage import REPEATS
 from tests.pipeline.tuning.small_study import (
     DIVERGES,
     LEARNING_RATE,
+    PARAMETERS,
     SPACE,
     outcome,
     search,
     small_recipe,
+    space_over,
 )
 
 
 def files_below(folder: Path) -> dict[str, float]:
-    return {str(p): p.stat().st_mtime for p in folder.rglob("*") if "report.json" in p.name}
+    return {str(p): p.stat().st_mtime for p in folder.rglob("report.json")}
 
 
 def test_the_baseline_comes_first_and_the_best_trial_wins(
@@ -77,9 +80,9 @@ def test_a_failing_trial_is_recorded_and_the_study_goes_on(
     tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    result = search(tiny_tree, tmp_path, trials=3, space=DIVERGES)
-    assert [trial.state for trial in result.trials] == ["complete", "fail", "fail"]
-    assert all("the loss or a gradient is" in (trial.reason or "") for trial in result.trials[1:])
+    result = search(tiny_tree, tmp_path, trials=2, space=DIVERGES)
+    assert [trial.state for trial in result.trials] == ["complete", "fail"]
+    assert "the loss or a gradient is" in (result.trials[1].reason or "")
     assert "\n" not in (result.trials[1].reason or "")
     history = json.loads((tmp_path / "out" / "trials.json").read_text())
     assert history[1]["reason"] == result.trials[1].reason and history[1]["value"] is None
@@ -89,41 +92,52 @@ def test_a_failing_trial_is_recorded_and_the_study_goes_on(
     failed = next(line for line in caplog.messages if line.startswith("trial 1 failed: "))
     assert failed.endswith("  training.learning_rate=1e+30")
     assert load_recipe(str(result.best_recipe)) == small_recipe()
-    assert len(search(tiny_tree, tmp_path, trials=3, space=DIVERGES).trials) == 3
+    assert len(search(tiny_tree, tmp_path, trials=2, space=DIVERGES).trials) == 2
 
 
-def test_a_baseline_that_is_interrupted_is_always_tried_again_where_it_was(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_was_tried_takes_its_value_and_a_small_space_ends(
+    tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def interrupted(*args: object, **options: object) -> float:
-        raise OSError(errno.ENOSPC, "No space left")
+    caplog.set_level("INFO")
+    recipe, key = small_recipe(**{"layout.models": ["layout_linear"]}), "layout_linear.penalty"
+    own = recipe.layout_linear.penalty
+    table = {key: {"choices": [own, 2 * own, 1e30]}}
+    space = space_over(table, model="layout_linear", recipe=recipe)
+    result = search(tiny_tree, tmp_path, trials=20, space=space, recipe=recipe)
+    assert sorted(trial.params[key] for trial in result.trials) == [own, 2 * own, 1e30]
+    assert [trial.number for trial in result.trials] == [0, 1, 2]
+    n_again = sum(trial.again for trial in result.trials)
+    assert n_again >= REPEATS and is_done(tmp_path / "out")
+    assert any(line.startswith("trial 0 again, not counted: 0.") for line in caplog.messages)
+    assert any(line.startswith("the space is searched: after 3 of 20") for line in caplog.messages)
+    before = files_below(tmp_path)
+    assert len(before) == 3  # each was trained once
+    again = search(tiny_tree, tmp_path, trials=40, space=space, recipe=recipe)
+    assert again.trials == result.trials and files_below(tmp_path) == before
+    page = write_tune_report(tmp_path / "out", tmp_path / "journal.log").read_text()
+    assert f"{n_again} more draws were of what had been tried" in page
 
-    with monkeypatch.context() as patch:
-        patch.setattr("pipeline.tuning.objective._value", interrupted)
-        for _ in range(4):
-            with pytest.raises(OSError, match="No space left"):
-                search(tiny_tree, tmp_path, trials=2)
-    result = search(tiny_tree, tmp_path, trials=2)
-    assert [t.state for t in result.trials] == ["fail"] * 4 + ["complete"] * 2
-    assert result.baseline_value == result.trials[4].value is not None
-    assert {path.name for path in (tmp_path / "out" / "trials").iterdir()} == {"0", "5"}
-    assert optuna.logging.get_verbosity() == optuna.logging.INFO
 
-
-def test_a_disk_too_full_to_note_it_ends_the_call_as_such(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("can_note", [True, False])
+def test_a_baseline_that_a_full_disk_stops_is_tried_again_where_it_was(
+    can_note: bool, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: object, **options: object) -> float:
-        backend = optuna.storages.journal.JournalFileBackend
-        monkeypatch.setattr(backend, "append_logs", full)
+        if not can_note:
+            backend = optuna.storages.journal.JournalFileBackend
+            monkeypatch.setattr(backend, "append_logs", full)
         raise OSError(errno.ENOSPC, "No space left")
 
-    monkeypatch.setattr("pipeline.tuning.objective._value", full)
-    with pytest.raises(OSError, match="No space left"):
-        search(tiny_tree, tmp_path, trials=1)
-    monkeypatch.undo()
-    result = search(tiny_tree, tmp_path, trials=1)
-    assert [trial.state for trial in result.trials] == ["fail", "complete"]
+    for _ in range(4 if can_note else 1):
+        monkeypatch.setattr("pipeline.tuning.objective._value", full)
+        with pytest.raises(OSError, match="No space left"):
+            search(tiny_tree, tmp_path, trials=2)
+        monkeypatch.undo()
+    result = search(tiny_tree, tmp_path, trials=2)
+    assert [(t.number, t.state) for t in result.trials] == [(0, "complete"), (1, "complete")]
+    assert result.baseline_value == result.trials[0].value is not None
+    assert {path.name for path in (tmp_path / "out" / "trials").iterdir()} == {"0", "1"}
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO
 
 
 def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_count(
@@ -142,10 +156,13 @@ def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_cou
     with monkeypatch.context() as patch:
         patch.setattr("pipeline.tuning.objective._value", out_of_time)
         cut = search(tiny_tree, tmp_path, trials=2)
-    assert [t.state for t in cut.trials] == ["complete", "fail", "waiting"]
-    assert "time is up after 1 of 2 trials" in caplog.messages and not is_done(tmp_path / "out")
-    result = search(tiny_tree, tmp_path, trials=2)
-    assert [t.state for t in result.trials] == ["complete", "fail", "complete"]
+    assert [t.state for t in cut.trials] == ["complete", "waiting"]
+    assert "time is up after 1 of 2 trials; the same command goes on" in caplog.messages
+    assert not is_done(tmp_path / "out")
+    renamed = small_recipe(name="renamed")
+    result = search(tiny_tree, tmp_path, trials=2, recipe=renamed)
+    assert [(t.number, t.state) for t in result.trials] == [(0, "complete"), (1, "complete")]
+    assert outcome(result) == outcome(search(tiny_tree, tmp_path / "undisturbed", trials=2))
     assert is_done(tmp_path / "out")
 
 
@@ -153,7 +170,7 @@ def test_no_success_at_all_is_an_error_that_names_the_reason(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     recipe = small_recipe(**{LEARNING_RATE: 1e30})
-    with pytest.raises(PipelineError, match=r"none of 2 trials succeeded; .* loss .* is not"):
+    with pytest.raises(PipelineError, match=r"none of 1 trials succeeded; .* loss .* is not"):
         search(tiny_tree, tmp_path, trials=2, space=DIVERGES, recipe=recipe)
     assert not (tmp_path / "out" / "best.toml").exists()
 
@@ -165,7 +182,15 @@ def test_another_question_is_refused_in_the_same_folder_and_in_the_same_storage(
     wider = small_recipe(**{"cross_config_sage.layout_width": 2})
     with pytest.raises(UsageError, match=r"recipe\.cross_config_sage\.layout_width = 4, now 2"):
         search(tiny_tree, tmp_path, trials=1, recipe=wider)
-    shared = tmp_path / "journal.log"
+    shared, key = tmp_path / "journal.log", "cross_config_sage.configs_per_step"
+    for table, now in (
+        ({k: p for k, p in PARAMETERS.items() if k != key}, "not none;"),
+        (PARAMETERS | {key: {"low": 8, "high": 16}}, "not low = 8, high = 16;"),
+    ):
+        said = rf"where {key} has choices = \[8, 16\], {now} expected the same space, or choose"
+        for folder, option in ((tmp_path, "--out"), (tmp_path / now, "--storage")):
+            with pytest.raises(UsageError, match=f"{said} another {option}"):
+                search(tiny_tree, folder, trials=1, space=space_over(table), storage=shared)
     with pytest.raises(UsageError, match=r"layout_width = 4, now 2; choose another --storage"):
         search(tiny_tree, tmp_path / "other", trials=1, recipe=wider, storage=shared)
     (tmp_path / "run/out").mkdir(parents=True)
