@@ -20,15 +20,16 @@ from models.registry import MODELS, ModelEntry, Ranker, TrainJob, model_entry
 from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
-# Models of one's own that shall be tested as the built-in ones are; of layouts.
-OWN = ("examples.gat:Gat",)
-WITH_OWN = f"layout.models={json.dumps(OWN)}"
-NAMES = [*MODELS, *map(short_name, OWN)]
+# Models of one's own that shall be tested as the built-in ones are, by kind.
+OWN: dict[str, list[str]] = {"layout": ["examples.gat:Gat"], "tile": []}
+WITH_OWN = [f"{kind}.models={json.dumps(places)}" for kind, places in OWN.items() if places]
+OWN_NAMES = [short_name(place) for places in OWN.values() for place in places]
+NAMES = [*MODELS, *OWN_NAMES]
 RANKERS = [*NAMES, "heuristic-layout", "heuristic-tile"]
 
 
 def smoke_recipe() -> Recipe:
-    return load_recipe("smoke", [WITH_OWN])
+    return load_recipe("smoke", WITH_OWN)
 
 
 def entry_of(name: str) -> ModelEntry:
@@ -44,8 +45,8 @@ def one_graph_recipe() -> Recipe:
     training = {"steps": 150, "learning_rate": 5e-3, "warmup_steps": 5, "log_every": 50}
     return Recipe.from_table(
         {
-            "layout": {"models": list(OWN)},
-            "gat": {"training": training},
+            **{kind: {"models": places} for kind, places in OWN.items() if places},
+            **{name: {"training": training} for name in OWN_NAMES},
             "cross_config_sage": {"hidden": 32, "training": training},
             "tgraph": {"hidden": 32, "dropout": 0, "training": training},
             "segment_sage": {"hidden": 32, "training": training},
@@ -157,7 +158,7 @@ NETWORKS = [name for name in NAMES if smoke_recipe().training_of(name)]
 def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_path: Path) -> None:
     files, scores = train_files(tiny_tree, entry_of(name).kind), {}
     for precision in ("float32", "bfloat16"):
-        sets = [WITH_OWN, f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
+        sets = [*WITH_OWN, f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
         recipe = load_recipe("smoke", sets)
         entry_of(name).train(TrainJob(name, recipe, files[:1], 0, tmp_path / precision))
         ranker = entry_of(name).load(tmp_path / precision, recipe)
