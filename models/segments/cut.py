@@ -79,7 +79,6 @@ class Segment(NodeInputs):
 
     @property
     def varies(self) -> bool:
-        """Tell whether configs differ in it."""
         return len(self.columns) > 0
 
 
@@ -91,12 +90,7 @@ class SegmentedGraph(ConfigInputs):
 
 
 def segmented(
-    graph: LayoutGraph,
-    *,
-    rule: str,
-    scaler: NodeScaler,
-    segment_nodes: int,
-    depth: int,
+    graph: LayoutGraph, *, rule: str, scaler: NodeScaler, segment_nodes: int, depth: int
 ) -> SegmentedGraph:
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
     whole = layout_inputs(graph, rule=rule, scaler=scaler)
@@ -105,8 +99,7 @@ def segmented(
     for part in parts:
         inside = within(part, edges).all(dim=1)
         columns = within(part, config_ids).nonzero().flatten()
-        varying = config_ids[columns] - part.start
-        size = part.stop - part.start
+        varying, size = config_ids[columns] - part.start, part.stop - part.start
         neighbours = Neighbours(edges[inside] - part.start, size, varying=varying)
         segment = Segment(
             node_feat=whole.node_feat[part],

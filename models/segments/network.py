@@ -18,7 +18,7 @@ the head alone on fresh embeddings of all segments.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -30,16 +30,16 @@ from torch import Tensor, nn
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from features.pruning import PrunedNodes, prune_layout_graph
+from data.tree import GraphFile
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import DrawnGraphs, learn_nodes, torch_for
+from models.graph_task import DrawnGraphs, begin_layout_network, torch_for
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.inputs import Neighbours
 from models.registry import TrainJob
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut, segmented, within
-from models.training.dataset import LRUCache
 from models.training.device import device_of
 from models.training.loop import CHECKPOINT, StepLoss, fit, save_network
 from models.training.losses import LOSSES
@@ -141,7 +141,7 @@ class SegmentSage(nn.Module):
 
     def __init__(self, config: SegmentSageConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.width = config, N_POOLS * config.hidden  # of an embedding
         shared = {name: getattr(config, name) for name in SageConfig.model_fields}
         nodes = CrossConfigSage(CrossConfigSageConfig(**{**shared, "cross_config": False}))
         del nodes.head
@@ -162,13 +162,7 @@ class SegmentSage(nn.Module):
         )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Remember which opcodes training has; all others share the embedding of "unknown"."""
         self.nodes.set_known_opcodes(opcodes)
-
-    @property
-    def width(self) -> int:
-        """Return 3 h, the width of an embedding."""
-        return N_POOLS * self.config.hidden
 
     def encode(self, segment: Segment, choices: Tensor) -> Tensor:
         """Embed a segment so that the sum over segments is the graph's embedding.
@@ -186,7 +180,7 @@ class SegmentSage(nn.Module):
         shared = net.nodes(segment)  # (m, 1, h)
         if not segment.varies:
             for block in net.blocks:
-                shared = advance_shared(block, shared, segment.neighbours)
+                shared = block(shared, block.aggregate(shared, segment.neighbours))
             shared = net.norm(shared)
             nothing = torch.zeros_like(shared[0])
             return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
@@ -224,10 +218,9 @@ class SegmentSage(nn.Module):
         """
         every = np.arange(len(graph.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
-        n_counted = len(every) - graph.n_guests
-        scores = self.head(pooled, self.head.normaliser(pooled[:n_counted]))
-        scored: NDArray[np.float32] = scores.float().cpu().numpy()[graph.group]
-        return scored
+        normaliser = self.head.normaliser(pooled[: len(every) - graph.n_guests])
+        scores: NDArray[np.float32] = self.head(pooled, normaliser).float().cpu().numpy()
+        return scores[graph.group]
 
 
 def _shares(segment: Segment, *sums: Tensor) -> Tensor:
@@ -278,14 +271,8 @@ def advance(
     From `shared` (n, 1, h), with anything at the nodes ring.varying, and their own (b, c, h) to
     (n, 1, h), with anything at the nodes ring.after, and their (a, c, h).
     """
-    aggregated = block.aggregate_split(shared, varying, ring)
-    moved = block(ring.join(shared, varying), aggregated)
-    return advance_shared(block, shared, neighbours), moved
-
-
-def advance_shared(block: SageBlock, shared: Tensor, neighbours: Neighbours) -> Tensor:
-    """Take one block where nothing varies; (n, 1, h) to (n, 1, h)."""
-    return block(shared, block.aggregate(shared, neighbours))
+    moved = block(ring.join(shared, varying), block.aggregate_split(shared, varying, ring))
+    return block(shared, block.aggregate(shared, neighbours)), moved
 
 
 @dataclass(frozen=True)
@@ -299,7 +286,6 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
     net: SegmentSage
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the mean loss over random graphs."""
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
 
     @abstractmethod
@@ -329,7 +315,6 @@ class SegmentTask(PooledGraphs):
     history: SegmentHistory
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of `configs_per_step` configs of the pool."""
         graph, pool, sample = self.drawn(index, rng)
         positions = torch.from_numpy(sample)
         choices = graph.choices(pool[sample])
@@ -351,10 +336,8 @@ class SegmentTask(PooledGraphs):
         """Return each segment's weight (s,), the live one, and a constant one to compute anew."""
         varies = np.array([segment.varies for segment in graph.segments])
         varying, constant = np.flatnonzero(varies), np.flatnonzero(~varies)
-        live = int(rng.integers(len(varying)))
-        keep_stale = self.config.keep_stale
-        weights = np.ones(len(varies))
-        kept = rng.random(len(varying)) < keep_stale
+        live, keep_stale = int(rng.integers(len(varying))), self.config.keep_stale
+        weights, kept = np.ones(len(varies)), rng.random(len(varying)) < keep_stale
         weights[varying] = segment_weights(live, kept, keep_stale)
         stalest = int(rng.choice(constant)) if len(constant) else None
         return weights, int(varying[live]), stalest
@@ -380,12 +363,11 @@ class HeadTask(PooledGraphs):
     known: dict[int, Tensor] = field(default_factory=dict)
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of `configs_per_step` configs of the pool; `model` is the head."""
         graph, pool, sample = self.drawn(index, rng)
         if index not in self.known:
             self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
         fresh = self.known[index]
-        scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
+        scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])  # `model` is the head
         return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
 
@@ -395,16 +377,10 @@ def train(job: TrainJob, network: type[SegmentSage]) -> None:
     Raises:
         PipelineError: a damaged file, a loss that is not finite, no space.
     """
-    features = job.recipe.features
     with torch_for(job) as (config, device):
-        entries: list[list[int]] = []
-        scaler, opcodes = learn_nodes(_survey(job, entries), scaling=features.scaling)
-        model = network(config)
-        model.set_known_opcodes(opcodes)
-        read = model.reader(features, scaler)
-        inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
+        model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model
-        model.history = SegmentHistory(entries, model.width)
+        model.history = SegmentHistory([_entries(job, file) for file in job.files], model.width)
         fit(model, SegmentTask(*graphs, model.history), config.training, job, device)
         model.history = None  # it is of no use but to go on with training
         if config.head_steps:  # the rest of the model stays as it is
@@ -415,13 +391,10 @@ def train(job: TrainJob, network: type[SegmentSage]) -> None:
     (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _survey(job: TrainJob, entries: list[list[int]]) -> Iterator[PrunedNodes]:
-    config = job.recipe.segment_sage
-    for file in job.files:
-        graph = read_layout(file)
-        pruned, nodes = prune_layout_graph(graph, rule=job.recipe.features.prune)
-        pool = min(config.table_configs, len(distinct_configs(graph)[0]))
-        parts = cut(len(pruned.kept), config.segment_nodes)
-        config_ids = torch.from_numpy(pruned.config_ids)
-        entries.append([pool if within(part, config_ids).any() else 1 for part in parts])
-        yield nodes
+def _entries(job: TrainJob, file: GraphFile) -> list[int]:
+    config, graph = job.recipe.segment_sage, read_layout(file)
+    pruned, _ = prune_layout_graph(graph, rule=job.recipe.features.prune)
+    pool = min(config.table_configs, len(distinct_configs(graph)[0]))
+    config_ids = torch.from_numpy(pruned.config_ids)
+    parts = cut(len(pruned.kept), config.segment_nodes)
+    return [pool if within(part, config_ids).any() else 1 for part in parts]
