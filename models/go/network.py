@@ -5,8 +5,7 @@
 - GraphSAGE (Hamilton et al., 2017) embeds the nodes, here by the blocks of the layout GNN.
 - Attention over nodes in topological order, with the segment-level recurrence of Transformer-XL
   (Dai et al., 2019): the nodes of segment s attend to H_s and to stop-gradient(H_s-1), without
-  positions, which would only tell node numbers. Layers are the same for all tasks; that of task t
-  sees what was decided in task t-1.
+  positions. Layers are the same for all tasks; that of task t sees what was decided in task t-1.
 - Parameter superposition (Cheung et al., 2019): x in a layer becomes g(c) * x, where c is the mean
   of the graph's embedding, so that one set of weights serves unlike graphs.
 
@@ -15,7 +14,6 @@ attention, since attention without positions cannot tell a neighbour from any ot
 
 Tensors are (n, b, h): nodes, choices that are drawn or judged at once, channels. A task has d nodes
 that decide, with at most a options each; a choice is (g,) int64 of g genes, an option a gene.
-Memory is linear in n: nothing of n x n is ever made, a segment sees at most two segments.
 """
 
 from collections.abc import Callable
@@ -80,11 +78,7 @@ class DecisionGraph(OnDevice):
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
-    """Scale the graph of a described subject; each space of its decisions is a task.
-
-    Its nodes are in topological order: HloGraph has operands first. What has spaces says which
-    nodes decide.
-    """
+    """Scale the graph of a described subject, operands first; each space of decisions is a task."""
     arrays, of_genes = description.arrays, description.nodes
     assert of_genes is not None
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
@@ -172,7 +166,6 @@ class SegmentAttention(nn.Module):
         return torch.cat([self._attend(part, torch.cat([seen, part])) for seen, part in pairs])
 
     def _attend(self, own: Tensor, seen: Tensor) -> Tensor:
-        """Read (s, b, h) from (m, b, h)."""
         keys, values = self.memory(seen).chunk(2, dim=-1)
         heads = [
             y.unflatten(-1, (self.heads, -1)).permute(1, 2, 0, 3)  # (b, heads, s or m, h / heads)
@@ -256,16 +249,11 @@ class Policy(nn.Module):
             logits = logits.masked_fill(~exists[:, None], NO_OPTION)
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
             choices = choose(task, log_probs)  # (b, d)
-            found.append(_decided(choices, log_probs))
+            every = log_probs.expand(len(choices), -1, -1)
+            taken = every.gather(2, choices[:, :, None]).squeeze(2)
+            found.append(Decided(choices, taken, -(every.exp() * every).sum(dim=2)))
             x = self.embed.tell(x, task, choices)
         return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-
-
-def _decided(choices: Tensor, log_probs: Tensor) -> Decided:
-    """Take the log-probabilities (b or 1, d, a) of choices (b, d)."""
-    every = log_probs.expand(len(choices), -1, -1)
-    taken = every.gather(2, choices[:, :, None]).squeeze(2)
-    return Decided(choices, taken, -(every.exp() * every).sum(dim=2))
 
 
 def drawn(n_choices: int, generator: torch.Generator) -> Choose:

@@ -9,9 +9,7 @@ of magnitude in one update: the ratio is clipped for each decision by itself.
 A reward is measured, or guessed by a small ranker that learned from what was measured: a cheap one
 for pre-training. In it GraphSAGE embeds the graph as in the policy; what is decided is added to the
 nodes that decide, and passes over edges; the mean over nodes gives the score. No edge leads to what
-is decided of the whole program: it adds a score by two layers, of the sum over those decisions
-beside the mean over the other nodes. Trained on pairs of choices of one graph by RankNet's loss
-(Burges et al., 2005).
+is decided of the whole program: that adds a score of its own.
 
 b choices drawn at once, g decisions (genes) of a graph; tensors as in models/go/network.py.
 """
@@ -151,11 +149,10 @@ def train(
 
 
 class MeasuredReward:
-    """Runtimes of one program's choices over its baseline's, in two stages.
+    """Runtimes of one program's choices over its baseline's, each measured at its first visit.
 
-    New choices are measured once, beside the baseline. The fastest quarter of them are mostly
-    lucky: they are measured again in rounds with the baseline, and the median of those ratios
-    alone counts. What was measured before is not measured again.
+    The fastest quarter of what is new are mostly lucky: they are measured again in rounds with the
+    baseline, and the median of those ratios alone counts.
 
     Args:
         visit: as `Visitor.visit`; config 0 is the baseline, the others are numbered as they come.
@@ -169,8 +166,8 @@ class MeasuredReward:
     def __init__(self, visit: Visit, baseline: NDArray[np.int64]) -> None:
         self._visit, self._baseline = visit, baseline
         self._turn = -1
-        self._numbers: dict[tuple[int, ...], int] = {tuple(baseline.tolist()): 0}
-        self.ratios: dict[tuple[int, ...], float] = {tuple(baseline.tolist()): 1.0}
+        self._numbers = {tuple(baseline.tolist()): 0}
+        self.ratios = {tuple(baseline.tolist()): 1.0}
 
     def __call__(self, graph: DecisionGraph, choices: Choices) -> NDArray[np.float64]:
         """Return the ratios (b,) of choices (b, g), inf for those that fail."""
@@ -236,7 +233,7 @@ def fit_ranker(
     steps: int,
     seed: int,
 ) -> None:
-    """Learn the order of choices that were measured; one graph's per step, all in turn."""
+    """Learn the order of choices, one graph's per step, by RankNet's loss (Burges et al., 2005)."""
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.Adam(ranker.parameters(), lr=LEARNING_RATE)
     measured = [

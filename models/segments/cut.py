@@ -90,7 +90,12 @@ class SegmentedGraph(ConfigInputs):
 
 
 def segmented(
-    graph: LayoutGraph, *, rule: str, scaler: NodeScaler, segment_nodes: int, depth: int
+    graph: LayoutGraph,
+    *,
+    rule: str,
+    scaler: NodeScaler,
+    segment_nodes: int,
+    depth: int,
 ) -> SegmentedGraph:
     """Prune and scale a graph as `layout_inputs` does, and cut it."""
     whole = layout_inputs(graph, rule=rule, scaler=scaler)
@@ -136,15 +141,12 @@ def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:
     """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)
-    adjacency = matrix != 0
-    rings, before = list[Ring](), config_ids
+    rings, reached = list[Ring](), config_ids
     for _ in range(depth if len(config_ids) else 0):
-        varies = np.zeros(n_nodes, dtype=np.bool_)
-        varies[before] = True
-        after = np.flatnonzero(adjacency @ np.tile(varies, 3))
-        rings.append(Ring(matrix, before, after))
-        before = after
-    reached = before if rings else np.sort(config_ids)
+        varies = np.isin(np.arange(n_nodes), reached)
+        after = np.flatnonzero((matrix != 0) @ np.tile(varies, 3))
+        rings.append(Ring(matrix, reached, after))
+        reached = after
     return ReceptiveField(
         rings=tuple(rings),
         reached=torch.from_numpy(reached),

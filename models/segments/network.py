@@ -10,10 +10,8 @@ scores do too.
 
 What is remembered of segments while training goes on is Graph Segment Training's memory (Cao et
 al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). Their
-variants are keys of the config: `history` the table of what is remembered, `keep_stale` below 1 the
-dropout of it (0 leaves the live segment alone), `head_steps` the last phase of the head. Each phase
-has its own checkpoint: all of the network on one live segment per step, the others remembered; then
-the head alone on fresh embeddings of all segments.
+variants are keys of the config. Each phase has its own checkpoint: all of the network on one live
+segment per step, the others remembered; then the head alone on fresh embeddings of all segments.
 """
 
 import math
@@ -100,12 +98,8 @@ def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> ND
 class SegmentHistory(nn.Module):
     """Embeddings as they were when last computed, for a fixed pool of configs of each graph.
 
-    The table is a buffer, so checkpoints hold it. It takes 4 h' bytes, h' the width of an
-    embedding, for each pool config of each segment with a configurable node, and as much once for
-    each other segment: 768 B at h = 64, so 8.6 MB for 44 segments and 256 configs.
-
-    `entries` says for each graph how many embeddings each segment has: the pool's size, or 1 where
-    configs do not differ.
+    The table is a buffer, so checkpoints hold it: 768 B for each embedding at h = 64. `entries`
+    says for each graph how many each segment has: the pool's size, or 1 where configs do not differ.
     """
 
     def __init__(self, entries: Sequence[Sequence[int]], width: int) -> None:
@@ -141,7 +135,8 @@ class SegmentSage(nn.Module):
 
     def __init__(self, config: SegmentSageConfig) -> None:
         super().__init__()
-        self.config, self.width = config, N_POOLS * config.hidden  # of an embedding
+        self.config = config
+        self.width = N_POOLS * config.hidden  # of an embedding
         shared = {name: getattr(config, name) for name in SageConfig.model_fields}
         nodes = CrossConfigSage(CrossConfigSageConfig(**{**shared, "cross_config": False}))
         del nodes.head
@@ -165,16 +160,11 @@ class SegmentSage(nn.Module):
         self.nodes.set_known_opcodes(opcodes)
 
     def encode(self, segment: Segment, choices: Tensor) -> Tensor:
-        """Embed a segment so that the sum over segments is the graph's embedding.
+        """Embed a segment under configs (c, k) int64 of the whole graph; (c, 3h).
 
-        That sum is [mean over nodes, mean over segments of the maximum over their nodes, mean over
-        configurable nodes] of what the blocks give.
-
-        Args:
-            choices: (c, k) int64 configs of the whole graph, see LayoutInputs.choices.
-
-        Returns:
-            (c, 3h), or (1, 3h) where configs do not differ.
+        The sum over segments is [mean over nodes, mean over segments of the maximum over their
+        nodes, mean over configurable nodes] of what the blocks give; (1, 3h) where configs do not
+        differ.
         """
         net, reach = self.nodes, segment.reach
         shared = net.nodes(segment)  # (m, 1, h)
@@ -240,8 +230,7 @@ def embed_configs(
     """Embed a graph under each of the distinct configs at `distinct` (r,); (r, 3h).
 
     One segment and `chunk_configs` configs are in memory at once: if None, so many that an
-    (a, c, h) tensor takes `inference_tensor_mib`. Segments in which configs do not differ are
-    computed once.
+    (a, c, h) tensor takes `inference_tensor_mib`.
     """
     if chunk_configs is None:
         largest = max(len(segment.reach.reached) for segment in graph.segments)
@@ -306,10 +295,8 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
 class SegmentTask(PooledGraphs):
     """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
 
-    The live segment and the dropped ones are the same for all configs of a step, so that these
-    differ by their layouts alone. Segments in which configs do not differ are never live or
-    dropped. An embedding that is needed and was never computed, or that is not to be remembered, is
-    computed then, without gradients.
+    Segments in which configs do not differ are never live or dropped. What is needed and was never
+    computed, or is not to be remembered, is computed then, without gradients.
     """
 
     history: SegmentHistory
@@ -336,9 +323,10 @@ class SegmentTask(PooledGraphs):
         """Return each segment's weight (s,), the live one, and a constant one to compute anew."""
         varies = np.array([segment.varies for segment in graph.segments])
         varying, constant = np.flatnonzero(varies), np.flatnonzero(~varies)
-        live, keep_stale = int(rng.integers(len(varying))), self.config.keep_stale
-        weights, kept = np.ones(len(varies)), rng.random(len(varying)) < keep_stale
-        weights[varying] = segment_weights(live, kept, keep_stale)
+        live = int(rng.integers(len(varying)))
+        kept = rng.random(len(varying)) < self.config.keep_stale
+        weights = np.ones(len(varies))
+        weights[varying] = segment_weights(live, kept, self.config.keep_stale)
         stalest = int(rng.choice(constant)) if len(constant) else None
         return weights, int(varying[live]), stalest
 
@@ -354,11 +342,7 @@ class SegmentTask(PooledGraphs):
 
 @dataclass(frozen=True)
 class HeadTask(PooledGraphs):
-    """Ranks a sample of a graph's pool by fresh embeddings of all its segments.
-
-    The rest of the network no longer changes, so a graph is embedded once, segment by segment,
-    when it is first drawn; 12 h bytes per config of its pool are kept.
-    """
+    """Ranks a sample of a graph's pool by embeddings that no longer change, made once per graph."""
 
     known: dict[int, Tensor] = field(default_factory=dict)
 
