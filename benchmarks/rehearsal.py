@@ -126,7 +126,6 @@ def _run(command: Sequence[str], log: Path, entry: dict[str, Any]) -> int:
 
 
 def _held_bytes(out: Path, collection: str) -> dict[str, int]:
-    """Return the bytes of a collection's files now; none of ALL."""
     folders = {
         "npz": out / "data" / "npz" / collection.replace(":", "/"),
         "store": out / "store" / collection.replace(":", "/"),

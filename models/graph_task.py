@@ -53,8 +53,7 @@ class DrawnGraphs(Generic[Inputs]):
 
     def chosen(self, rng: np.random.Generator) -> list[int]:
         """Draw the graphs of a step, as positions in `files`."""
-        chosen: list[int] = rng.permutation(len(self.files))[: self.n_per_step].tolist()
-        return chosen
+        return list(map(int, rng.permutation(len(self.files))[: self.n_per_step]))
 
     def prefetch(self, rng: np.random.Generator) -> None:
         self.inputs.prefetch([self.files[i] for i in self.chosen(rng)])
@@ -112,11 +111,7 @@ def begin_layout_network(
 
 @contextmanager
 def torch_for(job: TrainJob) -> Iterator[tuple[Any, torch.device]]:
-    """Prepare torch to train a network by its recipe; yield the network's config and its device.
-
-    Raises:
-        UsageError: a GPU is asked for where there is none.
-    """
+    """Prepare torch to train a network by its recipe; yield the network's config and its device."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
     with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
@@ -155,8 +150,6 @@ def _by_content(value: Any) -> Hashable:
         return value.func, *((name, _by_content(part)) for name, part in value.keywords.items())
     if isinstance(value, NodeScaler):
         return value.scaling, value.shift.tobytes(), value.factor.tobytes()
-    if isinstance(value, nn.Module):
-        return tuple(part.cpu().numpy().tobytes() for part in value.state_dict().values())
     return value
 
 

@@ -61,10 +61,9 @@ class ModelEntry:
         ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
 
-    def _network(self) -> tuple[Any, ...]:
-        if not self.network:
-            return ()
-        return (imported(self.network) if self.name in MODELS else checked(self.network),)
+    def _network(self) -> list[Any]:
+        made = imported if self.name in MODELS else checked
+        return [made(self.network)] if self.network else []
 
 
 NETWORKS = {
@@ -88,10 +87,8 @@ def _network(name: str, kind: str, place: str) -> ModelEntry:
     return ModelEntry(name, kind, f"models.{kind}.network", place)
 
 
-MODELS: dict[str, ModelEntry] = {
-    **{name: _network(name, *entry) for name, entry in NETWORKS.items()},
-    **{name: ModelEntry(name, *entry) for name, entry in OTHERS.items()},
-}
+MODELS = {name: _network(name, *entry) for name, entry in NETWORKS.items()}
+MODELS |= {name: ModelEntry(name, *entry) for name, entry in OTHERS.items()}
 
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:

@@ -98,8 +98,8 @@ def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> ND
 class SegmentHistory(nn.Module):
     """Embeddings as they were when last computed, for a fixed pool of configs of each graph.
 
-    The table is a buffer, so checkpoints hold it: 768 B for each embedding at h = 64. `entries`
-    says for each graph how many each segment has: the pool's size, or 1 where configs do not differ.
+    The table is a buffer, so checkpoints hold it: 768 B for an embedding at h = 64. `entries` says
+    for each graph how many each segment has: the pool's size, or 1 where configs do not differ.
     """
 
     def __init__(self, entries: Sequence[Sequence[int]], width: int) -> None:

@@ -30,10 +30,8 @@ class ConfigScaler(nn.Module):
 
     def fit(self, statistics: Iterable[NDArray[np.float32]]) -> None:
         """Learn from the (c, f) statistics of train kernels, each kernel weighing the same."""
-        sums = [
-            (table.mean(axis=0, dtype=np.float64), np.square(table.astype(np.float64)).mean(axis=0))
-            for table in statistics
-        ]
+        tables = (table.astype(np.float64) for table in statistics)
+        sums = [(table.mean(axis=0), np.square(table).mean(axis=0)) for table in tables]
         mean, mean_square = np.mean(sums, axis=0)  # (f,) each
         deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
         factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
@@ -47,10 +45,7 @@ class ConfigScaler(nn.Module):
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
-    """One kernel as arrays of the host.
-
-    Of f statistics most are the same for all configs of a kernel, and how far each is from its mean
-    follows from the others: v of f columns are kept, and a step makes what it takes of them.
+    """One kernel as arrays of the host; of f statistics v differ between its configs, and are kept.
 
     Attributes:
         node_feat: (n, 140) float32 scaled; layout columns are 0, they are embedded instead.
@@ -93,8 +88,7 @@ class TileInputs(OnDevice):
 def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
     """Put how far (…, f) statistics are from the mean of their kernel's beside them; (…, 2f).
 
-    What a bound is among those that the kernel has says more than its size. Without means, (…, 0),
-    the statistics stay alone.
+    Without means, (…, 0), the statistics stay alone.
     """
     if not mean.shape[-1]:
         return statistics
@@ -102,7 +96,6 @@ def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
 
 
 def n_config_columns(config: TileGnnConfig) -> int:
-    """Return how many columns a network reads of a config."""
     return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 

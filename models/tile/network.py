@@ -79,10 +79,7 @@ class TileNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster.
-
-        Scores are compared within a kernel alone.
-        """
+        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
 
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
@@ -106,7 +103,6 @@ class TileTask(JudgedGraphs[TileInputs]):
         return int(self.config.kernels_per_step)
 
     def step_loss(self, model: Any, rng: np.random.Generator) -> StepLoss:
-        """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each."""
         chosen = self.chosen(rng)
         kernels = [self.inputs(self.files[i]) for i in chosen]
         learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
