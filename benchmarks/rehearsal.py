@@ -54,12 +54,7 @@ def commands_of(given: argparse.Namespace, collection: Collection | None) -> dic
 
 
 def rehearse(given: argparse.Namespace) -> None:
-    """Do what the journal lacks; the last stages need all five collections.
-
-    Raises:
-        UsageError: the journal is of another share.
-        PipelineError: a command failed; the same call tries it again.
-    """
+    """Do what the journal lacks; the last stages need all five collections."""
     journal = read_journal(given)
     for name in given.collections:
         collection = collection_named(name)

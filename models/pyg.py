@@ -181,19 +181,16 @@ class ConfigSampler(BaseTransform):
     def forward(self, data: TpuGraph) -> TpuGraph:
         table = data.configs
         runtime = table.mean_runtime if self.distinct else table.runtime
-        generator = self._generator(data)
+        generator = None
+        if self.seed is not None:
+            drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
+            generator = torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
         drawn = torch.randperm(len(runtime), generator=generator).numpy()[: self.n_configs]
         short = self.n_configs - len(drawn)
         rows, runtime = table.first[drawn] if self.distinct else drawn, runtime[drawn]
         if short:
             rows, runtime = np.pad(rows, (0, short), "edge"), np.r_[runtime, [np.inf] * short]
         return data.unpack(rows, runtime)  # `data` is a copy: transforms of PyG are given one
-
-    def _generator(self, data: TpuGraph) -> torch.Generator | None:
-        if self.seed is None:
-            return None
-        drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
-        return torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
 
 
 class TpuGraphsTile(Dataset):

@@ -38,18 +38,13 @@ class Ranker(Protocol):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model.
-
-    Attributes:
-        module: has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)`
-            alone, since all are loaded by models/graph_task.py.
-        network: where its class stands, "package.module:Class"; "" for none.
-    """
+    """A model."""
 
     name: str
     kind: str
+    # Has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)` alone.
     module: str
-    network: str = ""
+    network: str = ""  # where its class stands, "package.module:Class"
 
     def train(self, job: TrainJob) -> None:
         """Train into the job's run folder."""

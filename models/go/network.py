@@ -44,36 +44,23 @@ NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that 
 
 @dataclass(frozen=True)
 class Task(OnDevice):
-    """Decisions of one kind.
-
-    Attributes:
-        genes: which of a choice's genes they are.
-        nodes: (d,) int64 positions in topological order.
-        n_options: (d,) int64.
-    """
+    """Decisions of one kind."""
 
     name: str
-    genes: slice
-    nodes: Tensor
-    n_options: Tensor
+    genes: slice  # of a choice
+    nodes: Tensor  # (d,) int64 positions in topological order
+    n_options: Tensor  # (d,) int64
 
 
 @dataclass(frozen=True)
 class DecisionGraph(OnDevice):
-    """A graph and its tasks; each decision of the whole program is a node of its own, the last.
-
-    Attributes:
-        node_feat: (n, 140) float32 scaled, in topological order as all that follows.
-        opcode: (n,) int64; of a whole program's gene, 256 + its number within its task.
-        neighbours: what nodes read of operands and users.
-        tasks: in the order in which they are decided.
-    """
+    """A graph and its tasks; each decision of the whole program is a node of its own, the last."""
 
     name: str
-    node_feat: Tensor
-    opcode: Tensor
+    node_feat: Tensor  # (n, 140) float32 scaled, in topological order as all that follows
+    opcode: Tensor  # (n,) int64; of a whole program's gene, 256 + its number within its task
     neighbours: Neighbours
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task, ...]  # in the order in which they are decided
     n_genes: int
 
 
@@ -107,23 +94,14 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
 
 
 class PolicyConfig(FrozenConfig):
-    """How large a policy is, and what it decides.
+    """How large a policy is, and what it decides."""
 
-    Attributes:
-        tasks: by name, how many options a node has at most; decided in this order.
-        hidden: channels of a node.
-        sage_blocks: rounds of message passing that embed the graph.
-        layers: of attention, in each task.
-        heads: attentions that stand side by side, of hidden / heads channels each.
-        segment: nodes; each also sees the segment before its own.
-    """
-
-    tasks: dict[str, Annotated[int, Field(ge=2)]]
-    hidden: Positive = 64
-    sage_blocks: Positive = 2
-    layers: Positive = 2
-    heads: Positive = 4
-    segment: Positive = 512
+    tasks: dict[str, Annotated[int, Field(ge=2)]]  # the most options of a node; in this order
+    hidden: Positive = 64  # channels of a node
+    sage_blocks: Positive = 2  # rounds of message passing that embed the graph
+    layers: Positive = 2  # of attention, in each task
+    heads: Positive = 4  # side by side, of hidden / heads channels each
+    segment: Positive = 512  # nodes, which also see the segment before their own
 
 
 # From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.

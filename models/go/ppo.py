@@ -60,25 +60,15 @@ Score = Callable[[DecisionGraph, Choices], NDArray[np.floating]]
 
 
 class PpoConfig(FrozenConfig):
-    """How a policy learns.
+    """How a policy learns."""
 
-    Attributes:
-        steps: rounds of drawing choices for one graph and learning from them.
-        choices: drawn in each.
-        epochs: updates of the weights from the same choices.
-        clip: an update gains nothing from probabilities that change by more than this share.
-        entropy: weight of the entropy of a decision, in nats, beside the reward.
-        learning_rate: Adam's.
-        max_norm: gradients are scaled down to this norm where theirs is larger.
-    """
-
-    steps: Positive = 100
-    choices: Positive = 16
-    epochs: Positive = 2
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    entropy: Weight = 0.05
+    steps: Positive = 100  # rounds of drawing choices for one graph and learning from them
+    choices: Positive = 16  # drawn in each
+    epochs: Positive = 2  # updates of the weights from the same choices
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2  # of a probability's change in an update
+    entropy: Weight = 0.05  # of a decision, in nats, beside the reward
     learning_rate: PositiveFloat = 1e-3
-    max_norm: PositiveFloat = 1.0
+    max_norm: PositiveFloat = 1.0  # of gradients
 
 
 @dataclass(frozen=True)
@@ -115,14 +105,9 @@ def train(
     *,
     seed: int,
 ) -> list[Tried]:
-    """Improve a policy by trying; pre-training on many graphs and fine-tuning on one are the same.
+    """Improve a policy by trying on graphs in turn, one per step; return what was tried.
 
-    Args:
-        graphs: one is taken per step, all in turn.
-        reward: measures, or guesses.
-
-    Returns:
-        What was tried, by step.
+    Pre-training on many graphs and fine-tuning on one are the same.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
@@ -254,10 +239,7 @@ def fit_ranker(
 def ranked_reward(score: Score, baselines: dict[str, NDArray[np.int64]]) -> Reward:
     """Return a reward that a ranker guesses: exp((score - baseline's) / deviation).
 
-    A ranker's scores have no unit: the deviation is that of the first choices of a graph.
-
-    Args:
-        baselines: (g,) by the graph's name.
+    The deviation is that of the first choices of a graph; baselines are (g,) by its name.
     """
     deviations: dict[str, float] = {}
 

@@ -134,20 +134,12 @@ def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInputs(OnDevice):
-    """A program's m nodes as tensors, k of them configurable.
+    """A program's m nodes as tensors, k of them configurable."""
 
-    Attributes:
-        node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
-        opcode: (m,) int64.
-        layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
-        config_ids: (k,) int64 configurable nodes as positions among the m.
-        neighbours: the edges.
-    """
-
-    node_feat: Tensor
-    opcode: Tensor
-    layout: Tensor
-    config_ids: Tensor
+    node_feat: Tensor  # (m, 140) float32 scaled; the layout columns are 0, they are embedded
+    opcode: Tensor  # (m,) int64
+    layout: Tensor  # (m, 6) int64 embedding rows of each node's own layout, 0 for no dimension
+    config_ids: Tensor  # (k,) int64 configurable nodes as positions among the m
     neighbours: Neighbours
 
 

@@ -115,11 +115,7 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
 
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
-    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs.
-
-    Raises:
-        PipelineError: a damaged file, a loss that is not finite, no space.
-    """
+    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs."""
     with torch_for(job) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)

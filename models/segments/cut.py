@@ -64,18 +64,12 @@ class ReceptiveField(OnDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(NodeInputs):
-    """Some nodes of a graph, j of its k configurable ones among them.
+    """Some nodes of a graph, j of its k configurable ones among them."""
 
-    Attributes:
-        vectors: the graph's, see ConfigInputs.
-        columns: (j,) int64 which of the k they are, in the order of the graph's config_ids.
-        of_graph: the graph's numbers of nodes, of segments, of configurable nodes or 1.
-    """
-
-    vectors: Tensor
-    columns: Tensor
+    vectors: Tensor  # of the graph, see ConfigInputs
+    columns: Tensor  # (j,) int64 which of the k they are, in the order of the graph's config_ids
     reach: ReceptiveField
-    of_graph: tuple[int, int, int]
+    of_graph: tuple[int, int, int]  # its numbers of nodes, of segments, of configurable nodes or 1
 
     @property
     def varies(self) -> bool:

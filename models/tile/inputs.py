@@ -45,29 +45,17 @@ class ConfigScaler(nn.Module):
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
-    """One kernel as arrays of the host; of f statistics v differ between its configs, and are kept.
+    """One kernel as arrays of the host; of f statistics the v that differ between configs stay."""
 
-    Attributes:
-        node_feat: (n, 140) float32 scaled; layout columns are 0, they are embedded instead.
-        opcode: (n,) int64.
-        layout: (n, 6) int64 embedding rows of node layouts.
-        edge_index: (2, e) int64, from producer to consumer.
-        statistics: (c, v) float32 those that differ between configs, as computed.
-        varying: (v,) int64 which of the f columns they are.
-        first: (f,) float32 all statistics of the first config.
-        mean: (1, f) float64 of all configs, where they are read relative to it; else (1, 0).
-        runtime: (c,) float64 relative to the default config; 0 where withheld.
-    """
-
-    node_feat: NDArray[np.float32]
-    opcode: NDArray[np.int64]
-    layout: NDArray[np.int64]
-    edge_index: NDArray[np.int64]
-    statistics: NDArray[np.float32]
-    varying: NDArray[np.int64]
-    first: NDArray[np.float32]
-    mean: NDArray[np.float64]
-    runtime: NDArray[np.float64]
+    node_feat: NDArray[np.float32]  # (n, 140) scaled; layout columns are 0, they are embedded
+    opcode: NDArray[np.int64]  # (n,)
+    layout: NDArray[np.int64]  # (n, 6) embedding rows
+    edge_index: NDArray[np.int64]  # (2, e) from producer to consumer
+    statistics: NDArray[np.float32]  # (c, v) as computed
+    varying: NDArray[np.int64]  # (v,) which of the f columns they are
+    first: NDArray[np.float32]  # (f,) all statistics of the first config
+    mean: NDArray[np.float64]  # (1, f) of all configs, if they are read relative to it; else (1, 0)
+    runtime: NDArray[np.float64]  # (c,) relative to the default config; 0 where withheld
 
     def write_statistics(self, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Put all statistics of the configs at `rows` (r,) into `out` (r, f)."""

@@ -121,11 +121,7 @@ class TileTask(JudgedGraphs[TileInputs]):
 
 
 def train(job: TrainJob, network: type[TileNetwork]) -> None:
-    """Train the tile GNN `job.model`; write its weights with all it needs to read kernels.
-
-    Raises:
-        PipelineError: a damaged file, a loss that is not finite, no space.
-    """
+    """Train the tile GNN `job.model`; write its weights with all it needs to read kernels."""
     with torch_for(job) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)

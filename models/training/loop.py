@@ -51,26 +51,17 @@ class TrainingTask(Protocol):
 
 @dataclass
 class TrainingState:
-    """What a training holds besides the model and the optimiser; all of it is in a checkpoint.
-
-    Attributes:
-        recent: losses, (), since the last line of metrics; NaN where a gradient was not finite.
-        lines: metrics.jsonl so far.
-        mean: of each parameter over the last steps.
-        best: the parameters and buffers that ranked held-out data best, with `best_value`.
-        waited: how many evaluations since then were no better.
-        scale: of float16's gradients, as GradScaler has it; empty where they are not scaled.
-    """
+    """What a training holds besides the model and the optimiser; all of it is in a checkpoint."""
 
     step: int = 0
-    recent: list[Tensor] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    recent: list[Tensor] = field(default_factory=list)  # losses, (), since the last line
+    lines: list[str] = field(default_factory=list)  # metrics.jsonl so far
     mean_count: int = 0
-    mean: Tensors = field(default_factory=dict)
-    best_value: float | None = None
-    waited: int = 0
-    best: Tensors = field(default_factory=dict)
-    scale: dict[str, Any] = field(default_factory=dict)
+    mean: Tensors = field(default_factory=dict)  # of each parameter over the last steps
+    best_value: float | None = None  # on held-out data
+    waited: int = 0  # evaluations since then that were no better
+    best: Tensors = field(default_factory=dict)  # parameters and buffers of `best_value`
+    scale: dict[str, Any] = field(default_factory=dict)  # of float16's gradients, by GradScaler
 
     def losses(self) -> list[float]:
         """Return the recent losses; a GPU is waited for."""
