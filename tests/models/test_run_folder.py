@@ -1,6 +1,7 @@
 """Run folders, model training into them, and what graphs can teach."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,8 @@ XLA_RANDOM = collection_named("layout:xla:random")
 
 def job_in(folder: Path, tree: Path, **changes: object) -> TrainJob:
     files = find_graphs(tree, collections=(XLA_RANDOM,), splits=("train",))
-    values = {
-        "model": "layout_boosting",
-        "recipe": load_recipe("smoke"),
-        "files": files,
-        "seed": 0,
-        "run_dir": folder,
-        **changes,
-    }
-    return TrainJob(**values)  # type: ignore[arg-type]
+    job = TrainJob("layout_boosting", load_recipe("smoke"), files, 0, folder)
+    return replace(job, **changes)
 
 
 def test_a_finished_model_has_no_checkpoint_and_is_not_trained_again(

@@ -99,14 +99,6 @@ def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_afte
     torch.testing.assert_close(base[5:], second[5:])
 
 
-def test_the_graph_gates_what_its_nodes_become() -> None:
-    policy = opinionated()
-    small, large = two_tasks("a", random_arrays(0)), two_tasks("b", random_arrays(1))
-    gates = [policy.gates_of(policy.embed(graph)) for graph in (small, large)]
-    assert gates[0].shape == (2 + 2 * SMALL.layers, SMALL.hidden)
-    assert (gates[0] != gates[1]).all()
-
-
 class _Largest(TorchDispatchMode):
     """Notes the largest tensor that any operation makes."""
 
