@@ -22,7 +22,7 @@ from models.layout.inputs import Aggregation, Neighbours, joint_matrix, layout_i
 from models.layout.ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
-from tests.models.rearrange import permute_configs, relabel_nodes
+from tests.models.rearrange import relabel_nodes
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
 N_NODES, N_CONFIGS, WIDTH = 6, 5, 8
@@ -140,12 +140,9 @@ def test_models_train_and_rank_under_every_rule(
     assert scores.shape == (graph.n_configs,)
     assert np.isfinite(scores).all()
     assert scores.std() > 0
-    rng = np.random.default_rng(0)
-    relabelled = ranker.score(relabel_nodes(graph, rng.permutation(graph.n_nodes)))
+    order = np.random.default_rng(0).permutation(graph.n_nodes)
+    relabelled = ranker.score(relabel_nodes(graph, order))
     np.testing.assert_allclose(relabelled, scores, atol=1e-4 * np.abs(scores).max())
-    order = rng.permutation(graph.n_configs)
-    moved = ranker.score(permute_configs(graph, order))
-    np.testing.assert_allclose(moved, scores[order], atol=1e-4 * np.abs(scores).max())
 
 
 @pytest.mark.parametrize("rule", ALL_RULES)

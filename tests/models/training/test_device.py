@@ -181,15 +181,13 @@ def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         training_device("cuda")
 
 
-@pytest.mark.parametrize("command", ["run", "train"])
+@pytest.mark.parametrize("words", [["run"], ["train", "--collection", "tile:xla"]])
 def test_a_gpu_that_is_not_there_is_said_in_one_line(
-    command: str, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     arguments = ["--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "out"]
-    if command == "train":
-        arguments += ["--collection", "tile:xla"]
-    printed = call(command, *arguments, "--set", "accelerator=cuda", expect=2)
+    printed = call(*words, *arguments, "--set", "accelerator=cuda", expect=2)
     assert printed.startswith("error: accelerator = cuda: torch finds no CUDA GPU")
     assert printed.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -320,9 +318,6 @@ def test_auto_is_what_the_device_computes() -> None:
     assert precision_on(GPU, "auto", version=T4.capability) == torch.float16
     assert precision_on(GPU, "auto", version=A100) == torch.bfloat16
     assert precision_on(GPU, "float32", version=A100) == torch.float32
-
-
-def test_a_gpu_without_bfloat16_refuses_it() -> None:
     with pytest.raises(UsageError, match=r"this GPU, of compute capability 7\.5"):
         precision_on(GPU, "bfloat16", version=T4.capability)
 
