@@ -24,26 +24,18 @@ COLLECTION, TILES = collection_named("layout:xla:random"), collection_named("til
 
 TILE_NETWORK = """
 import torch
-from torch import nn
-from models.config.networks import TileGnnConfig
 from models.tile.network import TileNetwork
 
-class Config(TileGnnConfig):
-    hidden: int = 8
-
 class Sums(TileNetwork):
-    Config = Config
-
     def __init__(self, config):
         super().__init__(config)
-        self.node = nn.Linear(self.node_width, config.hidden)
-        self.tile = nn.Linear(self.n_columns, config.hidden)
-        self.head = nn.Linear(config.hidden, 1)
+        self.node = torch.nn.Linear(self.node_width, 8)
+        self.tile = torch.nn.Linear(self.n_columns, 8)
+        self.head = torch.nn.Linear(8, 1)
 
     def forward(self, batch):
         nodes = self.node(self.embed_nodes(batch))
-        kernels = nodes.new_zeros(len(batch.runtime), nodes.shape[1])
-        kernels = kernels.index_add(0, batch.node_kernel, nodes)
+        kernels = nodes.new_zeros(len(batch.runtime), 8).index_add(0, batch.node_kernel, nodes)
         return self.head(torch.relu(kernels[:, None] + self.tile(batch.config_feat))).squeeze(-1)
 """
 

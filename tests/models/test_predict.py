@@ -84,7 +84,7 @@ class FullNetwork(CrossConfigSage):
     """Takes more memory than there is, to train as well as to rank."""
 
     def forward(self, *_: object) -> torch.Tensor:  # type: ignore[override]
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. Process 7 has 13.5 GiB.")
 
 
 def test_a_full_gpu_is_told_of_in_one_line(
@@ -96,5 +96,9 @@ def test_a_full_gpu_is_told_of_in_one_line(
         ranker.score(read_graph(files[0]))
     recipe = load_recipe("smoke", ["layout.models=[tests.models.test_predict:FullNetwork]"])
     job = TrainJob("test_predict", recipe, files[:1], 0, tmp_path / "model")
-    with pytest.raises(PipelineError, match=r"train test_predict: .*test_predict\.hidden \(now"):
+    with pytest.raises(PipelineError) as raised:
         train_model(job, files[0].collection, resume=False)
+    assert str(raised.value) == (
+        "train test_predict: out of GPU memory: CUDA out of memory. Tried 2 GiB; halve one of "
+        "test_predict.configs_per_step (now 64), test_predict.hidden (now 64)"
+    )

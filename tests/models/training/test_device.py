@@ -28,13 +28,11 @@ from models.training.dataset import LRUCache
 from models.training.device import (
     CPU,
     GPU,
-    TRAINING_KEYS,
     Gpu,
     by_own_types,
     computing,
     device_of,
     gpu_here,
-    memory_told,
     precision_on,
     prepare_torch,
     ranking_device,
@@ -297,20 +295,6 @@ def test_a_machine_without_a_gpu_has_none(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # nor nvidia-smi
     assert gpu_here() is None
-
-
-def test_a_gpu_that_is_full_names_the_keys_to_halve() -> None:
-    told = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.20 GiB free"
-    config = load_recipe("smoke").cross_config_sage
-    with (
-        pytest.raises(PipelineError) as raised,
-        memory_told("train a", "cross_config_sage", config, TRAINING_KEYS),
-    ):
-        raise torch.OutOfMemoryError(f"{told}. Process 7 has 13.5 GiB memory in use.")
-    assert str(raised.value) == (
-        f"train a: out of GPU memory: {told}; halve one of cross_config_sage.configs_per_step "
-        "(now 16), cross_config_sage.hidden (now 16)"
-    )
 
 
 def test_auto_is_what_the_device_computes() -> None:
