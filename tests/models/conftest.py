@@ -7,6 +7,7 @@ import pytest
 from data.graphs.graph import LayoutGraph
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import NodeScaler, fit_node_scaler
+from models.layout.inputs import LayoutInputs, layout_inputs
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,8 @@ def layout_files(tiny_tree: Path) -> list[GraphFile]:
 @pytest.fixture(scope="session")
 def scaler(layout_graph: LayoutGraph) -> NodeScaler:
     return fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+
+
+@pytest.fixture
+def inputs(layout_graph: LayoutGraph, scaler: NodeScaler) -> LayoutInputs:
+    return layout_inputs(layout_graph, rule="hops-1", scaler=scaler)

@@ -12,21 +12,9 @@ from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSag
 from models.layout.inputs import LayoutInputs
 
 
-@pytest.fixture
-def model() -> CrossConfigSage:
-    torch.manual_seed(0)
-    return CrossConfigSage(CrossConfigSageConfig(hidden=16)).eval()
-
-
-@pytest.fixture
-def block() -> SageBlock:
+def test_slices_of_nodes_change_neither_results_nor_gradients(monkeypatch) -> None:
     torch.manual_seed(1)
-    return SageBlock(CrossConfigSageConfig(hidden=8, channel_reduction=2)).double()
-
-
-def test_slices_of_nodes_change_neither_results_nor_gradients(
-    block: SageBlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    block = SageBlock(CrossConfigSageConfig(hidden=8, channel_reduction=2)).double()
     monkeypatch.setattr(plain_ops, "SLICE_BYTES", 700)  # two nodes of 5 configs and 8 channels
     x, y = torch.randn(2, 6, 5, 8, dtype=torch.float64, requires_grad=True).unbind()
     target = torch.randn(6, 5, 8, dtype=torch.float64)
@@ -72,9 +60,8 @@ def test_attention_of_large_numbers_does_not_overflow() -> None:
     torch.testing.assert_close(weighted, attention(x), atol=1e-2, rtol=1e-4)
 
 
-def test_opcodes_never_trained_on_share_one_embedding(
-    model: CrossConfigSage, inputs: LayoutInputs
-) -> None:
+def test_opcodes_never_trained_on_share_one_embedding(inputs: LayoutInputs) -> None:
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16)).eval()
     seen = np.asarray([int(inputs.opcode[0])], dtype=np.uint8)
     model.set_known_opcodes(seen)
     before = model.nodes(inputs)

@@ -15,9 +15,21 @@ import torch
 
 from common.errors import PipelineError, UsageError
 from common.settings import SAMPLE
+from data.graphs.graph import LayoutGraph
 from data.official.published import official_names
+from data.read import read_layout
+from data.synthetic.write import GraphSize, published_graphs, write_sized
 from data.tree import GraphFile, collection_named, find_graphs
-from models.training.dataset import LRUCache, bytes_held, family_of, grouped_folds, hold_out
+from features.scaling import fit_node_scaler
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.training.dataset import (
+    CACHE_BYTES,
+    LRUCache,
+    bytes_held,
+    family_of,
+    grouped_folds,
+    hold_out,
+)
 from models.training.device import prepare_torch
 
 
@@ -223,3 +235,48 @@ def test_each_buffer_counts_once_and_what_is_mapped_not_at_all(tmp_path: Path) -
     with (tmp_path / "file").open("rb") as file:
         mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.int64)
     assert bytes_held([mapped.reshape(10, 10)[2:], "text"]) == 0
+
+
+NAMES_PER_SIZE, N_STEPS = 10, 12_000  # steps as of the recipe `leaderboard`
+WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
+
+
+def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
+    """Make a graph whose packed configs are mapped from a file, as those of the store are."""
+    few = replace(size, n_configs=min(size.n_configs, WRITTEN_CONFIGS))
+    graph = read_layout(write_sized(folder, few))
+    rng = np.random.default_rng(size.n_nodes)
+    choices = graph.configs.alphabets.sizes
+    indices = rng.integers(choices, size=(size.n_configs, len(choices)))  # hardly two are equal
+    path = folder / f"{size.name}.indices.npy"
+    np.save(path, indices.astype(graph.configs.indices.dtype))
+    configs = replace(graph.configs, indices=np.load(path, mmap_mode="r"))
+    return replace(graph, configs=configs, runtime_ns=rng.integers(10**6, 10**7, size.n_configs))
+
+
+@pytest.mark.slow
+def test_hardly_a_step_reads_its_graph_anew(tmp_path: Path) -> None:
+    """A tenth of layout:nlp:random's train graphs, each under ten names; -s prints the share."""
+    collections = [collection_named("layout:nlp:random")]
+    sizes = [g.size for g in published_graphs(collections, ["train"], 1 / NAMES_PER_SIZE)]
+    graphs = [mapped_graph(tmp_path, size) for size in sizes]
+    scaler = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p")
+    by_name: dict[GraphFile, LayoutGraph] = {}
+    for graph in graphs:
+        for number in range(NAMES_PER_SIZE):
+            path = graph.file.path.with_name(f"{graph.file.name}-{number}.npz")
+            by_name[replace(graph.file, path=path)] = graph
+    made: list[GraphFile] = []
+
+    def make(file: GraphFile) -> LayoutInputs:
+        made.append(file)
+        return layout_inputs(by_name[file], rule="hops-1", scaler=scaler)
+
+    cache, files = LRUCache(make, max_bytes=CACHE_BYTES), list(by_name)
+    for step in range(N_STEPS):
+        cache(files[np.random.default_rng([0, step]).integers(len(files))])
+    share = len(made) / N_STEPS
+    mib = np.mean([bytes_held(cache(file)) for file in files]) / 2**20
+    print(f"{share:.1%} of {N_STEPS:,} steps read anew; {len(files)} graphs of {mib:.1f} MiB")  # noqa: T201
+    assert len(files) >= 200
+    assert share < 0.05
