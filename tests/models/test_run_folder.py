@@ -1,6 +1,5 @@
 """Run folders, model training into them, and what graphs can teach."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,21 +51,16 @@ def test_a_finished_model_that_changed_is_refused(
             use()
 
 
-def flips(content: bytes) -> Iterator[bytes]:
-    for place in range(8 * len(content)):
-        flipped = bytearray(content)
-        flipped[place // 8] ^= 1 << place % 8
-        yield bytes(flipped)
-
-
 def test_a_mark_that_is_damaged_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     """A flip in a name leaves one good file unchecked, one in a checksum or a line end does not."""
     (tmp_path / "weights").write_bytes(b"numbers")
     mark_done(tmp_path, [tmp_path / "weights"])
     check_done(tmp_path)
-    noticed = 0
-    for content in flips((tmp_path / DONE).read_bytes()):
-        (tmp_path / DONE).write_bytes(content)
+    noticed, content = 0, (tmp_path / DONE).read_bytes()
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        (tmp_path / DONE).write_bytes(flipped)
         try:
             check_done(tmp_path)
         except PipelineError as error:

@@ -138,12 +138,8 @@ def plain_embedding(model: SegmentSage, parts: SegmentedGraph, choices: torch.Te
         means.append(x)
         highest.append(x.amax(dim=0))
         configurable.append(x[segment.config_ids])
-    parts_of_it = [
-        torch.cat(means).mean(dim=0),
-        torch.stack(highest).mean(dim=0),
-        torch.cat(configurable).mean(dim=0),
-    ]
-    return torch.cat(parts_of_it, dim=-1)
+    pooled = torch.cat(means), torch.stack(highest), torch.cat(configurable)
+    return torch.cat([part.mean(dim=0) for part in pooled], dim=-1)
 
 
 @pytest.mark.parametrize("segment_nodes", [5, SEGMENT_NODES, 10_000])
