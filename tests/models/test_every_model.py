@@ -16,7 +16,7 @@ from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from ensembles.ranking.program import with_guests
 from models.config.recipe import Recipe, load_recipe, short_name
-from models.registry import MODELS, ModelEntry, Ranker, TrainJob, model_entry
+from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
 from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
@@ -45,12 +45,9 @@ BY_HEART = Recipe.from_table(
     {
         **{kind: {"models": places} for kind, places in OWN.items() if places},
         **{name: {"training": TRAINING} for name in OWN_NAMES},
-        "cross_config_sage": {"hidden": 32, "training": TRAINING},
+        **{name: {"hidden": 32, "training": TRAINING} for name in (*NETWORKS, "segment_sage")},
         "tgraph": {"hidden": 32, "dropout": 0, "training": TRAINING},
-        "segment_sage": {"hidden": 32, "training": TRAINING},
         "baseline_gcn": {"configs_per_step": 64, "training": TRAINING},
-        "late_fusion_sage": {"hidden": 32, "training": TRAINING},
-        "early_fusion_sage": {"hidden": 32, "training": TRAINING},
         "layout_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
         "tile_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
         "config_columns_boosting": {"num_boost_round": 300, "min_rows_per_leaf": 1},
@@ -148,10 +145,7 @@ def test_guests_change_nobodys_score(name: str, trained) -> None:
         np.testing.assert_allclose(score, scored(guest[None])[-1], **near)
 
 
-NETWORKS = [name for name in NAMES if SMOKE.training_of(name)]
-
-
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NAMES if SMOKE.training_of(name)])
 def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_path: Path) -> None:
     files, scores = train_files(tiny_tree, entry_of(name).kind), {}
     for precision in ("float32", "bfloat16"):

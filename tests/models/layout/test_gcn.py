@@ -16,14 +16,14 @@ def small_model() -> BaselineGcn:
     return BaselineGcn(BaselineGcnConfig(hidden=16)).eval()
 
 
-def dense_matrix(n_nodes: int) -> np.ndarray:
+def dense_matrix(n_nodes: int) -> torch.Tensor:
     """Write D^(-1/2) (A + Aᵀ + I) D^(-1/2) entry by entry; (n, n)."""
-    joined = np.eye(n_nodes)
+    joined = torch.eye(n_nodes)
     for u, v in EDGES:
         joined[u, v] += 1
         joined[v, u] += 1
-    degree = joined.sum(axis=1)
-    return joined / np.sqrt(np.outer(degree, degree))
+    degree = joined.sum(dim=1)
+    return joined / torch.outer(degree, degree).sqrt()
 
 
 def leaky(x: torch.Tensor) -> torch.Tensor:
@@ -35,8 +35,7 @@ def test_layer_and_its_gradient_are_those_of_the_dense_formula() -> None:
     layer = GcnLayer(8)
     x, settings = torch.randn(6, 2, 8, requires_grad=True), torch.randn(6, 2, 18)
     found = layer(x, settings, symmetric_product(torch.tensor(EDGES), 6))
-    matrix = torch.from_numpy(dense_matrix(6)).float()
-    dense = torch.einsum("mn,nch->mch", matrix, torch.cat([settings, x], dim=2))
+    dense = torch.einsum("mn,nch->mch", dense_matrix(6), torch.cat([settings, x], dim=2))
     w1, b1, w2, b2 = layer.layers.parameters()
     dense = x + leaky(leaky(dense @ w1.T + b1) @ w2.T + b2)
     torch.testing.assert_close(found, dense)

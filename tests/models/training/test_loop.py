@@ -170,8 +170,7 @@ def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"early_stop": 2, "eval_interval": 3})
     model, task = new_model(), Line(peak=1.0)  # passed on the way to 3
     fit(model, task, config, seed=0, run_dir=tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
-    values = [line["held_out"] for line in lines if "held_out" in line]
+    values = held_out_values(tmp_path)
     best = int(np.argmax(values))
     assert task.calls == 3 * len(values) < 40
     assert len(values) == best + 3  # two more, no better
