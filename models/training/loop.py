@@ -212,7 +212,9 @@ class _Training:
         self.optimiser.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimiser)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
         loss = loss.detach()
         if not self.scaler.is_enabled():  # else such a step is left out, and the scale lowered
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)
