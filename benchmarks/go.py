@@ -236,11 +236,7 @@ def run(out: Path, seed: int) -> None:
 
 
 def write_report(out: Path, folder: Path) -> None:
-    """Write go.md from the programs that all seeds have verified.
-
-    Raises:
-        PipelineError: there is none.
-    """
+    """Write go.md from the programs that all seeds have verified; PipelineError if it is none."""
     seeds = sorted(out.glob("seed-*"))
     done = [name for name in HELD_OUT if all((seed / f"{name}.json").exists() for seed in seeds)]
     if not seeds or not done:

@@ -108,16 +108,11 @@ def figures(counts: Counts, unit_bytes: int) -> dict[str, float]:
 
 
 def count_all() -> dict[str, Any]:
-    """Count each network."""
     return {k: {**one.step(), "ranked_chunk": one.ranked_chunk()} for k, one in WORKS.items()}
 
 
 def time_all(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Time each network's step, and its ranking of 1,000 configs or of a kernel, on the GPU.
-
-    Returns:
-        a line for each: ms of a step, GB/s, times the roofline, peak GiB, ms of ranking.
-    """
+    """Time networks: ms of a step, GB/s, times the roofline, peak GiB, ms of ranking a graph."""
     card, device, lines = card_named(torch.cuda.get_device_name()), torch.device("cuda", 0), []
     for name, counts in found.items():
         work = WORKS[name]

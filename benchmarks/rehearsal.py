@@ -54,12 +54,7 @@ def commands_of(given: argparse.Namespace, collection: Collection | None) -> dic
 
 
 def rehearse(given: argparse.Namespace) -> None:
-    """Do what the journal lacks; the last stages need all five collections.
-
-    Raises:
-        UsageError: the journal is of another share.
-        PipelineError: a command failed; the same call tries it again.
-    """
+    """Do what the journal lacks; the last stages need all five collections."""
     journal = read_journal(given)
     for name in given.collections:
         collection = collection_named(name)
@@ -126,7 +121,6 @@ def _run(command: Sequence[str], log: Path, entry: dict[str, Any]) -> int:
 
 
 def _held_bytes(out: Path, collection: str) -> dict[str, int]:
-    """Return the bytes of a collection's files now; none of ALL."""
     folders = {
         "npz": out / "data" / "npz" / collection.replace(":", "/"),
         "store": out / "store" / collection.replace(":", "/"),

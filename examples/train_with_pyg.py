@@ -27,21 +27,18 @@ WARMUP_STEPS = 20
 RANKED_AT_ONCE = 128  # configs
 
 
-def drawn_graphs(train: TpuGraphsLayout, seed: int, workers: int) -> Iterator[TpuGraph]:
+def drawn_graphs(train: TpuGraphsLayout, seed: int) -> Iterator[TpuGraph]:
     """Yield graphs without end, each epoch with other configs of them."""
     sampler = ConfigSampler(64, seed=seed)
     train.transform = sampler
-    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     order = torch.Generator().manual_seed(seed)
-    loader: DataLoader[TpuGraph] = DataLoader(
-        train, batch_size=None, shuffle=True, generator=order, **options
-    )
+    loader: DataLoader[TpuGraph] = DataLoader(train, batch_size=None, shuffle=True, generator=order)
     for epoch in count():
         sampler.set_epoch(epoch)
         yield from loader
 
 
-def train_model(train: TpuGraphsLayout, steps: int, seed: int, workers: int = 0) -> GatNet:
+def train_model(train: TpuGraphsLayout, steps: int, seed: int) -> GatNet:
     """Train with a pairwise loss over the configs of each graph."""
     torch.manual_seed(seed)
     model = GatNet(hidden=32, layers=2)
@@ -49,7 +46,7 @@ def train_model(train: TpuGraphsLayout, steps: int, seed: int, workers: int = 0)
     warmup = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / WARMUP_STEPS, 1, WARMUP_STEPS)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps - WARMUP_STEPS))
     rate = torch.optim.lr_scheduler.SequentialLR(optimiser, [warmup, cosine], [WARMUP_STEPS])
-    for step, graph in enumerate(islice(drawn_graphs(train, seed, workers), steps), start=1):
+    for step, graph in enumerate(islice(drawn_graphs(train, seed), steps), start=1):
         loss = pairwise_hinge(model(graph), graph.runtime).mean()  # of (1, c) each
         optimiser.zero_grad()
         loss.backward()
@@ -86,12 +83,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SAMPLE)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)  # a seed gives the same figures then
     train = TpuGraphsLayout(args.data, "train", prune="hops-1", scaling="log1p-standardise")
     valid = TpuGraphsLayout(args.data, "valid", prune="hops-1", scaling=train.scaler)
-    model = train_model(train, args.steps, args.seed, args.workers)
+    model = train_model(train, args.steps, args.seed)
     for name, metrics in judge(valid, partial(predict, model)).items():
         values = (f"{key} {metrics[key]:.3f}" for key in ("kendall_tau", "opa", "slowdown@5"))
         print(f"{name}: {', '.join(values)}, {metrics['n_graphs']} graphs")  # noqa: T201

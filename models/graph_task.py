@@ -1,7 +1,7 @@
 """What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from common.errors import PipelineError
 from data.graphs.graph import Graph
+from data.read import read_layout
 from data.tree import GraphFile
-from features.pruning import PrunedNodes
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.recipe import Recipe
 from models.registry import TrainJob
@@ -52,14 +53,12 @@ class DrawnGraphs(Generic[Inputs]):
 
     def chosen(self, rng: np.random.Generator) -> list[int]:
         """Draw the graphs of a step, as positions in `files`."""
-        chosen: list[int] = rng.permutation(len(self.files))[: self.n_per_step].tolist()
-        return chosen
+        return list(map(int, rng.permutation(len(self.files))[: self.n_per_step]))
 
     def prefetch(self, rng: np.random.Generator) -> None:
         self.inputs.prefetch([self.files[i] for i in self.chosen(rng)])
 
     def named(self, indices: Iterable[int]) -> str:
-        """Return the names of graphs, for messages."""
         return ", ".join(self.files[i].name for i in indices)
 
     def mean_loss(self, rng: np.random.Generator, graph_loss: Callable[[int], Tensor]) -> StepLoss:
@@ -91,28 +90,28 @@ class JudgedGraphs(DrawnGraphs[Inputs], ABC):
         return float(np.mean(values))
 
 
-def learn_nodes(
-    nodes: Iterable[PrunedNodes], *, scaling: str
-) -> tuple[NodeScaler, NDArray[np.uint8]]:
-    """Return the scaler of train graphs' nodes, and the (o,) uint8 opcodes that they have."""
-    opcodes = set[int]()
+def begin_layout_network(
+    job: TrainJob, network: type[Any], files: Sequence[GraphFile], device: torch.device
+) -> tuple[Any, NodeScaler, LRUCache[Any]]:
+    """Return a network that knows the opcodes of train graphs, their scaler, and what it reads."""
+    features, opcodes = job.recipe.features, set[int]()
 
     def node_feats() -> Iterator[NDArray[np.float32]]:
-        for some in nodes:
-            opcodes.update(some.opcode.tolist())
-            yield some.node_feat
+        for file in files:
+            _, nodes = prune_layout_graph(read_layout(file), rule=features.prune)
+            opcodes.update(nodes.opcode.tolist())
+            yield nodes.node_feat
 
-    scaler = fit_node_scaler(node_feats(), scaling=scaling)
-    return scaler, np.asarray(sorted(opcodes), dtype=np.uint8)
+    scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
+    model = network(getattr(job.recipe, job.model))
+    model.set_known_opcodes(np.asarray(sorted(opcodes), dtype=np.uint8))
+    read = model.reader(features, scaler)
+    return model, scaler, LRUCache(lambda file: read(read_layout(file)).to(device))
 
 
 @contextmanager
 def torch_for(job: TrainJob) -> Iterator[tuple[Any, torch.device]]:
-    """Prepare torch to train a network by its recipe; yield the network's config and its device.
-
-    Raises:
-        UsageError: a GPU is asked for where there is none.
-    """
+    """Prepare torch to train a network by its recipe; yield the network's config and its device."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
     with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
@@ -151,8 +150,6 @@ def _by_content(value: Any) -> Hashable:
         return value.func, *((name, _by_content(part)) for name, part in value.keywords.items())
     if isinstance(value, NodeScaler):
         return value.scaling, value.shift.tobytes(), value.factor.tobytes()
-    if isinstance(value, nn.Module):
-        return tuple(part.cpu().numpy().tobytes() for part in value.state_dict().values())
     return value
 
 

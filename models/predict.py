@@ -42,10 +42,7 @@ def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
 def read_ahead(
     files: Sequence[GraphFile], subsets: Mapping[str, Rows] = ALL_CONFIGS
 ) -> Generator[Graph]:
-    """Read graphs one after the other, each beside the work on the one before it.
-
-    Args:
-        subsets: rows that are read alone, by ID of the layout graphs of which not all are.
+    """Read graphs, each beside the work on the one before it; `subsets` are rows by layout's ID.
 
     Raises:
         PipelineError: a file is damaged.
@@ -64,10 +61,7 @@ def read_ahead(
 
 
 def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
-    """Name each config of a graph by what it holds; columns as in SCORE_SCHEMA.
-
-    Args:
-        scores: (c,) float32 of its configs by row.
+    """Name each config of a graph, scored (c,), by what it holds; columns as in SCORE_SCHEMA.
 
     Raises:
         PipelineError: a score is not finite.
@@ -87,9 +81,5 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
 
 
 def read_scores(path: Path) -> pl.DataFrame:
-    """Read scores.
-
-    Raises:
-        PipelineError: the file is missing, damaged, or has other columns.
-    """
+    """Read scores, or raise PipelineError: missing, damaged, or with other columns."""
     return read_table(path, SCORE_SCHEMA)

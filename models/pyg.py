@@ -111,7 +111,6 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
     """Return a graph, from wherever it was read, with the table of its configs.
 
     Args:
-        prune: rule for layout graphs, see features/pruning.py.
         scaler: of x; its layout columns then become 0, since node_layout has them.
     """
     packed: PackedConfigs | NDArray[np.float32]
@@ -141,11 +140,7 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
 
 
 def from_inputs(inputs: LayoutInputs, distinct: NDArray[np.int64]) -> TpuGraph:
-    """Return what a layout network of a recipe is given, as `TpuGraphsLayout` would give it.
-
-    Args:
-        distinct: (r,) positions among the graph's distinct configs.
-    """
+    """Return what a recipe's network is given for `distinct` (r,), as `TpuGraphsLayout` would."""
     return TpuGraph(
         x=inputs.node_feat,
         opcode=inputs.opcode,
@@ -157,15 +152,12 @@ def from_inputs(inputs: LayoutInputs, distinct: NDArray[np.int64]) -> TpuGraph:
 
 
 class ConfigSampler(BaseTransform):
-    """Draw `n_configs` configs of a graph, none twice, and unpack them alone.
-
-    With a seed, what is drawn depends on it, the epoch and the graph alone, whatever worker draws;
-    without one, torch's own generator is drawn from, as random transforms of PyG do.
+    """Draw `n_configs` configs of a graph, none twice, and unpack them alone; docs/pyg.md.
 
     Args:
-        n_configs: how many; a graph with fewer is filled up with repeats of infinite runtime, which
-            no loss of models/training/losses.py counts.
-        seed: None or at least 0.
+        n_configs: how many; a graph with fewer is filled up with repeats of infinite runtime.
+        seed: with one, what is drawn depends on it, the epoch and the graph alone; with None on
+            torch's own generator.
         distinct: draw among distinct configs, each with its mean runtime; else among all
             measurements, of which one config may have several.
 
@@ -189,19 +181,16 @@ class ConfigSampler(BaseTransform):
     def forward(self, data: TpuGraph) -> TpuGraph:
         table = data.configs
         runtime = table.mean_runtime if self.distinct else table.runtime
-        generator = self._generator(data)
+        generator = None
+        if self.seed is not None:
+            drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
+            generator = torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
         drawn = torch.randperm(len(runtime), generator=generator).numpy()[: self.n_configs]
         short = self.n_configs - len(drawn)
         rows, runtime = table.first[drawn] if self.distinct else drawn, runtime[drawn]
         if short:
             rows, runtime = np.pad(rows, (0, short), "edge"), np.r_[runtime, [np.inf] * short]
         return data.unpack(rows, runtime)  # `data` is a copy: transforms of PyG are given one
-
-    def _generator(self, data: TpuGraph) -> torch.Generator | None:
-        if self.seed is None:
-            return None
-        drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
-        return torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
 
 
 class TpuGraphsTile(Dataset):
@@ -212,7 +201,7 @@ class TpuGraphsTile(Dataset):
         split: "train", "valid" or "test"; runtimes of the last are withheld.
         collections: names separated by commas; None = all of this kind that the folder has.
         prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
-            see features/pruning/rules.py.
+            see features/pruning.py.
         scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
             these graphs, so only for the train split: other splits are given its `scaler`.
         transform: called with each graph that is taken, such as a ConfigSampler.

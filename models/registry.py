@@ -38,18 +38,13 @@ class Ranker(Protocol):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model.
-
-    Attributes:
-        module: has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)`
-            alone, since all are loaded by models/graph_task.py.
-        network: where its class stands, "package.module:Class"; "" for none.
-    """
+    """A model."""
 
     name: str
     kind: str
+    # Has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)` alone.
     module: str
-    network: str = ""
+    network: str = ""  # where its class stands, "package.module:Class"
 
     def train(self, job: TrainJob) -> None:
         """Train into the job's run folder."""
@@ -61,10 +56,9 @@ class ModelEntry:
         ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
 
-    def _network(self) -> tuple[Any, ...]:
-        if not self.network:
-            return ()
-        return (imported(self.network) if self.name in MODELS else checked(self.network),)
+    def _network(self) -> list[Any]:
+        made = imported if self.name in MODELS else checked
+        return [made(self.network)] if self.network else []
 
 
 NETWORKS = {
@@ -88,10 +82,8 @@ def _network(name: str, kind: str, place: str) -> ModelEntry:
     return ModelEntry(name, kind, f"models.{kind}.network", place)
 
 
-MODELS: dict[str, ModelEntry] = {
-    **{name: _network(name, *entry) for name, entry in NETWORKS.items()},
-    **{name: ModelEntry(name, *entry) for name, entry in OTHERS.items()},
-}
+MODELS = {name: _network(name, *entry) for name, entry in NETWORKS.items()}
+MODELS |= {name: ModelEntry(name, *entry) for name, entry in OTHERS.items()}
 
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:

@@ -19,15 +19,11 @@ REPORT_PICTURE = "report.png"
 
 
 def is_done(folder: Path) -> bool:
-    """Tell whether everything that `folder` shall hold has been written."""
     return (folder / DONE).exists()
 
 
 def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
-    """Say that everything in `folder` has been written.
-
-    The mark holds the checksums of `files`: those in it that do not change any more.
-    """
+    """Say that everything in `folder` has been written, of `files` with their checksums."""
     lines = [f"{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
     write_text(folder / DONE, "".join(["done\n", *lines]))
 
@@ -113,10 +109,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:
-    """Describe where two configurations first differ, as "key = old, now new"; None if nowhere.
-
-    Of a table the name goes first: that of another recipe says more than one of its many keys.
-    """
+    """Describe where two configurations first differ, names first: "key = old, now new"."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}, key=lambda name: (name != "name", name)):
             inner = first_difference(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))

@@ -20,12 +20,11 @@ from models.training.loop import CHECKPOINT
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     """Train, or go on with, or skip what is done; the folder ends with a DONE mark.
 
-    Args:
-        collection: of the job's graphs; LAYOUTS of a model that ranks all layout collections.
+    `collection` is that of the job's graphs, or LAYOUTS of a model that ranks all of layouts.
 
     Raises:
         UsageError: the folder is in use or another run's, or there is no GPU as asked for.
-        PipelineError: as the model's training, or a finished one is damaged.
+        PipelineError: a damaged file, a loss that is not finite, no space.
         OutOfTime: the time is over; the folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.recipe, job.model)

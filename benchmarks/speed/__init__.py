@@ -1,7 +1,4 @@
-"""Speed and memory, a file for each section of the page; here is what measures a piece of work.
-
-Peaks of memory are measured in processes of their own.
-"""
+"""Speed and memory, a file for each section of the page; here is what measures a piece of work."""
 
 import json
 import subprocess
@@ -15,10 +12,7 @@ from common.settings import ROOT
 
 
 def own_peak_mib() -> float:
-    """Return the most memory that this process has held.
-
-    Not by getrusage, which would count its parent's before the exec as well.
-    """
+    """Return the most memory that this process has held, not its parent's as by getrusage."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -29,14 +23,6 @@ def in_own_process(setup: str, result: str) -> Any:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def peak_mib(setup: str, work: str) -> float:
-    """Return how many MiB the expression `work` adds to the peak after the imports in `setup`."""
-    imported = "from benchmarks.speed import own_peak_mib"
-    work = f"before = own_peak_mib()\nresult = {work}"
-    added: float = in_own_process(f"{imported}\n{setup}\n{work}", "own_peak_mib() - before")
-    return added
 
 
 def in_turn(

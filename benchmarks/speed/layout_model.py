@@ -1,9 +1,8 @@
 """The layout GNN beside a plain version of the same equations, and beside the winning model.
 
 `PlainLayoutModel` has the equations of models/layout/cross_config_sage.py as one would write them
-first, with stock layers. Configs come first, (c, n, f); every config carries all features of every
-node; messages are gathered and scattered edge by edge; the attention is a softmax over the batch's
-configs.
+first: configs come first, (c, n, f); every config carries all features of every node; messages are
+gathered and scattered edge by edge; the attention is a softmax over the batch's configs.
 """
 
 import tempfile
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from benchmarks import render
-from benchmarks.speed import in_turn, peak_mib
+from benchmarks.speed import in_own_process, in_turn, own_peak_mib
 from data.graphs.graph import N_NODE_FEATURES
 from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from data.read import read_layout
@@ -25,7 +24,7 @@ from data.synthetic.write import GraphSize, write_sized
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.config.recipe import Recipe, load_recipe
-from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.cross_config_sage import ChannelAttention, CrossConfigSage
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.tgraph import Tgraph
@@ -47,15 +46,13 @@ HEADER = (
 class PlainBlock(nn.Module):
     """One residual round of message passing with attention over channels and configs."""
 
-    def __init__(self, width: int, *, channel_reduction: int, cross_config: bool) -> None:
+    def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__()
-        inner = max(1, width // channel_reduction)
+        width, cross_config = config.hidden, config.cross_config
         self.norm = nn.LayerNorm(width)
         self.operands = SAGEConv(width, width)
         self.users = SAGEConv(width, width, root_weight=False, bias=False)
-        self.gate = nn.Sequential(
-            nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width), nn.Sigmoid()
-        )
+        self.channels = ChannelAttention(width, config.channel_reduction)
         self.log_temperature = nn.Parameter(torch.zeros(())) if cross_config else None
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
@@ -63,8 +60,7 @@ class PlainBlock(nn.Module):
         """Map (c, n, h) to (c, n, h)."""
         h = self.norm(x)
         y = self.operands(h, edge_index) + self.users(h, edge_index.flip(0))
-        y = nn.functional.gelu(y)
-        y = y * self.gate(y)
+        y = self.channels(nn.functional.gelu(y))
         if self.log_temperature is not None:
             weights = torch.softmax(y / self.log_temperature.exp(), dim=0) * len(y)
             y = torch.cat([y, y * weights], dim=-1)
@@ -84,14 +80,7 @@ class PlainLayoutModel(LayoutNetwork):
         self.settings_width = N_TENSORS * layout_width + 1  # and a flag: configurable
         node_width = N_NODE_FEATURES + config.opcode_width + layout_width
         self.embed = nn.Linear(node_width + self.settings_width, config.hidden)
-        self.blocks = nn.ModuleList(
-            PlainBlock(
-                config.hidden,
-                channel_reduction=config.channel_reduction,
-                cross_config=config.cross_config,
-            )
-            for _ in range(config.blocks)
-        )
+        self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.blocks))
         self.norm = nn.LayerNorm(config.hidden)
         self.head = nn.Sequential(
             nn.Linear(3 * config.hidden, config.hidden),
@@ -149,8 +138,7 @@ def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, value in ours.items():
         if name.startswith("blocks."):
             _, number, rest = name.split(".", 2)
-            rest = moved.get(rest, rest.removeprefix("channels."))
-            plain[f"blocks.{number}.{rest}"] = value
+            plain[f"blocks.{number}.{moved.get(rest, rest)}"] = value
     return plain
 
 
@@ -202,9 +190,10 @@ def make_work(name: str, setting: Setting) -> Work:
 
 
 def step_mib(name: str, setting: Setting) -> float:
-    """Return what a forward and backward pass adds to the peak memory of a fresh process."""
-    imported = "from benchmarks.speed.layout_model import Setting, make_work"
-    return peak_mib(f"{imported}\nwork = make_work({name!r}, {setting!r})", "work.step()")
+    """Return what a forward and backward pass adds to the peak memory of this process."""
+    work, before = make_work(name, setting), own_peak_mib()
+    work.step()
+    return own_peak_mib() - before
 
 
 def measure(setting: Setting) -> list[list[str]]:
@@ -214,7 +203,9 @@ def measure(setting: Setting) -> list[list[str]]:
     for part in ("forward", "step"):
         runs = {name: getattr(work, part) for name, work in works.items()}
         costs.append(({name: min(s) for name, s in in_turn(runs, ROUNDS).items()}, ".2f"))
-    costs.append(({name: step_mib(name, setting) for name in NETWORKS}, ",.0f"))
+    imported = "from benchmarks.speed.layout_model import Setting, step_mib"
+    peaks = [in_own_process(imported, f"step_mib({name!r}, {setting!r})") for name in NETWORKS]
+    costs.append((dict(zip(NETWORKS, peaks, strict=True)), ",.0f"))
     rows = []
     for name, work in works.items():
         cells = [(f"{of[name]:{form}}", f"{of[name] / of[OURS]:.2f}") for of, form in costs]

@@ -92,11 +92,7 @@ def row_read_ms(path: Path) -> float:
 
 
 def cost_rows(costs: Mapping[str, NDArray[np.float64]]) -> list[list[str]]:
-    """Return a row per step: its best seconds, also over the best of COMPARED, and its memory.
-
-    Args:
-        costs: (rounds, 3) by step, as of `run_step`.
-    """
+    """Return rows of the table: of each step's (rounds, 3) costs the best, and the most memory."""
     best = {step: runs.min(axis=0) for step, runs in costs.items()}
     rows = []
     for step, runs in costs.items():

@@ -5,8 +5,7 @@
 - GraphSAGE (Hamilton et al., 2017) embeds the nodes, here by the blocks of the layout GNN.
 - Attention over nodes in topological order, with the segment-level recurrence of Transformer-XL
   (Dai et al., 2019): the nodes of segment s attend to H_s and to stop-gradient(H_s-1), without
-  positions, which would only tell node numbers. Layers are the same for all tasks; that of task t
-  sees what was decided in task t-1.
+  positions. Layers are the same for all tasks; that of task t sees what was decided in task t-1.
 - Parameter superposition (Cheung et al., 2019): x in a layer becomes g(c) * x, where c is the mean
   of the graph's embedding, so that one set of weights serves unlike graphs.
 
@@ -15,7 +14,6 @@ attention, since attention without positions cannot tell a neighbour from any ot
 
 Tensors are (n, b, h): nodes, choices that are drawn or judged at once, channels. A task has d nodes
 that decide, with at most a options each; a choice is (g,) int64 of g genes, an option a gene.
-Memory is linear in n: nothing of n x n is ever made, a segment sees at most two segments.
 """
 
 from collections.abc import Callable
@@ -46,45 +44,28 @@ NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that 
 
 @dataclass(frozen=True)
 class Task(OnDevice):
-    """Decisions of one kind.
-
-    Attributes:
-        genes: which of a choice's genes they are.
-        nodes: (d,) int64 positions in topological order.
-        n_options: (d,) int64.
-    """
+    """Decisions of one kind."""
 
     name: str
-    genes: slice
-    nodes: Tensor
-    n_options: Tensor
+    genes: slice  # of a choice
+    nodes: Tensor  # (d,) int64 positions in topological order
+    n_options: Tensor  # (d,) int64
 
 
 @dataclass(frozen=True)
 class DecisionGraph(OnDevice):
-    """A graph and its tasks; each decision of the whole program is a node of its own, the last.
-
-    Attributes:
-        node_feat: (n, 140) float32 scaled, in topological order as all that follows.
-        opcode: (n,) int64; of a whole program's gene, 256 + its number within its task.
-        neighbours: what nodes read of operands and users.
-        tasks: in the order in which they are decided.
-    """
+    """A graph and its tasks; each decision of the whole program is a node of its own, the last."""
 
     name: str
-    node_feat: Tensor
-    opcode: Tensor
+    node_feat: Tensor  # (n, 140) float32 scaled, in topological order as all that follows
+    opcode: Tensor  # (n,) int64; of a whole program's gene, 256 + its number within its task
     neighbours: Neighbours
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task, ...]  # in the order in which they are decided
     n_genes: int
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
-    """Scale the graph of a described subject; each space of its decisions is a task.
-
-    Its nodes are in topological order: HloGraph has operands first. What has spaces says which
-    nodes decide.
-    """
+    """Scale the graph of a described subject, operands first; each space of decisions is a task."""
     arrays, of_genes = description.arrays, description.nodes
     assert of_genes is not None
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
@@ -113,23 +94,14 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
 
 
 class PolicyConfig(FrozenConfig):
-    """How large a policy is, and what it decides.
+    """How large a policy is, and what it decides."""
 
-    Attributes:
-        tasks: by name, how many options a node has at most; decided in this order.
-        hidden: channels of a node.
-        sage_blocks: rounds of message passing that embed the graph.
-        layers: of attention, in each task.
-        heads: attentions that stand side by side, of hidden / heads channels each.
-        segment: nodes; each also sees the segment before its own.
-    """
-
-    tasks: dict[str, Annotated[int, Field(ge=2)]]
-    hidden: Positive = 64
-    sage_blocks: Positive = 2
-    layers: Positive = 2
-    heads: Positive = 4
-    segment: Positive = 512
+    tasks: dict[str, Annotated[int, Field(ge=2)]]  # the most options of a node; in this order
+    hidden: Positive = 64  # channels of a node
+    sage_blocks: Positive = 2  # rounds of message passing that embed the graph
+    layers: Positive = 2  # of attention, in each task
+    heads: Positive = 4  # side by side, of hidden / heads channels each
+    segment: Positive = 512  # nodes, which also see the segment before their own
 
 
 # From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.
@@ -172,7 +144,6 @@ class SegmentAttention(nn.Module):
         return torch.cat([self._attend(part, torch.cat([seen, part])) for seen, part in pairs])
 
     def _attend(self, own: Tensor, seen: Tensor) -> Tensor:
-        """Read (s, b, h) from (m, b, h)."""
         keys, values = self.memory(seen).chunk(2, dim=-1)
         heads = [
             y.unflatten(-1, (self.heads, -1)).permute(1, 2, 0, 3)  # (b, heads, s or m, h / heads)
@@ -256,16 +227,11 @@ class Policy(nn.Module):
             logits = logits.masked_fill(~exists[:, None], NO_OPTION)
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
             choices = choose(task, log_probs)  # (b, d)
-            found.append(_decided(choices, log_probs))
+            every = log_probs.expand(len(choices), -1, -1)
+            taken = every.gather(2, choices[:, :, None]).squeeze(2)
+            found.append(Decided(choices, taken, -(every.exp() * every).sum(dim=2)))
             x = self.embed.tell(x, task, choices)
         return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-
-
-def _decided(choices: Tensor, log_probs: Tensor) -> Decided:
-    """Take the log-probabilities (b or 1, d, a) of choices (b, d)."""
-    every = log_probs.expand(len(choices), -1, -1)
-    taken = every.gather(2, choices[:, :, None]).squeeze(2)
-    return Decided(choices, taken, -(every.exp() * every).sum(dim=2))
 
 
 def drawn(n_choices: int, generator: torch.Generator) -> Choose:

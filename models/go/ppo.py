@@ -9,9 +9,7 @@ of magnitude in one update: the ratio is clipped for each decision by itself.
 A reward is measured, or guessed by a small ranker that learned from what was measured: a cheap one
 for pre-training. In it GraphSAGE embeds the graph as in the policy; what is decided is added to the
 nodes that decide, and passes over edges; the mean over nodes gives the score. No edge leads to what
-is decided of the whole program: it adds a score by two layers, of the sum over those decisions
-beside the mean over the other nodes. Trained on pairs of choices of one graph by RankNet's loss
-(Burges et al., 2005).
+is decided of the whole program: that adds a score of its own.
 
 b choices drawn at once, g decisions (genes) of a graph; tensors as in models/go/network.py.
 """
@@ -62,25 +60,15 @@ Score = Callable[[DecisionGraph, Choices], NDArray[np.floating]]
 
 
 class PpoConfig(FrozenConfig):
-    """How a policy learns.
+    """How a policy learns."""
 
-    Attributes:
-        steps: rounds of drawing choices for one graph and learning from them.
-        choices: drawn in each.
-        epochs: updates of the weights from the same choices.
-        clip: an update gains nothing from probabilities that change by more than this share.
-        entropy: weight of the entropy of a decision, in nats, beside the reward.
-        learning_rate: Adam's.
-        max_norm: gradients are scaled down to this norm where theirs is larger.
-    """
-
-    steps: Positive = 100
-    choices: Positive = 16
-    epochs: Positive = 2
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    entropy: Weight = 0.05
+    steps: Positive = 100  # rounds of drawing choices for one graph and learning from them
+    choices: Positive = 16  # drawn in each
+    epochs: Positive = 2  # updates of the weights from the same choices
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2  # of a probability's change in an update
+    entropy: Weight = 0.05  # of a decision, in nats, beside the reward
     learning_rate: PositiveFloat = 1e-3
-    max_norm: PositiveFloat = 1.0
+    max_norm: PositiveFloat = 1.0  # of gradients
 
 
 @dataclass(frozen=True)
@@ -117,14 +105,9 @@ def train(
     *,
     seed: int,
 ) -> list[Tried]:
-    """Improve a policy by trying; pre-training on many graphs and fine-tuning on one are the same.
+    """Improve a policy by trying on graphs in turn, one per step; return what was tried.
 
-    Args:
-        graphs: one is taken per step, all in turn.
-        reward: measures, or guesses.
-
-    Returns:
-        What was tried, by step.
+    Pre-training on many graphs and fine-tuning on one are the same.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
@@ -151,11 +134,10 @@ def train(
 
 
 class MeasuredReward:
-    """Runtimes of one program's choices over its baseline's, in two stages.
+    """Runtimes of one program's choices over its baseline's, each measured at its first visit.
 
-    New choices are measured once, beside the baseline. The fastest quarter of them are mostly
-    lucky: they are measured again in rounds with the baseline, and the median of those ratios
-    alone counts. What was measured before is not measured again.
+    The fastest quarter of what is new are mostly lucky: they are measured again in rounds with the
+    baseline, and the median of those ratios alone counts.
 
     Args:
         visit: as `Visitor.visit`; config 0 is the baseline, the others are numbered as they come.
@@ -169,8 +151,8 @@ class MeasuredReward:
     def __init__(self, visit: Visit, baseline: NDArray[np.int64]) -> None:
         self._visit, self._baseline = visit, baseline
         self._turn = -1
-        self._numbers: dict[tuple[int, ...], int] = {tuple(baseline.tolist()): 0}
-        self.ratios: dict[tuple[int, ...], float] = {tuple(baseline.tolist()): 1.0}
+        self._numbers = {tuple(baseline.tolist()): 0}
+        self.ratios = {tuple(baseline.tolist()): 1.0}
 
     def __call__(self, graph: DecisionGraph, choices: Choices) -> NDArray[np.float64]:
         """Return the ratios (b,) of choices (b, g), inf for those that fail."""
@@ -236,7 +218,7 @@ def fit_ranker(
     steps: int,
     seed: int,
 ) -> None:
-    """Learn the order of choices that were measured; one graph's per step, all in turn."""
+    """Learn the order of choices, one graph's per step, by RankNet's loss (Burges et al., 2005)."""
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.Adam(ranker.parameters(), lr=LEARNING_RATE)
     measured = [
@@ -257,10 +239,7 @@ def fit_ranker(
 def ranked_reward(score: Score, baselines: dict[str, NDArray[np.int64]]) -> Reward:
     """Return a reward that a ranker guesses: exp((score - baseline's) / deviation).
 
-    A ranker's scores have no unit: the deviation is that of the first choices of a graph.
-
-    Args:
-        baselines: (g,) by the graph's name.
+    The deviation is that of the first choices of a graph; baselines are (g,) by its name.
     """
     deviations: dict[str, float] = {}
 

@@ -10,6 +10,7 @@ a sparse (n, n) matrix with a dense (n, c·h) one.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -59,8 +60,7 @@ class CrossConfigAttention(nn.Module):
     ranking. All that must be known of the other configs is log mean exp(x / T), the `normaliser`,
     (n, 1, h). Given from outside, it makes scores independent of how configs are cut into chunks.
 
-    SageBlock does the same by `attend` of models/layout/plain_ops.py, or of fused_ops.py on a GPU,
-    together with what follows; this form of it serves segments, and tests hold that one to it.
+    This form serves segments; SageBlock has it in `attend` of models/layout/plain_ops.py.
     """
 
     def __init__(self) -> None:
@@ -121,10 +121,7 @@ class SageBlock(nn.Module):
 
     @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h), on configs that see each other alone.
-
-        `aggregated` (n, c, h) is what `aggregate` makes of x.
-        """
+        """Return the block's result, (n, c, h), on configs that see each other alone."""
         sharpness = self.configs.sharpness() if self.configs else None
         result: Tensor = AttendAndAdd.apply(
             x, aggregated, ops_for(x, fused=self.fused), sharpness, *self.node_weights()
@@ -237,8 +234,7 @@ class CrossConfigSage(LayoutNetwork):
     def embed(self, inputs: LayoutInputs, distinct: Positions) -> tuple[Tensor, Tensor]:
         """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
         nodes, ids = self.nodes(inputs), inputs.config_ids
-        choices = inputs.choices(distinct)
-        varying = nodes[ids] + self.settings(inputs.vectors, choices)  # (k, c, h)
+        varying = nodes[ids] + self.settings(inputs.vectors, inputs.choices(distinct))  # (k, c, h)
         x: Tensor = Spread.apply(nodes, ids, varying)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
@@ -285,12 +281,8 @@ class CrossConfigSage(LayoutNetwork):
 
         A block needs its normaliser over all configs before any can pass it. So configs go through
         block by block, `chunk_configs` at a time; what they have become is kept in between as far
-        as `kept_bytes` reach, the others start again. Memory does not grow with c.
-
-        Args:
-            chunk_configs: if None, so many that an (m, c, h) tensor takes `inference_tensor_mib`,
-                or on a GPU a share of the memory that is free.
-            kept_bytes: of what is kept of configs between two blocks; if None, likewise.
+        as `kept_bytes` reach, the others start again. Memory does not grow with c; where the two
+        are None, `ranking_bytes` says how much it is.
         """
         n_counted = len(inputs.first) - inputs.n_guests
         device = inputs.opcode.device
@@ -316,17 +308,15 @@ class CrossConfigSage(LayoutNetwork):
         kept: list[Reached | None] = [None] * len(chunks)
         normalisers: list[Tensor] = []
         for block in self.blocks:
-            total, left = None, kept_bytes
+            sums, left = list[Tensor](), kept_bytes
             for number, chunk in enumerate(chunks):
                 reached = self._advance(inputs, chunk, kept[number], normalisers)
                 _, x, messages = reached
                 if chunk[0] < n_counted:  # what guests are does not matter to the others
-                    part = block.log_sum_exp(messages)
-                    total = part if total is None else torch.logaddexp(total, part)
+                    sums.append(block.log_sum_exp(messages))
                 left -= x.nbytes + messages.nbytes
                 kept[number] = reached if left >= 0 else None
-            assert total is not None
-            normalisers.append(total - np.log(n_counted))  # (m, 1, h)
+            normalisers.append(reduce(torch.logaddexp, sums) - np.log(n_counted))  # (m, 1, h)
         scores = []
         for number, chunk in enumerate(chunks):
             _, x, messages = self._advance(inputs, chunk, kept[number], normalisers[:-1])

@@ -1,8 +1,7 @@
 """A block's work on nodes in few passes, for GPUs: as models/layout/plain_ops.py, fused by Triton.
 
 What a kernel takes in and gives out is all that moves between a GPU's memory and its processors,
-which is what these networks wait for. Each kernel is an operation of torch, so that tools which
-count or trace see it; on a CPU Triton's interpreter runs them, in tests.
+which is what these networks wait for. Each is an operation of torch, which can be counted.
 
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, p shares.
 """

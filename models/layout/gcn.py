@@ -8,7 +8,6 @@ they read whole graphs by random segments; a step's configs are drawn evenly, th
 fast ones; AdamW and our schedule, theirs Adam at 1e-3 with early stopping.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -34,8 +33,7 @@ N_NUMERIC = MINOR_TO_MAJOR.start
 def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
     """Return the product with D^(-1/2) (A + Aᵀ + I) D^(-1/2), D the diagonal of its row sums.
 
-    The graph convolution of Kipf and Welling (2017), for tensors on the device of `edge_index`
-    (e, 2) int64; an edge that is there twice counts twice.
+    The graph convolution of Kipf and Welling (2017), on the device of `edge_index` (e, 2) int64.
     """
     consumer, producer = edge_index.cpu().numpy().T
     ones = np.ones(len(consumer), dtype=np.float32)
@@ -86,9 +84,7 @@ class BaselineGcn(LayoutNetwork):
         self.opcode = nn.Embedding(N_OPCODES, OPCODE_WIDTH)
         self.in_width = N_LAYOUT_VALUES + N_NUMERIC + VALUES_PER_TENSOR + OPCODE_WIDTH
         self.first = TwoLayers(self.in_width, hidden)
-        self.layers: Sequence[GcnLayer] = nn.ModuleList(  # type: ignore[assignment]
-            GcnLayer(hidden) for _ in range(config.layers)
-        )
+        self.layers = nn.ModuleList(GcnLayer(hidden) for _ in range(config.layers))
         self.head = nn.Sequential(
             nn.Linear(3 * hidden, hidden, bias=False),
             nn.LeakyReLU(SLOPE),
@@ -102,14 +98,11 @@ class BaselineGcn(LayoutNetwork):
         fixed = chosen.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
         return fixed.index_copy(0, inputs.config_ids, chosen)
 
-    def _product(self, inputs: LayoutInputs) -> SparseProduct:
-        return symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
-
     def forward(
         self, inputs: LayoutInputs, distinct: Positions, product: SparseProduct | None = None
     ) -> Tensor:
         """Score the configs at `distinct` (c,), each on its own; (c,) float32."""
-        product = product or self._product(inputs)
+        product = product or symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
         layout = inputs.layout / (N_SYMBOLS - 1)
         parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
         choices = inputs.choices(distinct)
@@ -125,7 +118,8 @@ class BaselineGcn(LayoutNetwork):
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
         """Score every config of a graph; the widest tensor is one of `inference_tensor_mib`."""
-        product, n_distinct = self._product(inputs), len(inputs.first)
+        product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
+        n_distinct = len(inputs.first)
         bytes_per_config = len(inputs.opcode) * max(self.in_width, self.config.hidden) * 4
         chunk = max(1, (self.config.inference_tensor_mib << 20) // bytes_per_config)
         chunks = np.array_split(np.arange(n_distinct), -(-n_distinct // chunk))

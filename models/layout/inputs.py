@@ -1,8 +1,7 @@
 """One layout graph as the layout GNN reads it: edges as sparse matrices, nodes, packed configs.
 
-The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with edge directions kept apart. On
-node-major tensors it is one product of a sparse (n, 2n) matrix with a dense (2n, c·h) one, added to
-what each node keeps of itself.
+The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with edge directions kept apart: one
+product of a sparse (n, 2n) matrix with a dense (2n, c·h) one.
 """
 
 from dataclasses import dataclass, replace
@@ -68,9 +67,7 @@ class Aggregation(OnDevice):
 
     Attributes:
         joint: (r, 3m), all of it.
-        means: what is taken of others alone, (r, 2m), where each node is a row of its own (r = m);
-            else as `joint`.
-        keeps_own: whether it is so.
+        means: if `keeps_own`, what each node, a row of its own, takes of others alone, (r, 2m).
     """
 
     def __init__(self, joint: sparse.csr_matrix, *, keeps_own: bool = False) -> None:
@@ -110,10 +107,6 @@ class Neighbours(SplitAggregation):
     Attributes:
         every: all of it, as of `joint_matrix`.
         edge_index: (e, 2) int64 the edges themselves; a row [u, v] means that u consumes v.
-
-    Args:
-        varying: (k,) int64 nodes that differ from config to config before any message; all that is
-            given is on the CPU.
     """
 
     def __init__(self, edge_index: Tensor, n_nodes: int, varying: Tensor) -> None:
@@ -141,20 +134,12 @@ def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInputs(OnDevice):
-    """A program's m nodes as tensors, k of them configurable.
+    """A program's m nodes as tensors, k of them configurable."""
 
-    Attributes:
-        node_feat: (m, 140) float32 scaled; the layout columns are 0, they are embedded instead.
-        opcode: (m,) int64.
-        layout: (m, 6) int64 embedding rows of each node's own layout, "no dimension" included.
-        config_ids: (k,) int64 configurable nodes as positions among the m.
-        neighbours: the edges.
-    """
-
-    node_feat: Tensor
-    opcode: Tensor
-    layout: Tensor
-    config_ids: Tensor
+    node_feat: Tensor  # (m, 140) float32 scaled; the layout columns are 0, they are embedded
+    opcode: Tensor  # (m,) int64
+    layout: Tensor  # (m, 6) int64 embedding rows of each node's own layout, 0 for no dimension
+    config_ids: Tensor  # (k,) int64 configurable nodes as positions among the m
     neighbours: Neighbours
 
 
@@ -185,7 +170,6 @@ class ConfigInputs(OnDevice):
     held: tuple[Tensor, ...] | None = None
 
     def to(self, device: torch.device) -> Self:
-        """Return the same with every tensor on `device`."""
         moved = super().to(device)
         if device.type == "cpu":
             return moved
@@ -238,11 +222,7 @@ def layout_inputs(
     scaler: NodeScaler,
     with_statistics: bool = False,
 ) -> LayoutInputs:
-    """Prune and scale a graph and group its equal configs.
-
-    Args:
-        rule: pruning rule, see features.pruning.
-    """
+    """Prune a graph by a rule of features.pruning, scale it and group its equal configs."""
     pruned, nodes = prune_layout_graph(graph, rule=rule)
     scaled = scaler(nodes.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0

@@ -20,15 +20,14 @@ from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
 from data.tree import GraphFile
-from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from models.config.networks import LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import JudgedGraphs, learn_nodes, torch_for
+from models.graph_task import JudgedGraphs, begin_layout_network, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
-from models.training.dataset import HeldOut, LRUCache, hold_out
+from models.training.dataset import HeldOut, hold_out
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES
 
@@ -65,7 +64,7 @@ class LayoutNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score a step's configs, those at `distinct` (c,) int64 among the graph's distinct ones.
+        """Score the configs at `distinct` (c,) int64 among a graph's distinct ones.
 
         Returns:
             (c,) float32, lower = faster.
@@ -76,10 +75,7 @@ class LayoutNetwork(nn.Module, ABC):
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config of a graph; (c,) float32.
-
-        For networks that score each config by itself: as many at a time as a step takes.
-        """
+        """Score every config by itself, as many at a time as a step takes; (c,) float32."""
         every, chunk = np.arange(len(inputs.first)), self.config.configs_per_step
         chunks = np.array_split(every, -(-len(every) // chunk))
         scores = torch.cat([self(inputs, part) for part in chunks])
@@ -95,11 +91,9 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
     """Ranks a sample of one graph's distinct configs per step."""
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the mean loss over random graphs."""
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of `configs_per_step` configs of the graph at `index`."""
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
         sample = rng.permutation(learned)[: self.config.configs_per_step]
@@ -121,23 +115,14 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
 
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
-    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs.
-
-    Raises:
-        PipelineError: a damaged file, a loss that is not finite, no space.
-    """
+    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs."""
     with torch_for(job) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
-        model = network(config)
-        learned, features = held_out.learned, job.recipe.features
-        pruned = (prune_layout_graph(read_layout(file), rule=features.prune) for file in learned)
-        scaler, opcodes = learn_nodes((nodes for _, nodes in pruned), scaling=features.scaling)
-        model.set_known_opcodes(opcodes)
+        learned = held_out.learned
+        model, scaler, inputs = begin_layout_network(job, network, learned, device)
         if model.reads_statistics:
-            model.set_statistics_scale(_statistics_scale(learned))  # type: ignore[operator]
-        read = model.reader(features, scaler)
-        inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
+            model.set_statistics_scale(_statistics_scale(learned))
         task = LayoutTask(learned, inputs, config, held_out)
         fit(model, task, config.training, job, device)
         save_network(model, scaler, job.run_dir)

@@ -1,7 +1,6 @@
 """A block's operations with gradients of their own, by plain torch or a GPU's fused kernels.
 
-What follows an aggregation concerns each node alone: it is computed for a slice of nodes at a time,
-and again for the gradients instead of being kept.
+What follows an aggregation is computed again for the gradients instead of being kept.
 """
 
 from importlib.util import find_spec
@@ -17,10 +16,7 @@ from models.layout.plain_ops import Norm, node_slices
 
 
 def ops_for(x: Tensor, *, fused: bool) -> ModuleType:
-    """Return who does a block's work on nodes: `plain_ops`, or `fused_ops` for what is on a GPU.
-
-    Triton comes with torch's builds for GPUs, but not on every system.
-    """
+    """Return `fused_ops` for what is on a GPU, if torch's build brings Triton; else `plain_ops`."""
     if not (fused and x.is_cuda) or (torch.cuda.is_available() and not find_spec("triton")):
         return plain_ops
     return fused_ops

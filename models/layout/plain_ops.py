@@ -1,8 +1,7 @@
 """A block's work on nodes, forward and backward, in plain torch: any device, any dtype.
 
-What follows an aggregation concerns each node alone, and is computed for a slice of nodes at a
-time, so that a CPU finds it in its cache. models/layout/fused_ops.py has the same functions for
-GPUs; tests hold them to these, and these to autograd.
+It is computed for a slice of nodes at a time, so that a CPU finds it in its cache.
+models/layout/fused_ops.py has the same functions for GPUs.
 
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """

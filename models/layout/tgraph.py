@@ -3,8 +3,7 @@
 Equations, widths and the way of scoring follow the winners' write-up (Kaggle discussion 456343),
 their repository (github.com/thanhhau097/google_fast_or_slow, model.py) and their paper
 (arXiv:2405.16623); the code is ours. Tensors are configs first, (c, n, f), every config carries
-all features of every node, and messages go edge by edge: what this project's own networks are
-timed against.
+all features of every node, and messages go edge by edge.
 
 What is not as theirs: equal configs are merged by their mean runtime, they kept the first; our
 scaler leaves flags and dimension numbers as they are and clips at ±10; the loss is the mean over
@@ -12,7 +11,6 @@ ordered pairs, theirs over all c² pairs, about half as large; float32 where the
 last weights are kept where they took the best on the validation split.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -132,7 +130,7 @@ class Tgraph(LayoutNetwork):
             N_NUMERIC + OPCODE_WIDTH + layout_width, width, cross_config=cross_config
         )
         self.second = LinearBlock(width, width, cross_config=cross_config)
-        self.blocks: Sequence[ResidualBlock] = nn.ModuleList(  # type: ignore[assignment]
+        self.blocks = nn.ModuleList(
             ResidualBlock(width, dropout=config.dropout, cross_config=cross_config)
             for _ in range(config.blocks)
         )
@@ -169,11 +167,11 @@ class Tgraph(LayoutNetwork):
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config of a graph as the winners do: in batches, permuted and averaged.
+        """Score every config of a graph as the winners do; (c,) float32, lower = faster.
 
         A score depends on the batch that its config stands in, so the configs are shuffled
         `permutations` times, from the order of their content hashes, cut into equal batches of at
-        most `inference_configs`, and averaged. (c,) float32, lower = faster.
+        most `inference_configs`, and averaged.
         """
         by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
         n_batches = -(-len(by_content) // self.config.inference_configs)

@@ -64,22 +64,15 @@ class ReceptiveField(OnDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(NodeInputs):
-    """Some nodes of a graph, j of its k configurable ones among them.
+    """Some nodes of a graph, j of its k configurable ones among them."""
 
-    Attributes:
-        vectors: the graph's, see ConfigInputs.
-        columns: (j,) int64 which of the k they are, in the order of the graph's config_ids.
-        of_graph: the graph's numbers of nodes, of segments, of configurable nodes or 1.
-    """
-
-    vectors: Tensor
-    columns: Tensor
+    vectors: Tensor  # of the graph, see ConfigInputs
+    columns: Tensor  # (j,) int64 which of the k they are, in the order of the graph's config_ids
     reach: ReceptiveField
-    of_graph: tuple[int, int, int]
+    of_graph: tuple[int, int, int]  # its numbers of nodes, of segments, of configurable nodes or 1
 
     @property
     def varies(self) -> bool:
-        """Tell whether configs differ in it."""
         return len(self.columns) > 0
 
 
@@ -105,8 +98,7 @@ def segmented(
     for part in parts:
         inside = within(part, edges).all(dim=1)
         columns = within(part, config_ids).nonzero().flatten()
-        varying = config_ids[columns] - part.start
-        size = part.stop - part.start
+        varying, size = config_ids[columns] - part.start, part.stop - part.start
         neighbours = Neighbours(edges[inside] - part.start, size, varying=varying)
         segment = Segment(
             node_feat=whole.node_feat[part],
@@ -143,15 +135,12 @@ def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:
     """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)
-    adjacency = matrix != 0
-    rings, before = list[Ring](), config_ids
+    rings, reached = list[Ring](), config_ids
     for _ in range(depth if len(config_ids) else 0):
-        varies = np.zeros(n_nodes, dtype=np.bool_)
-        varies[before] = True
-        after = np.flatnonzero(adjacency @ np.tile(varies, 3))
-        rings.append(Ring(matrix, before, after))
-        before = after
-    reached = before if rings else np.sort(config_ids)
+        varies = np.isin(np.arange(n_nodes), reached)
+        after = np.flatnonzero((matrix != 0) @ np.tile(varies, 3))
+        rings.append(Ring(matrix, reached, after))
+        reached = after
     return ReceptiveField(
         rings=tuple(rings),
         reached=torch.from_numpy(reached),

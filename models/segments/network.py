@@ -10,15 +10,13 @@ scores do too.
 
 What is remembered of segments while training goes on is Graph Segment Training's memory (Cao et
 al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). Their
-variants are keys of the config: `history` the table of what is remembered, `keep_stale` below 1 the
-dropout of it (0 leaves the live segment alone), `head_steps` the last phase of the head. Each phase
-has its own checkpoint: all of the network on one live segment per step, the others remembered; then
-the head alone on fresh embeddings of all segments.
+variants are keys of the config. Each phase has its own checkpoint: all of the network on one live
+segment per step, the others remembered; then the head alone on fresh embeddings of all segments.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -30,16 +28,16 @@ from torch import Tensor, nn
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from features.pruning import PrunedNodes, prune_layout_graph
+from data.tree import GraphFile
+from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import DrawnGraphs, learn_nodes, torch_for
+from models.graph_task import DrawnGraphs, begin_layout_network, torch_for
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.inputs import Neighbours
 from models.registry import TrainJob
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut, segmented, within
-from models.training.dataset import LRUCache
 from models.training.device import device_of
 from models.training.loop import CHECKPOINT, StepLoss, fit, save_network
 from models.training.losses import LOSSES
@@ -100,12 +98,8 @@ def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> ND
 class SegmentHistory(nn.Module):
     """Embeddings as they were when last computed, for a fixed pool of configs of each graph.
 
-    The table is a buffer, so checkpoints hold it. It takes 4 h' bytes, h' the width of an
-    embedding, for each pool config of each segment with a configurable node, and as much once for
-    each other segment: 768 B at h = 64, so 8.6 MB for 44 segments and 256 configs.
-
-    `entries` says for each graph how many embeddings each segment has: the pool's size, or 1 where
-    configs do not differ.
+    The table is a buffer, so checkpoints hold it: 768 B for an embedding at h = 64. `entries` says
+    for each graph how many each segment has: the pool's size, or 1 where configs do not differ.
     """
 
     def __init__(self, entries: Sequence[Sequence[int]], width: int) -> None:
@@ -142,6 +136,7 @@ class SegmentSage(nn.Module):
     def __init__(self, config: SegmentSageConfig) -> None:
         super().__init__()
         self.config = config
+        self.width = N_POOLS * config.hidden  # of an embedding
         shared = {name: getattr(config, name) for name in SageConfig.model_fields}
         nodes = CrossConfigSage(CrossConfigSageConfig(**{**shared, "cross_config": False}))
         del nodes.head
@@ -162,31 +157,20 @@ class SegmentSage(nn.Module):
         )
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Remember which opcodes training has; all others share the embedding of "unknown"."""
         self.nodes.set_known_opcodes(opcodes)
 
-    @property
-    def width(self) -> int:
-        """Return 3 h, the width of an embedding."""
-        return N_POOLS * self.config.hidden
-
     def encode(self, segment: Segment, choices: Tensor) -> Tensor:
-        """Embed a segment so that the sum over segments is the graph's embedding.
+        """Embed a segment under configs (c, k) int64 of the whole graph; (c, 3h).
 
-        That sum is [mean over nodes, mean over segments of the maximum over their nodes, mean over
-        configurable nodes] of what the blocks give.
-
-        Args:
-            choices: (c, k) int64 configs of the whole graph, see LayoutInputs.choices.
-
-        Returns:
-            (c, 3h), or (1, 3h) where configs do not differ.
+        The sum over segments is [mean over nodes, mean over segments of the maximum over their
+        nodes, mean over configurable nodes] of what the blocks give; (1, 3h) where configs do not
+        differ.
         """
         net, reach = self.nodes, segment.reach
         shared = net.nodes(segment)  # (m, 1, h)
         if not segment.varies:
             for block in net.blocks:
-                shared = advance_shared(block, shared, segment.neighbours)
+                shared = block(shared, block.aggregate(shared, segment.neighbours))
             shared = net.norm(shared)
             nothing = torch.zeros_like(shared[0])
             return _shares(segment, shared.sum(dim=0), shared.amax(dim=0), nothing)
@@ -224,10 +208,9 @@ class SegmentSage(nn.Module):
         """
         every = np.arange(len(graph.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
-        n_counted = len(every) - graph.n_guests
-        scores = self.head(pooled, self.head.normaliser(pooled[:n_counted]))
-        scored: NDArray[np.float32] = scores.float().cpu().numpy()[graph.group]
-        return scored
+        normaliser = self.head.normaliser(pooled[: len(every) - graph.n_guests])
+        scores: NDArray[np.float32] = self.head(pooled, normaliser).float().cpu().numpy()
+        return scores[graph.group]
 
 
 def _shares(segment: Segment, *sums: Tensor) -> Tensor:
@@ -247,8 +230,7 @@ def embed_configs(
     """Embed a graph under each of the distinct configs at `distinct` (r,); (r, 3h).
 
     One segment and `chunk_configs` configs are in memory at once: if None, so many that an
-    (a, c, h) tensor takes `inference_tensor_mib`. Segments in which configs do not differ are
-    computed once.
+    (a, c, h) tensor takes `inference_tensor_mib`.
     """
     if chunk_configs is None:
         largest = max(len(segment.reach.reached) for segment in graph.segments)
@@ -278,14 +260,8 @@ def advance(
     From `shared` (n, 1, h), with anything at the nodes ring.varying, and their own (b, c, h) to
     (n, 1, h), with anything at the nodes ring.after, and their (a, c, h).
     """
-    aggregated = block.aggregate_split(shared, varying, ring)
-    moved = block(ring.join(shared, varying), aggregated)
-    return advance_shared(block, shared, neighbours), moved
-
-
-def advance_shared(block: SageBlock, shared: Tensor, neighbours: Neighbours) -> Tensor:
-    """Take one block where nothing varies; (n, 1, h) to (n, 1, h)."""
-    return block(shared, block.aggregate(shared, neighbours))
+    moved = block(ring.join(shared, varying), block.aggregate_split(shared, varying, ring))
+    return block(shared, block.aggregate(shared, neighbours)), moved
 
 
 @dataclass(frozen=True)
@@ -299,7 +275,6 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
     net: SegmentSage
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the mean loss over random graphs."""
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
 
     @abstractmethod
@@ -320,16 +295,13 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
 class SegmentTask(PooledGraphs):
     """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
 
-    The live segment and the dropped ones are the same for all configs of a step, so that these
-    differ by their layouts alone. Segments in which configs do not differ are never live or
-    dropped. An embedding that is needed and was never computed, or that is not to be remembered, is
-    computed then, without gradients.
+    Segments in which configs do not differ are never live or dropped. What is needed and was never
+    computed, or is not to be remembered, is computed then, without gradients.
     """
 
     history: SegmentHistory
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of `configs_per_step` configs of the pool."""
         graph, pool, sample = self.drawn(index, rng)
         positions = torch.from_numpy(sample)
         choices = graph.choices(pool[sample])
@@ -352,10 +324,9 @@ class SegmentTask(PooledGraphs):
         varies = np.array([segment.varies for segment in graph.segments])
         varying, constant = np.flatnonzero(varies), np.flatnonzero(~varies)
         live = int(rng.integers(len(varying)))
-        keep_stale = self.config.keep_stale
+        kept = rng.random(len(varying)) < self.config.keep_stale
         weights = np.ones(len(varies))
-        kept = rng.random(len(varying)) < keep_stale
-        weights[varying] = segment_weights(live, kept, keep_stale)
+        weights[varying] = segment_weights(live, kept, self.config.keep_stale)
         stalest = int(rng.choice(constant)) if len(constant) else None
         return weights, int(varying[live]), stalest
 
@@ -371,40 +342,25 @@ class SegmentTask(PooledGraphs):
 
 @dataclass(frozen=True)
 class HeadTask(PooledGraphs):
-    """Ranks a sample of a graph's pool by fresh embeddings of all its segments.
-
-    The rest of the network no longer changes, so a graph is embedded once, segment by segment,
-    when it is first drawn; 12 h bytes per config of its pool are kept.
-    """
+    """Ranks a sample of a graph's pool by embeddings that no longer change, made once per graph."""
 
     known: dict[int, Tensor] = field(default_factory=dict)
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of `configs_per_step` configs of the pool; `model` is the head."""
         graph, pool, sample = self.drawn(index, rng)
         if index not in self.known:
             self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
         fresh = self.known[index]
-        scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])
+        scores = model(fresh[torch.from_numpy(sample).to(fresh.device)])  # `model` is the head
         return LOSSES[self.config.loss](scores, graph.runtimes(pool[sample]))
 
 
 def train(job: TrainJob, network: type[SegmentSage]) -> None:
-    """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs.
-
-    Raises:
-        PipelineError: a damaged file, a loss that is not finite, no space.
-    """
-    features = job.recipe.features
+    """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs."""
     with torch_for(job) as (config, device):
-        entries: list[list[int]] = []
-        scaler, opcodes = learn_nodes(_survey(job, entries), scaling=features.scaling)
-        model = network(config)
-        model.set_known_opcodes(opcodes)
-        read = model.reader(features, scaler)
-        inputs = LRUCache(lambda file: read(read_layout(file)).to(device))
+        model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model
-        model.history = SegmentHistory(entries, model.width)
+        model.history = SegmentHistory([_entries(job, file) for file in job.files], model.width)
         fit(model, SegmentTask(*graphs, model.history), config.training, job, device)
         model.history = None  # it is of no use but to go on with training
         if config.head_steps:  # the rest of the model stays as it is
@@ -415,13 +371,10 @@ def train(job: TrainJob, network: type[SegmentSage]) -> None:
     (job.run_dir / HEAD_FOLDER / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _survey(job: TrainJob, entries: list[list[int]]) -> Iterator[PrunedNodes]:
-    config = job.recipe.segment_sage
-    for file in job.files:
-        graph = read_layout(file)
-        pruned, nodes = prune_layout_graph(graph, rule=job.recipe.features.prune)
-        pool = min(config.table_configs, len(distinct_configs(graph)[0]))
-        parts = cut(len(pruned.kept), config.segment_nodes)
-        config_ids = torch.from_numpy(pruned.config_ids)
-        entries.append([pool if within(part, config_ids).any() else 1 for part in parts])
-        yield nodes
+def _entries(job: TrainJob, file: GraphFile) -> list[int]:
+    config, graph = job.recipe.segment_sage, read_layout(file)
+    pruned, _ = prune_layout_graph(graph, rule=job.recipe.features.prune)
+    pool = min(config.table_configs, len(distinct_configs(graph)[0]))
+    config_ids = torch.from_numpy(pruned.config_ids)
+    parts = cut(len(pruned.kept), config.segment_nodes)
+    return [pool if within(part, config_ids).any() else 1 for part in parts]

@@ -30,10 +30,8 @@ class ConfigScaler(nn.Module):
 
     def fit(self, statistics: Iterable[NDArray[np.float32]]) -> None:
         """Learn from the (c, f) statistics of train kernels, each kernel weighing the same."""
-        sums = [
-            (table.mean(axis=0, dtype=np.float64), np.square(table.astype(np.float64)).mean(axis=0))
-            for table in statistics
-        ]
+        tables = (table.astype(np.float64) for table in statistics)
+        sums = [(table.mean(axis=0), np.square(table).mean(axis=0)) for table in tables]
         mean, mean_square = np.mean(sums, axis=0)  # (f,) each
         deviation = np.sqrt(np.maximum(mean_square - mean**2, 0))
         factor = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0)
@@ -47,32 +45,17 @@ class ConfigScaler(nn.Module):
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
-    """One kernel as arrays of the host.
+    """One kernel as arrays of the host; of f statistics the v that differ between configs stay."""
 
-    Of f statistics most are the same for all configs of a kernel, and how far each is from its mean
-    follows from the others: v of f columns are kept, and a step makes what it takes of them.
-
-    Attributes:
-        node_feat: (n, 140) float32 scaled; layout columns are 0, they are embedded instead.
-        opcode: (n,) int64.
-        layout: (n, 6) int64 embedding rows of node layouts.
-        edge_index: (2, e) int64, from producer to consumer.
-        statistics: (c, v) float32 those that differ between configs, as computed.
-        varying: (v,) int64 which of the f columns they are.
-        first: (f,) float32 all statistics of the first config.
-        mean: (1, f) float64 of all configs, where they are read relative to it; else (1, 0).
-        runtime: (c,) float64 relative to the default config; 0 where withheld.
-    """
-
-    node_feat: NDArray[np.float32]
-    opcode: NDArray[np.int64]
-    layout: NDArray[np.int64]
-    edge_index: NDArray[np.int64]
-    statistics: NDArray[np.float32]
-    varying: NDArray[np.int64]
-    first: NDArray[np.float32]
-    mean: NDArray[np.float64]
-    runtime: NDArray[np.float64]
+    node_feat: NDArray[np.float32]  # (n, 140) scaled; layout columns are 0, they are embedded
+    opcode: NDArray[np.int64]  # (n,)
+    layout: NDArray[np.int64]  # (n, 6) embedding rows
+    edge_index: NDArray[np.int64]  # (2, e) from producer to consumer
+    statistics: NDArray[np.float32]  # (c, v) as computed
+    varying: NDArray[np.int64]  # (v,) which of the f columns they are
+    first: NDArray[np.float32]  # (f,) all statistics of the first config
+    mean: NDArray[np.float64]  # (1, f) of all configs, if they are read relative to it; else (1, 0)
+    runtime: NDArray[np.float64]  # (c,) relative to the default config; 0 where withheld
 
     def write_statistics(self, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """Put all statistics of the configs at `rows` (r,) into `out` (r, f)."""
@@ -93,8 +76,7 @@ class TileInputs(OnDevice):
 def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
     """Put how far (…, f) statistics are from the mean of their kernel's beside them; (…, 2f).
 
-    What a bound is among those that the kernel has says more than its size. Without means, (…, 0),
-    the statistics stay alone.
+    Without means, (…, 0), the statistics stay alone.
     """
     if not mean.shape[-1]:
         return statistics
@@ -102,7 +84,6 @@ def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
 
 
 def n_config_columns(config: TileGnnConfig) -> int:
-    """Return how many columns a network reads of a config."""
     return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 

@@ -1,8 +1,7 @@
 """The tile GNN: a kernel's graph is encoded once, its configs join after pooling.
 
-Kernels are small (about 40 nodes) and have many configs (about 1,800), so the graph is encoded
-once per kernel and not once per config ("late fusion" or "late join" in the dataset paper); the
-configs of a kernel then see each other through the same attention as in the layout GNN.
+Kernels are small (about 40 nodes) and have many configs (about 1,800): "late join" in the dataset
+paper. The configs of a kernel see each other through the same attention as in the layout GNN.
 """
 
 from typing import ClassVar
@@ -86,12 +85,7 @@ class ConfigBlock(nn.Module):
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
     def forward(self, x: Tensor, padding: Tensor, n_configs: Tensor) -> Tensor:
-        """Map (g, r, h) float32 to the same.
-
-        Args:
-            padding: (g, r, 1) float32 -inf where a row is no config of its kernel, else 0.
-            n_configs: (g, 1, 1) how many rows are.
-        """
+        """Map (g, r, h); `padding` (g, r, 1) is -inf but for the rows that are of `n_configs`."""
         y = self.inner(x)
         if self.log_temperature is not None:
             logits = torch.addcmul(padding, y.float(), torch.exp(-self.log_temperature))

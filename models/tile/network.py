@@ -79,10 +79,7 @@ class TileNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster.
-
-        Scores are compared within a kernel alone.
-        """
+        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
 
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
@@ -106,7 +103,6 @@ class TileTask(JudgedGraphs[TileInputs]):
         return int(self.config.kernels_per_step)
 
     def step_loss(self, model: Any, rng: np.random.Generator) -> StepLoss:
-        """Mean loss over `kernels_per_step` random kernels, `configs_per_kernel` of each."""
         chosen = self.chosen(rng)
         kernels = [self.inputs(self.files[i]) for i in chosen]
         learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
@@ -125,11 +121,7 @@ class TileTask(JudgedGraphs[TileInputs]):
 
 
 def train(job: TrainJob, network: type[TileNetwork]) -> None:
-    """Train the tile GNN `job.model`; write its weights with all it needs to read kernels.
-
-    Raises:
-        PipelineError: a damaged file, a loss that is not finite, no space.
-    """
+    """Train the tile GNN `job.model`; write its weights with all it needs to read kernels."""
     with torch_for(job) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)

@@ -1,10 +1,8 @@
 """The train split: what can be learned from, folds, what is held out, and a cache of what is read.
 
-The train split holds many graphs that differ in batch size, precision or the number of chips
-alone. A model that has seen one of them has all but seen the others, so a part that tears such
-siblings apart would measure memory: architectures stay whole. Where all graphs are of one
-architecture, some configs of each graph are held out instead, to tell when training has gone on
-enough. The valid split is never touched.
+Many graphs differ in batch size, precision or the number of chips alone. A model that has seen one
+of them has all but seen the others, so architectures stay whole. Where all graphs are of one, some
+configs of each graph are held out instead. The valid split is never touched.
 """
 
 import mmap
@@ -13,7 +11,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +52,7 @@ _DIMENSIONS = re.compile(r"(?<=[a-z])_(?=[123]d$)")
 _SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
 
 
-@dataclass(frozen=True)
-class Unusable:
+class Unusable(NamedTuple):
     """A train graph that teaches nothing, and why."""
 
     file: GraphFile
@@ -81,29 +78,21 @@ def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unus
     Raises:
         PipelineError: a file is damaged.
     """
-    usable, unusable = [], []
-    for file in files:
-        reason = why_unusable(read_graph(file))
-        if reason is None:
-            usable.append(file)
-        else:
-            unusable.append(Unusable(file, reason))
-    return usable, unusable
+    reasons = [(file, why_unusable(read_graph(file))) for file in files]
+    usable = [file for file, reason in reasons if reason is None]
+    return usable, [Unusable(file, reason) for file, reason in reasons if reason is not None]
 
 
 def family_of(file: GraphFile) -> str:
     """Return the architecture's name: the file's stem less all that only tells siblings apart.
 
-    Sizes that make another architecture stay: resnet_v2_50 and resnet_v2_101 are two families, as
-    are BERTs of different depth (L-12, L-24). Synthetic depths and widths go, since the generator
-    draws them per sibling.
+    Sizes that make another architecture stay: resnet_v2_50 and resnet_v2_101 are two families.
+    Synthetic depths and widths go, since the generator draws them per sibling.
 
     Examples:
         bert_pretraining.4x4.fp16 -> bert_pretraining
         alexnet_train_batch_32_-1bae27a41d70f4dc, a kernel -> alexnet
         resnet_like_d4_w64_b32 -> resnet_like
-        encoder_d1_train_b2 -> encoder
-        softmax_h8_q128_s128, a kernel -> softmax
         unet_3d.4x4.bf16 -> unet3d, as another file writes it
     """
     name = file.name.rpartition(":")[2]  # where graphs of two collections are told apart by it
@@ -147,9 +136,7 @@ class HeldOut:
     """Which graphs a model learns from, and which ones judge it.
 
     Attributes:
-        judged: graphs to judge on; none where nothing is held out.
-        by_config: some of each graph's configs are held out; of one collection, the two are the
-            same graphs.
+        by_config: some of each graph's configs are held out, of graphs that are in both.
     """
 
     learned: tuple[GraphFile, ...]

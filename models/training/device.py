@@ -3,12 +3,9 @@
 Everything random but dropout is drawn on the host, so that a seed takes the same graphs and configs
 on either. What is fixed of a graph is moved once; of configs a step moves those that it takes.
 
-What activations are stored in is a recipe's `precision`, a type or "auto": float32 on a CPU; on a
-GPU bfloat16 where its cores compute it (compute capability 8.0 and newer), else float16, whose
-gradients are scaled up so that small ones do not vanish. Of tile networks "auto" is read as
-float32. Weights, norms, sums of softmaxes, pooling and losses are float32 always. The type stands
-in torch's autocast, which plain layers follow by themselves; networks that store activations by
-operations of their own ask `storage_dtype`.
+What activations are stored in, a recipe's `precision`, stands in torch's autocast, which plain
+layers follow by themselves; networks that store activations by operations of their own ask
+`storage_dtype`. Weights, norms, sums of softmaxes, pooling and losses are float32 always.
 """
 
 import copy
@@ -155,7 +152,7 @@ def ranking_device(accelerator: str) -> torch.device:
 
 
 def ranking_bytes(device: torch.device, tensor_mib: int) -> tuple[int, int]:
-    """Return how large a tensor of a chunk may be in ranking, and all that is kept between blocks.
+    """Return how many bytes a chunk's tensor may take in ranking, and what is kept between blocks.
 
     On a CPU as a recipe says, which is a cache's size; on a GPU by the memory that is free.
     """
@@ -166,7 +163,6 @@ def ranking_bytes(device: torch.device, tensor_mib: int) -> tuple[int, int]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where a network's weights lie."""
     return next(model.parameters()).device
 
 
@@ -219,36 +215,26 @@ def by_own_types(function: Function) -> Function:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The first NVIDIA GPU of a machine, as its driver and this torch see it.
+    """The first NVIDIA GPU of a machine, as its driver and this torch see it."""
 
-    Attributes:
-        driver: version of NVIDIA's driver, "unknown" where it does not say.
-        torch_cuda: the CUDA that torch was built for; None for a build without.
-        usable: torch can start CUDA; what follows is known only then.
-        capability: compute capability, such as (7, 5).
-        architectures: what torch holds code for, such as "sm_80", or "compute_90" (PTX).
-    """
-
-    driver: str
-    torch_cuda: str | None
-    usable: bool
+    driver: str  # NVIDIA's version, or "unknown"
+    torch_cuda: str | None  # that torch was built for
+    usable: bool  # torch can start CUDA; what follows is known only then
     name: str = ""
     capability: tuple[int, int] = (0, 0)
     memory_bytes: int = 0
-    architectures: Sequence[str] = ()
+    architectures: Sequence[str] = ()  # torch holds code for: "sm_80", or "compute_90" (PTX)
 
     @property
     def is_supported(self) -> bool:
         """Tell whether torch holds code that the GPU can run: of its major version, or PTX."""
-        for name in self.architectures:
-            built = divmod(int(re.sub(r"\D", "", name)), 10)
-            runs = built[0] == self.capability[0] or name.startswith("compute")
-            if runs and built <= self.capability:
-                return True
-        return False
+        built = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in self.architectures}
+        return any(
+            own <= self.capability and (own[0] == self.capability[0] or name.startswith("compute"))
+            for name, own in built.items()
+        )
 
     def __str__(self) -> str:
-        """Name it: "NVIDIA T4 (compute capability 7.5, 14.7 GiB, driver 550.54)"."""
         capability, gib = ".".join(map(str, self.capability)), self.memory_bytes / 2**30
         return f"{self.name} (compute capability {capability}, {gib:.1f} GiB, driver {self.driver})"
 
@@ -289,10 +275,7 @@ def why_unused(gpu: Gpu, visible: str | None) -> str:
 
 
 def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
-    """Log what a recipe's networks are computed on, and warn of a GPU that lies idle.
-
-    Returns:
-        The same as plain values, for a report.
+    """Log what a recipe's networks are computed on; return the same as plain values, for a report.
 
     Raises:
         PipelineError: torch holds no code for the GPU.
@@ -326,14 +309,7 @@ def to_halve(model: str, config: Any, keys: Sequence[str]) -> list[str]:
 
 @contextmanager
 def memory_told(work: str, model: str, config: Any, keys: Sequence[str]) -> Iterator[None]:
-    """Turn a GPU's lack of memory in the block into a line that names what to halve.
-
-    Args:
-        config: of `model`, of which those of `keys` are named that it has.
-
-    Raises:
-        PipelineError: the memory did not suffice.
-    """
+    """Raise PipelineError where a GPU's memory does not suffice in the block: what to halve."""
     try:
         yield
     except torch.OutOfMemoryError as error:

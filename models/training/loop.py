@@ -1,8 +1,7 @@
 """The training loop: one task, one optimiser, averaged weights, checkpoints that resume exactly.
 
 Everything random in a step is drawn from (seed, step), so a run that is killed and resumed takes
-the very same steps as an undisturbed one. Weights and checkpoints are safetensors: no pickle, whole
-or absent.
+the very same steps as an undisturbed one.
 """
 
 import json
@@ -52,42 +51,30 @@ class TrainingTask(Protocol):
 
 @dataclass
 class TrainingState:
-    """What a training holds besides the model and the optimiser; all of it is in a checkpoint.
-
-    Attributes:
-        recent: losses, (), since the last line of metrics; NaN where a gradient was not finite.
-        lines: metrics.jsonl so far.
-        mean: of each parameter over the last steps.
-        best_value: what `best` scored on held-out data; None before the first evaluation.
-        waited: how many evaluations since then were no better.
-        best: the parameters and buffers that ranked held-out data best.
-        scale: of float16's gradients, as GradScaler has it; empty where they are not scaled.
-    """
+    """What a training holds besides the model and the optimiser; all of it is in a checkpoint."""
 
     step: int = 0
-    recent: list[Tensor] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    recent: list[Tensor] = field(default_factory=list)  # losses, (), since the last line
+    lines: list[str] = field(default_factory=list)  # metrics.jsonl so far
     mean_count: int = 0
-    mean: Tensors = field(default_factory=dict)
-    best_value: float | None = None
-    waited: int = 0
-    best: Tensors = field(default_factory=dict)
-    scale: dict[str, Any] = field(default_factory=dict)
+    mean: Tensors = field(default_factory=dict)  # of each parameter over the last steps
+    best_value: float | None = None  # on held-out data
+    waited: int = 0  # evaluations since then that were no better
+    best: Tensors = field(default_factory=dict)  # parameters and buffers of `best_value`
+    scale: dict[str, Any] = field(default_factory=dict)  # of float16's gradients, by GradScaler
 
     def losses(self) -> list[float]:
         """Return the recent losses; a GPU is waited for."""
         return torch.stack(self.recent).cpu().tolist() if self.recent else []
 
     def log(self, **values: float) -> None:
-        """Add a line of metrics for the steps done so far."""
         self.lines.append(json.dumps({"step": self.step, **values}))
 
     @torch.no_grad()
     def average(self, model: nn.Module) -> None:
-        """Take the parameters into the mean.
+        """Take the parameters into the plain mean over the last share of the steps.
 
-        It is the plain mean over the last share of the steps (Izmailov et al., "Averaging Weights
-        Leads to Wider Optima and Better Generalization", 2018).
+        Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018.
         """
         self.mean_count += 1
         named = dict(model.named_parameters())
@@ -110,7 +97,6 @@ class TrainingState:
             _put(live, model)
 
     def keep_if_best(self, value: float, model: nn.Module) -> None:
-        """Keep the model's weights if `value` is higher than all before."""
         if self.best_value is None or value > self.best_value:
             self.best_value, self.waited = value, 0
             self.best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -127,10 +113,8 @@ def fit(
 ) -> None:
     """Train `model` in place as `job` says, from the last checkpoint in its folder, if any.
 
-    Writes metrics.jsonl, one line per logged step and evaluation, and a checkpoint at regular
-    steps. The model ends on `device`, where the task's tensors are, with the best weights on
-    held-out data if there are such, else with the mean of the last ones if they are averaged, else
-    with the last.
+    The model ends on `device`, where the task's tensors are, with the best weights on held-out data
+    if there are such, else with the mean of the last ones if they are averaged, else with the last.
 
     Raises:
         PipelineError: a loss or a gradient is NaN or infinite, or a checkpoint is damaged.
@@ -214,10 +198,9 @@ class _Training:
         return self.state.step >= self.config.steps or gave_up
 
     def take_step(self) -> Tensor:
-        """Update the weights; return the batch's loss, ().
+        """Update the weights; return the batch's loss, (), NaN if it or a gradient is not finite.
 
-        A GPU is not waited for: a loss or a gradient that is not finite makes the loss NaN, which
-        `check` finds. On a CPU that stops the training at once.
+        On a CPU that stops the training at once; a GPU is not waited for: `check` finds it.
         """
         step = self.state.step
         draws = np.random.SeedSequence([self.job.seed, step, 0])  # of dropout and the like
@@ -242,14 +225,12 @@ class _Training:
         return loss
 
     def check(self) -> None:
-        """Stop if a recent loss or gradient was not finite."""
         losses = self.state.losses()
         if not np.isfinite(losses).all():
             step = self.state.step - len(losses) + int(np.argmin(np.isfinite(losses)))
             self._stop(f"the loss or a gradient is not finite at step {step}")
 
     def draws(self, step: int) -> np.random.Generator:
-        """Return what a step's graphs and configs are drawn with."""
         return np.random.default_rng([self.job.seed, step])
 
     def held_out_value(self) -> float | None:
@@ -274,7 +255,6 @@ class _Training:
         raise PipelineError(f"training: {fault}; {kept}; a lower learning rate may help")
 
     def save(self) -> None:
-        """Write the metrics so far and a checkpoint."""
         state = self.state
         write_text(self.job.run_dir / METRICS, "".join(f"{line}\n" for line in state.lines))
         facts = {**vars(state), "recent": state.losses(), "scale": self.scaler.state_dict()}

@@ -1,15 +1,12 @@
 """Ranking losses over the c configs of one graph, or of each of many.
 
 Each takes scores (…, c) float and runtimes (…, c) int or float of any unit, and returns (…) >= 0,
-differentiable in the scores; it raises ValueError where the two are not of one shape. Scores are
-runtime-like: the LOWER a score, the faster the config is predicted to be; half precision is raised
-to float32. Two configs of equal runtime are never compared, so a graph whose runtimes are all equal
-has a loss of exactly zero with a zero gradient. An infinite runtime is padding, which counts for
-nothing. Hand runtimes over as int64 or float64: float32 merges those that differ by less than one
-part in ten million. No loss waits for a GPU.
-
-The pairwise losses take O(c²) memory: meant for the sample of configs of one training step, not a
-whole file.
+differentiable in the scores; it raises ValueError where the two are not of one shape. The LOWER a
+score, the faster the config is predicted to be; half precision is raised to float32. Two configs of
+equal runtime are never compared, so a graph whose runtimes are all equal has a loss of exactly zero
+with a zero gradient. An infinite runtime is padding, which counts for nothing. Hand runtimes over
+as int64 or float64: float32 merges close ones. No loss waits for a GPU; the pairwise ones take
+O(c²) memory.
 """
 
 from collections.abc import Callable
@@ -72,8 +69,6 @@ def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -
     from the fastest up, the best then takes on average
 
         r(1) + sum over i > 1 of (r(i) - r(i - 1)) S(i)^picks.
-
-    Where a model cannot tell which of a few configs is the fastest, it gains by a share for each.
     """
     utility = (-_checked_scores(scores, runtime)).masked_fill(runtime == torch.inf, -torch.inf)
     share, runtime, is_padding = _fastest_first(torch.softmax(utility, dim=-1), runtime)
@@ -84,11 +79,7 @@ def expected_best(scores: Tensor, runtime: Tensor, *, picks: int = TILE_PICKS) -
 
 
 def best_of_five(scores: Tensor, runtime: Tensor) -> Tensor:
-    """ListMLE plus the logarithm of the `expected_best` of five picks; (…) >= 0.
-
-    The tile score asks for one good config among five and for no order below. That alone teaches
-    little about configs that are never among the five.
-    """
+    """ListMLE plus the logarithm of the `expected_best` of five picks, those of the tile score."""
     return list_mle(scores, runtime) + torch.log(expected_best(scores, runtime))
 
 

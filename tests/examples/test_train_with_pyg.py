@@ -1,5 +1,6 @@
 """The plain PyG example trains, and ranks as its network does as a model of a recipe."""
 
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from common.settings import SAMPLE
+from common.settings import ROOT, SAMPLE
 from data.read import read_graph
 from data.tree import LAYOUTS
 from examples import train_with_pyg as plain
@@ -32,6 +33,16 @@ def test_it_trains_and_prints_each_collection(
     collections = {file.collection.name for file in TpuGraphsLayout(tiny_tree, "valid").files}
     assert {line.split(": ")[0] for line in lines} == collections
     assert all("kendall_tau" in line and "opa" in line for line in lines)
+
+
+def test_the_snippets_of_the_page_are_a_program(tiny_tree: Path, capsys) -> None:
+    page = (ROOT / "docs" / "pyg.md").read_text(encoding="utf-8")
+    program = "".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL))
+    assert program.count('"data/sample"') == 2
+    names: dict = {}
+    exec(program.replace('"data/sample"', repr(str(tiny_tree))), names)
+    assert -1 <= names["report"]["kendall_tau"] <= 1
+    assert capsys.readouterr().out.startswith(f"{names['report']['kendall_tau']} ")
 
 
 def mean_tau(valid: TpuGraphsLayout, score) -> float:

@@ -16,48 +16,44 @@ from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from ensembles.ranking.program import with_guests
 from models.config.recipe import Recipe, load_recipe, short_name
-from models.registry import MODELS, ModelEntry, Ranker, TrainJob, model_entry
+from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
 from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
-# Models of one's own that shall be tested as the built-in ones are; of layouts.
-OWN = ("examples.gat:Gat",)
-WITH_OWN = f"layout.models={json.dumps(OWN)}"
-NAMES = [*MODELS, *map(short_name, OWN)]
+# Models of one's own that shall be tested as the built-in ones are, by kind.
+OWN: dict[str, list[str]] = {"layout": ["examples.gat:Gat"], "tile": []}
+WITH_OWN = [f"{kind}.models={json.dumps(places)}" for kind, places in OWN.items() if places]
+OWN_NAMES = [short_name(place) for places in OWN.values() for place in places]
+NAMES = [*MODELS, *OWN_NAMES]
 RANKERS = [*NAMES, "heuristic-layout", "heuristic-tile"]
 
 
-def smoke_recipe() -> Recipe:
-    return load_recipe("smoke", [WITH_OWN])
+SMOKE = load_recipe("smoke", WITH_OWN)
 
 
 def entry_of(name: str) -> ModelEntry:
-    return model_entry(smoke_recipe(), name)
+    return model_entry(SMOKE, name)
 
 
 def train_files(tree: Path, kind: str) -> list[GraphFile]:
     return [f for f in find_graphs(tree, splits=("train",)) if f.collection.kind == kind]
 
 
-def one_graph_recipe() -> Recipe:
-    """A recipe that learns one graph by heart: few, large steps on all its configs."""
-    training = {"steps": 150, "learning_rate": 5e-3, "warmup_steps": 5, "log_every": 50}
-    return Recipe.from_table(
-        {
-            "layout": {"models": list(OWN)},
-            "gat": {"training": training},
-            "cross_config_sage": {"hidden": 32, "training": training},
-            "tgraph": {"hidden": 32, "dropout": 0, "training": training},
-            "segment_sage": {"hidden": 32, "training": training},
-            "baseline_gcn": {"configs_per_step": 64, "training": training},
-            "late_fusion_sage": {"hidden": 32, "training": training},
-            "early_fusion_sage": {"hidden": 32, "training": training},
-            "layout_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
-            "tile_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
-            "config_columns_boosting": {"num_boost_round": 300, "min_rows_per_leaf": 1},
-        },
-        source="one graph",
-    )
+# A recipe that learns one graph by heart: few, large steps on all its configs.
+TRAINING = {"steps": 150, "learning_rate": 5e-3, "warmup_steps": 5, "log_every": 50}
+BY_HEART = Recipe.from_table(
+    {
+        **{kind: {"models": places} for kind, places in OWN.items() if places},
+        **{name: {"training": TRAINING} for name in OWN_NAMES},
+        **{name: {"hidden": 32, "training": TRAINING} for name in (*NETWORKS, "segment_sage")},
+        "tgraph": {"hidden": 32, "dropout": 0, "training": TRAINING},
+        "baseline_gcn": {"configs_per_step": 64, "training": TRAINING},
+        "layout_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
+        "tile_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
+        "config_columns_boosting": {"num_boost_round": 300, "min_rows_per_leaf": 1},
+    },
+    source="one graph",
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +67,9 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
         graph = max(graphs, key=lambda graph: graph.n_configs)
         if name not in NAMES:
             return BASELINES[kind], graph
-        recipe = one_graph_recipe()
         folder = tmp_path_factory.mktemp(name)
-        entry_of(name).train(TrainJob(name, recipe, [graph.file], 0, folder))
-        return entry_of(name).load(folder, recipe), graph
+        entry_of(name).train(TrainJob(name, BY_HEART, [graph.file], 0, folder))
+        return entry_of(name).load(folder, BY_HEART), graph
 
     return get
 
@@ -117,13 +112,13 @@ def test_equal_configs_get_equal_scores(name: str, trained) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    recipe, files = smoke_recipe(), train_files(tiny_tree, entry_of(name).kind)
+    files = train_files(tiny_tree, entry_of(name).kind)
     files = files[: 1 if name == "config_columns_boosting" else 2]
     graph = read_graph(files[0])
     scores = []
     for run in ("first", "second"):
-        entry_of(name).train(TrainJob(name, recipe, files, 7, tmp_path / run))
-        scores.append(entry_of(name).load(tmp_path / run, recipe).score(graph))
+        entry_of(name).train(TrainJob(name, SMOKE, files, 7, tmp_path / run))
+        scores.append(entry_of(name).load(tmp_path / run, SMOKE).score(graph))
     np.testing.assert_array_equal(scores[0], scores[1])
 
 
@@ -150,14 +145,11 @@ def test_guests_change_nobodys_score(name: str, trained) -> None:
         np.testing.assert_allclose(score, scored(guest[None])[-1], **near)
 
 
-NETWORKS = [name for name in NAMES if smoke_recipe().training_of(name)]
-
-
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NAMES if SMOKE.training_of(name)])
 def test_each_network_trains_in_half_precision(name: str, tiny_tree: Path, tmp_path: Path) -> None:
     files, scores = train_files(tiny_tree, entry_of(name).kind), {}
     for precision in ("float32", "bfloat16"):
-        sets = [WITH_OWN, f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
+        sets = [*WITH_OWN, f"{name}.training.steps=3", f"{name}.training.precision={precision}"]
         recipe = load_recipe("smoke", sets)
         entry_of(name).train(TrainJob(name, recipe, files[:1], 0, tmp_path / precision))
         ranker = entry_of(name).load(tmp_path / precision, recipe)

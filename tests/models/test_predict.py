@@ -11,7 +11,7 @@ import torch
 from common.errors import PipelineError
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
-from features.scaling import NodeScaler, fit_node_scaler
+from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import load_recipe
 from models.graph_task import NetworkRanker
@@ -23,17 +23,6 @@ from models.train import train_model
 from models.trees.linear import FLOORS
 
 
-@pytest.fixture
-def files(tiny_tree: Path) -> list[GraphFile]:
-    found = find_graphs(tiny_tree, splits=("train",))
-    return [file for file in found if file.collection.name == "layout:xla:random"]
-
-
-@pytest.fixture
-def scaler(files: list[GraphFile]) -> NodeScaler:
-    return fit_node_scaler((read_graph(file).node_feat for file in files), scaling="log1p")
-
-
 def network(seed: int, scaler: NodeScaler) -> NetworkRanker:
     torch.manual_seed(seed)
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16))
@@ -41,46 +30,44 @@ def network(seed: int, scaler: NodeScaler) -> NetworkRanker:
 
 
 def test_networks_that_read_alike_share_what_they_read(
-    files: list[GraphFile], scaler: NodeScaler
+    layout_files: list[GraphFile], scaler: NodeScaler
 ) -> None:
-    copied = NodeScaler("log1p", scaler.shift.copy(), scaler.factor.copy())
+    copied = replace(scaler, shift=scaler.shift.copy())
     other = replace(copied, shift=copied.shift + 1)
     rankers = [network(0, scaler), network(1, copied), network(2, other), network(3, scaler)]
-    graph = read_graph(files[0])
+    graph = read_graph(layout_files[0])
     together = [ranker.score(graph) for ranker in rankers]
     assert sum(isinstance(made, LayoutInputs) for made in graph.made.values()) == 2
-    alone = [ranker.score(read_graph(files[0])) for ranker in rankers]
+    alone = [ranker.score(read_graph(layout_files[0])) for ranker in rankers]
     assert all((a == b).all() for a, b in zip(together, alone, strict=True))
     assert not replace(graph).made  # another graph, other configs perhaps
 
 
 def test_of_graphs_with_many_configs_a_sample_is_ranked(
-    files: list[GraphFile], tiny_tree: Path
+    layout_files: list[GraphFile], tiny_tree: Path
 ) -> None:
     tiles = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "tile"]
-    most = max(read_graph(file).n_configs for file in files)
-    subsets = sampled([*files[1:], *tiles], most - 1)
+    most = max(read_graph(file).n_configs for file in layout_files)
+    subsets = sampled([*layout_files[1:], *tiles], most - 1)
     assert {*map(len, subsets.values())} == {most - 1}
-    assert {*subsets} < {file.submission_id for file in files}
-    graphs = list(read_ahead(files, subsets))
-    assert [graph.file for graph in graphs] == files
-    for file, graph in zip(files, graphs, strict=True):
-        everything = np.arange(read_graph(file).n_configs)
-        rows = subsets.get(file.submission_id, everything)
-        assert graph.n_configs == len(rows)
+    assert {*subsets} < {file.submission_id for file in layout_files}
+    graphs = list(read_ahead(layout_files, subsets))
+    assert [graph.file for graph in graphs] == layout_files
+    for file, graph in zip(layout_files, graphs, strict=True):
+        whole = read_graph(file)
+        rows = subsets.get(file.submission_id, np.arange(whole.n_configs))
         own = scores_table(graph, FLOORS["layout"].score(graph))
         assert own["config"].to_list() == rows.tolist()
-        whole = read_graph(file)
         kept = scores_table(whole, FLOORS["layout"].score(whole))[rows.tolist()]
         assert own.select("config", "config_hash").equals(kept.select("config", "config_hash"))
 
 
 def test_the_next_graph_is_read_beside_the_work_and_no_more(
-    files: list[GraphFile], tmp_path: Path
+    layout_files: list[GraphFile], tmp_path: Path
 ) -> None:
-    missing = [replace(file, path=tmp_path / f"{file.name}.npz") for file in files]
-    graphs = read_ahead([files[0], missing[0], files[1]])
-    assert next(graphs).file == files[0]
+    missing = [replace(file, path=tmp_path / f"{file.name}.npz") for file in layout_files]
+    graphs = read_ahead([layout_files[0], missing[0], layout_files[1]])
+    assert next(graphs).file == layout_files[0]
     with pytest.raises(PipelineError, match=missing[0].name):
         next(graphs)
     assert list(read_ahead([])) == []
@@ -90,17 +77,21 @@ class FullNetwork(CrossConfigSage):
     """Takes more memory than there is, to train as well as to rank."""
 
     def forward(self, *_: object) -> torch.Tensor:  # type: ignore[override]
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. Process 7 has 13.5 GiB.")
 
 
 def test_a_full_gpu_is_told_of_in_one_line(
-    files: list[GraphFile], scaler: NodeScaler, tmp_path: Path
+    layout_files: list[GraphFile], scaler: NodeScaler, tmp_path: Path
 ) -> None:
     model = FullNetwork(CrossConfigSageConfig(inference_tensor_mib=64))
     ranker = NetworkRanker(model, partial(layout_inputs, rule="none", scaler=scaler), 1)
     with pytest.raises(PipelineError, match=r"rank by FullNetwork: .*inference_tensor_mib"):
-        ranker.score(read_graph(files[0]))
+        ranker.score(read_graph(layout_files[0]))
     recipe = load_recipe("smoke", ["layout.models=[tests.models.test_predict:FullNetwork]"])
-    job = TrainJob("test_predict", recipe, files[:1], 0, tmp_path / "model")
-    with pytest.raises(PipelineError, match=r"train test_predict: .*test_predict\.hidden \(now"):
-        train_model(job, files[0].collection, resume=False)
+    job = TrainJob("test_predict", recipe, layout_files[:1], 0, tmp_path / "model")
+    with pytest.raises(PipelineError) as raised:
+        train_model(job, layout_files[0].collection, resume=False)
+    assert str(raised.value) == (
+        "train test_predict: out of GPU memory: CUDA out of memory. Tried 2 GiB; halve one of "
+        "test_predict.configs_per_step (now 64), test_predict.hidden (now 64)"
+    )

@@ -1,33 +1,27 @@
 """Run folders, model training into them, and what graphs can teach."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
-from data.tree import collection_named, find_graphs
+from data.graphs.graph import LayoutGraph
+from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import load_recipe
 from models.registry import TrainJob
 from models.run_folder import DONE, begin, check_done, first_difference, mark_done
 from models.train import load_model, train_model
-from models.training.dataset import split_usable
+from models.training.dataset import split_usable, why_unusable
 
 XLA_RANDOM = collection_named("layout:xla:random")
 
 
 def job_in(folder: Path, tree: Path, **changes: object) -> TrainJob:
     files = find_graphs(tree, collections=(XLA_RANDOM,), splits=("train",))
-    values = {
-        "model": "layout_boosting",
-        "recipe": load_recipe("smoke"),
-        "files": files,
-        "seed": 0,
-        "run_dir": folder,
-        **changes,
-    }
-    return TrainJob(**values)  # type: ignore[arg-type]
+    job = TrainJob("layout_boosting", load_recipe("smoke"), files, 0, folder)
+    return replace(job, **changes)
 
 
 def test_a_finished_model_has_no_checkpoint_and_is_not_trained_again(
@@ -57,21 +51,16 @@ def test_a_finished_model_that_changed_is_refused(
             use()
 
 
-def flips(content: bytes) -> Iterator[bytes]:
-    for place in range(8 * len(content)):
-        flipped = bytearray(content)
-        flipped[place // 8] ^= 1 << place % 8
-        yield bytes(flipped)
-
-
 def test_a_mark_that_is_damaged_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     """A flip in a name leaves one good file unchecked, one in a checksum or a line end does not."""
     (tmp_path / "weights").write_bytes(b"numbers")
     mark_done(tmp_path, [tmp_path / "weights"])
     check_done(tmp_path)
-    noticed = 0
-    for content in flips((tmp_path / DONE).read_bytes()):
-        (tmp_path / DONE).write_bytes(content)
+    noticed, content = 0, (tmp_path / DONE).read_bytes()
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        (tmp_path / DONE).write_bytes(flipped)
         try:
             check_done(tmp_path)
         except PipelineError as error:
@@ -117,20 +106,14 @@ def test_first_difference_names_the_key() -> None:
     assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"
 
 
-def test_withheld_and_single_config_graphs_teach_nothing(tiny_tree: Path, tmp_path: Path) -> None:
-    labelled = find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("train",))
+def test_withheld_and_single_config_graphs_teach_nothing(
+    layout_files: list[GraphFile], layout_graph: LayoutGraph, tiny_tree: Path
+) -> None:
     withheld = find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("test",))
-    with np.load(labelled[0].path) as archive:
-        arrays = dict(archive)
-    arrays["node_config_feat"] = np.repeat(arrays["node_config_feat"][:1], 5, axis=0)
-    arrays["config_runtime"] = arrays["config_runtime"][:5]
-    path = tmp_path / "npz/layout/xla/random/train/same.npz"
-    path.parent.mkdir(parents=True)
-    np.savez_compressed(path, **arrays)
-    same = find_graphs(tmp_path)
-    usable, unusable = split_usable([*labelled, *withheld, *same])
-    assert usable == labelled
-    assert [item.reason for item in unusable] == [
-        "runtimes are withheld",
-        "only one distinct config, measured 5 times",
-    ]
+    usable, unusable = split_usable([*layout_files, *withheld])
+    assert usable == layout_files
+    assert unusable == [(file, "runtimes are withheld") for file in withheld]
+    same = layout_graph.only(np.zeros(5, np.int64))
+    assert why_unusable(same) == "only one distinct config, measured 5 times"
+    same = replace(layout_graph, runtime_ns=np.full(layout_graph.n_configs, 7))
+    assert why_unusable(same) == "all configs have the same runtime"

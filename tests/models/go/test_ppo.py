@@ -1,6 +1,5 @@
 """That a policy learns by trying, also for unseen programs; rewards measured and guessed."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,7 @@ from models.go.ppo import (
 )
 from models.training.device import CPU, torch_prepared
 from tests.data.collect.fakes import SpinSource
-from tests.models.go.programs import UNSCALED, Arrays, described, random_arrays, runtimes, two_tasks
+from tests.models.go.programs import UNSCALED, described, random_arrays, runtimes, two_tasks
 
 TASKS = {"first": 2, "second": 2}
 
@@ -65,21 +64,17 @@ def test_what_pays_by_opcode_and_by_a_neighbours_decision_is_learned_for_unseen_
     config = PpoConfig(steps=160)
     with torch_prepared(threads=1, device=CPU, seed=0):
         policy = Policy(PolicyConfig(tasks=TASKS, hidden=32))
-        draw = drawn(64, torch.Generator().manual_seed(1))
-        chance = _mean_cost(policy, unseen, arrays, draw)
+
+        @torch.no_grad()
+        def mean_cost(choose: Choose) -> float:
+            decided = {g.name: policy(g, choose).choices.numpy() for g in unseen}
+            return float(np.mean([runtimes(arrays[n], c).mean() for n, c in decided.items()]))
+
+        chance = mean_cost(drawn(64, torch.Generator().manual_seed(1)))
         train(policy, seen, lambda g, c: runtimes(arrays[g.name], c), config, seed=0)
-        learned = _mean_cost(policy, unseen, arrays, likeliest)
+        learned = mean_cost(likeliest)
     assert chance == pytest.approx(2, abs=0.1)
     assert learned < 1.25
-
-
-def _mean_cost(
-    policy: Policy, graphs: list[DecisionGraph], arrays: Mapping[str, Arrays], choose: Choose
-) -> float:
-    with torch.no_grad():
-        decided = [policy(graph, choose).choices.numpy() for graph in graphs]
-    pairs = zip(graphs, decided, strict=True)
-    return float(np.mean([runtimes(arrays[g.name], choices).mean() for g, choices in pairs]))
 
 
 def test_the_same_seed_tries_the_same() -> None:
@@ -174,7 +169,7 @@ def test_a_ranker_learns_the_order_of_choices_and_ranks_those_of_an_unseen_progr
         for graph, own in zip(graphs, choices, strict=True)
     ]
     with torch_prepared(threads=1, device=CPU, seed=0):
-        ranker = ChoiceRanker(PolicyConfig(tasks={"first": 2, "second": 2}, hidden=32))
+        ranker = ChoiceRanker(PolicyConfig(tasks=TASKS, hidden=32))
         fit_ranker(ranker, graphs[:8], tried, steps=200, seed=0)
         scores = ranker.score(graphs[8], choices[8])
     assert kendall_tau(scores, tried[8].ratios) > 0.5

@@ -2,6 +2,8 @@
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import gelu
 
 from models.config.networks import TgraphConfig
 from models.layout.inputs import LayoutInputs
@@ -13,37 +15,26 @@ def small_model(**changes: int) -> Tgraph:
     return Tgraph(TgraphConfig(**{"hidden": 32, **changes})).eval()
 
 
-def normed(x: np.ndarray) -> np.ndarray:
-    """Norm over nodes, written per config and channel; (c, n, h)."""
-    out = np.empty_like(x)
-    for config in range(x.shape[0]):
-        for channel in range(x.shape[2]):
-            column = x[config, :, channel]
-            out[config, :, channel] = (column - column.mean()) / np.sqrt(column.var() + 1e-5)
-    return out
+def normed(x: Tensor) -> Tensor:
+    """Norm over nodes; (c, n, h)."""
+    return (x - x.mean(1, keepdim=True)) / (x.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
 
 
-def attended(x: np.ndarray, block: LinearBlock | ResidualBlock) -> np.ndarray:
+def attended(x: Tensor, block: LinearBlock | ResidualBlock) -> Tensor:
     """Channel attention, then a softmax over configs joined to its input; (c, n, 2·inner)."""
-    gate = block.attend.channels.gate
-    w1, b1, w2, b2 = (parameter.detach().numpy() for parameter in gate.parameters())
-    inner = np.maximum(x @ w1.T + b1, 0)
-    x = x / (1 + np.exp(-(inner @ w2.T + b2)))
-    powers = np.exp(x / block.attend.configs.temperature.item())
-    return np.concatenate([x, x * powers / powers.sum(axis=0)], axis=2)
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    return x * (1 + torch.erf(torch.from_numpy(x) / np.sqrt(2)).numpy()) / 2
+    w1, b1, w2, b2 = block.attend.channels.gate.parameters()
+    x = x / (1 + (-((x @ w1.T + b1).clamp(min=0) @ w2.T + b2)).exp())
+    powers = (x / block.attend.configs.temperature).exp()
+    return torch.cat([x, x * powers / powers.sum(dim=0)], dim=2)
 
 
 def test_linear_block_is_its_formula() -> None:
     torch.manual_seed(1)
     block = LinearBlock(6, 16, cross_config=True).double()
     x = torch.randn(3, 5, 6, dtype=torch.float64)
-    weight, bias = (parameter.detach().numpy() for parameter in block.linear.parameters())
-    expected = gelu(attended(normed(x.numpy() @ weight.T + bias), block))
-    np.testing.assert_allclose(block(x).detach().numpy(), expected, atol=1e-9)
+    weight, bias = block.linear.parameters()
+    expected = gelu(attended(normed(x @ weight.T + bias), block))
+    torch.testing.assert_close(block(x), expected, atol=1e-9, rtol=1e-7)
 
 
 def test_residual_block_is_its_formula() -> None:
@@ -51,18 +42,16 @@ def test_residual_block_is_its_formula() -> None:
     block = ResidualBlock(16, dropout=0.5, cross_config=True).double().eval()
     x = torch.randn(3, 5, 16, dtype=torch.float64)
     edges = [(3, 0), (3, 1), (2, 1), (4, 3)]  # user, operand
-    h = normed(x.numpy())
-    means = np.zeros_like(h)
+    h = normed(x)
+    means = torch.zeros_like(h)
     for operand in range(5):
         users = [u for u, v in edges if v == operand]
         if users:
-            means[:, operand] = h[:, users].mean(axis=1)
-    convolution = block.convolution
-    left, right = (part.weight.detach().numpy() for part in (convolution.lin_l, convolution.lin_r))
-    y = means @ left.T + convolution.lin_l.bias.detach().numpy() + h @ right.T
-    expected = gelu(x.numpy() + attended(y, block))
-    found = block(x, torch.tensor(edges).T).detach().numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+            means[:, operand] = h[:, users].mean(dim=1)
+    left, right = block.convolution.lin_l, block.convolution.lin_r
+    y = means @ left.weight.T + left.bias + h @ right.weight.T
+    expected = gelu(x + attended(y, block))
+    torch.testing.assert_close(block(x, torch.tensor(edges).T), expected, atol=1e-9, rtol=1e-7)
 
 
 def test_without_cross_config_a_score_depends_on_its_own_config(inputs: LayoutInputs) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -127,25 +128,6 @@ def test_early_fusion_does_not_depend_on_the_chunk(kernels: list[TileInputs]) ->
     assert sum(sizes) == n_whole and max(sizes) * 4096 * len(kernel.opcode) <= 1 << 20
 
 
-@pytest.mark.parametrize("statistics", ["plain", "all"])
-def test_relative_columns_are_what_a_config_differs_from_its_kernels_mean(
-    statistics: str, files: list[GraphFile]
-) -> None:
-    graph = read_tile(files[0])
-    configs = [
-        TileGnnConfig.model_validate({"statistics": statistics, "relative_configs": relative})
-        for relative in (False, True)
-    ]
-    nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
-    plain, both = (tile_inputs(graph, c, nodes=nodes).config_columns() for c in configs)
-    assert plain.shape[1] == n_config_columns(configs[0])
-    assert both.shape[1] == 2 * plain.shape[1] == n_config_columns(configs[1])
-    same, relative = np.split(both, 2, axis=1)
-    np.testing.assert_array_equal(same, plain)
-    expected = plain - plain.astype(np.float64).mean(axis=0)
-    np.testing.assert_allclose(relative, expected, rtol=1e-3, atol=1e-4)
-
-
 def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
     from torch_geometric.nn import SAGEConv
 
@@ -160,17 +142,22 @@ def test_layers_of_late_fusion_are_those_of_torch_geometric() -> None:
 
 
 @pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("statistics", ["plain", "all"])
 def test_a_kernel_keeps_what_differs_between_configs_and_reads_all_of_it(
-    relative: bool, files: list[GraphFile]
+    statistics: Literal["plain", "all"], relative: bool, files: list[GraphFile]
 ) -> None:
     graph = read_tile(files[0])
     graph = permute_configs(graph, np.arange(graph.n_configs).repeat(50))
-    config = TileGnnConfig(statistics="all", relative_configs=relative)
+    config = TileGnnConfig(statistics=statistics, relative_configs=relative)
     nodes = fit_node_scaler([graph.node_feat], scaling="log1p")
     kernel = tile_inputs(graph, config, nodes=nodes)
-    columns = statistics_of(graph, "all")(np.arange(graph.n_configs))
-    np.testing.assert_array_equal(kernel.config_columns()[:, : columns.shape[1]], columns)
+    own = statistics_of(graph, statistics)(np.arange(graph.n_configs))
     columns = kernel.config_columns()
+    assert columns.shape[1] == own.shape[1] * (1 + relative) == n_config_columns(config)
+    np.testing.assert_array_equal(columns[:, : own.shape[1]], own)
+    if relative:
+        expected = own - own.astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(columns[:, own.shape[1] :], expected, rtol=1e-3, atol=1e-4)
     scaler = ConfigScaler(columns.shape[1])
     scaler.fit([columns])
     rows = np.random.default_rng(0).permutation(graph.n_configs)[:30]

@@ -5,8 +5,9 @@ import mmap
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,21 @@ import torch
 
 from common.errors import PipelineError, UsageError
 from common.settings import SAMPLE
+from data.graphs.graph import LayoutGraph
 from data.official.published import official_names
+from data.read import read_layout
+from data.synthetic.write import GraphSize, published_graphs, write_sized
 from data.tree import GraphFile, collection_named, find_graphs
-from models.training.dataset import LRUCache, bytes_held, family_of, grouped_folds, hold_out
+from features.scaling import fit_node_scaler
+from models.layout.inputs import LayoutInputs, layout_inputs
+from models.training.dataset import (
+    CACHE_BYTES,
+    LRUCache,
+    bytes_held,
+    family_of,
+    grouped_folds,
+    hold_out,
+)
 from models.training.device import prepare_torch
 
 
@@ -27,17 +40,14 @@ def named(names: Sequence[str], collection: str = "layout:xla:default") -> list[
 
 LAYOUT_FAMILIES = {
     "resnet50": ["resnet50.2x2.fp16", "resnet50.4x4.bf16.performance", "resnet50.8x16.fp16"],
-    "resnet50_3d": ["resnet50_3d.2x2.bf16"],
     "unet3d": ["unet_3d.4x4.bf16", "unet3d"],
     "bert_pretraining": ["bert_pretraining.4x4.fp16", "bert_pretraining.8x8.fp32.performance"],
-    "alexnet": ["alexnet_train_batch_32"],
     "efficientnet_b7": ["efficientnet_b7_eval_batch_1"],
     "mnasnet_a1": ["mnasnet_a1_batch_128"],
     "mnasnet_b1": ["mnasnet_b1_batch_128"],
     "inception_v2": ["inception_v2_batch_128_train", "inception_v2_batch_8_train"],
     "mlperf_resnet": ["mlperf_resnet", "mlperf_resnet_batch_128_1_shard"],
     "mlperf_ssd": ["mlperf_ssd_2_shard_batch_8_fast_epoch"],
-    "mlperf_bert": ["mlperf_bert_batch_24_2x2"],
     "mask_rcnn": ["mask_rcnn_batch_16_bf16_img1024", "mask_rcnn_batch_4_bf16_img1408"],
     "resnet_v1_50_official": ["resnet_v1_50_official_batch_128_f32"],
     "resnet_v2_50": ["resnet_v2_50_batch_128", "resnet_v2_50_batch_16"],
@@ -47,11 +57,7 @@ LAYOUT_FAMILIES = {
     "small_bert_bert_en_uncased_L-2_H-128_A-2": [
         "small_bert_bert_en_uncased_L-2_H-128_A-2_batch_size_64_test"
     ],
-    "small_bert_bert_en_uncased_L-12_H-128_A-2": [
-        "small_bert_bert_en_uncased_L-12_H-128_A-2_batch_size_16_train"
-    ],
     "resnet_like": ["resnet_like_d4_b32", "resnet_like_d9_w64_b8"],
-    "xception_imagenet": ["xception_imagenet"],
 }
 TILE_FAMILIES = {
     "alexnet": [
@@ -61,7 +67,6 @@ TILE_FAMILIES = {
     "unet3d": ["unet_3d.4x4.bf16_-38b1667a73368ca"],
     "bert_pretraining": ["bert_pretraining.8x8.fp32.performance_-48f1f0af8cb866bd"],
     "openai_v0_rnn_natural": ["openai_v0_rnn_natural_26ebeb3a88aaade2"],
-    "openai_v0_rnn_optimized": ["openai_v0_rnn_optimized_26ebeb3a88aaade2"],
     "gated_like": ["gated_like_w48_b32_12fb3551b8ef00e9", "gated_like_w48_b8_8201cab8e4e455ee"],
 }
 
@@ -217,20 +222,61 @@ def test_a_fault_in_prefetching_is_raised_where_the_item_is_asked_for() -> None:
         cache(file)
 
 
-@dataclass(frozen=True)
-class Held:
-    one: object
-    other: object = None
-
-
 def test_each_buffer_counts_once_and_what_is_mapped_not_at_all(tmp_path: Path) -> None:
     array = np.zeros((100, 3))
     prepare_torch(seed=0, threads=1)
     matrix = torch.sparse_csr_tensor([0, 1, 2], [1, 0], torch.ones(2), size=(2, 2))
-    assert bytes_held(Held(array, (array[:5], torch.from_numpy(array)))) == array.nbytes
-    assert bytes_held([Held(torch.zeros(7)), Held(torch.zeros(9)[:2])]) == 4 * (7 + 9)
+    held = SimpleNamespace(one=array, other=(array[:5], torch.from_numpy(array)))
+    assert bytes_held(held) == array.nbytes
+    held = SimpleNamespace(one=torch.zeros(7), other=[torch.zeros(9)[:2]])
+    assert bytes_held([held, held]) == 4 * (7 + 9)
     assert bytes_held(matrix) == 3 * 8 + 2 * 8 + 2 * 4  # rows, columns, values
     (tmp_path / "file").write_bytes(bytes(800))
     with (tmp_path / "file").open("rb") as file:
         mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.int64)
-    assert bytes_held(Held(mapped.reshape(10, 10)[2:], "text")) == 0
+    assert bytes_held([mapped.reshape(10, 10)[2:], "text"]) == 0
+
+
+NAMES_PER_SIZE, N_STEPS = 10, 12_000  # steps as of the recipe `leaderboard`
+WRITTEN_CONFIGS = 200  # of each size; the others are drawn from the same layouts
+
+
+def mapped_graph(folder: Path, size: GraphSize) -> LayoutGraph:
+    """Make a graph whose packed configs are mapped from a file, as those of the store are."""
+    few = replace(size, n_configs=min(size.n_configs, WRITTEN_CONFIGS))
+    graph = read_layout(write_sized(folder, few))
+    rng = np.random.default_rng(size.n_nodes)
+    choices = graph.configs.alphabets.sizes
+    indices = rng.integers(choices, size=(size.n_configs, len(choices)))  # hardly two are equal
+    path = folder / f"{size.name}.indices.npy"
+    np.save(path, indices.astype(graph.configs.indices.dtype))
+    configs = replace(graph.configs, indices=np.load(path, mmap_mode="r"))
+    return replace(graph, configs=configs, runtime_ns=rng.integers(10**6, 10**7, size.n_configs))
+
+
+@pytest.mark.slow
+def test_hardly_a_step_reads_its_graph_anew(tmp_path: Path) -> None:
+    """A tenth of layout:nlp:random's train graphs, each under ten names; -s prints the share."""
+    collections = [collection_named("layout:nlp:random")]
+    sizes = [g.size for g in published_graphs(collections, ["train"], 1 / NAMES_PER_SIZE)]
+    graphs = [mapped_graph(tmp_path, size) for size in sizes]
+    scaler = fit_node_scaler((graph.node_feat for graph in graphs), scaling="log1p")
+    by_name: dict[GraphFile, LayoutGraph] = {}
+    for graph in graphs:
+        for number in range(NAMES_PER_SIZE):
+            path = graph.file.path.with_name(f"{graph.file.name}-{number}.npz")
+            by_name[replace(graph.file, path=path)] = graph
+    made: list[GraphFile] = []
+
+    def make(file: GraphFile) -> LayoutInputs:
+        made.append(file)
+        return layout_inputs(by_name[file], rule="hops-1", scaler=scaler)
+
+    cache, files = LRUCache(make, max_bytes=CACHE_BYTES), list(by_name)
+    for step in range(N_STEPS):
+        cache(files[np.random.default_rng([0, step]).integers(len(files))])
+    share = len(made) / N_STEPS
+    mib = np.mean([bytes_held(cache(file)) for file in files]) / 2**20
+    print(f"{share:.1%} of {N_STEPS:,} steps read anew; {len(files)} graphs of {mib:.1f} MiB")  # noqa: T201
+    assert len(files) >= 200
+    assert share < 0.05

@@ -28,13 +28,11 @@ from models.training.dataset import LRUCache
 from models.training.device import (
     CPU,
     GPU,
-    TRAINING_KEYS,
     Gpu,
     by_own_types,
     computing,
     device_of,
     gpu_here,
-    memory_told,
     precision_on,
     prepare_torch,
     ranking_device,
@@ -181,15 +179,13 @@ def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         training_device("cuda")
 
 
-@pytest.mark.parametrize("command", ["run", "train"])
+@pytest.mark.parametrize("words", [["run"], ["train", "--collection", "tile:xla"]])
 def test_a_gpu_that_is_not_there_is_said_in_one_line(
-    command: str, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     arguments = ["--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "out"]
-    if command == "train":
-        arguments += ["--collection", "tile:xla"]
-    printed = call(command, *arguments, "--set", "accelerator=cuda", expect=2)
+    printed = call(*words, *arguments, "--set", "accelerator=cuda", expect=2)
     assert printed.startswith("error: accelerator = cuda: torch finds no CUDA GPU")
     assert printed.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -301,28 +297,11 @@ def test_a_machine_without_a_gpu_has_none(
     assert gpu_here() is None
 
 
-def test_a_gpu_that_is_full_names_the_keys_to_halve() -> None:
-    told = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.20 GiB free"
-    config = load_recipe("smoke").cross_config_sage
-    with (
-        pytest.raises(PipelineError) as raised,
-        memory_told("train a", "cross_config_sage", config, TRAINING_KEYS),
-    ):
-        raise torch.OutOfMemoryError(f"{told}. Process 7 has 13.5 GiB memory in use.")
-    assert str(raised.value) == (
-        f"train a: out of GPU memory: {told}; halve one of cross_config_sage.configs_per_step "
-        "(now 16), cross_config_sage.hidden (now 16)"
-    )
-
-
 def test_auto_is_what_the_device_computes() -> None:
     assert precision_on(CPU, "auto") == torch.float32
     assert precision_on(GPU, "auto", version=T4.capability) == torch.float16
     assert precision_on(GPU, "auto", version=A100) == torch.bfloat16
     assert precision_on(GPU, "float32", version=A100) == torch.float32
-
-
-def test_a_gpu_without_bfloat16_refuses_it() -> None:
     with pytest.raises(UsageError, match=r"this GPU, of compute capability 7\.5"):
         precision_on(GPU, "bfloat16", version=T4.capability)
 
