@@ -36,7 +36,15 @@ from data.collect.layouts import (
 )
 from data.collect.measuring.session import Description, Subject, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
-from data.collect.programs.compiled import Options, as_function, check_jaxlib, digest_of, raw
+from data.collect.programs.compiled import (
+    Options,
+    as_function,
+    check_jaxlib,
+    code_of,
+    digest_of,
+    loaded_module,
+    raw,
+)
 from data.collect.tiles.catalogue import catalogue, find_kernel
 from data.collect.tiles.kernel import TileSubject
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
@@ -306,23 +314,32 @@ class DecidedProgram:
         import jax
 
         told = self.tell(choice)
-        chosen = told.decisions.get("options", {})
         compiled: Callable[..., Any]
         if told.module is None:
-            try:
-                compiled = self._lowered.compile(compiler_options=chosen)
-            except Exception as error:
-                line = f"{self.name}: the compiler refuses: {one_line(error)}"
-                raise PipelineError(line) from error
+            compiled = self._compiled(told)
         else:
-            own = self._function, self._arguments
-            compiled = as_function(self.name, told.module, *own, chosen)
+            own = self._function, self._arguments, told.decisions.get("options", {})
+            compiled = as_function(self.name, told.module, *own)
 
         def run() -> Any:
             return jax.block_until_ready(compiled(*self._arguments))
 
         run()
         return run
+
+    def code(self, choice: NDArray[np.int64]) -> str:
+        """Return what tells the code that a choice (g,) gives from any other."""
+        told = self.tell(choice)
+        if told.module is None:
+            return code_of(self._compiled(told))
+        return code_of(loaded_module(self.name, told.module, told.decisions.get("options", {})))
+
+    def _compiled(self, told: Told) -> Any:
+        try:
+            return self._lowered.compile(compiler_options=told.decisions.get("options", {}))
+        except Exception as error:
+            line = f"{self.name}: the compiler refuses: {one_line(error)}"
+            raise PipelineError(line) from error
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides; nodes by the names of their instructions."""
@@ -367,6 +384,7 @@ class SameOutputs:
 
     def __init__(self, subject: Subject) -> None:
         self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
+        self.code = subject.code
         self._load = subject.load
         self._expected: list[NDArray[Any]] | None = None
 

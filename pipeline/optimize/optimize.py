@@ -2,19 +2,22 @@
 
 Screen: a menu of compiler options and the usual layouts, the first picks of a ranker, then a
 genetic search over all decisions, whose children the ranker picks too. Verify: the few that were
-fastest, in a fresh process. Confirm: the best of these, in some others. All this on one thread;
-last, in as many more, on all cores, where no gain is asked for but no loss is taken: the fastest of
-many by one visit is mostly lucky. Every visit goes to a journal, so that a call that was killed
-goes on.
+fastest, in a fresh process: the fastest of many by one visit is mostly lucky. Confirm: the best of
+these, without decisions that change nothing, in some others, on one thread; last, in as many more,
+on all cores, where no gain is asked for but a loss must be ruled out. That is a pass. A call makes
+some while there is time and something to decide; what processes measured of a candidate is pooled
+with all that earlier passes and calls measured of it. Every visit goes to a journal, so that a call
+that was killed goes on.
 
-c candidates of g genes, r rounds.
+c candidates of g genes, r rounds, p processes.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +27,7 @@ from numpy.typing import NDArray
 from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.metrics import CONFIDENCE, DRAWS, interval_of
-from common.progress import log, seconds_left, time_limit
+from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.collect.collect import program_digest
 from data.collect.measuring.search import (
@@ -39,7 +42,7 @@ from data.collect.measuring.search import (
     run_rounds,
     run_search,
 )
-from data.collect.measuring.session import Description, Session, Subject, Told
+from data.collect.measuring.session import ConfigFailed, Description, Session, Subject, Told
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.spaces import SPACES, TILES, menu, open_decided, undecided
 from data.graphs.distinct import hash_rows
@@ -48,17 +51,19 @@ from pipeline.jobs.workers import granted
 JOURNALS, VERIFY, CONFIRM, ON_ALL_CORES = "journal", "verify", "confirm", "all-cores"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
 N_FINALISTS, LEAST_ROUNDS = 4, 8
-N_PROCESSES = 4  # that confirm: they differ by more than rounds of one do
-FEWEST_PROCESSES = 2  # of these, where the time ends
+N_PROCESSES = 4  # that a pass adds to confirm: they differ by more than rounds of one do
+FEWEST_PROCESSES, FEWEST_ROUNDS = 2, 2  # where the time ends; rounds of each
 ALIKE = 1.05  # screened times that may be one and the same
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
-SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.5  # of the time; and of what is left then, stage by stage
+MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
+SCREEN_SHARE, VERIFY_SHARE, SIMPLIFY_SHARE = 0.6, 0.5, 0.1  # of the time; of what is left then
 LEAST_SHARE = 0.2  # of the time for screening, however long confirming takes
 DRAWN, PICKED = 1_000, 15  # layouts that a ranker picks from, and how many it proposes
 
 # Ranks choices (c, g) of layouts, of what is described: the best first.
 Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
 Times = NDArray[np.float64]
+Choice = tuple[int, ...]  # the option of each gene
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,9 @@ class Ask:
         program: module:function, a program of the catalogue, or for "tiles" a kernel.
         spaces: names in SPACES, or "tiles", which is of kernels as the others are of functions.
         n_candidates: how many are screened at most, the default included.
-        n_rounds: in which the best is compared with the default; the finalists in 3/8 of these.
+        n_rounds: in which a pass compares the best with the default; the finalists in 3/8 of these.
         timeout_s: after which a candidate counts as failed.
+        run: the run whose models propose some, to tell one call's journals from another's.
         open_decided: opens the program in the worker, given its name, the spaces and the device.
     """
 
@@ -81,6 +87,7 @@ class Ask:
     timeout_s: float = 60.0
     seed: int = 0
     device: str | None = None
+    run: str | None = None
     open_decided: Callable[..., Subject] = open_decided
 
     def __post_init__(self) -> None:
@@ -98,15 +105,18 @@ class Candidate:
     `ratio` is its shortest run over the default's, `reason` why it failed.
     """
 
-    choice: tuple[int, ...]
+    choice: Choice
     source: str
-    ratio: float = float("inf")
+    ratio: float = inf
     reason: str = ""
 
+    @property
+    def n_decided(self) -> int:
+        return int(np.count_nonzero(self.choice))
 
-@dataclass(frozen=True)
-class Ratio:
-    """A runtime over another's, and its 95 % interval."""
+
+class Ratio(NamedTuple):
+    """A runtime over another's, and its interval."""
 
     value: float
     low: float
@@ -122,13 +132,84 @@ class Verified:
     told: Told
 
 
-class Compared(NamedTuple):
-    """What fresh processes measured: those that ran, the default in ms, and over itself."""
+class Process(NamedTuple):
+    """What one process measured: medians of a candidate and of the default again over the default.
 
-    verified: list[Verified]
+    `ratio` is inf where the candidate failed.
+    """
+
+    ratio: float
+    same: float
     n_rounds: int
     default_ms: float
+
+
+class Pool(NamedTuple):
+    """What all processes measured of a candidate; of a single one, over its rounds."""
+
+    ratio: Ratio
     same: Ratio
+    n_processes: int
+    n_rounds: int
+    default_ms: float
+    n_looks: int = 1
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A candidate that was confirmed, on one thread and, where it gains there, on all cores.
+
+    Attributes:
+        together: on all cores, None without two processes; where there is one core it is not asked.
+    """
+
+    candidate: Candidate
+    told: Told
+    alone: Pool
+    together: Pool | None
+    is_checked: bool
+
+    @property
+    def most(self) -> float:
+        """Return what its ratio must surely lie below: more than the default differs by."""
+        return 1 - band(self.alone.same)
+
+    @property
+    def runs(self) -> bool:
+        return all(isfinite(pool.ratio.value) for pool in (self.alone, self.together) if pool)
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self.alone.n_processes >= FEWEST_PROCESSES
+
+    @property
+    def gains(self) -> bool:
+        return self.is_confirmed and self.alone.ratio.high < self.most
+
+    @property
+    def is_undecided(self) -> bool:
+        """Tell whether more processes may call it faster, or surely not."""
+        if not self.gains:
+            return self.alone.ratio.low < self.most
+        if not self.is_checked:
+            return False
+        return not self.together or self.together.ratio.low < MOST_LOSS <= self.together.ratio.high
+
+    @property
+    def why_not(self) -> str:
+        """Say why it is not called faster; "" if it is."""
+        if not self.is_confirmed:
+            return "not confirmed in the time; the same command goes on, with more --minutes"
+        if not self.gains:
+            return f"what was confirmed is not surely below {self.most:.3f}"
+        if not self.is_checked or (self.together and self.together.ratio.high < MOST_LOSS):
+            return ""
+        if self.is_undecided:
+            return (
+                f"undecided whether it is a loss on all cores (not surely below {MOST_LOSS}); "
+                "the same command measures on, with more --minutes"
+            )
+        return "on all cores it is a loss"
 
 
 @dataclass(frozen=True)
@@ -138,9 +219,9 @@ class Optimized:
     Attributes:
         spaces: those that there were to decide.
         candidates: the distinct ones; `n_drawn` counts those that equal another too.
-        confirmed: of the best alone, or of none where none is left.
-        on_all_cores: as the best's ratio and `confirmed.same`; None = no gain to check.
-        is_confirmed: whether there was time for both; else `confirmed` may be as verified.
+        finalists: as the last pass verified them.
+        contestants: the best first; without time to confirm any the best as verified.
+        default: the default and itself, beside the finalists.
     """
 
     ask: Ask
@@ -149,26 +230,63 @@ class Optimized:
     candidates: list[Candidate]
     n_drawn: int
     finalists: list[Verified]
-    confirmed: Compared
-    on_all_cores: tuple[Ratio, Ratio] | None
-    is_confirmed: bool = True
+    contestants: list[Contestant]
+    default: Pool
 
     @property
-    def best(self) -> Verified | None:
-        return next(iter(self.confirmed.verified), None)
+    def best(self) -> Contestant | None:
+        return next(iter(self.contestants), None)
+
+    @property
+    def measured(self) -> Pool:
+        """Return what stands behind the figures: the best's, or the default's own."""
+        return self.best.alone if self.best else self.default
 
     @property
     def is_faster(self) -> bool:
-        """Tell whether the best is faster by more than A/A, and not slower so on all cores."""
-        if self.best is None or not is_faster(self.best.ratio, self.confirmed.same):
-            return False
-        if not self.is_confirmed:
-            return False
-        return not self.on_all_cores or not is_slower(*self.on_all_cores)
+        return self.best is not None and not self.best.why_not
+
+    @property
+    def is_decided(self) -> bool:
+        return not any(contestant.is_undecided for contestant in self.contestants)
 
 
-class _TooFewRoundsError(PipelineError):
-    """There was no time to compare."""
+class _Screened(NamedTuple):
+    """The distinct candidates, how many were drawn for them, and whether the search ended."""
+
+    candidates: list[Candidate]
+    n_drawn: int
+    default_ns: float
+    is_over: bool
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a call works with: the process that screens stays open."""
+
+    ask: Ask
+    out: Path
+    pick: Pick | None
+    session: Session
+    description: Description
+
+    @property
+    def is_checked(self) -> bool:
+        return granted()[0] > 1 and self.description.facts["platform"] == "cpu"
+
+    def journal(self, name: str) -> Journal:
+        ask = self.ask
+        asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
+        asked |= {"run": ask.run, "program_digest": program_digest(self.description)}
+        header = asked | dict(self.description.facts)
+        return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
+
+    def code(self, choice: Choice) -> str:
+        """Return what tells the code of a choice from others; itself where it does not compile."""
+        try:
+            return self.session.code(np.array(choice))
+        except ConfigFailed:
+            return repr(choice)
 
 
 def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
@@ -182,55 +300,57 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
     Raises:
         UsageError: `out` holds another call's journals, or no space can be decided.
         ProgramFailed: the program cannot be opened, or its default does not run.
-        PipelineError: too little time to verify or confirm anything, or the disk is full.
+        PipelineError: too little time to verify anything, or the disk is full.
     """
-    with ExitStack() as whole:
-        whole.enter_context(time_limit(minutes))
+    with time_limit(minutes), _session(ask) as session:
         start = time.monotonic()
-        with _session(ask) as session:
-            description = session.describe()
-            opened_s = time.monotonic() - start
-            whole.enter_context(alone_in(out / JOURNALS))  # makes it: only what can be opened does
-            is_checked = granted()[0] > 1 and description.facts["platform"] == "cpu"
-            # A process that confirms opens the program, and compiles it up to twice more.
-            needed_s = N_PROCESSES * (1 + is_checked) * 2 * opened_s
-            with time_limit(screening_s(seconds_left(), needed_s) / 60):
-                candidates, n_drawn, default_ns = _screened(ask, out, pick, session, description)
-        spare_s = seconds_left() - needed_s
-        finalists = chosen_finalists(candidates)[: n_affordable(default_ns, spare_s - opened_s)]
-        chosen, compared, is_confirmed = finalists[:1], None, True
-        if len(finalists) > 1:
-            n_rounds = max(LEAST_ROUNDS, 3 * ask.n_rounds // 8)
-            # Without time for it the screened best is but confirmed.
-            limit = time_limit(min(VERIFY_SHARE * seconds_left(), spare_s) / 60)
-            with suppress(_TooFewRoundsError), limit:
-                compared = _compared(ask, out, VERIFY, finalists, n_rounds)
-        verified = compared.verified if compared else []
-        if compared:
-            best = [simplest_of_best(verified)] if verified else []
-            chosen, compared = [own.candidate for own in best], compared._replace(verified=best)
-        try:
-            confirmed, together = _confirmed(ask, out, chosen, is_checked=is_checked)
-        except _TooFewRoundsError:
-            if compared is None:
-                raise
-            confirmed, together, is_confirmed = compared, None, False
-    found = candidates, n_drawn, verified, confirmed, together, is_confirmed
-    return Optimized(ask, tuple(_spaces_of(description)), description.facts, *found)
+        call = _Call(ask, out, pick, session, session.describe())
+        # A process that confirms opens the program, and compiles it up to twice more.
+        needed_s = (1 + N_PROCESSES * (1 + call.is_checked)) * 2 * (time.monotonic() - start)
+        with alone_in(out / JOURNALS):  # makes it: only what can be opened does
+            is_first = True
+            while True:
+                with time_limit(screening_s(seconds_left(), needed_s) / 60):
+                    screened = _screened(call)
+                start = time.monotonic()
+                found = _judged(call, screened, seconds_left() - needed_s, is_first=is_first)
+                took_s = time.monotonic() - start
+                needed_s = took_s if is_first else max(needed_s, took_s)
+                is_first = False
+                if seconds_left() < needed_s or (screened.is_over and found.is_decided):
+                    return found
 
 
-def _confirmed(
-    ask: Ask, out: Path, chosen: Sequence[Candidate], *, is_checked: bool
-) -> tuple[Compared, tuple[Ratio, Ratio] | None]:
-    """Confirm the one chosen, if any, on one thread; a gain is then checked on all cores."""
-    with time_limit(seconds_left() / (1 + (is_checked and bool(chosen))) / 60):
-        confirmed = _in_processes(ask, out, CONFIRM, chosen)
-    if not is_checked or not any(is_faster(v.ratio, confirmed.same) for v in confirmed.verified):
-        return confirmed, None
-    there = _in_processes(ask, out, ON_ALL_CORES, chosen)
-    if not there.verified:  # it fails there
-        return confirmed._replace(verified=[]), None
-    return confirmed, (there.verified[0].ratio, there.same)
+def _judged(call: _Call, screened: _Screened, spare_s: float, *, is_first: bool) -> Optimized:
+    """Verify finalists; confirm the best, or, after the first pass, one that is undecided."""
+    candidates, n_drawn, default_ns, _ = screened
+    known = _contestants(call, candidates)
+    kept = [one.candidate for one in known if not one.why_not or one.is_undecided]
+    lost = {one.candidate.choice for one in known} - {candidate.choice for candidate in kept}
+    others = [(0,) * len(call.description.n_options), *lost]
+    ordered = [*kept[: N_FINALISTS // 2], *chosen_finalists(candidates)]
+    finalists = distinct(ordered, others, call.code, n_affordable(default_ns, spare_s))
+    verified, default = _verified(call, finalists)
+    if default is None and not known:
+        raise PipelineError(
+            f"{call.ask.program}: there was no time to verify anything; expected {FEWEST_ROUNDS} "
+            "rounds beside the default or more; the same command goes on, with more --minutes"
+        )
+    chosen = [simplest_of_best(verified, kept).candidate] if verified else []
+    if chosen and chosen[0] not in kept:
+        chosen = [simplified(chosen[0], call.code)]
+    elif not is_first:
+        chosen = [one.candidate for one in known if one.is_undecided]
+    for candidate in chosen[:1]:
+        _confirm(call, candidate, candidates, is_first=is_first)
+    contestants = [one for one in _contestants(call, candidates) if one.runs]
+    if not contestants and verified and default:
+        best = simplest_of_best(verified, ())
+        alone = default._replace(ratio=best.ratio)
+        contestants = [Contestant(best.candidate, best.told, alone, None, call.is_checked)]
+    spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
+    measured = default or known[0].alone
+    return Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, contestants, measured)
 
 
 def screening_s(seconds: float, needed_s: float) -> float:
@@ -239,45 +359,75 @@ def screening_s(seconds: float, needed_s: float) -> float:
 
 
 def chosen_finalists(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return what is measured again: the fastest, the simplest of its equals, the next fastest."""
+    """Order what may be measured again: the fastest, the simplest of its equals, the next ones."""
     faster = sorted((c for c in candidates if c.ratio < 1), key=lambda c: c.ratio)
     alike = [c for c in faster if c.ratio < ALIKE * faster[0].ratio]
-    simplest = sorted(alike, key=lambda c: (np.count_nonzero(c.choice), c.ratio))
-    chosen = dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])
-    return list(chosen)[:N_FINALISTS]
+    simplest = sorted(alike, key=lambda c: (c.n_decided, c.ratio))
+    return [*dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])]
+
+
+def distinct(
+    ordered: Sequence[Candidate],
+    others: Sequence[Choice],
+    code: Callable[[Choice], str],
+    n_wanted: int,
+) -> list[Candidate]:
+    """Return candidates whose code is neither one another's, of which the simplest is kept.
+
+    Nor is it that of `others`. No more are compiled for it than it takes to have so many.
+    """
+    left_out, found = {code(choice) for choice in others}, dict[str, Candidate]()
+    for candidate in ordered:
+        if len(found) == n_wanted:
+            break
+        own = code(candidate.choice)
+        if own not in left_out:
+            found[own] = min(found.get(own, candidate), candidate, key=lambda c: c.n_decided)
+    return [*found.values()]
+
+
+def simplified(candidate: Candidate, code: Callable[[Choice], str]) -> Candidate:
+    """Return a candidate without the decisions that its code is the same without."""
+    choice, whole = candidate.choice, code(candidate.choice)
+    with time_limit(SIMPLIFY_SHARE * seconds_left() / 60):
+        for gene in np.flatnonzero(choice).tolist():
+            without = (*choice[:gene], 0, *choice[gene + 1 :])
+            if not out_of_time() and code(without) == whole:
+                choice = without
+    return replace(candidate, choice=choice)
 
 
 def n_affordable(default_ns: float, seconds: float) -> int:
-    """Return how many can be verified in half of the time, 1 to 4; one alone is but confirmed."""
+    """Return how many can be verified in half of the time, 1 to 4."""
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
     return int(np.clip(seconds / 2 / visit_s / LEAST_ROUNDS - 2, 1, N_FINALISTS))
 
 
-def simplest_of_best(verified: Sequence[Verified]) -> Verified:
-    """Return the one that decides least of those that gain surely, and about as the fastest."""
+def simplest_of_best(verified: Sequence[Verified], known: Sequence[Candidate]) -> Verified:
+    """Return the one that decides least of those that gain surely, and about as the fastest.
+
+    One that is known to be a contestant comes first: another would be one more to choose from.
+    """
     fastest = min(verified, key=lambda v: v.ratio.value)
     most = min(fastest.ratio.high + LEAST_GAIN, 1 - LEAST_GAIN)
     alike = [v for v in verified if v.ratio.high < most] or [fastest]
-    return min(alike, key=lambda v: (np.count_nonzero(v.candidate.choice), v.ratio.value))
+    return min(
+        alike, key=lambda v: (v.candidate not in known, v.candidate.n_decided, v.ratio.value)
+    )
 
 
-def _screened(
-    ask: Ask, out: Path, pick: Pick | None, session: Session, description: Description
-) -> tuple[list[Candidate], int, float]:
-    """Visit the candidates once, and the fastest some times more; the default is the first.
-
-    Returns:
-        The distinct candidates, how many were drawn for them, and the default's shortest run in ns.
-    """
+def _screened(call: _Call) -> _Screened:
+    """Visit the candidates once, and the fastest some times more; the default is the first."""
+    ask, session, description = call.ask, call.session, call.description
     decided = tuple(_spaces_of(description))
     if set(ask.spaces) > set(decided):
         left_out = undecided(ask.program, ask.spaces, decided)
         log.info(f"{left_out}; goes on with {', '.join(decided)}")
     log.info(f"screen: up to {ask.n_candidates} candidates")
     guide = None
-    if pick and {"layouts", TILES} & set(decided):  # else there is nothing that it knows
-        guide = partial(_picked, pick, session, description)
-    journal = _journal(ask, out, "screen", description)
+    if call.pick and {"layouts", TILES} & set(decided):  # else there is nothing that it knows
+        guide = partial(_picked, call.pick, session, description)
+    journal, is_over = call.journal("screen"), False
     try:
         visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
         sources, proposed = _proposed(ask, description, guide)
@@ -290,6 +440,7 @@ def _screened(
         for turn in range(1, 1 + AGAIN_ROUNDS):
             for config in rng.permutation(again).tolist():
                 visitor.visit(config, turn, np.array(journal.choices[config]))
+        is_over = True
     except OutOfTime:
         log.info("the time for screening is over")
     shortest = journal.shortest_ns()
@@ -306,7 +457,7 @@ def _screened(
         known = found.setdefault(candidate.choice, candidate)
         if ratio < known.ratio and any(genes):  # a search comes back to what is fast
             found[candidate.choice] = replace(known, ratio=ratio)
-    return list(found.values()), len(journal.choices), shortest[0]
+    return _Screened(list(found.values()), len(journal.choices), shortest[0], is_over)
 
 
 def _picked(
@@ -345,86 +496,158 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
     return sources, np.array(rows)
 
 
-def _compared(
-    ask: Ask,
-    out: Path,
-    stage: str,
-    candidates: Sequence[Candidate],
-    n_rounds: int,
-    *,
-    share_s: float = float("inf"),
-) -> Compared:
-    """Measure candidates beside the default and the default again, in a fresh process.
+def _verified(call: _Call, finalists: Sequence[Candidate]) -> tuple[list[Verified], Pool | None]:
+    """Measure finalists beside the default, and the default again, in a fresh process.
+
+    Returns:
+        Those that ran, and the default over itself; none without time for enough rounds.
+    """
+    ordered = sorted(finalists, key=lambda candidate: candidate.choice)
+    choices = np.zeros((2 + len(ordered), len(call.description.n_options)), np.int64)
+    for row, candidate in zip(choices[2:], ordered, strict=True):
+        row[:] = candidate.choice
+    least = LEAST_ROUNDS if len(ordered) > 1 else FEWEST_ROUNDS  # of one nothing is chosen
+    n_rounds, share_s = max(least, 3 * call.ask.n_rounds // 8), VERIFY_SHARE * seconds_left()
+    name = f"{VERIFY}-{hash_rows(choices).sum():016x}"
+    ran, times = _measured(call, name, choices, (least, n_rounds), share_s)
+    if len(times) < least:
+        return [], None
+    default, same, *others = times.T
+    verified = [
+        Verified(
+            ordered[config - 2], paired_ratio(own, default), call.session.tell(choices[config])
+        )
+        for config, own in zip(ran[2:], others, strict=True)
+    ]
+    itself = paired_ratio(same, default)
+    return verified, Pool(itself, itself, 1, len(times), float(default.min()) / 1e6)
+
+
+def _measured(
+    call: _Call, name: str, choices: Choices, n_rounds: tuple[int, int], share_s: float
+) -> tuple[list[int], Times]:
+    """Visit the default, the default again and others in a fresh process; as `_rounds_of`.
 
     It takes its share of the time, and more of it only for the least of rounds.
 
     Raises:
         PipelineError: the default does not run.
-        _TooFewRoundsError: the time is too short.
     """
-    least = LEAST_ROUNDS if stage == VERIFY else LEAST_ROUNDS // N_PROCESSES
-    rest_s = seconds_left() - share_s  # of those that come after
-    with _session(ask, on_all_cores=stage.startswith(ON_ALL_CORES)) as session:
-        description = session.describe()
-        choices = np.zeros((2 + len(candidates), len(description.n_options)), np.int64)
-        for row, candidate in zip(choices[2:], candidates, strict=True):
-            row[:] = candidate.choice
-        journal = _journal(ask, out, f"{stage}-{hash_rows(choices).sum():016x}", description)
-        what = f"{ask.program}: {stage}"
-        log.info(f"{stage}: {len(candidates)} beside the default, in a fresh process")
-        visitor = Visitor(session, journal, what=what, total=len(choices) * n_rounds)
+    journal, ask = call.journal(name), call.ask
+    known = _rounds_of(journal, len(choices))
+    if len(known[1]) >= n_rounds[1]:
+        return known
+    what, rest_s = f"{ask.program}: {name}", seconds_left() - share_s
+    stage = name.rsplit("-", 1)[0]
+    log.info(f"{stage}: {len(choices) - 2} beside the default, in a fresh process")
+    with _session(ask, on_all_cores=name.startswith(ON_ALL_CORES)) as session:
+        visitor = Visitor(session, journal, what=what, total=len(choices) * n_rounds[1])
+        order = generator(ask.seed, name, ask.program)
         with suppress(OutOfTime):
-            order = generator(ask.seed, stage, ask.program)
-            run_rounds(visitor, choices, n_rounds=min(least, n_rounds), rng=order)
+            run_rounds(visitor, choices, n_rounds=n_rounds[0], rng=order)
             with time_limit((seconds_left() - rest_s) / 60):
-                run_rounds(visitor, choices, n_rounds=n_rounds, rng=order)
-        if journal.failed.keys() & {0, 1}:
-            reason = next(iter(journal.failed.values()))
-            raise PipelineError(f"{what}: the default failed: {reason}")
-        ran = [config for config in range(len(choices)) if config not in journal.failed]
-        turns = range(1, n_rounds + 1)
-        done = [t for t in turns if all((config, t) in journal.visits for config in ran)]
-        if len(done) < least:
-            raise _TooFewRoundsError(
-                f"{what}: {len(done)} rounds beside the default were done; expected "
-                f"{least} or more; the same command goes on, with more --minutes"
-            )
-        default, same, *others = (
-            np.array([journal.visits[config, t].runtime_ns for t in done], float) for config in ran
-        )
-        verified = [
-            Verified(
-                candidates[config - 2], paired_ratio(own, default), session.tell(choices[config])
-            )
-            for config, own in zip(ran[2:], others, strict=True)
-        ]
-    return Compared(verified, len(done), float(default.min()) / 1e6, paired_ratio(same, default))
+                run_rounds(visitor, choices, n_rounds=n_rounds[1], rng=order)
+    if journal.failed.keys() & {0, 1}:
+        reason = next(iter(journal.failed.values()))
+        raise PipelineError(f"{what}: the default failed: {reason}")
+    return _rounds_of(journal, len(choices))
 
 
-def _in_processes(ask: Ask, out: Path, stage: str, chosen: Sequence[Candidate]) -> Compared:
-    """Measure the one chosen, if any, in some processes; the intervals are over these.
-
-    Where the time ends two are enough to confirm, with a wide interval; not to rule out a loss.
-    """
-    n_rounds, found = -(-ask.n_rounds // N_PROCESSES), list[Compared]()
-    for left in range(N_PROCESSES, 0, -1):
-        share_s = seconds_left() / left
-        try:
-            found.append(_compared(ask, out, f"{stage}-{left}", chosen, n_rounds, share_s=share_s))
-        except _TooFewRoundsError:
-            if stage != CONFIRM or len(found) < FEWEST_PROCESSES:
-                raise
-            break
-    verified = [
-        replace(alone[0], ratio=pooled([own.ratio.value for own in alone]))
-        for alone in zip(*(own.verified for own in found), strict=False)  # none where one has none
+def _rounds_of(journal: Journal, n_choices: int) -> tuple[list[int], Times]:
+    """Return which of the choices never failed, and their runtimes (r, ran) in whole rounds."""
+    ran = [config for config in range(n_choices) if config not in journal.failed]
+    by_round = [
+        [journal.visits.get((config, turn)) for config in ran]
+        for turn in sorted({turn for _, turn in journal.visits})
     ]
-    return Compared(
-        verified,
-        sum(own.n_rounds for own in found),
-        min(own.default_ms for own in found),
-        pooled([own.same.value for own in found]),
-    )
+    whole = [[visit.runtime_ns for visit in row if visit] for row in by_round if all(row)]
+    return ran, np.array(whole, float).reshape(-1, len(ran))
+
+
+def _confirm(
+    call: _Call, candidate: Candidate, candidates: Sequence[Candidate], *, is_first: bool
+) -> None:
+    """Add processes of a candidate on one thread; on all cores too where it gains."""
+
+    def known() -> Contestant | None:
+        found = _contestants(call, candidates)
+        return next((one for one in found if one.candidate.choice == candidate.choice), None)
+
+    before = known()
+    if is_first or not before or not before.gains:
+        with time_limit(seconds_left() / (1 + call.is_checked) / 60):
+            _add_processes(call, CONFIRM, candidate.choice)
+    after = known()
+    if call.is_checked and after and after.gains and (is_first or after.is_undecided):
+        _add_processes(call, ON_ALL_CORES, candidate.choice)
+
+
+def _add_processes(call: _Call, stage: str, choice: Choice) -> None:
+    """Measure a candidate in up to four processes more, where the time is enough."""
+    choices = np.array([[0] * len(choice)] * 2 + [choice])
+    n_rounds = FEWEST_ROUNDS, max(FEWEST_ROUNDS, -(-call.ask.n_rounds // N_PROCESSES))
+    n_known = len(_processes(call, stage).get(choice, ()))
+    for number in range(n_known + 1, (n_known // N_PROCESSES + 1) * N_PROCESSES + 1):
+        share_s = seconds_left() / (N_PROCESSES - (number - 1) % N_PROCESSES)
+        name = f"{stage}-{hash_rows(choices[2:])[0]:016x}-{number}"
+        ran, times = _measured(call, name, choices, n_rounds, share_s)
+        if len(ran) < 3 or len(times) < FEWEST_ROUNDS:
+            return
+
+
+def _processes(call: _Call, stage: str) -> dict[Choice, list[Process]]:
+    """Return what all processes of a stage measured so far that had enough time, by candidate."""
+    found: dict[Choice, list[Process]] = {}
+    for path in sorted((call.out / JOURNALS).glob(f"{stage}-*.jsonl")):
+        journal = call.journal(path.stem)
+        ran, times = _rounds_of(journal, 3)
+        if len(times) >= FEWEST_ROUNDS or 2 in journal.failed:
+            default, same = times[:, 0], times[:, 1]
+            ratio = float(np.median(times[:, 2] / default)) if 2 in ran else inf
+            again = float(np.median(same / default)) if len(times) else 1.0
+            least_ms = float(default.min(initial=inf)) / 1e6
+            process = Process(ratio, again, len(times), least_ms)
+            found.setdefault(tuple(journal.choices[2]), []).append(process)
+    return found
+
+
+def _pools(call: _Call, stage: str) -> dict[Choice, Pool]:
+    """Pool the processes of each candidate that has two; one that failed is infinitely slow.
+
+    Each batch of processes, of any candidate, was one more look that could have been lucky: the
+    intervals share 5 % of error among them all (Bonferroni).
+    """
+    by_choice = _processes(call, stage)
+    n_looks = sum(-(-len(own) // N_PROCESSES) for own in by_choice.values())
+    return {
+        choice: Pool(
+            pooled([own.ratio for own in measured], n_looks),
+            pooled([own.same for own in measured], n_looks),
+            len(measured),
+            sum(own.n_rounds for own in measured),
+            min(own.default_ms for own in measured),
+            n_looks,
+        )
+        for choice, measured in by_choice.items()
+        if len(measured) >= FEWEST_PROCESSES or not isfinite(measured[0].ratio)
+    }
+
+
+def _contestants(call: _Call, candidates: Sequence[Candidate]) -> list[Contestant]:
+    """Return all that was ever confirmed, what is faster first."""
+    alone, together = _pools(call, CONFIRM), _pools(call, ON_ALL_CORES)
+    sources = {candidate.choice: candidate.source for candidate in candidates}
+    found = [
+        Contestant(
+            Candidate(choice, sources.get(choice, "simplified")),
+            call.session.tell(np.array(choice)),
+            pool,
+            together.get(choice),
+            call.is_checked,
+        )
+        for choice, pool in alone.items()
+    ]
+    return sorted(found, key=lambda one: (bool(one.why_not), one.alone.ratio.value))
 
 
 def _spaces_of(description: Description) -> Mapping[str, int]:
@@ -436,12 +659,6 @@ def _session(ask: Ask, *, on_all_cores: bool = False) -> Session:
     return Session(open_subject, timeout_s=ask.timeout_s, on_all_cores=on_all_cores)
 
 
-def _journal(ask: Ask, out: Path, name: str, description: Description) -> Journal:
-    asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
-    header = asked | {"program_digest": program_digest(description)} | dict(description.facts)
-    return open_journal(out / JOURNALS / f"{name}.jsonl", header)
-
-
 def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
     """Return the median of runtimes (r,) over others, by round: what disturbs one disturbs both."""
     ratios = own_ns / base_ns
@@ -449,12 +666,19 @@ def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
     return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
 
 
-def pooled(ratios: Sequence[float]) -> Ratio:
-    """Return the mean of processes' ratios and Student's interval, both of their logarithms."""
+def pooled(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
+    """Return the mean of processes' ratios (p,) and Student's interval, both of their logarithms.
+
+    Args:
+        n_looks: at how many such intervals somebody looks, which together err in 5 % of all cases.
+    """
     from scipy.stats import t
 
+    if not np.isfinite(ratios).all():
+        return Ratio(inf, inf, inf)
     logs = np.log(ratios)
-    half = t.isf((1 - CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    quantile = t.isf((1 - CONFIDENCE) / n_looks / 2, len(logs) - 1)
+    half = quantile * logs.std(ddof=1) / np.sqrt(len(logs))
     return Ratio(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist())
 
 
@@ -465,11 +689,6 @@ def is_faster(candidate: Ratio, same: Ratio) -> bool:
         same: the default over the default, in the same rounds: the A/A pair.
     """
     return candidate.high < 1 - band(same)
-
-
-def is_slower(candidate: Ratio, same: Ratio) -> bool:
-    """Tell whether a candidate is slower by more than that."""
-    return candidate.low > 1 + band(same)
 
 
 def band(same: Ratio) -> float:

@@ -98,6 +98,9 @@ class Subject(Protocol):
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides."""
 
+    def code(self, choice: NDArray[np.int64]) -> str:
+        """Return what tells the compiled code of a choice (g,) from that of any other."""
+
 
 # Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
 OpenSubject = Callable[[], Subject]
@@ -112,7 +115,7 @@ class _Server:
     def open(self, asked: tuple[OpenSubject, bool]) -> Description:
         open_subject, on_all_cores = asked
         subject = open_subject()
-        self.spell, self.tell = subject.spell, subject.tell
+        self.spell, self.tell, self.code = subject.spell, subject.tell, subject.code
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])
@@ -254,6 +257,10 @@ class Session(AbstractContextManager["Session"]):
         """Say what a choice (g,) decides; raises ProgramFailed: the subject cannot be opened."""
         told: Told = self._ask("tell", choice, OPEN_TIMEOUT_S, ProgramFailed)
         return told
+
+    def code(self, choice: NDArray[np.int64]) -> str:
+        """Compile one choice (g,); return what tells its code from others; raises as `visit`."""
+        return str(self._ask("code", choice, self._timeout_s, ConfigFailed))
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         """Compile and time one choice (g,).

@@ -5,6 +5,7 @@ releases of jaxlib it was tested with stands here, and others are refused by nam
 """
 
 import hashlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from common.errors import PipelineError
 from data.collect.measuring.session import one_line
 
 TESTED_JAXLIB = ("0.10",)
+ELF = b"\x7fELF"
 
 Options = Mapping[str, str | bool]  # of the compiler, by name
 
@@ -38,6 +40,26 @@ def check_jaxlib(program: str) -> None:
 def digest_of(lowered: Any) -> str:
     """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+
+
+def code_of(executable: Any) -> str:
+    """Return what tells the code of a jax.stages.Compiled, or of what XLA loaded, from others.
+
+    It is of the optimized HLO text, in the order in which it runs, and of the object files, in
+    any: which options it was compiled with stands in neither.
+    """
+    loaded = getattr(executable, "runtime_executable", lambda: executable)()
+    content = loaded.serialize()
+    found = hashlib.blake2b("".join(m.to_string() for m in loaded.hlo_modules()).encode())
+    start, objects = content.find(ELF), list[bytes]()
+    while start >= 0:  # an object file ends with the table of its sections
+        (table,) = struct.unpack_from("<Q", content, start + 0x28)
+        size, count = struct.unpack_from("<HH", content, start + 0x3A)
+        end = start + table + size * count
+        objects.append(hashlib.blake2b(content[start:end]).digest())
+        start = content.find(ELF, end)
+    found.update(b"".join(sorted(objects)))
+    return found.hexdigest()
 
 
 def raw(leaf: Any) -> Any:
@@ -79,6 +101,21 @@ def applied(
     return as_function(str(path), path.read_bytes(), function, arguments, options)
 
 
+def loaded_module(name: str, module: bytes, options: Options) -> Any:
+    """Compile an HLO module; raises PipelineError: the compiler refuses it."""
+    import jax
+    from jaxlib import _jax
+
+    device = jax.devices()[0]
+    try:
+        stable = _jax.mlir.hlo_to_stablehlo(module)
+        how = _jax.CompileOptions()
+        how.env_option_overrides = list(options.items())
+        return device.client.compile_and_load(stable, [device], how)
+    except Exception as error:
+        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
+
+
 def as_function(
     name: str,
     module: bytes,
@@ -92,19 +129,12 @@ def as_function(
         PipelineError: the compiler refuses the module, or the function returns typed random keys.
     """
     import jax
-    from jaxlib import _jax
 
     device = jax.devices()[0]
     results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
     if any(map(_is_key, results)):
         raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
-    try:
-        stable = _jax.mlir.hlo_to_stablehlo(module)
-        how = _jax.CompileOptions()
-        how.env_option_overrides = list(options.items())
-        loaded = device.client.compile_and_load(stable, [device], how)
-    except Exception as error:
-        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
+    loaded = loaded_module(name, module, options)
     leaves, inputs = jax.tree.flatten(tuple(arguments))
     has_keys = any(map(_is_key, leaves))  # else not looked for at each call, which is timed
 

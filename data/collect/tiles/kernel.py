@@ -19,6 +19,7 @@ from common.errors import PipelineError
 from data.collect.layouts import dump_module
 from data.collect.measuring.session import Description, Told
 from data.collect.programs.catalogue import ProgramSource
+from data.collect.programs.compiled import code_of
 from data.hlo.graph import featurize_module
 from data.hlo.programs import tile_bounds
 
@@ -237,8 +238,15 @@ class TileSubject:
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
         """Compile for the tile of a choice (1,)."""
+        compiled = self._compiled(choice)
+        return lambda: compiled(*self._arguments).block_until_ready()
+
+    def code(self, choice: NDArray[np.int64]) -> str:
+        """Return what tells the code that a choice (1,) gives from any other."""
+        return code_of(self._compiled(choice))
+
+    def _compiled(self, choice: NDArray[np.int64]) -> Any:
         import jax
 
         tile = self._kernel.tiles[int(choice[0])].tolist()
-        compiled = jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments).compile()
-        return lambda: compiled(*self._arguments).block_until_ready()
+        return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments).compile()

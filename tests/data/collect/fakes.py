@@ -62,7 +62,7 @@ class SpinSubject:
         return configs
 
     def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
-        first, second = choice.tolist()
+        first = int(choice[0])
         if first == self._source.crashes:
             os.write(2, b"Check failed: layout\n")
             os.abort()
@@ -70,8 +70,15 @@ class SpinSubject:
             time.sleep(HANG_S)
         if first == self._source.refuses:
             raise ValueError("layout is\nnot supported")
-        steps = 1 if self._source.flat else 1 + 4 * first + second
+        steps = self.steps(choice)
         return lambda: spin(steps * STEP_NS)
+
+    def steps(self, choice: NDArray[np.int64]) -> int:
+        first, second = choice.tolist()
+        return 1 if self._source.flat else 1 + 4 * first + second
+
+    def code(self, choice: NDArray[np.int64]) -> str:
+        return str(self.steps(choice))
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({})

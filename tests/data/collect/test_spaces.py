@@ -137,6 +137,16 @@ def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
     }
 
 
+def test_options_that_change_nothing_in_a_program_give_the_same_code(
+    program: DecidedProgram,
+) -> None:
+    plain = DecidedProgram(source_of(lambda x: 2 * x + x[::-1], arguments()[0]), ("options",))
+    nothing, library, llvm = np.zeros(6, np.int64), *np.eye(6, dtype=np.int64)[[0, 2]]
+    assert plain.code(library) == plain.code(nothing) != plain.code(llvm)
+    chosen = [choice_of(program), choice_of(program, options=library), choice_of(program, fusion=1)]
+    assert len({program.code(choice) for choice in chosen}) == 3
+
+
 def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
     ids = frozenset(given.id for given in fusible(program.message)[1:4])
     edited = edited_module(program.message, {}, ids)
@@ -278,6 +288,9 @@ class Drifting:
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({})
+
+    def code(self, choice: NDArray[np.int64]) -> str:
+        return str(choice)
 
     def load(self, choice: NDArray[np.int64]):  # type: ignore[no-untyped-def]
         off = np.float32(1e-3 * choice[0])
