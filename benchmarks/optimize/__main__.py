@@ -23,7 +23,8 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from common.reproducibility import revision
 from common.settings import SAMPLE
-from pipeline.optimize.optimize import Ask, Ratio, optimize
+from pipeline.optimize.confirm import Ask, Ratio
+from pipeline.optimize.optimize import optimize
 from pipeline.optimize.write import BEST, ratio_text, write_result
 
 SEEDS = range(5)

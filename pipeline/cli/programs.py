@@ -116,12 +116,19 @@ def optimize(
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
     from pipeline.optimize import write
-    from pipeline.optimize.optimize import Ask
+    from pipeline.optimize.confirm import Ask
     from pipeline.optimize.optimize import optimize as search
 
     spaces = tuple(dict.fromkeys(space.split(",")))
-    settings = {"timeout_s": timeout_s, "seed": seed or 0, "device": device}
-    ask = Ask(program, spaces, candidates, **settings, run=str(run.resolve()) if run else None)
+    ask = Ask(
+        program,
+        spaces,
+        candidates,
+        timeout_s=timeout_s,
+        seed=seed or 0,
+        device=device,
+        run=str(run.resolve()) if run else None,
+    )
     pick = None
     if run is not None:
         from pipeline.optimize.ranker import pick_by
@@ -145,7 +152,7 @@ def optimize(
         label = "faster      " if found.is_faster else "best tried  "
         pool, together = found.measured, write.all_cores_text(found)
         ratio = f"{write.ratio_text(pool.ratio)} of the default's {default}"
-        typer.echo(f"{label}{ratio}, one thread, by {pool.n_processes} processes{together}")
+        typer.echo(f"{label}{ratio}, one thread, by {write.processes_text(pool)}{together}")
         typer.echo(f"by          {write.told_text(found.best)}")
     typer.echo(f"itself      {write.ratio_text(found.measured.same)}: the default over itself")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]

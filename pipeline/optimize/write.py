@@ -12,7 +12,8 @@ from typing import Any
 
 from common.atomic import write_bytes, write_text
 from data.collect.spaces import TILES, TOLERANCE
-from pipeline.optimize.optimize import Contestant, Optimized, Pool, Ratio, Verified, is_faster
+from pipeline.optimize.confirm import Contestant, Pool, Ratio, is_faster
+from pipeline.optimize.optimize import Optimized, Verified
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
 
@@ -90,7 +91,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
     """Return the Python file that holds the function with the best choice applied."""
     module, _, name = found.ask.program.partition(":")
     told = (
-        f"{result['ratio']:.2f} of the default's time by {result['processes']} fresh processes, "
+        f"{result['ratio']:.2f} of the default's time by {processes_text(found.measured)}, "
         f"one thread on {found.facts.get('cpu')}{all_cores_text(found)}."
         if found.is_faster
         else f"nothing is surely faster than the default: {why_not_text(found)}."
@@ -109,18 +110,15 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
 
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
-    confirmed = [own for own in found.contestants if own.is_confirmed]
-    rows = [
-        (name, ratio, own.candidate.source, told_text(own))
-        for name, ratio, own in (
-            *((f"finalist {n}", own.ratio, own) for n, own in enumerate(found.finalists, start=1)),
-            *((f"confirmed {n}", own.alone.ratio, own) for n, own in enumerate(confirmed, start=1)),
-        )
+    rows = [(f"finalist {n}", v.ratio, *_words(v)) for n, v in enumerate(found.finalists, 1)]
+    rows += [
+        (f"confirmed {n}", own.alone.ratio, *_words(own))
+        for n, own in enumerate(found.contestants, start=1)
+        if own.is_confirmed
     ]
     rows.append(("default again", found.measured.same, "default", DEFAULT))
     if found.best and (together := found.best.together):
-        told = found.best.candidate.source, told_text(found.best)
-        rows.append(("on all cores", together.ratio, *told))
+        rows.append(("on all cores", together.ratio, *_words(found.best)))
         rows.append(("default again, on all cores", together.same, "default", DEFAULT))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
@@ -155,13 +153,22 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     )
 
 
+def _words(own: Verified | Contestant) -> tuple[str, str]:
+    return own.candidate.source, told_text(own)
+
+
 def all_cores_text(found: Optimized) -> str:
     """Say what the best takes on all cores, where that was measured."""
     if not (found.best and (pool := found.best.together)):
         return ""
     told = "" if is_faster(pool.ratio, pool.same) else ": no sure gain"
-    same = f"{ratio_text(pool.same)} there, by {pool.n_processes}"
+    same = f"{ratio_text(pool.same)} there, by {processes_text(pool)}"
     return f"; on all cores {ratio_text(pool.ratio)}, the default over itself {same}{told}"
+
+
+def processes_text(pool: Pool) -> str:
+    """Say how many fresh processes stand behind a figure."""
+    return f"{pool.n_processes} process{'es' * (pool.n_processes > 1)}"
 
 
 def why_not_text(found: Optimized) -> str:

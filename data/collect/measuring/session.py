@@ -234,7 +234,7 @@ class Session(AbstractContextManager["Session"]):
         self._process: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.stop()
 
     def describe(self) -> Description:
         """Open the subject and return what does not depend on a choice.
@@ -243,7 +243,7 @@ class Session(AbstractContextManager["Session"]):
             UsageError: nothing that was asked for can be decided.
             ProgramFailed: it cannot be opened; the line says why.
         """
-        self._stop()
+        self.stop()
         self._start()
         description: Description = self._ask(
             "open", (self._open_subject, self._on_all_cores), OPEN_TIMEOUT_S, ProgramFailed
@@ -274,7 +274,7 @@ class Session(AbstractContextManager["Session"]):
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _stop)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in stop)
         core = None if self._on_all_cores else idlest_core()
         # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
         start = "from data.collect.measuring.session import main; main()"
@@ -295,7 +295,7 @@ class Session(AbstractContextManager["Session"]):
         try:
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
-                self._stop()
+                self.stop()
                 raise failure(f"not done after {timeout_s:g} s")
             value, problem = self._connection.recv()
         except (EOFError, OSError):
@@ -309,10 +309,11 @@ class Session(AbstractContextManager["Session"]):
         code = self._process.wait(KILL_WAIT_S)
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
-        self._stop()
+        self.stop()
         return one_line(f"the process ended with {code}: {lines[-1] if lines else 'no word'}")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the process; the next request starts another."""
         if self._process is not None:
             self._connection.close()
             self._process.kill()
