@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def options_parser(
     parser = argparse.ArgumentParser(description=about)
     real = os.environ.get("TPUGRAPHS_REAL")
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks, metavar="NAME")
+    parser.add_argument("--tasks", **names_of(tasks))
     seeds = list(range(n_seeds))
     parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N")
     parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
@@ -86,6 +87,12 @@ def options_parser(
     told = "a key of the models' recipe; give another --out"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
     return parser
+
+
+def names_of(known: Sequence[str]) -> dict[str, Any]:
+    """Return what an option is that takes some of the names, by default all."""
+    told = f"some of {', '.join(known)} (default: all)"
+    return {"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": told}
 
 
 # Graphs of the sample

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.accuracy.tasks import Sources
 from benchmarks.optimize.compiles import (
     USERS,
@@ -101,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     if options.report:
-        write_report(options.out, options.report)
+        with errors_in_one_line():
+            write_report(options.out, options.report)
         return
     run_options(SEEDS, options.out)
     for seed in SEEDS:

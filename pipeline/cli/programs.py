@@ -146,8 +146,7 @@ def optimize(
         print_table(("from", "time / default's", "decisions"), rows)
     default = f"{found.measured.default_ms:.3f} ms"
     if not found.is_faster:
-        why_not = write.why_not_text(found)
-        typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
+        typer.echo(f"default     nothing is surely faster than its {default}: {found.why_not}")
     if found.best:
         label = "faster      " if found.is_faster else "best tried  "
         pool, together = found.measured, write.all_cores_text(found)

@@ -116,6 +116,15 @@ class Pool(NamedTuple):
     default_ms: float
     n_looks: int = 1
 
+    @property
+    def most(self) -> float:
+        """Return what the ratio must surely lie below: by more than the default differs by."""
+        return 1 - max(LEAST_GAIN, 1 - self.same.low, self.same.high - 1)
+
+    @property
+    def gains(self) -> bool:
+        return self.ratio.high < self.most
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -132,11 +141,6 @@ class Contestant:
     is_checked: bool
 
     @property
-    def most(self) -> float:
-        """Return what its ratio must surely lie below: more than the default differs by."""
-        return 1 - band(self.alone.same)
-
-    @property
     def runs(self) -> bool:
         return all(isfinite(pool.ratio.value) for pool in (self.alone, self.together) if pool)
 
@@ -146,13 +150,13 @@ class Contestant:
 
     @property
     def gains(self) -> bool:
-        return self.is_confirmed and self.alone.ratio.high < self.most
+        return self.is_confirmed and self.alone.gains
 
     @property
     def is_undecided(self) -> bool:
         """Tell whether more processes may call it faster, or surely not."""
         if not self.gains:
-            return self.alone.ratio.low < self.most
+            return self.alone.ratio.low < self.alone.most
         if not self.is_checked:
             return False
         return not self.together or self.together.ratio.low < MOST_LOSS <= self.together.ratio.high
@@ -163,7 +167,7 @@ class Contestant:
         if not self.is_confirmed:
             return "not confirmed in the time; the same command goes on, with more --minutes"
         if not self.gains:
-            return f"what was confirmed is not surely below {self.most:.3f}"
+            return f"what was confirmed is not surely below {self.alone.most:.3f}"
         if not self.is_checked or (self.together and self.together.ratio.high < MOST_LOSS):
             return ""
         if self.is_undecided:
@@ -367,17 +371,3 @@ def pooled(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
     quantile = t.isf((1 - CONFIDENCE) / n_looks / 2, len(logs) - 1)
     half = quantile * logs.std(ddof=1) / np.sqrt(len(logs))
     return Ratio(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist())
-
-
-def is_faster(candidate: Ratio, same: Ratio) -> bool:
-    """Tell whether a candidate is faster by more than the default differs from itself.
-
-    Args:
-        same: the default over the default, in the same rounds: the A/A pair.
-    """
-    return candidate.high < 1 - band(same)
-
-
-def band(same: Ratio) -> float:
-    """Return how far from 1 a ratio must lie to count, beside the A/A pair's."""
-    return max(LEAST_GAIN, 1 - same.low, same.high - 1)

@@ -108,8 +108,13 @@ class Optimized:
         return self.best.alone if self.best else self.default
 
     @property
+    def why_not(self) -> str:
+        """Say why nothing is called faster; "" if something is."""
+        return self.best.why_not if self.best else "nothing that was tried was faster"
+
+    @property
     def is_faster(self) -> bool:
-        return self.best is not None and not self.best.why_not
+        return not self.why_not
 
     @property
     def is_decided(self) -> bool:

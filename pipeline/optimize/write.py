@@ -12,7 +12,7 @@ from typing import Any
 
 from common.atomic import write_bytes, write_text
 from data.collect.spaces import TILES, TOLERANCE
-from pipeline.optimize.confirm import Contestant, Pool, Ratio, is_faster
+from pipeline.optimize.confirm import Contestant, Pool, Ratio
 from pipeline.optimize.optimize import Optimized, Verified
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
@@ -94,7 +94,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         f"{result['ratio']:.2f} of the default's time by {processes_text(found.measured)}, "
         f"one thread on {found.facts.get('cpu')}{all_cores_text(found)}."
         if found.is_faster
-        else f"nothing is surely faster than the default: {why_not_text(found)}."
+        else f"nothing is surely faster than the default: {found.why_not}."
     )
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
@@ -147,7 +147,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         tried=tried_text(found),
         sources=sources_text(found),
         together=all_cores_text(found),
-        why_not=why_not_text(found),
+        why_not=found.why_not,
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
@@ -161,7 +161,7 @@ def all_cores_text(found: Optimized) -> str:
     """Say what the best takes on all cores, where that was measured."""
     if not (found.best and (pool := found.best.together)):
         return ""
-    told = "" if is_faster(pool.ratio, pool.same) else ": no sure gain"
+    told = "" if pool.gains else ": no sure gain"
     same = f"{ratio_text(pool.same)} there, by {processes_text(pool)}"
     return f"; on all cores {ratio_text(pool.ratio)}, the default over itself {same}{told}"
 
@@ -169,11 +169,6 @@ def all_cores_text(found: Optimized) -> str:
 def processes_text(pool: Pool) -> str:
     """Say how many fresh processes stand behind a figure."""
     return f"{pool.n_processes} process{'es' * (pool.n_processes > 1)}"
-
-
-def why_not_text(found: Optimized) -> str:
-    """Say why nothing is called faster."""
-    return found.best.why_not if found.best else "nothing that was tried was faster"
 
 
 def ratio_text(ratio: Ratio) -> str:

@@ -22,7 +22,6 @@ from pipeline.optimize.confirm import (
     Contestant,
     Pool,
     Ratio,
-    is_faster,
     paired_ratio,
     pooled,
 )
@@ -45,7 +44,6 @@ from pipeline.optimize.write import (
     as_json,
     sources_text,
     tried_text,
-    why_not_text,
     write_result,
 )
 from tests.command_line import stderr_of
@@ -131,7 +129,7 @@ def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_undecided(
 ) -> None:
     out = without(whole, tmp_path, "all-cores-*-[2-4].jsonl")
     found = optimize(ASKED, out, minutes=0.0)
-    assert not found.is_faster and "undecided whether it is a loss" in why_not_text(found)
+    assert not found.is_faster and "undecided whether it is a loss" in found.why_not
     assert write_result(found, out)["best_ms"] is None
     assert optimize(ASKED, out).is_faster
 
@@ -143,7 +141,7 @@ def test_what_there_was_no_time_to_confirm_is_written_and_not_called_faster(
     monkeypatch.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
     found = optimize(ASKED, out, minutes=0.0)
     assert found.measured.ratio.value < 0.6 and not found.is_faster
-    assert "not confirmed in the time; the same command goes on" in why_not_text(found)
+    assert "not confirmed in the time; the same command goes on" in found.why_not
     result = write_result(found, out)
     assert (result["best_ms"], result["processes"]) == (None, 1)
     assert "confirmed 1</td>" not in (out / PAGE).read_text()
@@ -203,7 +201,7 @@ def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
 ) -> None:
     own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.5, 0.1), pool(mean, half), True)
     found = replace(whole[1], contestants=[own])
-    assert found.is_faster == (not why_not) and why_not_text(found).startswith(why_not)
+    assert found.is_faster == (not why_not) and found.why_not.startswith(why_not)
     assert found.is_decided == ("undecided" not in why_not)
     assert all_cores_text(found).endswith(told)
     alone = replace(found, contestants=[replace(own, together=None, is_checked=False)])
@@ -214,7 +212,7 @@ def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Opti
     own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.97, 0.02), None, True)
     assert "not surely below 0.980" in own.why_not and own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
-    assert why_not_text(replace(whole[1], contestants=[])) == "nothing that was tried was faster"
+    assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
 
 
 def ratios_of(paths: Iterable[Path], config: int = 2) -> list[float]:
@@ -376,9 +374,9 @@ def test_the_default_is_never_faster_than_itself() -> None:
     for _ in range(300):
         drift = 1 + 0.3 * np.abs(np.cumsum(rng.normal(size=40))) / 40
         base, same, own = drift * np.exp(0.05 * rng.normal(size=(3, 40)))
-        band = paired_ratio(same, base)
-        n_faster += is_faster(paired_ratio(own, base), band)
-        n_truly += is_faster(paired_ratio(0.85 * own, base), band)
+        again = paired_ratio(same, base)
+        n_faster += Pool(paired_ratio(own, base), again, 4, 40, 1.0).gains
+        n_truly += Pool(paired_ratio(0.85 * own, base), again, 4, 40, 1.0).gains
     assert n_faster == 0
     assert n_truly > 290
 
