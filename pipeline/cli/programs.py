@@ -140,7 +140,8 @@ def optimize(
         print_json(result)
         return
     rows = [
-        (v.candidate.source, write.ratio_text(v.ratio), write.told_text(v)) for v in found.finalists
+        (own.candidate.source, write.ratio_text(own.alone.ratio), write.told_text(own))
+        for own in found.finalists
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)

@@ -94,16 +94,7 @@ class Ratio(NamedTuple):
     high: float
 
 
-class Process(NamedTuple):
-    """What one process measured: medians of a candidate and of the default again over the default.
-
-    `ratio` is inf where the candidate failed.
-    """
-
-    ratio: float
-    same: float
-    n_rounds: int
-    default_ms: float
+NEVER = Ratio(inf, inf, inf)  # a candidate that failed
 
 
 class Pool(NamedTuple):
@@ -200,6 +191,10 @@ class Call:
         header = asked | dict(self.description.facts)
         return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
 
+    def picked(self, choices: Choices) -> NDArray[np.int64]:
+        assert self.pick, "asked where there is a ranker"
+        return self.pick(self.description, self.session.spell(choices))
+
     def tell(self, choice: Choice) -> Told:
         if choice not in self.told:
             self.told[choice] = self.session.tell(np.array(choice))
@@ -256,22 +251,19 @@ def _rounds_of(journal: Journal, n_choices: int) -> tuple[list[int], Times]:
     return ran, np.array(whole, float).reshape(-1, len(ran))
 
 
-def confirm(
-    call: Call, candidate: Candidate, candidates: Sequence[Candidate], *, is_first: bool
-) -> None:
+def confirm(call: Call, choice: Choice, *, is_first: bool) -> None:
     """Add processes of a candidate on one thread; on all cores too where it gains."""
 
     def known() -> Contestant | None:
-        found = contestants(call, candidates)
-        return next((one for one in found if one.candidate.choice == candidate.choice), None)
+        return next((one for one in contestants(call) if one.candidate.choice == choice), None)
 
     before = known()
     if is_first or not before or not before.gains:
         with time_limit(seconds_left() / (1 + call.is_checked) / 60):
-            _add_processes(call, CONFIRM, candidate.choice)
+            _add_processes(call, CONFIRM, choice)
     after = known()
     if call.is_checked and after and after.gains and (is_first or after.is_undecided):
-        _add_processes(call, ON_ALL_CORES, candidate.choice)
+        _add_processes(call, ON_ALL_CORES, choice)
 
 
 def _add_processes(call: Call, stage: str, choice: Choice) -> None:
@@ -289,25 +281,24 @@ def _add_processes(call: Call, stage: str, choice: Choice) -> None:
             return
 
 
-def _processes(call: Call, stage: str) -> dict[Choice, list[Process]]:
-    """Return what all processes of a stage measured so far that had enough time, by candidate."""
-    found: dict[Choice, list[Process]] = {}
+def _processes(call: Call, stage: str) -> dict[Choice, list[Pool]]:
+    """Return what each process of a stage measured that had enough time, by candidate."""
+    found: dict[Choice, list[Pool]] = {}
     for path in sorted((call.out / JOURNALS).glob(f"{stage}-*.jsonl")):
         journal = call.journal(path.stem)
         ran, times = _rounds_of(journal, 3)
-        is_enough = len(times) >= FEWEST_ROUNDS or 2 in journal.failed
-        if is_enough and ran[:2] == [0, 1] and 2 in journal.choices:
-            default, same = times[:, 0], times[:, 1]
-            ratio = float(np.median(times[:, 2] / default)) if 2 in ran else inf
-            again = float(np.median(same / default)) if len(times) else 1.0
-            least_ms = float(default.min(initial=inf)) / 1e6
-            process = Process(ratio, again, len(times), least_ms)
-            found.setdefault(tuple(journal.choices[2]), []).append(process)
+        if 2 in journal.failed:
+            own = Pool(NEVER, NEVER, 1, 0, inf)
+        elif len(ran) == 3 and len(times) >= FEWEST_ROUNDS:
+            own = of_one_process(*times.T)
+        else:
+            continue
+        found.setdefault(tuple(journal.choices[2]), []).append(own)
     return found
 
 
 def _pools(call: Call, stage: str) -> dict[Choice, Pool]:
-    """Pool the processes of each candidate that has two; one that failed is infinitely slow.
+    """Pool the processes of each candidate that has two, or that failed.
 
     Each batch of processes, of any candidate, was one more look that could have been lucky: the
     intervals share 5 % of error among them all (Bonferroni).
@@ -316,19 +307,19 @@ def _pools(call: Call, stage: str) -> dict[Choice, Pool]:
     n_looks = sum(-(-len(own) // N_PROCESSES) for own in by_choice.values())
     return {
         choice: Pool(
-            pooled([own.ratio for own in processes], n_looks),
-            pooled([own.same for own in processes], n_looks),
-            len(processes),
-            sum(own.n_rounds for own in processes),
-            min(own.default_ms for own in processes),
+            pooled([one.ratio.value for one in own], n_looks),
+            pooled([one.same.value for one in own], n_looks),
+            len(own),
+            sum(one.n_rounds for one in own),
+            min(one.default_ms for one in own),
             n_looks,
         )
-        for choice, processes in by_choice.items()
-        if len(processes) >= FEWEST_PROCESSES or not isfinite(processes[0].ratio)
+        for choice, own in by_choice.items()
+        if len(own) >= FEWEST_PROCESSES or own[0].ratio == NEVER
     }
 
 
-def contestants(call: Call, candidates: Sequence[Candidate]) -> list[Contestant]:
+def contestants(call: Call, candidates: Sequence[Candidate] = ()) -> list[Contestant]:
     """Return all that was ever confirmed, what is faster first."""
     alone, together = _pools(call, CONFIRM), _pools(call, ON_ALL_CORES)
     sources = {candidate.choice: candidate.source for candidate in candidates}
@@ -357,6 +348,12 @@ def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
     return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
 
 
+def of_one_process(default_ns: Times, same_ns: Times, own_ns: Times) -> Pool:
+    """Summarise runtimes (r,) of a process; its intervals are over rounds."""
+    ratio, same = paired_ratio(own_ns, default_ns), paired_ratio(same_ns, default_ns)
+    return Pool(ratio, same, 1, len(default_ns), float(default_ns.min()) / 1e6)
+
+
 def pooled(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
     """Return the mean of processes' ratios (p,) and Student's interval, both of their logarithms.
 
@@ -366,7 +363,7 @@ def pooled(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
     from scipy.stats import t
 
     if not np.isfinite(ratios).all():
-        return Ratio(inf, inf, inf)
+        return NEVER
     logs = np.log(ratios)
     quantile = t.isf((1 - CONFIDENCE) / n_looks / 2, len(logs) - 1)
     half = quantile * logs.std(ddof=1) / np.sqrt(len(logs))

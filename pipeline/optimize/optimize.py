@@ -15,12 +15,10 @@ c candidates of g genes, r rounds, p processes.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError
@@ -35,7 +33,7 @@ from data.collect.measuring.search import (
     genetic_search,
     run_search,
 )
-from data.collect.measuring.session import Description, Session, Told
+from data.collect.measuring.session import Description
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.spaces import TILES, menu, undecided
 from data.graphs.distinct import hash_rows
@@ -51,11 +49,10 @@ from pipeline.optimize.confirm import (
     Contestant,
     Pick,
     Pool,
-    Ratio,
     confirm,
     contestants,
     measured,
-    paired_ratio,
+    of_one_process,
     session_of,
 )
 
@@ -69,23 +66,14 @@ DRAWN, PICKED = 1_000, 15  # layouts that a ranker picks from, and how many it p
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A finalist as a fresh process measured it, over the default."""
-
-    candidate: Candidate
-    ratio: Ratio
-    told: Told
-
-
-@dataclass(frozen=True)
 class Optimized:
     """What was found. All ratios are of runtimes over the default's: below 1 is faster.
 
     Attributes:
         spaces: those that there were to decide.
         candidates: the distinct ones; `n_drawn` counts those that equal another too.
-        finalists: as the last pass verified them.
-        contestants: the best first; without time to confirm any the best as verified.
+        finalists: as one process of the last pass verified them.
+        contestants: the best first; without time to confirm any the best of the finalists.
         default: the default and itself, beside the finalists.
     """
 
@@ -94,7 +82,7 @@ class Optimized:
     facts: Mapping[str, str]
     candidates: list[Candidate]
     n_drawn: int
-    finalists: list[Verified]
+    finalists: list[Contestant]
     contestants: list[Contestant]
     default: Pool
 
@@ -153,9 +141,9 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
             start = time.monotonic()
             found = _judged(call, screened, is_first=True)
             needed_s = time.monotonic() - start
-            while seconds_left() > needed_s / N_PROCESSES:
-                if screened.is_over and found.is_decided:
-                    break
+            while seconds_left() > needed_s / N_PROCESSES and not (
+                screened.is_over and found.is_decided
+            ):
                 screened = screened if screened.is_over else _screened(call, needed_s)
                 found = _judged(call, screened, is_first=False)
     return found
@@ -182,12 +170,10 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     elif not is_first:
         chosen = [one.candidate for one in known if one.is_undecided]
     for candidate in chosen[:1]:
-        confirm(call, candidate, candidates, is_first=is_first)
+        confirm(call, candidate.choice, is_first=is_first)
     ran = [one for one in contestants(call, candidates) if one.runs]
-    if not ran and verified and default:
-        best = simplest_of_best(verified, ())
-        alone = default._replace(ratio=best.ratio)
-        ran = [Contestant(best.candidate, best.told, alone, None, call.is_checked)]
+    if not ran and verified:
+        ran = [simplest_of_best(verified, ())]
     spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
     beside = default or known[0].alone
     return Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, ran, beside)
@@ -244,48 +230,43 @@ def n_affordable(default_ns: float) -> int:
     return int(np.clip(n_visits / LEAST_ROUNDS - 2, 1, N_FINALISTS))
 
 
-def simplest_of_best(verified: Sequence[Verified], known: Sequence[Candidate]) -> Verified:
+def simplest_of_best(verified: Sequence[Contestant], known: Sequence[Candidate]) -> Contestant:
     """Return the one that decides least of those that gain surely, and about as the fastest.
 
     One that is known to be a contestant comes first: another would be one more to choose from.
     """
-    fastest = min(verified, key=lambda v: v.ratio.value)
-    most = min(fastest.ratio.high + LEAST_GAIN, 1 - LEAST_GAIN)
-    alike = [v for v in verified if v.ratio.high < most] or [fastest]
+    fastest = min(verified, key=lambda v: v.alone.ratio)
+    most = min(fastest.alone.ratio.high + LEAST_GAIN, 1 - LEAST_GAIN)
+    alike = [v for v in verified if v.alone.ratio.high < most] or [fastest]
     return min(
-        alike, key=lambda v: (v.candidate not in known, v.candidate.n_decided, v.ratio.value)
+        alike, key=lambda v: (v.candidate not in known, v.candidate.n_decided, v.alone.ratio)
     )
 
 
 def _screened(call: Call, needed_s: float) -> _Screened:
     """Visit candidates once, and the fastest some times more, but for the time that is needed."""
-    with time_limit(screening_s(seconds_left(), needed_s) / 60):
-        return _visited(call)
-
-
-def _visited(call: Call) -> _Screened:
-    ask, session, description = call.ask, call.session, call.description
+    ask, description = call.ask, call.description
     decided = tuple(_spaces_of(description))
     if set(ask.spaces) > set(decided):
         left_out = undecided(ask.program, ask.spaces, decided)
         log.info(f"{left_out}; goes on with {', '.join(decided)}")
     log.info(f"screen: up to {ask.n_candidates} candidates")
-    guide = None
-    if call.pick and {"layouts", TILES} & set(decided):  # else there is nothing that it knows
-        guide = partial(_picked, call.pick, session, description)
+    is_known = bool({"layouts", TILES} & set(decided))  # to a ranker
+    guide = call.picked if call.pick and is_known else None
     journal, is_over = call.journal("screen"), False
     try:
-        visitor = Visitor(session, journal, what=ask.program, total=ask.n_candidates)
-        sources, proposed = _proposed(ask, description, guide)
-        space = Space(description.n_options, description.groups)
-        rng = generator(ask.seed, "optimize", ask.program)
-        n, first = ask.n_candidates, proposed[: ask.n_candidates]
-        run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
-        fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
-        again = sorted({0, *(config for config, _ in fastest)})
-        for turn in range(1, 1 + AGAIN_ROUNDS):
-            for config in rng.permutation(again).tolist():
-                visitor.visit(config, turn, np.array(journal.choices[config]))
+        with time_limit(screening_s(seconds_left(), needed_s) / 60):
+            sources, proposed = _proposed(ask, description, guide)
+            visitor = Visitor(call.session, journal, what=ask.program, total=ask.n_candidates)
+            space = Space(description.n_options, description.groups)
+            rng = generator(ask.seed, "optimize", ask.program)
+            n, first = ask.n_candidates, proposed[: ask.n_candidates]
+            run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
+            fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
+            again = sorted({0, *(config for config, _ in fastest)})
+            for turn in range(1, 1 + AGAIN_ROUNDS):
+                for config in rng.permutation(again).tolist():
+                    visitor.visit(config, turn, np.array(journal.choices[config]))
         is_over = True
     except OutOfTime:
         log.info("the time for screening is over")
@@ -295,7 +276,7 @@ def _visited(call: Call) -> _Screened:
             f"{ask.program}: the default was not measured ({journal.failed.get(0, 'no time')}); "
             "expected it to run within the time; give it more --minutes or --timeout-s"
         )
-    found: dict[tuple[int, ...], Candidate] = {}
+    found: dict[Choice, Candidate] = {}
     for config, genes in sorted(journal.choices.items()):
         source = sources[config] if config < len(sources) else "search"
         ratio = shortest.get(config, float("inf")) / shortest[0]
@@ -304,12 +285,6 @@ def _visited(call: Call) -> _Screened:
         if ratio < known.ratio and any(genes):  # a search comes back to what is fast
             found[candidate.choice] = replace(known, ratio=ratio)
     return _Screened(list(found.values()), len(journal.choices), shortest[0], is_over)
-
-
-def _picked(
-    pick: Pick, session: Session, description: Description, choices: Choices
-) -> NDArray[np.int64]:
-    return pick(description, session.spell(choices))
 
 
 def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[list[str], Choices]:
@@ -342,7 +317,7 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
     return sources, np.array(rows)
 
 
-def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Verified], Pool | None]:
+def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Contestant], Pool | None]:
     """Measure finalists beside the default, and the default again, in a fresh process.
 
     Returns:
@@ -359,14 +334,12 @@ def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Verified
     if len(times) < least:
         return [], None
     default, same, *others = times.T
-    verified = [
-        Verified(
-            ordered[config - 2], paired_ratio(own, default), call.tell(ordered[config - 2].choice)
-        )
-        for config, own in zip(ran[2:], others, strict=True)
-    ]
-    itself = paired_ratio(same, default)
-    return verified, Pool(itself, itself, 1, len(times), float(default.min()) / 1e6)
+    verified = []
+    for config, own in zip(ran[2:], others, strict=True):
+        candidate, pool = ordered[config - 2], of_one_process(default, same, own)
+        told = call.tell(candidate.choice)
+        verified.append(Contestant(candidate, told, pool, None, call.is_checked))
+    return verified, of_one_process(default, same, same)
 
 
 def _spaces_of(description: Description) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from common.atomic import write_bytes, write_text
 from data.collect.spaces import TILES, TOLERANCE
 from pipeline.optimize.confirm import Contestant, Pool, Ratio
-from pipeline.optimize.optimize import Optimized, Verified
+from pipeline.optimize.optimize import Optimized
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
 
@@ -110,7 +110,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
 
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
-    rows = [(f"finalist {n}", v.ratio, *_words(v)) for n, v in enumerate(found.finalists, 1)]
+    rows = [(f"finalist {n}", v.alone.ratio, *_words(v)) for n, v in enumerate(found.finalists, 1)]
     rows += [
         (f"confirmed {n}", own.alone.ratio, *_words(own))
         for n, own in enumerate(found.contestants, start=1)
@@ -153,7 +153,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     )
 
 
-def _words(own: Verified | Contestant) -> tuple[str, str]:
+def _words(own: Contestant) -> tuple[str, str]:
     return own.candidate.source, told_text(own)
 
 
@@ -192,7 +192,7 @@ def tried_text(found: Optimized) -> str:
     return f"{tried} candidates{alike}{over}"
 
 
-def told_text(own: Verified | Contestant) -> str:
+def told_text(own: Contestant) -> str:
     """Write what a choice decides in one line."""
     parts = []
     for kind, what in own.told.decisions.items():

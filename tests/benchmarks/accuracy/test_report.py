@@ -110,6 +110,19 @@ def test_the_page_and_its_picture_come_from_the_cells_alone(task: str, tmp_path:
     assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
 
 
+def test_the_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
+    plain, changed = cell("tiles", "floor", 0, [0.1, 0.2]), cell("tiles", "floor", 1, [0.1, 0.2])
+    changed["set"] = ["tile_boosting.num_boost_round=3"]
+    pages = []
+    for cells in ([plain], [plain, changed], [changed]):
+        write_report(cells, tmp_path)
+        pages.append((tmp_path / "accuracy.md").read_text())
+    assert "| floor | 1 | " in pages[0] and "--set" not in pages[0]
+    own = "`tile_boosting.num_boost_round=3`.\n"
+    assert f"(`--set`) was nothing for some, for others {own}" in pages[1]
+    assert f"(`--set`) was {own}" in pages[2]
+
+
 def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() -> None:
     taus = {"network": [0.6, 0.2], "boosting": [0.5, 0.3], "best-first": [0.7, 0.2]}
     found = {name: [cell("layouts", name, 0, own)] for name, own in taus.items()}

@@ -27,7 +27,6 @@ from pipeline.optimize.confirm import (
 )
 from pipeline.optimize.optimize import (
     Optimized,
-    Verified,
     chosen_finalists,
     distinct,
     n_affordable,
@@ -114,50 +113,48 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     assert "of the default's" in (out / PAGE).read_text()
 
 
-def without(whole: tuple[Path, Optimized], out: Path, *patterns: str) -> Path:
+def without(whole: tuple[Path, Optimized], out: Path, pattern: str) -> Path:
     """Copy the folder of a call that was killed before it measured some."""
     shutil.copytree(whole[0], out, dirs_exist_ok=True)
-    for pattern in patterns:
-        for path in (out / "journal").glob(pattern):
-            path.unlink()
+    for path in (out / "journal").glob(pattern):
+        path.unlink()
     return out
 
 
 @pytest.mark.skipif(granted()[0] == 1, reason="has one core")
-def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_undecided(
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("all-cores-*-[2-4].jsonl", "undecided whether it is a loss on all cores", 4),
+        ("[ca]*.jsonl", "not confirmed in the time; the same command goes on", 1),
+        ("confirm-*-[34].jsonl", "", 2),
+    ],
+)
+def test_what_there_was_no_time_for_is_told_and_not_called_faster(
+    case: tuple[str, str, int],
+    whole: tuple[Path, Optimized],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing, why_not, n_processes = case
+    out = without(whole, tmp_path, missing)
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
+        found = optimize(ASKED, out, minutes=0.0)
+    assert found.why_not.startswith(why_not) and found.is_faster == (not why_not)
+    result = write_result(found, out)
+    assert (result["best_ms"] is None, result["processes"]) == (bool(why_not), n_processes)
+    assert ("confirmed 1</td>" in (out / PAGE).read_text()) == (n_processes > 1)
+    if n_processes == N_PROCESSES:
+        assert optimize(ASKED, out).is_faster  # it goes on
+
+
+def test_without_time_to_verify_anything_that_is_said(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
-    out = without(whole, tmp_path, "all-cores-*-[2-4].jsonl")
-    found = optimize(ASKED, out, minutes=0.0)
-    assert not found.is_faster and "undecided whether it is a loss" in found.why_not
-    assert write_result(found, out)["best_ms"] is None
-    assert optimize(ASKED, out).is_faster
-
-
-def test_what_there_was_no_time_to_confirm_is_written_and_not_called_faster(
-    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = without(whole, tmp_path, "confirm-*", "all-cores-*")
-    monkeypatch.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
-    found = optimize(ASKED, out, minutes=0.0)
-    assert found.measured.ratio.value < 0.6 and not found.is_faster
-    assert "not confirmed in the time; the same command goes on" in found.why_not
-    result = write_result(found, out)
-    assert (result["best_ms"], result["processes"]) == (None, 1)
-    assert "confirmed 1</td>" not in (out / PAGE).read_text()
-    for path in (out / "journal").glob("verify-*"):
-        path.unlink()
+    out = without(whole, tmp_path, "[cav]*.jsonl")
     with pytest.raises(PipelineError, match=r"no time to verify anything; .* more --minutes"):
         optimize(ASKED, out, minutes=0.0)
-    assert optimize(ASKED, out).is_faster
-
-
-def test_two_processes_confirm_where_there_is_no_time_for_more(
-    whole: tuple[Path, Optimized], tmp_path: Path
-) -> None:
-    out = without(whole, tmp_path, "confirm-*-[34].jsonl")
-    found, all_of_it = optimize(ASKED, out, minutes=0.0).measured, whole[1].measured
-    assert (found.n_processes, found.n_rounds) == (2, all_of_it.n_rounds // 2)
 
 
 def test_screening_leaves_the_time_that_confirming_needs() -> None:
@@ -230,7 +227,7 @@ def test_a_call_that_is_repeated_adds_processes_and_pools_them_all(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
     """Rounds of one process agree more closely than processes do; a second look is paid for."""
-    out, first = without(whole, tmp_path), whole[1].measured
+    out, first = without(whole, tmp_path, "none"), whole[1].measured
     known = {path: path.read_bytes() for path in (out / "journal").glob("*.jsonl")}
     of_one = sorted(path for path in known if path.name.startswith("confirm"))
     assert len(of_one) == N_PROCESSES == first.n_processes and first.n_rounds >= ASKED.n_rounds
@@ -256,7 +253,7 @@ def test_a_call_that_is_repeated_adds_processes_and_pools_them_all(
 def test_what_was_confirmed_stays_a_contestant_and_is_counted(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
-    out = without(whole, tmp_path)
+    out = without(whole, tmp_path, "none")
     assert whole[1].best is not None
     best = list(whole[1].best.candidate.choice)
     for path in (out / "journal").glob("confirm-*"):  # as if another had been as fast
@@ -346,10 +343,8 @@ def test_candidates_of_the_same_code_are_one_and_the_simplest_description_wins()
 
 
 def test_the_simplest_of_equals_is_taken() -> None:
-    def verified(*genes: int, value: float) -> Verified:
-        return Verified(
-            Candidate(genes, "menu"), Ratio(value, value - 0.01, value + 0.01), Told({})
-        )
+    def verified(*genes: int, value: float) -> Contestant:
+        return Contestant(Candidate(genes, "menu"), Told({}), pool(value, 0.01), None, True)
 
     for wide, simple, expected in (
         (0.5, 0.505, (1, 0, 0)),
