@@ -124,13 +124,15 @@ def family_folds(files: Sequence[GraphFile], families: dict[str, str], seed: int
         for number, file in enumerate(files)
     ]
     n_folds = min(FOLDS, len({family_of(file) for file in named}))
-    parts = []
-    for number, fold in enumerate(grouped_folds(named, n_folds, seed)):
-        held_out = {file.path for file in fold}
-        train = tuple(file for file in files if file.path not in held_out)
-        judged = tuple(file for file in files if file.path in held_out)
-        parts.append(Part(f"fold-{number}", train, judged))
-    return parts
+    folds = [{file.path for file in fold} for fold in grouped_folds(named, n_folds, seed)]
+    return [
+        Part(
+            f"fold-{number}",
+            tuple(file for file in files if file.path not in held_out),
+            tuple(file for file in files if file.path in held_out),
+        )
+        for number, held_out in enumerate(folds)
+    ]
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
@@ -140,17 +142,15 @@ def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
 
 def by_source(part: Part) -> list[Part]:
     """Return a part as two, of xla's programs and of nlp's, where it has both."""
-    found = []
-    for source in sorted({_source(file) for file in part.train}):
-        train = tuple(file for file in part.train if _source(file) == source)
-        judged = tuple(file for file in part.judged if _source(file) == source)
-        if judged:
-            found.append(Part(f"{part.name}-{source}", train, judged))
-    return found
 
+    def of(source: str, files: Sequence[GraphFile]) -> tuple[GraphFile, ...]:
+        return tuple(file for file in files if file.collection.name.split(":")[1] == source)
 
-def _source(file: GraphFile) -> str:
-    return file.collection.name.split(":")[1]
+    halves = [
+        Part(f"{part.name}-{source}", of(source, part.train), of(source, part.judged))
+        for source in ("nlp", "xla")
+    ]
+    return [half for half in halves if half.train and half.judged]
 
 
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:

@@ -106,7 +106,7 @@ class Optimized:
 
     @property
     def is_decided(self) -> bool:
-        return not any(contestant.is_undecided for contestant in self.contestants)
+        return not any(one.is_undecided for one in self.contestants)
 
 
 class _Screened(NamedTuple):
