@@ -144,13 +144,16 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
             while seconds_left() > needed_s / N_PROCESSES and not (
                 screened.is_over and found.is_decided
             ):
-                screened = screened if screened.is_over else _screened(call, needed_s)
-                found = _judged(call, screened, is_first=False)
+                if screened.is_over:
+                    found = _sharpened(call, found)
+                else:
+                    screened = _screened(call, needed_s)
+                    found = _judged(call, screened, is_first=False)
     return found
 
 
 def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
-    """Verify finalists; confirm the best, or, after the first pass, one that is undecided."""
+    """Verify finalists and confirm the best, after the first pass only what is undecided or new."""
     candidates, n_drawn, default_ns, _ = screened
     known = contestants(call, candidates)
     kept = [one.candidate for one in known if not one.why_not or one.is_undecided]
@@ -167,16 +170,21 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     chosen = [simplest_of_best(verified, kept).candidate] if verified else []
     if chosen and chosen[0] not in kept:
         chosen = [simplified(chosen[0], call.code)]
-    elif not is_first:
-        chosen = [one.candidate for one in known if one.is_undecided]
-    for candidate in chosen[:1]:
+    for candidate in chosen:
         confirm(call, candidate.choice, is_first=is_first)
-    ran = [one for one in contestants(call, candidates) if one.runs]
-    if not ran and verified:
-        ran = [simplest_of_best(verified, ())]
+    best = [simplest_of_best(verified, ())] if verified else []
+    ran = [one for one in contestants(call, candidates) or best if one.runs]
     spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
     beside = default or known[0].alone
     return Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, ran, beside)
+
+
+def _sharpened(call: Call, found: Optimized) -> Optimized:
+    """Add processes of the best that is undecided."""
+    undecided_one = next(one for one in found.contestants if one.is_undecided)
+    confirm(call, undecided_one.candidate.choice, is_first=False)
+    known = contestants(call, found.candidates) or found.contestants
+    return replace(found, contestants=[one for one in known if one.runs])
 
 
 def screening_s(seconds: float, needed_s: float) -> float:

@@ -149,6 +149,19 @@ def test_what_there_was_no_time_for_is_told_and_not_called_faster(
         assert optimize(ASKED, out).is_faster  # it goes on
 
 
+@pytest.mark.skipif(granted()[0] == 1, reason="has one core")
+def test_processes_are_added_while_it_is_undecided_and_there_is_time(
+    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_undecided(one: Contestant) -> bool:
+        return one.together is None or one.together.n_processes < 2 * N_PROCESSES
+
+    monkeypatch.setattr(Contestant, "is_undecided", property(is_undecided))
+    best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
+    assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
+    assert best.together.n_looks == 2
+
+
 def test_without_time_to_verify_anything_that_is_said(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
