@@ -1,17 +1,29 @@
 """Accuracy, speed and memory, measured; each program writes its page below docs/results."""
 
 import os
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import write_text
+from common.errors import PipelineError
 from common.settings import ROOT
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch
 
 PAGES = ROOT / "docs" / "results"
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """End the program with the line of what was wrong, as the command line does."""
+    try:
+        yield
+    except PipelineError as error:
+        sys.exit(f"error: {error}")
 
 
 def write_page(path: Path, text: str) -> None:

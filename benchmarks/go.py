@@ -12,7 +12,6 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +48,7 @@ from models.go.ppo import (
     train,
 )
 from models.training.device import CPU, torch_prepared
-from pipeline.optimize.optimize import Ratio, paired_ratio
+from pipeline.optimize.confirm import Ratio, paired_ratio
 
 TRAIN = ("mlp_b16", "attention_b2", "squeeze_excite_b4", "points_b16")
 HELD_OUT = ("autoencoder_b4", "vae_b32", "mixture_b6", "recommender_b64", "perceiver_b1")
@@ -206,8 +205,8 @@ def judged(subject: Subject, out: Path) -> dict[str, Any]:
     labels = ["unfused", *(f"{name}, {budget} compiles" for name, budget in best)]
     return {
         "ranker_tau": kendall_tau(scores, tried["random"].ratios),
-        "default over itself": asdict(same),
-        **{label: asdict(ratios[at]) for label, at in zip(labels, place, strict=True)},
+        "default over itself": same._asdict(),
+        **{label: ratios[at]._asdict() for label, at in zip(labels, place, strict=True)},
     }
 
 

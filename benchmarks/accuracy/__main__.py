@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks import PAGES
+from benchmarks import PAGES, errors_in_one_line
 from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
-from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
+from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
 from common.errors import PipelineError
 
 _say = partial(print, flush=True)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, or write the report."""
     parser = options_parser(__doc__, list(TASKS), n_seeds=5)
     models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
-    parser.add_argument("--models", nargs="+", choices=models, default=models, metavar="NAME")
+    parser.add_argument("--models", **names_of(models))
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         is_whole = {cell.task for cell in todo if cell.path(options.out).exists()} == {*TASKS}
         if options.report == PAGES and not is_whole:
             sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
-        write_report(read_cells(options.out / "cells"), options.report)
+        with errors_in_one_line():
+            write_report(read_cells(options.out / "cells"), options.report)
         return
     if failed := run_cells(todo, sources, options.out):
         sys.exit(f"{failed} of {len(todo)} failed")

@@ -24,6 +24,7 @@ RANKED = {TAU: "tau", "opa": "OPA"}
 PICKED = {"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"}
 # Columns by kind of config; the first one leads, and is drawn.
 LABELS = {"layout": {**RANKED, **PICKED}, "tile": {SCORE: "tile score", **RANKED, **PICKED}}
+ATTENTION = {"layout": ("network", "no-attention"), "tile": ("network", "late-join")}
 PICTURE = "accuracy.png"
 MEMBERS, UNSPREAD = ("network", "boosting"), "best-first"  # of what is shipped for layouts
 COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7  # of the picture's panels
@@ -149,6 +150,7 @@ def table_of(task: str, by_name: Mapping[str, list[Cell]], best: str = SHIPPED) 
     noise = [g["noise"] for cell in shown for g in cell["graphs"].values() if g.get("noise")]
     leads = [f"{best} − it: {labels[leading]}", "@1"]
     return {
+        "attention": attention_text(task, by_name),
         "title": TASKS[task].title,
         "note": TASKS[task].note,
         "header": ["model", "seeds", *labels.values(), *leads, "training CPU s", "ranking CPU s"],
@@ -158,6 +160,19 @@ def table_of(task: str, by_name: Mapping[str, list[Cell]], best: str = SHIPPED) 
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
         "noise": noise and {key: np.mean([found[key] for found in noise]) for key in noise[0]},
     }
+
+
+def attention_text(task: str, by_name: Mapping[str, list[Cell]]) -> str:
+    """Say what a network gains where configs see each other; "" where one of the two is missing."""
+    kind = TASKS[task].kind
+    pair, labels = ATTENTION[kind], LABELS[kind]
+    own, other = (by_name.get(name, []) for name in pair)
+    leads = [
+        f"{labels[metric]} {lead}"
+        for metric in (next(iter(labels)), "slowdown@1")
+        if (lead := lead_text(difference(own, other, metric), metric))
+    ]
+    return f"`{pair[0]}` − `{pair[1]}`: {', '.join(leads)}" if leads else ""
 
 
 def collection_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:

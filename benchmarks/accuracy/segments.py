@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.accuracy.cells import Cell, run_cell
 from benchmarks.accuracy.report import made_with, read_cells, table_of
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
@@ -87,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     run(options)
-    write_report(options.out, options.pages)
+    with errors_in_one_line():
+        write_report(options.out, options.pages)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def options_parser(
     parser = argparse.ArgumentParser(description=about)
     real = os.environ.get("TPUGRAPHS_REAL")
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks, metavar="NAME")
+    parser.add_argument("--tasks", **names_of(tasks))
     seeds = list(range(n_seeds))
     parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N")
     parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
@@ -86,6 +87,12 @@ def options_parser(
     told = "a key of the models' recipe; give another --out"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
     return parser
+
+
+def names_of(known: Sequence[str]) -> dict[str, Any]:
+    """Return what an option is that takes some of the names, by default all."""
+    told = f"some of {', '.join(known)} (default: all)"
+    return {"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": told}
 
 
 # Graphs of the sample
@@ -117,13 +124,15 @@ def family_folds(files: Sequence[GraphFile], families: dict[str, str], seed: int
         for number, file in enumerate(files)
     ]
     n_folds = min(FOLDS, len({family_of(file) for file in named}))
-    parts = []
-    for number, fold in enumerate(grouped_folds(named, n_folds, seed)):
-        held_out = {file.path for file in fold}
-        train = tuple(file for file in files if file.path not in held_out)
-        judged = tuple(file for file in files if file.path in held_out)
-        parts.append(Part(f"fold-{number}", train, judged))
-    return parts
+    folds = [{file.path for file in fold} for fold in grouped_folds(named, n_folds, seed)]
+    return [
+        Part(
+            f"fold-{number}",
+            tuple(file for file in files if file.path not in held_out),
+            tuple(file for file in files if file.path in held_out),
+        )
+        for number, held_out in enumerate(folds)
+    ]
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
@@ -133,17 +142,15 @@ def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
 
 def by_source(part: Part) -> list[Part]:
     """Return a part as two, of xla's programs and of nlp's, where it has both."""
-    found = []
-    for source in sorted({_source(file) for file in part.train}):
-        train = tuple(file for file in part.train if _source(file) == source)
-        judged = tuple(file for file in part.judged if _source(file) == source)
-        if judged:
-            found.append(Part(f"{part.name}-{source}", train, judged))
-    return found
 
+    def of(source: str, files: Sequence[GraphFile]) -> tuple[GraphFile, ...]:
+        return tuple(file for file in files if file.collection.name.split(":")[1] == source)
 
-def _source(file: GraphFile) -> str:
-    return file.collection.name.split(":")[1]
+    halves = [
+        Part(f"{part.name}-{source}", of(source, part.train), of(source, part.judged))
+        for source in ("nlp", "xla")
+    ]
+    return [half for half in halves if half.train and half.judged]
 
 
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import PAGES, render, write_page
+from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.accuracy.tasks import Sources
 from benchmarks.optimize.compiles import (
     USERS,
@@ -23,7 +23,8 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from common.reproducibility import revision
 from common.settings import SAMPLE
-from pipeline.optimize.optimize import Ask, Ratio, optimize
+from pipeline.optimize.confirm import Ask, Ratio
+from pipeline.optimize.optimize import optimize
 from pipeline.optimize.write import BEST, ratio_text, write_result
 
 SEEDS = range(5)
@@ -100,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     if options.report:
-        write_report(options.out, options.report)
+        with errors_in_one_line():
+            write_report(options.out, options.report)
         return
     run_options(SEEDS, options.out)
     for seed in SEEDS:

@@ -181,7 +181,7 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         order = generator(job.seed, "rounds", job.search, job.program)
         run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
         kept, rounds_ns = measured(journal, len(choices), n_rounds=job.n_rounds)
-        choices, module = choices[kept], numbered([journal.modules[config] for config in kept])
+        choices, module = choices[kept], numbered([journal.codes[config] for config in kept])
         config_feat = session.spell(choices)
     runtime_ns = rounds_ns.min(axis=0)  # (c,)
     default_ns = runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
@@ -321,7 +321,7 @@ def _measure_again(job: Job, out: Path) -> tuple[int, float]:
         known = first.shortest_ns()
         rng = generator(job.seed, "again", job.search, job.program)
         # Of equal modules one is enough: their order is noise alone.
-        distinct = {first.modules[config]: config for config in sorted(known)}
+        distinct = {first.codes[config]: config for config in sorted(known)}
         picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
         choices = np.array([first.choices[config] for config in picked], np.int64)
         what = f"configs of {job.program}, second measurement"

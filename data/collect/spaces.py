@@ -14,7 +14,7 @@ before it fuses, unless that pass is disabled; with one behind each instruction 
 unfused.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -34,9 +34,17 @@ from data.collect.layouts import (
     spell_choices,
     usual_choice,
 )
-from data.collect.measuring.session import Description, Subject, Told, one_line, open_device
+from data.collect.measuring.session import Description, Loaded, Subject, Told, one_line, open_device
 from data.collect.programs.catalogue import ProgramSource, load_program
-from data.collect.programs.compiled import Options, as_function, check_jaxlib, digest_of, raw
+from data.collect.programs.compiled import (
+    Options,
+    as_function,
+    check_jaxlib,
+    code_of,
+    digest_of,
+    loaded_module,
+    raw,
+)
 from data.collect.tiles.catalogue import catalogue, find_kernel
 from data.collect.tiles.kernel import TileSubject
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
@@ -62,11 +70,6 @@ GENES: Mapping[str, tuple[Options, ...]] = {
     "expensive passes": ({"xla_llvm_disable_expensive_passes": True},),
     "scheduler": ({"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},),
 }
-OF_CODE = (  # what these set is not seen in a compiled module
-    "xla_cpu_prefer_vector_width",
-    "xla_backend_optimization_level",
-    "xla_llvm_disable_expensive_passes",
-)
 N_OPTIONS = np.array([1 + len(values) for values in GENES.values()], np.int64)
 # Tried first, by gene and value: see `portfolio` in docs/results/optimize.md.
 COMBINED = (
@@ -259,7 +262,6 @@ class DecidedProgram:
             ),
             "fusion": Genes(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
         }
-        self._modules: dict[bytes, str] = {}  # by choice, of what was compiled as it is
         self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
         if not self._genes:
             told = undecided(self.name, spaces, ())
@@ -301,35 +303,29 @@ class DecidedProgram:
         tiles[:, : choices.shape[1]] = choices
         return tiles
 
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+    def load(self, choice: NDArray[np.int64]) -> Loaded:
         """Compile under a choice (g,), and run once."""
         import jax
 
         told = self.tell(choice)
-        chosen = told.decisions.get("options", {})
+        options = told.decisions.get("options", {})
         compiled: Any
         if told.module is None:
             try:
-                compiled = self._lowered.compile(compiler_options=chosen)
+                compiled = self._lowered.compile(compiler_options=options)
             except Exception as error:
                 line = f"{self.name}: the compiler refuses: {one_line(error)}"
                 raise PipelineError(line) from error
-            if fingerprint := compiled.runtime_executable().fingerprint:
-                of_code = [f"{name}={chosen[name]}" for name in OF_CODE if name in chosen]
-                self._modules[choice.tobytes()] = " ".join([fingerprint.decode(), *of_code])
+            executable = compiled.runtime_executable()
         else:
-            own = self._function, self._arguments
-            compiled = as_function(self.name, told.module, *own, chosen)
+            executable = loaded_module(self.name, told.module, options)
+            compiled = as_function(self.name, executable, self._function, self._arguments)
 
         def run() -> Any:
             return jax.block_until_ready(compiled(*self._arguments))
 
         run()
-        return run
-
-    def module(self, choice: NDArray[np.int64]) -> str:
-        """Return what options have made of the program; "" where the module itself was edited."""
-        return self._modules.get(choice.tobytes(), "")
+        return Loaded(run, code_of(executable))
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides; nodes by the names of their instructions."""
@@ -373,24 +369,24 @@ class SameOutputs:
     """A subject that refuses choices under which its outputs are others than the default's."""
 
     def __init__(self, subject: Subject) -> None:
-        self.describe, self.spell = subject.describe, subject.spell
-        self.tell, self.module = subject.tell, subject.module
+        self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
         self._load = subject.load
         self._expected: list[NDArray[Any]] | None = None
 
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+    def load(self, choice: NDArray[np.int64]) -> Loaded:
         """Compile for a choice (g,), and compare what it gives with what the default gives.
 
         Raises:
             PipelineError: an output differs by more than TOLERANCE; names it and by how much.
         """
-        run = self._load(choice)
+        loaded = self._load(choice)
         if self._expected is None:
-            default = self._load(np.zeros_like(choice)) if choice.any() else run
-            self._expected = _flat(default())
-        for number, (own, expected) in enumerate(zip(_flat(run()), self._expected, strict=True)):
+            default = self._load(np.zeros_like(choice)) if choice.any() else loaded
+            self._expected = _flat(default.run())
+        outputs = _flat(loaded.run())
+        for number, (own, expected) in enumerate(zip(outputs, self._expected, strict=True)):
             _check_same(number, own, expected)
-        return run
+        return loaded
 
 
 def _flat(outputs: object) -> list[NDArray[Any]]:

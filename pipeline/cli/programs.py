@@ -135,11 +135,19 @@ def optimize(
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
     from pipeline.optimize import write
-    from pipeline.optimize.optimize import Ask
+    from pipeline.optimize.confirm import Ask
     from pipeline.optimize.optimize import optimize as search
 
     spaces = tuple(dict.fromkeys(space.split(",")))
-    ask = Ask(program, spaces, candidates, timeout_s=timeout_s, seed=seed or 0, device=device)
+    ask = Ask(
+        program,
+        spaces,
+        candidates,
+        timeout_s=timeout_s,
+        seed=seed or 0,
+        device=device,
+        run=str(run.resolve()) if run else None,
+    )
     pick = None
     if run is not None:
         from pipeline.optimize.ranker import pick_by
@@ -151,20 +159,21 @@ def optimize(
         print_json(result)
         return
     rows = [
-        (v.candidate.source, write.ratio_text(v.ratio), write.told_text(v)) for v in found.finalists
+        (own.candidate.source, write.ratio_text(own.alone.ratio), write.told_text(own))
+        for own in found.finalists
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
-    default = f"{found.confirmed.default_ms:.3f} ms"
+    default = f"{found.measured.default_ms:.3f} ms"
     if not found.is_faster:
-        why_not = write.why_not_text(found)
-        typer.echo(f"default     nothing is surely faster than its {default}: {why_not}")
+        typer.echo(f"default     nothing is surely faster than its {default}: {found.why_not}")
     if found.best:
         label = "faster      " if found.is_faster else "best tried  "
-        ratio, together = write.ratio_text(found.best.ratio), write.all_cores_text(found)
-        typer.echo(f"{label}{ratio} of the default's {default}, one thread{together}")
+        pool, together = found.measured, write.all_cores_text(found)
+        ratio = f"{write.ratio_text(pool.ratio)} of the default's {default}"
+        typer.echo(f"{label}{ratio}, one thread, by {write.processes_text(pool)}{together}")
         typer.echo(f"by          {write.told_text(found.best)}")
-    typer.echo(f"itself      {write.ratio_text(found.confirmed.same)}: the default over itself")
+    typer.echo(f"itself      {write.ratio_text(found.measured.same)}: the default over itself")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")

@@ -13,7 +13,7 @@ from data.packing import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for
-from pipeline.optimize.optimize import Ask, Pick
+from pipeline.optimize.confirm import Ask, Pick
 
 
 def pick_by(run: Path, ask: Ask) -> Pick:

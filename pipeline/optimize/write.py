@@ -12,7 +12,8 @@ from typing import Any
 
 from common.atomic import write_bytes, write_text
 from data.collect.spaces import TILES, TOLERANCE
-from pipeline.optimize.optimize import Optimized, Ratio, Verified, band, is_faster, is_slower
+from pipeline.optimize.confirm import Contestant, Pool, Ratio
+from pipeline.optimize.optimize import Optimized
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
 
@@ -46,18 +47,19 @@ def _module(found: Optimized) -> bytes | None:
 
 def as_json(found: Optimized) -> dict[str, Any]:
     """Return what was found, in milliseconds and as ratios over the default."""
-    best, confirmed, both = found.best, found.confirmed, found.on_all_cores
-    used = best if found.is_faster else None
+    best, measured = found.best, found.measured
+    used, together = best if found.is_faster else None, best and best.together
     return {
         "program": found.ask.program,
         "is_faster": found.is_faster,
-        "default_ms": confirmed.default_ms,
-        "best_ms": used and confirmed.default_ms * used.ratio.value,
-        "ratio": best and best.ratio.value,
-        "ci95": best and [best.ratio.low, best.ratio.high],
-        "aa_ratio": confirmed.same.value,
-        "aa_ci95": [confirmed.same.low, confirmed.same.high],
-        "rounds": confirmed.n_rounds,
+        "default_ms": measured.default_ms,
+        "best_ms": used and measured.default_ms * measured.ratio.value,
+        **(_figures(measured) if best else {"ratio": None, "ci95": None}),
+        "aa_ratio": measured.same.value,
+        "aa_ci95": list(measured.same[1:]),
+        "rounds": measured.n_rounds,
+        "processes": measured.n_processes,
+        "looks": measured.n_looks,
         "decisions": dict(used.told.decisions) if used else {},
         "source": best and best.candidate.source,
         "candidates": {
@@ -71,24 +73,28 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "seed": found.ask.seed,
         "tolerance": TOLERANCE,
         "threads": 1,
-        "on_all_cores": both
+        "on_all_cores": together
         and {
-            "ratio": both[0].value,
-            "ci95": [both[0].low, both[0].high],
-            "aa_ci95": [both[1].low, both[1].high],
+            **_figures(together),
+            "aa_ci95": list(together.same[1:]),
+            "processes": together.n_processes,
         },
         "environment": dict(found.facts),
     }
+
+
+def _figures(pool: Pool) -> dict[str, Any]:
+    return {"ratio": pool.ratio.value, "ci95": list(pool.ratio[1:])}
 
 
 def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
     """Return the Python file that holds the function with the best choice applied."""
     module, _, name = found.ask.program.partition(":")
     told = (
-        f"{result['ratio']:.2f} of the default's time, one thread on {found.facts.get('cpu')}"
-        f"{all_cores_text(found)}."
+        f"{result['ratio']:.2f} of the default's time by {processes_text(found.measured)}, "
+        f"one thread on {found.facts.get('cpu')}{all_cores_text(found)}."
         if found.is_faster
-        else f"nothing is surely faster than the default: {why_not_text(found)}."
+        else f"nothing is surely faster than the default: {found.why_not}."
     )
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
@@ -104,14 +110,16 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
 
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
-    named = [(f"finalist {n}", own) for n, own in enumerate(found.finalists, start=1)]
-    named += [("confirmed", found.best)] if found.best and found.is_confirmed else []
-    rows = [(name, own.ratio, own.candidate.source, told_text(own)) for name, own in named]
-    rows.append(("default again", found.confirmed.same, "default", DEFAULT))
-    if found.best and found.on_all_cores:
-        best, again = found.on_all_cores
-        rows.append(("on all cores", best, found.best.candidate.source, told_text(found.best)))
-        rows.append(("default again, on all cores", again, "default", DEFAULT))
+    rows = [(f"finalist {n}", v.alone.ratio, *_words(v)) for n, v in enumerate(found.finalists, 1)]
+    rows += [
+        (f"confirmed {n}", own.alone.ratio, *_words(own))
+        for n, own in enumerate(found.contestants, start=1)
+        if own.is_confirmed
+    ]
+    rows.append(("default again", found.measured.same, "default", DEFAULT))
+    if found.best and (together := found.best.together):
+        rows.append(("on all cores", together.ratio, *_words(found.best)))
+        rows.append(("default again, on all cores", together.same, "default", DEFAULT))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
         for source in dict.fromkeys(c.source for c in ran)
@@ -139,32 +147,28 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         tried=tried_text(found),
         sources=sources_text(found),
         together=all_cores_text(found),
-        why_not=why_not_text(found),
+        why_not=found.why_not,
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
 
 
+def _words(own: Contestant) -> tuple[str, str]:
+    return own.candidate.source, told_text(own)
+
+
 def all_cores_text(found: Optimized) -> str:
     """Say what the best takes on all cores, where that was measured."""
-    if not found.on_all_cores:
+    if not (found.best and (pool := found.best.together)):
         return ""
-    best, same = map(ratio_text, found.on_all_cores)
-    unsure = ": a loss" if is_slower(*found.on_all_cores) else ": no sure gain"
-    told = "" if is_faster(*found.on_all_cores) else unsure
-    return f"; on all cores {best}, the default over itself {same} there{told}"
+    told = "" if pool.gains else ": no sure gain"
+    same = f"{ratio_text(pool.same)} there, by {processes_text(pool)}"
+    return f"; on all cores {ratio_text(pool.ratio)}, the default over itself {same}{told}"
 
 
-def why_not_text(found: Optimized) -> str:
-    """Say why nothing is called faster."""
-    if found.best is None:
-        return "nothing that was tried was faster"
-    if not found.is_confirmed:
-        return "not confirmed in the time; the same command goes on, with more --minutes"
-    same = found.confirmed.same
-    if is_faster(found.best.ratio, same):
-        return "on all cores it is a loss"
-    return f"what was confirmed is not surely below {1 - band(same):.3f}"
+def processes_text(pool: Pool) -> str:
+    """Say how many fresh processes stand behind a figure."""
+    return f"{pool.n_processes} process{'es' * (pool.n_processes > 1)}"
 
 
 def ratio_text(ratio: Ratio) -> str:
@@ -188,10 +192,10 @@ def tried_text(found: Optimized) -> str:
     return f"{tried} candidates{alike}{over}"
 
 
-def told_text(verified: Verified) -> str:
+def told_text(own: Contestant) -> str:
     """Write what a choice decides in one line."""
     parts = []
-    for kind, what in verified.told.decisions.items():
+    for kind, what in own.told.decisions.items():
         if kind == "options":
             parts += [f"{option}={value}" for option, value in what.items()]
         else:

@@ -172,7 +172,7 @@ class Journal:
     visits: dict[tuple[int, int], Visit] = field(default_factory=dict)  # by config and round
     choices: dict[int, list[int]] = field(default_factory=dict)  # by config: an option per gene
     failed: dict[int, str] = field(default_factory=dict)  # by config: the line that says why
-    modules: dict[int, str] = field(default_factory=dict)  # by config: what tells its module
+    codes: dict[int, str] = field(default_factory=dict)  # by config: what tells its code
 
     def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
         """Record a visit (round, and the fields of Visit) of a config, or why it `failed`."""
@@ -192,7 +192,7 @@ class Journal:
         else:
             visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]), line["is_stopped"])
             self.visits[config, int(line["round"])] = visit
-            self.modules[config] = line.get("module") or str(self.choices[config])
+            self.codes[config] = line.get("code") or str(self.choices[config])
 
     def shortest_ns(self) -> dict[int, int]:
         """Return the shortest run in ns of each config that never failed."""

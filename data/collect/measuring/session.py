@@ -68,6 +68,13 @@ class Told(NamedTuple):
     module: bytes | None = None
 
 
+class Loaded(NamedTuple):
+    """A compiled choice: running it once, to the end; and what tells its code from others'."""
+
+    run: Callable[[], object]
+    code: str
+
+
 class Subject(Protocol):
     """Something that runs at different speeds for different choices; choices are (g,) int64."""
 
@@ -77,8 +84,8 @@ class Subject(Protocol):
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         """Return choices (c, g) as the file's config features (c, …)."""
 
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
-        """Compile for a choice (g,); calling the result runs once and waits for the end.
+    def load(self, choice: NDArray[np.int64]) -> Loaded:
+        """Compile for a choice (g,).
 
         Raises:
             Exception: the compiler refuses; the first line of the message is kept.
@@ -86,9 +93,6 @@ class Subject(Protocol):
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         """Say what a choice (g,) decides."""
-
-    def module(self, choice: NDArray[np.int64]) -> str:
-        """Tell the module of a choice (g,) that was loaded; "" if each choice has its own."""
 
 
 # Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
@@ -99,21 +103,24 @@ class _Server:
     """The open subject and its compiled programs."""
 
     clock: Clock
-    load: Callable[[bytes], Callable[[], object]]
+    load: Callable[[bytes], Loaded]
 
     def open(self, asked: tuple[OpenSubject, bool]) -> Description:
         open_subject, on_all_cores = asked
         subject = open_subject()
-        self.spell, self.tell, self.module = subject.spell, subject.tell, subject.module
+        self.spell, self.tell = subject.spell, subject.tell
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])
         return description
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
-        run = self.load(choice.tobytes())
+        run, code = self.load(choice.tobytes())
         visit = time_visit(run, self.clock, stops=host_stops() if self.clock is CPU else None)
-        return visit._replace(module=self.module(choice))
+        return visit._replace(code=code)
+
+    def code(self, choice: NDArray[np.int64]) -> str:
+        return self.load(choice.tobytes()).code
 
 
 def serve(connection: Connection) -> None:
@@ -224,7 +231,7 @@ class Session(AbstractContextManager["Session"]):
         self._process: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.stop()
 
     def describe(self) -> Description:
         """Open the subject and return what does not depend on a choice.
@@ -233,7 +240,7 @@ class Session(AbstractContextManager["Session"]):
             UsageError: nothing that was asked for can be decided.
             ProgramFailed: it cannot be opened; the line says why.
         """
-        self._stop()
+        self.stop()
         self._start()
         description: Description = self._ask(
             "open", (self._open_subject, self._on_all_cores), OPEN_TIMEOUT_S, ProgramFailed
@@ -248,6 +255,10 @@ class Session(AbstractContextManager["Session"]):
         told: Told = self._ask("tell", choice, OPEN_TIMEOUT_S, ProgramFailed)
         return told
 
+    def code(self, choice: NDArray[np.int64]) -> str:
+        """Compile one choice (g,); return what tells its code from others; raises as `visit`."""
+        return str(self._ask("code", choice, self._timeout_s, ConfigFailed))
+
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         """Compile and time one choice (g,).
 
@@ -260,7 +271,7 @@ class Session(AbstractContextManager["Session"]):
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _stop)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in stop)
         core = None if self._on_all_cores else idlest_core()
         # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
         start = "from data.collect.measuring.session import main; main()"
@@ -281,7 +292,7 @@ class Session(AbstractContextManager["Session"]):
         try:
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
-                self._stop()
+                self.stop()
                 raise failure(f"not done after {timeout_s:g} s")
             value, problem = self._connection.recv()
         except (EOFError, OSError):
@@ -295,10 +306,11 @@ class Session(AbstractContextManager["Session"]):
         code = self._process.wait(KILL_WAIT_S)
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
-        self._stop()
+        self.stop()
         return one_line(f"the process ended with {code}: {lines[-1] if lines else 'no word'}")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the process; the next request starts another."""
         if self._process is not None:
             self._connection.close()
             self._process.kill()

@@ -54,7 +54,7 @@ class Visit(NamedTuple):
     runtime_ns: int  # its shortest run
     n_runs: int
     is_stopped: bool = False  # the host stopped the core meanwhile
-    module: str = ""  # what tells the module that ran from others; "" where its choice does
+    code: str = ""  # what tells the code that ran from others
 
 
 WALL = Clock("wall time", time.perf_counter_ns)
@@ -137,8 +137,8 @@ def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str
     """Summarise (r, c) runtimes of c configs: row 0 of the search, rows 1.. of two rounds or more.
 
     Args:
-        module: (c,) which of the m modules each config runs, 0..m-1: the order of those that run
-            one and the same is noise alone.
+        module: (c,) which of the m compiled modules each config runs, 0..m-1: the order of those
+            that run one and the same is noise alone.
 
     Returns:
         spread: runtime of the slowest config over that of the fastest, the shortest run of each.

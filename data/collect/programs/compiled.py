@@ -5,6 +5,7 @@ releases of jaxlib it was tested with stands here, and others are refused by nam
 """
 
 import hashlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from common.errors import PipelineError
 from data.collect.measuring.session import one_line
 
 TESTED_JAXLIB = ("0.10",)
+ELF = b"\x7fELF"
 
 Options = Mapping[str, str | bool]  # of the compiler, by name
 
@@ -34,6 +36,25 @@ def check_jaxlib(program: str) -> None:
 def digest_of(lowered: Any) -> str:
     """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+
+
+def code_of(executable: Any) -> str:
+    """Return what tells the code of an executable that XLA loaded from that of others.
+
+    It is of the optimized HLO text, in the order in which it runs, and of the object files, in
+    any: which options it was compiled with stands in neither.
+    """
+    text = "".join(module.to_string() for module in executable.hlo_modules())
+    content, found = executable.serialize(), hashlib.blake2b(text.encode(), digest_size=16)
+    start, objects = content.find(ELF), list[bytes]()
+    while start >= 0:  # an object file ends with the table of its sections
+        (table,) = struct.unpack_from("<Q", content, start + 0x28)
+        size, count = struct.unpack_from("<HH", content, start + 0x3A)
+        end = start + table + size * count
+        objects.append(hashlib.blake2b(content[start:end]).digest())
+        start = content.find(ELF, end)
+    found.update(b"".join(sorted(objects)))
+    return found.hexdigest()
 
 
 def raw(leaf: Any) -> Any:
@@ -72,35 +93,39 @@ def applied(
         raise PipelineError(
             f"{path}: was made of the function as it was before an edit; optimize it again"
         )
-    return as_function(str(path), path.read_bytes(), function, arguments, options)
+    executable = loaded_module(str(path), path.read_bytes(), options)
+    return as_function(str(path), executable, function, arguments)
+
+
+def loaded_module(name: str, module: bytes, options: Options) -> Any:
+    """Compile an HLO module; raises PipelineError: the compiler refuses it."""
+    import jax
+    from jaxlib import _jax
+
+    device = jax.devices()[0]
+    try:
+        stable = _jax.mlir.hlo_to_stablehlo(module)
+        how = _jax.CompileOptions()
+        how.env_option_overrides = list(options.items())
+        return device.client.compile_and_load(stable, [device], how)
+    except Exception as error:
+        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
 
 
 def as_function(
-    name: str,
-    module: bytes,
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    options: Options,
+    name: str, executable: Any, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> Callable[..., Any]:
-    """Return what calls a compiled HLO module as its function is called, by position.
+    """Return what calls a loaded HLO module as its function is called, by position.
 
     Raises:
-        PipelineError: the compiler refuses the module, or the function returns typed random keys.
+        PipelineError: the function returns typed random keys.
     """
     import jax
-    from jaxlib import _jax
 
     device = jax.devices()[0]
     results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
     if any(map(_is_key, results)):
         raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
-    try:
-        stable = _jax.mlir.hlo_to_stablehlo(module)
-        how = _jax.CompileOptions()
-        how.env_option_overrides = list(options.items())
-        loaded = device.client.compile_and_load(stable, [device], how)
-    except Exception as error:
-        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
     leaves, inputs = jax.tree.flatten(tuple(arguments))
     has_keys = any(map(_is_key, leaves))  # else not looked for at each call, which is timed
 
@@ -117,7 +142,7 @@ def as_function(
         own, kinds = placed(leaves)
         if (tree, kinds) != (inputs, expected):
             raise TypeError(f"expected arguments as the example's: {inputs}, {expected}")
-        results = loaded.execute_sharded(own).disassemble_into_single_device_arrays()
+        results = executable.execute_sharded(own).disassemble_into_single_device_arrays()
         return jax.tree.unflatten(outputs, [arrays[0] for arrays in results])
 
     return run

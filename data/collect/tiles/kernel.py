@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts import dump_module
-from data.collect.measuring.session import Description, Told
+from data.collect.measuring.session import Description, Loaded, Told
 from data.collect.programs.catalogue import ProgramSource
-from data.collect.programs.compiled import digest_of
+from data.collect.programs.compiled import code_of, digest_of
 from data.hlo.graph import featurize_module
 from data.hlo.programs import tile_bounds
 
@@ -223,14 +223,11 @@ class TileSubject:
         """Say which tile a choice (1,) takes."""
         return Told({"tile": self._kernel.tiles[int(choice[0])].tolist()})
 
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
+    def load(self, choice: NDArray[np.int64]) -> Loaded:
         """Compile for the tile of a choice (1,)."""
         compiled = self._lowered(choice).compile()
-        return lambda: compiled(*self._arguments).block_until_ready()
-
-    def module(self, choice: NDArray[np.int64]) -> str:
-        """Return nothing: each tile is another module."""
-        return ""
+        code = code_of(compiled.runtime_executable())
+        return Loaded(lambda: compiled(*self._arguments).block_until_ready(), code)
 
     def _lowered(self, choice: NDArray[np.int64]) -> Any:
         import jax

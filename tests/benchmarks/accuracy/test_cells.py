@@ -96,6 +96,7 @@ def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(
     assert sorted((tmp_path / "cells").iterdir()) == sorted(cells.values())
     trained = [json.loads(cells[name].read_text())["train_cpu_s"] for name in ("floor", "shipped")]
     assert trained[0] == 0 < trained[1]
+    assert json.loads(cells["boosting"].read_text())["set"] == list(SMALL)
     cells["late-join"].unlink()
     with pytest.raises(SystemExit, match="1 of 3 failed"):
         main([*run, "--set", "early_fusion_sage.hidden=16"])
@@ -103,22 +104,6 @@ def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(
     assert "early-join, seed 0: failed: " in said and "shipped, seed 0: was there" in said
     assert "hidden = 8, now 16; choose another --out" in said
     assert cells["late-join"].exists()
-
-
-def test_the_page_names_the_keys_that_were_set(sources: Sources, tmp_path: Path) -> None:
-    base = ["--out", str(tmp_path), "--sample", str(sources.sample)]
-    run = [*base, "--tasks", "tiles", "--seeds", "0", "--models"]
-    page = tmp_path / "accuracy.md"
-    main([*run, "floor"])
-    main([*base, "--report", str(tmp_path)])
-    assert "| floor | 1 | " in page.read_text() and "--set" not in page.read_text()
-    main([*run, "boosting", "--set", "tile_boosting.num_boost_round=3"])
-    main([*base, "--report", str(tmp_path)])
-    told = "(`--set`) was nothing for some, for others `tile_boosting.num_boost_round=3`.\n"
-    assert told in page.read_text()
-    (tmp_path / "cells" / "tiles--floor--0.json").unlink()
-    main([*base, "--report", str(tmp_path)])
-    assert "(`--set`) was `tile_boosting.num_boost_round=3`.\n" in page.read_text()
 
 
 SMALL_SEGMENTS = ("hidden=8", "configs_per_step=8", "table_configs=16", "head_steps=2")

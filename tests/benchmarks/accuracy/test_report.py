@@ -20,7 +20,6 @@ from benchmarks.accuracy.report import (
     write_report,
 )
 from common.atomic import write_text
-from common.errors import PipelineError
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
 
@@ -80,6 +79,19 @@ def test_differences_are_paired_by_seed_and_graph() -> None:
     assert columns[7] == "+0.000 [+0.000, +0.000]"
 
 
+@pytest.mark.parametrize(
+    ("task", "without", "label"),
+    [("layouts", "no-attention", "tau"), ("tiles", "late-join", "tile score")],
+)
+def test_what_attention_gains_is_paired(task: str, without: str, label: str) -> None:
+    taus = {"network": [0.5, 0.7], without: [0.4, 0.5]}
+    found = {name: [cell(task, name, seed, own) for seed in (0, 1)] for name, own in taus.items()}
+    told = table_of(task, found)["attention"]
+    assert told.startswith(f"`network` − `{without}`: {label} **+0.150")
+    assert "slowdown@1 **+0.1500 [+0.1000, +0.2000]**" in told
+    assert table_of(task, {"network": found["network"]})["attention"] == ""
+
+
 @pytest.mark.parametrize("task", ["layouts", "tiles"])
 def test_the_page_and_its_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -> None:
     write_cells(tmp_path, task, ["boosting", "shipped"])
@@ -96,6 +108,19 @@ def test_the_page_and_its_picture_come_from_the_cells_alone(task: str, tmp_path:
     assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
     shown = imread(tmp_path / "accuracy.png")
     assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
+
+
+def test_the_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
+    plain, changed = cell("tiles", "floor", 0, [0.1, 0.2]), cell("tiles", "floor", 1, [0.1, 0.2])
+    changed["set"] = ["tile_boosting.num_boost_round=3"]
+    pages = []
+    for cells in ([plain], [plain, changed], [changed]):
+        write_report(cells, tmp_path)
+        pages.append((tmp_path / "accuracy.md").read_text())
+    assert "| floor | 1 | " in pages[0] and "--set" not in pages[0]
+    own = "`tile_boosting.num_boost_round=3`.\n"
+    assert f"(`--set`) was nothing for some, for others {own}" in pages[1]
+    assert f"(`--set`) was {own}" in pages[2]
 
 
 def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() -> None:
@@ -119,6 +144,13 @@ def test_no_cells_are_no_page(tmp_path: Path) -> None:
         main(["--out", str(tmp_path), "--report"])
     with pytest.raises(SystemExit):  # it would train the built-in network instead
         main(["--out", str(tmp_path), "--set", "layout.models=['my_pkg:Mine']"])
-    with pytest.raises(PipelineError, match="cells: no results; run without --report first"):
+    with pytest.raises(SystemExit, match=r"error: .*cells: no results; run without --report first"):
         main(["--out", str(tmp_path), "--report", str(tmp_path)])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_help_names_tasks_and_models(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = "".join(capsys.readouterr().out.split())  # it breaks lines at hyphens
+    assert all(name in said for name in ("sample-further", "alexnet", "no-attention", "early-join"))

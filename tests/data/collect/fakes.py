@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.job import Job
-from data.collect.measuring.session import Description, Told
+from data.collect.measuring.session import Description, Loaded, Told
 from data.tree import collection_named
 
 STEP_NS = 60_000
@@ -62,8 +61,8 @@ class SpinSubject:
         configs[:, :, 6] = choices - 1  # the first dimension of the input's order
         return configs
 
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
-        first, second = choice.tolist()
+    def load(self, choice: NDArray[np.int64]) -> Loaded:
+        first = int(choice[0])
         if first == self._source.crashes:
             os.write(2, b"Check failed: layout\n")
             os.abort()
@@ -71,16 +70,17 @@ class SpinSubject:
             time.sleep(HANG_S)
         if first == self._source.refuses:
             raise ValueError("layout is\nnot supported")
-        steps = 1 if self._source.flat else 1 + 4 * first + second
+        steps = self.steps(choice)
+        return Loaded(lambda: spin(steps * STEP_NS), str(steps))
+
+    def steps(self, choice: NDArray[np.int64]) -> int:
+        first, second = choice.tolist()
         if self._source.alike:
-            steps = 1 + first % 2
-        return lambda: spin(steps * STEP_NS)
+            return 1 + first % 2
+        return 1 if self._source.flat else 1 + 4 * first + second
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({})
-
-    def module(self, choice: NDArray[np.int64]) -> str:
-        return str(choice[0] % 2) if self._source.alike else ""
 
 
 def spin(ns: int) -> None:

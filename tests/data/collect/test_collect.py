@@ -195,7 +195,7 @@ def test_configs_of_equal_modules_are_not_asked_for_an_order(
     visits = [json.loads(line) for line in lines]
     for visit in visits:  # each config's halves are apart by that ratio, one way or the other
         is_longer = visit["round"] == 1 + visit["config"] % 2
-        module_ns = STEP_NS * (1 + int(visit["module"]))
+        module_ns = STEP_NS * int(visit["code"])
         visit["runtime_ns"] = int(module_ns * (stretched if is_longer else 1)) + visit["config"]
     journal = job.journal(tmp_path / "again")
     journal.parent.mkdir(parents=True)

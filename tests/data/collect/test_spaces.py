@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.collect.layouts import CONFIGURABLE, read_row, spell_row
-from data.collect.measuring.session import Description, Told
+from data.collect.measuring.session import Description, Loaded, Told
 from data.collect.programs import compiled
 from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
 from data.collect.programs.compiled import applied
@@ -113,7 +113,7 @@ def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> N
         {"options": menu()[-1], "layouts": 1, "fusion": 1},
     ):
         choice = choice_of(program, **genes)
-        checked.load(np.minimum(choice, program.describe().n_options - 1))()
+        checked.load(np.minimum(choice, program.describe().n_options - 1)).run()
 
 
 def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
@@ -135,6 +135,17 @@ def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
     assert layouts.keys() <= {
         given.name for c in program.message.computations for given in c.instructions
     }
+
+
+def test_options_that_change_nothing_in_a_program_give_the_same_code(
+    program: DecidedProgram,
+) -> None:
+    plain = DecidedProgram(source_of(lambda x: 2 * x + x[::-1], arguments()[0]), ("options",))
+    nothing, library, llvm = np.zeros(6, np.int64), *np.eye(6, dtype=np.int64)[[0, 2]]
+    library_code, own, llvm_code = (plain.load(each).code for each in (library, nothing, llvm))
+    assert library_code == own != llvm_code
+    chosen = [choice_of(program), choice_of(program, options=library), choice_of(program, fusion=1)]
+    assert len({program.load(choice).code for choice in chosen}) == 3
 
 
 def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
@@ -279,13 +290,10 @@ class Drifting:
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({})
 
-    def module(self, choice: NDArray[np.int64]) -> str:
-        return ""
-
     def load(self, choice: NDArray[np.int64]):  # type: ignore[no-untyped-def]
         off = np.float32(1e-3 * choice[0])
         values = np.array([1, -2, np.inf], np.float32) * (1 + off)
-        return lambda: [values, np.arange(3) + (choice[0] == 8)]
+        return Loaded(lambda: [values, np.arange(3) + (choice[0] == 8)], "")
 
 
 def test_other_outputs_are_refused() -> None:
@@ -318,18 +326,6 @@ def test_spaces_without_a_decision_are_left_out() -> None:
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
     with pytest.raises(UsageError, match=r"^layouts: tiny has no dot, .*; expected options"):
         DecidedProgram(source, ("layouts",))
-
-
-def test_options_that_change_nothing_leave_one_module() -> None:
-    program = DecidedProgram(source_of(lambda x: x + 1, np.ones(4, np.float32)), ("options",))
-    genes = [*GENES]
-    modules = []
-    for gene in (None, "library", "LLVM"):
-        choice = np.array([int(name == gene) for name in genes])
-        program.load(choice)
-        modules.append(program.module(choice))
-    default, library, code = modules  # there is no dot that a library could do
-    assert default == library != code and default
 
 
 def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:

@@ -192,6 +192,16 @@ def test_the_next_steps_draws_are_prefetched(tmp_path: Path) -> None:
     assert task.ahead == task.taken[1:] and len(task.ahead) == 39
 
 
+def test_bfloat16_still_learns(tmp_path: Path) -> None:
+    full, half = new_model(), new_model()
+    fit(full, Line(), CONFIG, seed=0, run_dir=tmp_path / "full")
+    config = CONFIG.model_copy(update={"precision": "bfloat16"})
+    fit(half, Line(), config, seed=0, run_dir=tmp_path / "half")
+    assert half.weight.item() != full.weight.item()
+    assert half.weight.item() == pytest.approx(full.weight.item(), abs=0.05)
+    assert full.weight.item() == pytest.approx(3, abs=0.2)  # from 0
+
+
 SPOILED = {
     "loss": lambda loss, _: loss * math.nan,
     "gradient": lambda loss, model: loss + (model.weight - model.weight.detach()).sum().sqrt(),

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,28 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from common.progress import time_limit
 from data.collect.measuring.session import Description, Told
 from pipeline.jobs.workers import granted
-from pipeline.optimize.optimize import (
+from pipeline.optimize.confirm import (
     N_PROCESSES,
     Ask,
     Candidate,
-    Optimized,
+    Contestant,
+    Pool,
     Ratio,
-    Verified,
-    _TooFewRoundsError,
-    chosen_finalists,
-    is_faster,
-    n_affordable,
-    optimize,
     paired_ratio,
     pooled,
+)
+from pipeline.optimize.optimize import (
+    Optimized,
+    chosen_finalists,
+    distinct,
+    n_affordable,
+    optimize,
     screening_s,
     simplest_of_best,
+    simplified,
 )
 from pipeline.optimize.write import (
     APPLY,
@@ -39,11 +43,10 @@ from pipeline.optimize.write import (
     as_json,
     sources_text,
     tried_text,
-    why_not_text,
     write_result,
 )
 from tests.command_line import stderr_of
-from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject, spin
+from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject
 
 REVERSED = 17  # steps of the default where later options are faster
 
@@ -72,12 +75,9 @@ class Decided(SpinSubject):
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({"options": {"first": int(choice[0])}}) if choice[0] else Told({})
 
-    def load(self, choice: NDArray[np.int64]) -> Callable[[], object]:
-        run = super().load(choice)
+    def steps(self, choice: NDArray[np.int64]) -> int:
         first, second = choice.tolist()
-        return (
-            (lambda: spin((REVERSED - 4 * first - second) * STEP_NS)) if self._is_reversed else run
-        )
+        return REVERSED - 4 * first - second if self._is_reversed else super().steps(choice)
 
 
 def ask(opened: Spinning | None = None, **more: object) -> Ask:
@@ -97,9 +97,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Optimized]:
 
 def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) -> None:
     out, found = whole
-    assert found.is_faster and found.best is not None
-    assert found.best.ratio.value < 0.6
-    assert found.confirmed.same.value == pytest.approx(1, abs=0.1)
+    assert found.is_faster
+    assert found.measured.ratio.value < 0.6
+    assert found.measured.same.value == pytest.approx(1, abs=0.1)
     assert len({c.choice for c in found.candidates}) == len(found.candidates)
     failed = {c.choice[0]: (c.reason, c.ratio) for c in found.candidates if c.reason}
     assert failed.keys() == {1, 2} and {ratio for _, ratio in failed.values()} == {np.inf}
@@ -113,44 +113,61 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     assert "of the default's" in (out / PAGE).read_text()
 
 
+def without(whole: tuple[Path, Optimized], out: Path, pattern: str) -> Path:
+    """Copy the folder of a call that was killed before it measured some."""
+    shutil.copytree(whole[0], out, dirs_exist_ok=True)
+    for path in (out / "journal").glob(pattern):
+        path.unlink()
+    return out
+
+
 @pytest.mark.skipif(granted()[0] == 1, reason="has one core")
-def test_a_gain_that_there_was_no_time_to_check_on_all_cores_is_not_told(
-    whole: tuple[Path, Optimized], tmp_path: Path
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("all-cores-*-[2-4].jsonl", "undecided whether it is a loss on all cores", 4),
+        ("[ca]*.jsonl", "not confirmed in the time; the same command goes on", 1),
+        ("confirm-*-[34].jsonl", "", 2),
+    ],
+)
+def test_what_there_was_no_time_for_is_told_and_not_called_faster(
+    case: tuple[str, str, int],
+    whole: tuple[Path, Optimized],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-    (checked,) = (tmp_path / "journal").glob("all-cores-1-*")  # the last process
-    checked.unlink()
-    with pytest.raises(PipelineError, match=r"all-cores-1: 0 rounds .* with more --minutes"):
-        optimize(ASKED, tmp_path, minutes=0.0)
-    assert optimize(ASKED, tmp_path).is_faster
+    missing, why_not, n_processes = case
+    out = without(whole, tmp_path, missing)
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
+        found = optimize(ASKED, out, minutes=0.0)
+    assert found.why_not.startswith(why_not) and found.is_faster == (not why_not)
+    result = write_result(found, out)
+    assert (result["best_ms"] is None, result["processes"]) == (bool(why_not), n_processes)
+    assert ("confirmed 1</td>" in (out / PAGE).read_text()) == (n_processes > 1)
+    if n_processes == N_PROCESSES:
+        assert optimize(ASKED, out).is_faster  # it goes on
 
 
-def test_what_there_was_no_time_to_confirm_is_written_and_not_called_faster(
+@pytest.mark.skipif(granted()[0] == 1, reason="has one core")
+def test_processes_are_added_while_it_is_undecided_and_there_is_time(
     whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    def is_undecided(one: Contestant) -> bool:
+        return one.together is None or one.together.n_processes < 2 * N_PROCESSES
 
-    def over(*_: object, **__: object) -> None:
-        raise _TooFewRoundsError("no time")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("pipeline.optimize.optimize._confirmed", over)
-        found = optimize(ASKED, tmp_path)
-    assert found.best and found.best.ratio.value < 0.6 and not found.is_faster
-    assert "not confirmed in the time; the same command goes on" in why_not_text(found)
-    assert write_result(found, tmp_path)["best_ms"] is None
-    assert "confirmed</td>" not in (tmp_path / PAGE).read_text()
-    assert optimize(ASKED, tmp_path).is_faster
+    monkeypatch.setattr(Contestant, "is_undecided", property(is_undecided))
+    best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
+    assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
+    assert best.together.n_looks == 2
 
 
-def test_two_processes_confirm_where_there_is_no_time_for_more(
+def test_without_time_to_verify_anything_that_is_said(
     whole: tuple[Path, Optimized], tmp_path: Path
 ) -> None:
-    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "journal").glob("confirm-[12]-*"):
-        path.unlink()
-    found, all_of_it = optimize(ASKED, tmp_path, minutes=0.0), whole[1].confirmed
-    assert (found.is_confirmed, found.confirmed.n_rounds) == (True, all_of_it.n_rounds // 2)
+    out = without(whole, tmp_path, "[cav]*.jsonl")
+    with pytest.raises(PipelineError, match=r"no time to verify anything; .* more --minutes"):
+        optimize(ASKED, out, minutes=0.0)
 
 
 def test_screening_leaves_the_time_that_confirming_needs() -> None:
@@ -172,54 +189,94 @@ def test_what_was_tried_is_told_by_source_and_why_no_more_was(
     assert tried_text(few) == "5 candidates; no time for more, or no more are new"
 
 
-def test_what_is_slower_on_all_cores_is_not_called_faster_and_that_is_said(
-    whole: tuple[Path, Optimized],
-) -> None:
-    same = Ratio(1.0, 0.99, 1.01)
-    for mean, end, is_said_faster in (
-        (0.8, f"{same.value:.3f} [0.990, 1.010] there", True),
-        (0.995, "no sure gain", True),
-        (1.13, "a loss", False),
-    ):
-        both = Ratio(mean, mean - 0.02, mean + 0.02), same
-        found = replace(whole[1], on_all_cores=both)
-        assert found.is_faster == is_said_faster and all_cores_text(found).endswith(end)
-    assert why_not_text(found) == "on all cores it is a loss"
-    assert replace(found, on_all_cores=(both[0], Ratio(1.0, 0.8, 1.2))).is_faster
-    plain = replace(found, on_all_cores=None)
-    assert plain.is_faster and all_cores_text(plain) == ""
-    assert found.best is not None
-    confirmed = found.confirmed._replace(verified=[replace(found.best, ratio=same)])
-    assert "below 0.980" in why_not_text(replace(found, confirmed=confirmed))
-    none = replace(found, confirmed=confirmed._replace(verified=[]))
-    assert why_not_text(none) == "nothing that was tried was faster"
+SAME = Ratio(1.0, 0.99, 1.01)
 
 
-def test_what_is_confirmed_is_told_with_what_processes_differ_by(
-    whole: tuple[Path, Optimized],
+def pool(value: float, half: float) -> Pool:
+    return Pool(Ratio(value, value - half, value + half), SAME, 4, 40, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "why_not", "told"),
+    [
+        (0.8, 0.02, "", "0.990, 1.010] there, by 4 processes"),
+        (0.995, 0.02, "", "no sure gain"),
+        (1.0, 0.3, "undecided whether it is a loss", "no sure gain"),  # noise helps nothing
+        (0.8, 0.3, "undecided whether it is a loss", "no sure gain"),
+        (1.13, 0.02, "on all cores it is a loss", "no sure gain"),
+    ],
+)
+def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
+    mean: float, half: float, why_not: str, told: str, whole: tuple[Path, Optimized]
 ) -> None:
-    """Rounds of one process agree more closely than processes do."""
-    out, found = whole
-    journals = sorted((out / "journal").glob("confirm-*.jsonl"))
-    assert len(journals) == N_PROCESSES and found.confirmed.n_rounds >= ASKED.n_rounds
+    own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.5, 0.1), pool(mean, half), True)
+    found = replace(whole[1], contestants=[own])
+    assert found.is_faster == (not why_not) and found.why_not.startswith(why_not)
+    assert found.is_decided == ("undecided" not in why_not)
+    assert all_cores_text(found).endswith(told)
+    alone = replace(found, contestants=[replace(own, together=None, is_checked=False)])
+    assert alone.is_faster and all_cores_text(alone) == ""
+
+
+def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Optimized]) -> None:
+    own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.97, 0.02), None, True)
+    assert "not surely below 0.980" in own.why_not and own.is_undecided
+    assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
+    assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
+
+
+def ratios_of(paths: Iterable[Path], config: int = 2) -> list[float]:
+    """Return the median over a process's rounds of a config over the default, slowly."""
     ratios = []
-    for path in journals:
+    for path in paths:
         _, *lines = map(json.loads, path.read_text().splitlines())
         ns = {(row["config"], row["round"]): row["runtime_ns"] for row in lines}
-        ratios.append(np.median([ns[2, turn] / ns[0, turn] for config, turn in ns if config == 2]))
-    assert found.best is not None
-    assert astuple(found.best.ratio) == pytest.approx(astuple(pooled(ratios)))
+        turns = {turn for _, turn in ns}
+        ratios.append(float(np.median([ns[config, turn] / ns[0, turn] for turn in turns])))
+    return ratios
 
 
-def test_a_call_that_is_repeated_measures_nothing_anew(whole: tuple[Path, Optimized]) -> None:
-    out, first = whole
-    sizes = {path: path.stat().st_size for path in (out / "journal").glob("*.jsonl")}
-    assert len(sizes) == 2 + N_PROCESSES * (1 + (granted()[0] > 1))  # screened, verified, and again
+def test_a_call_that_is_repeated_adds_processes_and_pools_them_all(
+    whole: tuple[Path, Optimized], tmp_path: Path
+) -> None:
+    """Rounds of one process agree more closely than processes do; a second look is paid for."""
+    out, first = without(whole, tmp_path, "none"), whole[1].measured
+    known = {path: path.read_bytes() for path in (out / "journal").glob("*.jsonl")}
+    of_one = sorted(path for path in known if path.name.startswith("confirm"))
+    assert len(of_one) == N_PROCESSES == first.n_processes and first.n_rounds >= ASKED.n_rounds
+    assert first.ratio == pytest.approx(pooled(ratios_of(of_one)))
     again = optimize(ASKED, out)
-    assert {path: path.stat().st_size for path in sizes} == sizes
-    assert (again.candidates, again.confirmed) == (first.candidates, first.confirmed)
-    with pytest.raises(UsageError, match="was begun with seed 0, not 1"):
-        optimize(replace(ASKED, seed=1), out)
+    assert {path: path.read_bytes() for path in known} == known
+    assert again.candidates == whole[1].candidates and len(again.contestants) == 1
+    both = sorted((out / "journal").glob("confirm-*"))
+    assert (again.measured.n_processes, again.measured.n_looks) == (len(both), 2) == (8, 2)
+    assert again.measured.ratio == pytest.approx(pooled(ratios_of(both), 2))
+    assert again.measured.same == pytest.approx(pooled(ratios_of(both, config=1), 2))
+    result = write_result(again, out)
+    assert (result["processes"], result["looks"]) == (8, 2)
+    assert "by 8 processes" in (out / APPLY).read_text()
+    for other, told in (
+        (replace(ASKED, seed=1), "seed 0, not 1"),
+        (replace(ASKED, run="r"), "run"),
+    ):
+        with pytest.raises(UsageError, match=f"was begun with {told}"):
+            optimize(other, out)
+
+
+def test_what_was_confirmed_stays_a_contestant_and_is_counted(
+    whole: tuple[Path, Optimized], tmp_path: Path
+) -> None:
+    out = without(whole, tmp_path, "none")
+    assert whole[1].best is not None
+    best = list(whole[1].best.candidate.choice)
+    for path in (out / "journal").glob("confirm-*"):  # as if another had been as fast
+        other = path.read_text().replace(json.dumps(best, separators=(",", ":")), "[3,1]")
+        path.with_name(f"confirm-other-{path.name[-7]}.jsonl").write_text(other)
+    found = optimize(ASKED, out, minutes=0.0)
+    assert {one.candidate.choice for one in found.contestants} == {tuple(best), (3, 1)}
+    own = pooled(ratios_of((out / "journal").glob("confirm-other-*")), 2)
+    assert [one.alone.ratio for one in found.contestants] == [pytest.approx(own)] * 2
+    assert found.best and found.best.candidate.choice == tuple(best)  # checked on all cores
 
 
 def test_a_search_that_is_cut_off_goes_on(whole: tuple[Path, Optimized], tmp_path: Path) -> None:
@@ -278,35 +335,43 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
     assert seen[0] == (16, 2, 18) and len(seen) == 2  # of children too, those that are new
     assert tried_text(found) == "6 candidates"
     for n in (2, 3):  # which changes nothing of what is known
-        fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick)
+        fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick, minutes=0.0)
         assert fewer.candidates == found.candidates
 
 
 def test_slow_programs_have_fewer_finalists() -> None:
-    assert [n_affordable(ns, 180.0) for ns in (1e6, 0.5e9, 1e9, 60e9)] == [4, 4, 1, 1]
+    with time_limit(6.0):
+        assert [n_affordable(ns) for ns in (1e6, 0.5e9, 1e9, 60e9)] == [4, 4, 1, 1]
 
 
-def test_a_default_that_fails_is_told(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"the default was not measured .*not supported"):
-        optimize(ask(Spinning(SpinSource(refuses=0))), tmp_path)
+def test_candidates_of_the_same_code_are_one_and_the_simplest_description_wins() -> None:
+    def code(choice: tuple[int, ...]) -> str:
+        return str(choice[:2])  # the last gene changes nothing
+
+    tried = [(0, 0, 1), (1, 0, 1), (1, 0, 0), (2, 0, 1), (3, 1, 0), (2, 1, 0)]
+    ordered = [Candidate(choice, "menu") for choice in tried]
+    found = distinct(ordered, [(0, 0, 0), (3, 1, 1)], code, 3)
+    assert [c.choice for c in found] == [(1, 0, 0), (2, 0, 1), (2, 1, 0)]
+    assert [simplified(c, code).choice for c in found] == [(1, 0, 0), (2, 0, 0), (2, 1, 0)]
 
 
 def test_the_simplest_of_equals_is_taken() -> None:
-    def verified(*genes: int, value: float) -> Verified:
-        return Verified(
-            Candidate(genes, "menu"), Ratio(value, value - 0.01, value + 0.01), Told({})
-        )
+    def verified(*genes: int, value: float) -> Contestant:
+        return Contestant(Candidate(genes, "menu"), Told({}), pool(value, 0.01), None, True)
 
-    best = simplest_of_best([verified(1, 1, 1, value=0.5), verified(1, 0, 0, value=0.505)])
-    assert best.candidate.choice == (1, 0, 0)
-    clear = simplest_of_best([verified(1, 1, 1, value=0.5), verified(1, 0, 0, value=0.6)])
-    assert clear.candidate.choice == (1, 1, 1)
-    weak = simplest_of_best([verified(1, 1, 1, value=0.952), verified(1, 0, 0, value=0.975)])
-    assert weak.candidate.choice == (1, 1, 1)  # the simpler one would not count as faster
+    for wide, simple, expected in (
+        (0.5, 0.505, (1, 0, 0)),
+        (0.5, 0.6, (1, 1, 1)),
+        (0.952, 0.975, (1, 1, 1)),  # the simpler one would not count as faster
+    ):
+        both = [verified(1, 1, 1, value=wide), verified(1, 0, 0, value=simple)]
+        assert simplest_of_best(both, ()).candidate.choice == expected
+    both = [verified(1, 1, 1, value=0.5), verified(1, 0, 0, value=0.5)]
+    assert simplest_of_best(both, [both[0].candidate]) is both[0]  # no further one to choose from
     candidates = [Candidate((n, n, n), "search", 0.5 + n / 1000) for n in range(1, 6)]
     simple = Candidate((0, 0, 1), "menu", 0.52)
     chosen = chosen_finalists([*candidates, simple, Candidate((0, 0, 0), "default", 1.0)])
-    assert chosen[:2] == [candidates[0], simple] and len(chosen) == 4
+    assert chosen[:2] == [candidates[0], simple] and len(chosen) == 6
     assert chosen_finalists([Candidate((1,), "menu", 1.01)]) == []
 
 
@@ -317,9 +382,9 @@ def test_the_default_is_never_faster_than_itself() -> None:
     for _ in range(300):
         drift = 1 + 0.3 * np.abs(np.cumsum(rng.normal(size=40))) / 40
         base, same, own = drift * np.exp(0.05 * rng.normal(size=(3, 40)))
-        band = paired_ratio(same, base)
-        n_faster += is_faster(paired_ratio(own, base), band)
-        n_truly += is_faster(paired_ratio(0.85 * own, base), band)
+        again = paired_ratio(same, base)
+        n_faster += Pool(paired_ratio(own, base), again, 4, 40, 1.0).gains
+        n_truly += Pool(paired_ratio(0.85 * own, base), again, 4, 40, 1.0).gains
     assert n_faster == 0
     assert n_truly > 290
 

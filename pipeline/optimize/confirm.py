@@ -1,0 +1,370 @@
+"""What fresh processes measure of candidates, pooled over all passes and calls in one folder.
+
+c candidates of g genes, r rounds, p processes.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.metrics import CONFIDENCE, DRAWS, interval_of
+from common.progress import log, out_of_time, seconds_left, time_limit
+from common.reproducibility import generator
+from data.collect.collect import program_digest
+from data.collect.measuring.search import Choices, Journal, Visitor, open_journal, run_rounds
+from data.collect.measuring.session import ConfigFailed, Description, Session, Subject, Told
+from data.collect.spaces import SPACES, TILES, open_decided
+from data.graphs.distinct import hash_rows
+from pipeline.jobs.workers import granted
+
+JOURNALS, CONFIRM, ON_ALL_CORES = "journal", "confirm", "all-cores"
+N_PROCESSES = 4  # that a pass adds to confirm: they differ by more than rounds of one do
+FEWEST_PROCESSES, FEWEST_ROUNDS = 2, 2  # where the time ends; rounds of each
+LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
+MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
+
+# Ranks choices (c, g) of layouts, of what is described: the best first.
+Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
+Times = NDArray[np.float64]
+Choice = tuple[int, ...]  # the option of each gene
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is to be optimised, and how hard.
+
+    Attributes:
+        program: module:function, a program of the catalogue, or for "tiles" a kernel.
+        spaces: names in SPACES, or "tiles", which is of kernels as the others are of functions.
+        n_candidates: how many are screened at most, the default included.
+        n_rounds: in which a pass compares the best with the default; the finalists in 3/8 of these.
+        timeout_s: after which a candidate counts as failed.
+        run: the run whose models propose some, to tell one call's journals from another's.
+        open_decided: opens the program in the worker, given its name, the spaces and the device.
+    """
+
+    program: str
+    spaces: tuple[str, ...] = ("options",)
+    n_candidates: int = 60
+    n_rounds: int = 40
+    timeout_s: float = 60.0
+    seed: int = 0
+    device: str | None = None
+    run: str | None = None
+    open_decided: Callable[..., Subject] = open_decided
+
+    def __post_init__(self) -> None:
+        """Refuse spaces that there are not; raises UsageError."""
+        known = (*SPACES, TILES)
+        for space in self.spaces:
+            if space not in known:
+                raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice that was screened; `source` says where it came from.
+
+    `ratio` is its shortest run over the default's, `reason` why it failed.
+    """
+
+    choice: Choice
+    source: str
+    ratio: float = inf
+    reason: str = ""
+
+    @property
+    def n_decided(self) -> int:
+        return int(np.count_nonzero(self.choice))
+
+
+class Ratio(NamedTuple):
+    """A runtime over another's, and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+NEVER = Ratio(inf, inf, inf)  # a candidate that failed
+
+
+class Pool(NamedTuple):
+    """What all processes measured of a candidate; of a single one, over its rounds."""
+
+    ratio: Ratio
+    same: Ratio
+    n_processes: int
+    n_rounds: int
+    default_ms: float
+    n_looks: int = 1
+
+    @property
+    def most(self) -> float:
+        """Return what the ratio must surely lie below: by more than the default differs by."""
+        return 1 - max(LEAST_GAIN, 1 - self.same.low, self.same.high - 1)
+
+    @property
+    def gains(self) -> bool:
+        return self.ratio.high < self.most
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A candidate that was confirmed, on one thread and, where it gains there, on all cores.
+
+    Attributes:
+        together: on all cores, None without two processes; where there is one core it is not asked.
+    """
+
+    candidate: Candidate
+    told: Told
+    alone: Pool
+    together: Pool | None
+    is_checked: bool
+
+    @property
+    def runs(self) -> bool:
+        return all(isfinite(pool.ratio.value) for pool in (self.alone, self.together) if pool)
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self.alone.n_processes >= FEWEST_PROCESSES
+
+    @property
+    def gains(self) -> bool:
+        return self.is_confirmed and self.alone.gains
+
+    @property
+    def is_undecided(self) -> bool:
+        """Tell whether more processes may call it faster, or surely not."""
+        if not self.gains:
+            return self.alone.ratio.low < self.alone.most
+        if not self.is_checked:
+            return False
+        return not self.together or self.together.ratio.low < MOST_LOSS <= self.together.ratio.high
+
+    @property
+    def why_not(self) -> str:
+        """Say why it is not called faster; "" if it is."""
+        if not self.is_confirmed:
+            return "not confirmed in the time; the same command goes on, with more --minutes"
+        if not self.gains:
+            return f"what was confirmed is not surely below {self.alone.most:.3f}"
+        if not self.is_checked or (self.together and self.together.ratio.high < MOST_LOSS):
+            return ""
+        if self.is_undecided:
+            return (
+                f"undecided whether it is a loss on all cores (not surely below {MOST_LOSS}); "
+                "the same command measures on, with more --minutes"
+            )
+        return "on all cores it is a loss"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call works with: the process that screens stays open."""
+
+    ask: Ask
+    out: Path
+    pick: Pick | None
+    session: Session
+    description: Description
+    told: dict[Choice, Told] = field(default_factory=dict)
+
+    @property
+    def is_checked(self) -> bool:
+        return granted()[0] > 1 and self.description.facts["platform"] == "cpu"
+
+    def journal(self, name: str) -> Journal:
+        ask = self.ask
+        asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
+        asked |= {"run": ask.run, "program_digest": program_digest(self.description)}
+        header = asked | dict(self.description.facts)
+        return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
+
+    def picked(self, choices: Choices) -> NDArray[np.int64]:
+        assert self.pick, "asked where there is a ranker"
+        return self.pick(self.description, self.session.spell(choices))
+
+    def tell(self, choice: Choice) -> Told:
+        if choice not in self.told:
+            self.told[choice] = self.session.tell(np.array(choice))
+        return self.told[choice]
+
+    def code(self, choice: Choice) -> str:
+        """Return what tells the code of a choice from others; itself where it does not compile."""
+        try:
+            return self.session.code(np.array(choice))
+        except ConfigFailed:
+            return repr(choice)
+
+
+def measured(
+    call: Call, name: str, choices: Choices, n_rounds: tuple[int, int], share_s: float
+) -> tuple[list[int], Times]:
+    """Visit the default, the default again and others in a fresh process; as `_rounds_of`.
+
+    It takes its share of the time, and more of it only for the least of rounds.
+
+    Raises:
+        PipelineError: the default does not run.
+    """
+    journal, ask = call.journal(name), call.ask
+    known = _rounds_of(journal, len(choices))
+    if len(known[1]) >= n_rounds[1]:
+        return known
+    what, rest_s = f"{ask.program}: {name}", seconds_left() - share_s
+    stage = name.rsplit("-", 1)[0]
+    log.info(f"{stage}: {len(choices) - 2} beside the default, in a fresh process")
+    if call.description.facts["platform"] != "cpu":
+        call.session.stop()  # an accelerator serves one process; it starts anew when it is asked
+    with session_of(ask, on_all_cores=name.startswith(ON_ALL_CORES)) as session:
+        visitor = Visitor(session, journal, what=what, total=len(choices) * n_rounds[1])
+        order = generator(ask.seed, name, ask.program)
+        with suppress(OutOfTime):
+            run_rounds(visitor, choices, n_rounds=n_rounds[0], rng=order)
+            with time_limit((seconds_left() - rest_s) / 60):
+                run_rounds(visitor, choices, n_rounds=n_rounds[1], rng=order)
+    if journal.failed.keys() & {0, 1}:
+        reason = next(iter(journal.failed.values()))
+        raise PipelineError(f"{what}: the default failed: {reason}")
+    return _rounds_of(journal, len(choices))
+
+
+def _rounds_of(journal: Journal, n_choices: int) -> tuple[list[int], Times]:
+    """Return which of the choices never failed, and their runtimes (r, ran) in whole rounds."""
+    ran = [config for config in range(n_choices) if config not in journal.failed]
+    by_round = [
+        [journal.visits.get((config, turn)) for config in ran]
+        for turn in sorted({turn for _, turn in journal.visits})
+    ]
+    whole = [[visit.runtime_ns for visit in row if visit] for row in by_round if all(row)]
+    return ran, np.array(whole, float).reshape(-1, len(ran))
+
+
+def confirm(call: Call, choice: Choice, *, is_first: bool) -> None:
+    """Add processes of a candidate on one thread; on all cores too where it gains."""
+
+    def known() -> Contestant | None:
+        return next((one for one in contestants(call) if one.candidate.choice == choice), None)
+
+    before = known()
+    if is_first or not before or not before.gains:
+        with time_limit(seconds_left() / (1 + call.is_checked) / 60):
+            _add_processes(call, CONFIRM, choice)
+    after = known()
+    if call.is_checked and after and after.gains and (is_first or after.is_undecided):
+        _add_processes(call, ON_ALL_CORES, choice)
+
+
+def _add_processes(call: Call, stage: str, choice: Choice) -> None:
+    """Measure a candidate in up to four processes more, where the time is enough."""
+    choices = np.array([[0] * len(choice)] * 2 + [choice])
+    n_rounds = FEWEST_ROUNDS, max(FEWEST_ROUNDS, -(-call.ask.n_rounds // N_PROCESSES))
+    n_known = len(_processes(call, stage).get(choice, ()))
+    for number in range(n_known + 1, (n_known // N_PROCESSES + 1) * N_PROCESSES + 1):
+        if out_of_time():
+            return
+        share_s = seconds_left() / (N_PROCESSES - (number - 1) % N_PROCESSES)
+        name = f"{stage}-{hash_rows(choices[2:])[0]:016x}-{number}"
+        ran, times = measured(call, name, choices, n_rounds, share_s)
+        if len(ran) < 3 or len(times) < FEWEST_ROUNDS:
+            return
+
+
+def _processes(call: Call, stage: str) -> dict[Choice, list[Pool]]:
+    """Return what each process of a stage measured that had enough time, by candidate."""
+    found: dict[Choice, list[Pool]] = {}
+    for path in sorted((call.out / JOURNALS).glob(f"{stage}-*.jsonl")):
+        journal = call.journal(path.stem)
+        ran, times = _rounds_of(journal, 3)
+        if 2 in journal.failed:
+            own = Pool(NEVER, NEVER, 1, 0, inf)
+        elif len(ran) == 3 and len(times) >= FEWEST_ROUNDS:
+            own = of_one_process(*times.T)
+        else:
+            continue
+        found.setdefault(tuple(journal.choices[2]), []).append(own)
+    return found
+
+
+def _pools(call: Call, stage: str) -> dict[Choice, Pool]:
+    """Pool the processes of each candidate that has two, or that failed.
+
+    Each batch of processes, of any candidate, was one more look that could have been lucky: the
+    intervals share 5 % of error among them all (Bonferroni).
+    """
+    by_choice = _processes(call, stage)
+    n_looks = sum(-(-len(own) // N_PROCESSES) for own in by_choice.values())
+    return {
+        choice: Pool(
+            pooled([one.ratio.value for one in own], n_looks),
+            pooled([one.same.value for one in own], n_looks),
+            len(own),
+            sum(one.n_rounds for one in own),
+            min(one.default_ms for one in own),
+            n_looks,
+        )
+        for choice, own in by_choice.items()
+        if len(own) >= FEWEST_PROCESSES or own[0].ratio == NEVER
+    }
+
+
+def contestants(call: Call, candidates: Sequence[Candidate] = ()) -> list[Contestant]:
+    """Return all that was ever confirmed, what is faster first."""
+    alone, together = _pools(call, CONFIRM), _pools(call, ON_ALL_CORES)
+    sources = {candidate.choice: candidate.source for candidate in candidates}
+    found = [
+        Contestant(
+            Candidate(choice, sources.get(choice, "simplified")),
+            call.tell(choice),
+            pool,
+            together.get(choice),
+            call.is_checked,
+        )
+        for choice, pool in alone.items()
+    ]
+    return sorted(found, key=lambda one: (bool(one.why_not), one.alone.ratio.value))
+
+
+def session_of(ask: Ask, *, on_all_cores: bool = False) -> Session:
+    open_subject = partial(ask.open_decided, ask.program, ask.spaces, ask.device)
+    return Session(open_subject, timeout_s=ask.timeout_s, on_all_cores=on_all_cores)
+
+
+def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
+    """Return the median of runtimes (r,) over others, by round: what disturbs one disturbs both."""
+    ratios = own_ns / base_ns
+    drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
+    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
+
+
+def of_one_process(default_ns: Times, same_ns: Times, own_ns: Times) -> Pool:
+    """Summarise runtimes (r,) of a process; its intervals are over rounds."""
+    ratio, same = paired_ratio(own_ns, default_ns), paired_ratio(same_ns, default_ns)
+    return Pool(ratio, same, 1, len(default_ns), float(default_ns.min()) / 1e6)
+
+
+def pooled(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
+    """Return the mean of processes' ratios (p,) and Student's interval, both of their logarithms.
+
+    Args:
+        n_looks: at how many such intervals somebody looks, which together err in 5 % of all cases.
+    """
+    from scipy.stats import t
+
+    if not np.isfinite(ratios).all():
+        return NEVER
+    logs = np.log(ratios)
+    quantile = t.isf((1 - CONFIDENCE) / n_looks / 2, len(logs) - 1)
+    half = quantile * logs.std(ddof=1) / np.sqrt(len(logs))
+    return Ratio(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist())
