@@ -12,7 +12,7 @@ from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_layout, read_tile
 from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import collection_named, find_graphs
-from tests.fake_kaggle import FakeKaggle, logged_in_at
+from tests.support.fake_kaggle import FakeKaggle, logged_in_at
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when it is imported; no GPU is needed then
 

@@ -14,7 +14,7 @@ from benchmarks.rehearsal import main
 from common.errors import PipelineError, UsageError
 from data.synthetic.write import published_graphs
 from data.tree import COLLECTIONS, find_graphs
-from tests.real_data import ROOT
+from tests.support.real_data import ROOT
 
 COMMAND = [sys.executable, "-m", "benchmarks.rehearsal", "--share", "0", "--workers", "2"]
 

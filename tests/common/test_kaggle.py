@@ -18,7 +18,8 @@ from kernels.build import METADATA_FILE, build, kernel_metadata
 from kernels.datasets import push_dataset
 from kernels.remote import push, status
 from submissions.upload import list_submissions, submit
-from tests.fake_kaggle import (
+from tests.kernels.test_datasets import ID, write_dataset
+from tests.support.fake_kaggle import (
     DROPPED,
     KEY,
     LATE,
@@ -34,7 +35,6 @@ from tests.fake_kaggle import (
     point_client_at,
     refusal,
 )
-from tests.kernels.test_datasets import ID, write_dataset
 
 SLUG = "fast-or-slow-cpu"
 WITH_FILES = pytest.mark.parametrize("sending", ["submission", "dataset version"], indirect=True)

@@ -20,9 +20,9 @@ from data.graphs.noise import Noise
 from data.official.published import official_names
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
-from tests.command_line import call
 from tests.data.npz.damaged_archives import read_arrays, repacked
-from tests.real_data import REAL, ROOT, real_file, requires_real_data
+from tests.support.command_line import call
+from tests.support.real_data import REAL, ROOT, real_file, requires_real_data
 
 
 def test_good_files_are_counted(tiny_tree: Path) -> None:

@@ -22,7 +22,6 @@ from pipeline.jobs import workers
 from pipeline.jobs.ray_cluster import RayCluster
 from pipeline.jobs.run_jobs import Job, run_jobs
 from pipeline.run import jobs
-from tests.command_line import call
 from tests.drills.processes import (
     PATIENCE_S,
     POLL_S,
@@ -37,6 +36,7 @@ from tests.drills.processes import (
 from tests.drills.test_full_disk import has_namespaces
 from tests.drills.test_signals import ENDS, KEPT
 from tests.pipeline.jobs.work import where
+from tests.support.command_line import call
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),

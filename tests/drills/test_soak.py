@@ -14,8 +14,8 @@ from statistics import median
 
 import pytest
 
-from tests.command_line import call
 from tests.drills.processes import Scene, check_same
+from tests.support.command_line import call
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "10"))
 WARM_UP = 3  # runs, until caches are filled

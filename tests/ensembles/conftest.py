@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line import call
 from tests.ensembles.programs import LAYOUTS, TILES
+from tests.support.command_line import call
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
 from data.packing import pack_values
 from ensembles import load_graph, load_ranker, rank
-from tests.command_line import python_in
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,
@@ -24,6 +23,7 @@ from tests.ensembles.programs import (
     write,
 )
 from tests.features.hlo_modules import tile_tuning
+from tests.support.command_line import python_in
 
 PAGE = (ROOT / "docs" / "rank.md").read_text(encoding="utf-8")
 

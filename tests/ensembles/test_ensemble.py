@@ -9,8 +9,8 @@ from data.tree import COLLECTIONS, Collection, collection_named, find_graphs
 from ensembles.ensemble import Source, choose_source, load_ranker
 from models.graph_task import NetworkRanker
 from models.run_folder import mark_done
-from tests.command_line import call
 from tests.ensembles.programs import LAYOUT_MODEL
+from tests.support.command_line import call
 
 ORDER = {
     "tile:xla": [],

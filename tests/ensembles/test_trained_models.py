@@ -10,7 +10,7 @@ from data.tree import LAYOUTS, collection_named
 from ensembles.trained_models import continue_earlier, find_models, models_to_take, take_models
 from models.config.recipe import load_recipe
 from models.run_folder import is_done
-from tests.command_line import call
+from tests.support.command_line import call
 
 TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
 RECIPE = load_recipe("smoke", ["threads=1", 'tile.models=["tile_linear"]'])

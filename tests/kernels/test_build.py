@@ -27,10 +27,10 @@ from kernels.build import (
     own_packages,
     pack,
 )
-from tests.command_line import call
-from tests.fake_kaggle import KEY
 from tests.kernels.conftest import contents
 from tests.kernels.test_script import RECIPE
+from tests.support.command_line import call
+from tests.support.fake_kaggle import KEY
 
 LONG = kind_named("train", "layout:nlp:default")
 

@@ -20,8 +20,8 @@ from kernels.datasets import (
     write_weights,
     write_wheels,
 )
-from tests.fake_kaggle import KEY, LOST, USERNAME, Answer, Dataset, FakeKaggle, failure_of
 from tests.kernels.conftest import WHEELS, FakePip, contents
+from tests.support.fake_kaggle import KEY, LOST, USERNAME, Answer, Dataset, FakeKaggle, failure_of
 
 TITLE, SLUG = "Some small models", "some-small-models"
 ID = f"{USERNAME}/{SLUG}"

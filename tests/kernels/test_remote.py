@@ -17,11 +17,11 @@ from kernels.remote import (
     push,
     status,
 )
-from tests.command_line import call
 from tests.data.fetch.conftest import POLICY
 from tests.data.fetch.file_server import FileServer, Trouble
-from tests.fake_kaggle import SIGNATURE, USERNAME, Answer, FakeKaggle, failure_of
 from tests.kernels.conftest import contents
+from tests.support.command_line import call
+from tests.support.fake_kaggle import SIGNATURE, USERNAME, Answer, FakeKaggle, failure_of
 
 SLUG = "fast-or-slow-cpu"
 ID = f"{USERNAME}/{SLUG}"

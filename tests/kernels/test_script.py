@@ -13,8 +13,8 @@ from data.tree import COLLECTIONS
 from kernels.build import KINDS, Kind, build, kind_named
 from kernels.datasets import write_weights
 from models.config.recipe import Recipe, load_recipe
-from tests.command_line import call
 from tests.kernels.conftest import run_script, stand_in_pipeline
+from tests.support.command_line import call
 
 RECIPE = {"seed": 0, "features": {"prune": "config"}}
 MOUNT, OLD_MOUNT = "competitions/predict-ai-model-runtime", "predict-ai-model-runtime"

@@ -15,11 +15,11 @@ from common.retry import RetryPolicy
 from kernels.build import KINDS, build, kind_named
 from kernels.datasets import push_dataset, write_weights, write_wheels
 from kernels.remote import push
-from tests.command_line import call
 from tests.data.fetch.file_server import FileServer
-from tests.fake_kaggle import KEY, USERNAME, Answer, FakeKaggle
 from tests.kernels.conftest import WHEELS, FakePip
 from tests.kernels.test_datasets import write_run
+from tests.support.command_line import call
+from tests.support.fake_kaggle import KEY, USERNAME, Answer, FakeKaggle
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
 INFER = "fast-or-slow-smoke-infer"

@@ -29,7 +29,7 @@ from models.pyg import (
     tpu_graph,
 )
 from models.training.losses import pairwise_hinge
-from tests.real_data import REAL, requires_real_data
+from tests.support.real_data import REAL, requires_real_data
 
 DATASETS = {"layout": TpuGraphsLayout, "tile": TpuGraphsTile}
 

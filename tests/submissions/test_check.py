@@ -22,8 +22,8 @@ from submissions.check import (
     read_submission,
     write_submission,
 )
-from tests.real_data import REAL, requires_real_data
 from tests.submissions.made_up import ints, official_lines, place_npz, write_official
+from tests.support.real_data import REAL, requires_real_data
 
 Change = Callable[[list[str]], list[str]]
 LONG = "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba"  # 1001 configs

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import PipelineError
 from submissions.compare import compare_reports
-from tests.command_line import call
+from tests.support.command_line import call
 
 XLA = "layout:xla:default"
 

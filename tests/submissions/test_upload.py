@@ -10,7 +10,7 @@ import pytest
 from common.progress import time_limit, watched_by
 from common.retry import RetryPolicy
 from submissions.upload import Submission, list_submissions, submit, wait_for_score
-from tests.fake_kaggle import FIRST_REF, KEY, LOST, Answer, FakeKaggle, failure_of
+from tests.support.fake_kaggle import FIRST_REF, KEY, LOST, Answer, FakeKaggle, failure_of
 
 Send = Callable[..., Submission]
 

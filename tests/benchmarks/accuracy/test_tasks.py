@@ -20,7 +20,7 @@ from data.graphs.graph import LayoutGraph
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
 from models.training.dataset import family_of
-from tests.real_data import REAL
+from tests.support.real_data import REAL
 
 HERE = Sources(SAMPLE, None)
 

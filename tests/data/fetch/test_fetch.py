@@ -36,10 +36,10 @@ from data.fetch.fetch import (
 from data.official.published import PUBLISHED_GRAPHS, Part
 from data.tree import find_graphs
 from pipeline.cli.data import BASE_VARIABLE
-from tests.command_line import call
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tar_bytes, tree_of
 from tests.data.fetch.file_server import FileServer, Trouble
-from tests.fake_kaggle import SIGNATURE, Answer, FakeKaggle, failure_of
+from tests.support.command_line import call
+from tests.support.fake_kaggle import SIGNATURE, Answer, FakeKaggle, failure_of
 
 MakeJob = Callable[..., FetchJob]
 Usage = namedtuple("Usage", "total used free")

@@ -13,7 +13,7 @@ from data.graph_store.prepare import LOCK
 from data.graphs.graph import Graph, LayoutGraph
 from data.packing import PackedConfigs
 from tests.data.test_packing import check_same, same_bits
-from tests.real_data import ROOT
+from tests.support.real_data import ROOT
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from data.tree import GraphFile, find_graphs
 from features import pruning
 from pipeline.jobs import workers as blocks
 from pipeline.jobs.workers import Workers, packing
-from tests.command_line import call
 from tests.data.graph_store.conftest import check_same_graph, contents
 from tests.data.npz.damaged_archives import read_arrays, repacked
+from tests.support.command_line import call
 
 
 def new_ones(prepared: list[Prepared]) -> list[GraphFile]:

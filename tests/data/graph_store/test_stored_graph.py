@@ -38,7 +38,7 @@ from data.tree import GraphFile, find_graphs
 from tests.data.graph_store.conftest import check_same_graph
 from tests.data.npz.damaged_archives import flipped, read_arrays, repacked
 from tests.data.test_packing import same_bits
-from tests.real_data import real_files, requires_real_data
+from tests.support.real_data import real_files, requires_real_data
 
 FACTS = {"version": "1", "source": 'größer "quoted"\n', "": ""}
 SHAPES = [(), (1,), (0,), (7,), (3, 5), (0, 4), (4, 0), (2, 3, 4)]

@@ -14,7 +14,7 @@ from data.graphs.node_columns import (
 )
 from data.read import read_graph
 from data.tree import GraphFile
-from tests.real_data import real_files, requires_real_data
+from tests.support.real_data import real_files, requires_real_data
 
 
 def test_there_are_140_names_and_each_once() -> None:

@@ -23,7 +23,7 @@ from tests.data.npz.damaged_archives import (
     truncated,
 )
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
-from tests.real_data import REAL, real_file
+from tests.support.real_data import REAL, real_file
 
 N_DAMAGED = 100
 

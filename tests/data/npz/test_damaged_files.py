@@ -28,7 +28,7 @@ from tests.data.npz.damaged_archives import (
     repacked,
     some_key,
 )
-from tests.real_data import real_files
+from tests.support.real_data import real_files
 
 Values = NDArray[np.generic]
 PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")

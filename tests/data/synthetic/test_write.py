@@ -37,8 +37,8 @@ from data.synthetic.write import (
 )
 from data.tree import GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
-from tests.command_line import call
 from tests.data.synthetic.test_cost_models import slow_layout_ns
+from tests.support.command_line import call
 
 Arrays = SimpleNamespace
 RANDOM = collection_named("layout:xla:random")

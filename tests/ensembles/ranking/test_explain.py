@@ -20,7 +20,6 @@ from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.explain import default_row, shares
 from ensembles.ranking.program import with_configs, with_guests
-from tests.command_line import call
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,
@@ -30,6 +29,7 @@ from tests.ensembles.programs import (
     first_of,
     write,
 )
+from tests.support.command_line import call
 
 RANDOM = collection_named(LAYOUTS)
 LINEAR = ("--model", "layout_linear", "--set", "layout.models=[layout_linear]")

@@ -11,8 +11,8 @@ import pytest
 from ensembles import Explanation, explain, load_graph, load_ranker
 from ensembles.ranking.picture import BOX, MOST_NODES, arranged, drawn, shown_nodes
 from ensembles.ranking.program import with_configs
-from tests.command_line import call
 from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, dense_module, first_of, write
+from tests.support.command_line import call
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert("&")</script>\x00\x1b[31m'

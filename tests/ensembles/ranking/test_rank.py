@@ -14,7 +14,6 @@ from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
 from ensembles.ranking import program as told
 from features.statistics.configs import statistics_of
-from tests.command_line import call, stderr_of
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,
@@ -26,6 +25,7 @@ from tests.ensembles.programs import (
     write,
 )
 from tests.features.hlo_modules import layout_tuning, tile_tuning
+from tests.support.command_line import call, stderr_of
 
 CHOICE = "compiler's choice"
 

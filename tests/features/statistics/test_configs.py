@@ -10,8 +10,8 @@ from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_frame, statistics_of
-from tests.command_line import call
-from tests.real_data import ROOT
+from tests.support.command_line import call
+from tests.support.real_data import ROOT
 
 
 def test_the_page_has_a_formula_for_every_statistic() -> None:

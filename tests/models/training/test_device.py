@@ -42,7 +42,7 @@ from models.training.device import (
     why_unused,
 )
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
-from tests.command_line import call
+from tests.support.command_line import call
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
 # A GPU stores activations in 16 bits by itself: values are compared in 32.

@@ -11,7 +11,7 @@ import pytest
 from common.progress import progress
 from common.settings import ROOT
 from pipeline.cli import console
-from tests.command_line import stderr_of
+from tests.support.command_line import stderr_of
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.tree import find_graphs
 from pipeline.planning.plan import sizes_of
-from tests.command_line import call
+from tests.support.command_line import call
 
 
 def test_the_table_says_what_was_not_measured() -> None:

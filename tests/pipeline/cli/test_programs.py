@@ -12,7 +12,7 @@ from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import find_graphs
-from tests.command_line import call
+from tests.support.command_line import call
 
 OWN_KERNEL = """
 from data.collect.tiles.kernel import Operand, TileKernel

@@ -15,8 +15,6 @@ from common.settings import ROOT, SAMPLE, default_store_dir
 from data.withheld import WITHHELD, write_withheld
 from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
 from submissions.score import read_labels, score_submission
-from tests.command_line import call, stderr_of
-from tests.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
 from tests.submissions.made_up import (
     noisy_submission,
     official_lines,
@@ -24,6 +22,8 @@ from tests.submissions.made_up import (
     write_graph,
     write_official,
 )
+from tests.support.command_line import call, stderr_of
+from tests.support.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ CODE = """
 import sys
 import pytest
 from pipeline.__main__ import app
-from tests.fake_kaggle import point_client_at
+from tests.support.fake_kaggle import point_client_at
 point_client_at(sys.argv[1], pytest.MonkeyPatch())
 app(sys.argv[2:])
 """

@@ -15,8 +15,8 @@ from common.errors import PipelineError
 from common.progress import log, progress, teller_or, watched_by
 from pipeline.jobs.ray_cluster import FOLDER, PROBE, RayCluster
 from pipeline.jobs.run_jobs import Job, run_jobs
-from tests.command_line import call
 from tests.pipeline.jobs import work
+from tests.support.command_line import call
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear,late_fusion_sage]")

@@ -45,8 +45,8 @@ from pipeline.optimize.write import (
     tried_text,
     write_result,
 )
-from tests.command_line import stderr_of
 from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject
+from tests.support.command_line import stderr_of
 
 REVERSED = 17  # steps of the default where later options are faster
 

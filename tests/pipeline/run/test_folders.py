@@ -13,7 +13,7 @@ from data.tree import find_graphs
 from models.config.recipe import load_recipe
 from pipeline.run.folders import differing_keys, list_runs
 from submissions.report.charts import RANKS_SCHEMA
-from tests.command_line import call
+from tests.support.command_line import call
 
 
 @pytest.fixture(scope="module")

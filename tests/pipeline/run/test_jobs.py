@@ -31,8 +31,8 @@ from pipeline.planning.cards import CARDS
 from pipeline.planning.plan import Machine, part_size
 from pipeline.run import jobs
 from pipeline.run.jobs import UNKNOWN_S, Law, Ranking, ranking_jobs, training_jobs
-from tests.command_line import call
 from tests.drills.processes import check_same
+from tests.support.command_line import call
 
 TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
 SMOKE = load_recipe("smoke", ["tile.models=[tile_linear]"])

@@ -18,7 +18,7 @@ from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
 from pipeline.run.run import _is_one_program
 from submissions.check import read_submission
-from tests.command_line import call, stderr_of
+from tests.support.command_line import call, stderr_of
 
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
 

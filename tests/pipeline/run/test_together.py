@@ -21,7 +21,7 @@ from pipeline.planning.plan import Machine, stage_costs
 from pipeline.run.jobs import Law
 from pipeline.tuning.objective import Question, space_from_table
 from submissions.check import read_submission
-from tests.command_line import call, stderr_of
+from tests.support.command_line import call, stderr_of
 
 KEYS = (
     "layout.together=true",

@@ -14,7 +14,7 @@ import pytest
 from common.progress import heard_by
 from pipeline.run import trackers
 from pipeline.run.trackers import _send, logged_to
-from tests.command_line import call
+from tests.support.command_line import call
 
 NET, TREE = "tile-xla/late_fusion_sage-seed0", "tile-xla/tile_boosting-seed0"
 TILES = ("--recipe", "smoke", "--collections", "tile:xla", "--set", "threads=1", "--workers", 1)

@@ -10,7 +10,7 @@ import typer
 from common.settings import ROOT
 from models.config.recipe import load_recipe
 from pipeline.__main__ import app
-from tests.command_line import call
+from tests.support.command_line import call
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}

@@ -7,7 +7,7 @@ import pytest
 
 from data.tree import GraphFile, find_graphs
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 REAL = Path(os.environ.get("TPUGRAPHS_REAL") or ROOT.parent / "shared" / "tpugraphs")
 
 requires_real_data = pytest.mark.skipif(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from submissions.check import read_submission
-from tests.command_line import call
-from tests.real_data import REAL, requires_real_data
+from tests.support.command_line import call
+from tests.support.real_data import REAL, requires_real_data
 
 pytestmark = requires_real_data
 

@@ -27,7 +27,7 @@ from models.config.recipe import load_recipe
 from pipeline.__main__ import app
 from pipeline.run.run import Inputs, run
 from submissions.check import read_submission
-from tests.command_line import call
+from tests.support.command_line import call
 
 MOST_IMPORTED = 300
 SMOKE = ("run", "--recipe", "smoke", "--data")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
-from tests.command_line import python_in
+from tests.support.command_line import python_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CALL = ".venv/bin/python -m pipeline "
