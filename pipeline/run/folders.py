@@ -9,6 +9,7 @@ from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError
 from common.settings import CONFIGS
+from data.graphs.distinct import distinct_configs
 from data.tree import COLLECTIONS, collection_named, npz_root
 from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
@@ -127,9 +128,11 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         root = npz_root(data_dir or Path(report["data"]))
         path = root / collection.folder / "valid" / f"{graph}.npz"
         configs, default = firsts[found[0]]
-        config = next((config for config in configs if config != default), default)
+        program = load_graph(path)
+        _, group = distinct_configs(program.graph)  # a file may hold the default several times
+        config = next((row for row in configs if group[row] != group[default]), default)
         ranker = load_ranker(run, collection=collection.name)
-        explained = explain(ranker, load_graph(path), config)
+        explained = explain(ranker, program, config)
         write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
     return found[0]
 
