@@ -30,6 +30,7 @@ _RENAMED = {
     **{f"{kind}_sources": f"{kind}_data_sources" for kind in _SOURCES},
 }
 
+MOST_BYTES = 255  # of a name, on most disks
 OUTPUT_POLICY = RetryPolicy()
 NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
@@ -209,10 +210,12 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
+        is_plain &= all(len(part.encode()) <= MOST_BYTES for part in path.parts)
         is_below = name != "." and not path.is_absolute() and ".." not in path.parts
         if not (is_plain and is_below and name != NOTE):
             raise PipelineError(
-                f"file {name[:80]!a}: expected a path within the output; nothing kept"
+                f"file {name[:80]!a}: expected a path within the output, no name of over "
+                f"{MOST_BYTES} bytes; nothing kept"
             )
 
 

@@ -32,7 +32,7 @@ from pipeline.run.report import environment
 from submissions.score import Labels, score_graph
 
 SEED_STEP = 1000  # from a cell's seed to its next
-BEST_FIRST = ("blend.layout_spread=0", "blend.tile_spread=0")
+BEST_FIRST = ("blend.layout_diversity=0", "blend.tile_diversity=0")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 # Scores (c,) and runtime (c,) of one graph to its metric; more = better.
 Metric = Callable[[Floats, Floats], float]
 # Weightings (q, m) to their mean metric (q,) over the graphs that are chosen.
-Judge = Callable[[Sequence[int], Floats], Floats]
+Objective = Callable[[Sequence[int], Floats], Floats]
 
 N_PAIRS = 60_000  # of all graphs together: 150 for each of 400
 SHORT_LIST = 64  # configs of a kernel
@@ -85,7 +85,7 @@ def exact_values(
     return np.asarray([metric(stored[part], graphs.runtime[part]) for part in own])
 
 
-def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) -> Judge:
+def tau_objective(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) -> Objective:
     """Judge by Kendall's tau on a fixed random sample of pairs, the same for every weighting.
 
     Of each graph about `n_pairs` / g of its pairs of different runtime are drawn with replacement,
@@ -101,7 +101,7 @@ def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) ->
         differences.append((scores[slower] - scores[faster]).T)
         weights.append(np.full(len(slower), weight, np.float32))
 
-    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
+    def objective(chosen: Sequence[int], weightings: Floats) -> Floats:
         difference = np.concatenate([differences[index] for index in chosen], axis=1)
         weight = np.concatenate([weights[index] for index in chosen]) / np.float32(len(chosen))
         shares = weightings.astype(np.float32)  # (q, m) @ (m, pairs)
@@ -111,7 +111,7 @@ def tau_judge(graphs: ScoredGraphs, *, n_pairs: int = N_PAIRS, seed: int = 0) ->
             total += np.sign(shares @ difference[:, block]) @ weight[block]
         return total
 
-    return judge
+    return objective
 
 
 def _pairs(
@@ -135,7 +135,7 @@ def _pairs(
     return order[slower], order[faster], float(scale / max(len(drawn), 1))
 
 
-def tile_judge(graphs: ScoredGraphs) -> Judge:
+def tile_objective(graphs: ScoredGraphs) -> Objective:
     """Judge by the tile score of the best of five, picked from a short list of each kernel.
 
     On the list are the configs that rank highest with some member or with the members' mean, since
@@ -152,7 +152,7 @@ def tile_judge(graphs: ScoredGraphs) -> Judge:
         scores[index, : len(listed)] = own[by_runtime] + row_order
         values[index, : len(listed)] = 2 - runtime[by_runtime] / runtime.min()
 
-    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
+    def objective(chosen: Sequence[int], weightings: Floats) -> Floats:
         own_scores, own_values = scores[list(chosen)], values[list(chosen)]
         result = np.empty(len(weightings))
         for place, weights in enumerate(weightings):
@@ -162,7 +162,7 @@ def tile_judge(graphs: ScoredGraphs) -> Judge:
             result[place] = np.take_along_axis(own_values, best[:, None], axis=1).mean()
         return result
 
-    return judge
+    return objective
 
 
 def _short_list(scores: Floats) -> NDArray[np.int64]:
@@ -185,7 +185,7 @@ class Nested:
         fixed: (n,) scores of the blends that need no fitting, simplest first.
         folds: indices of graphs, each in one fold; at least three, families kept together.
         metric: of one graph, for every figure that is reported or compared.
-        judge: the same for the search for weights; may be an estimate.
+        objective: the same for the search for weights; may be an estimate.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class Nested:
         folds: Sequence[Sequence[int]],
         *,
         metric: Metric,
-        judge: Judge,
+        objective: Objective,
     ) -> None:
-        self.graphs, self.metric, self.judge = graphs, metric, judge
+        self.graphs, self.metric, self.objective = graphs, metric, objective
         self.folds = [list(fold) for fold in folds]
         self.every = frozenset(range(len(self.folds)))
         self.fixed_values = {
@@ -247,7 +247,7 @@ class Nested:
             return np.ones(n_members)
         if without not in self._fits:
             used = [i for fold, own in enumerate(self.folds) if fold not in without for i in own]
-            self._fits[without] = greedy_counts(partial(self.judge, used), n_members)
+            self._fits[without] = greedy_counts(partial(self.objective, used), n_members)
             progress("choose a blend", len(self._fits), n_folds * (n_folds + 1) // 2)
         return self._fits[without]
 

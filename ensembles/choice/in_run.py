@@ -26,8 +26,8 @@ from ensembles.choice.choose import (
     best_of_five,
     choose_blend,
     tau_as_submitted,
-    tau_judge,
-    tile_judge,
+    tau_objective,
+    tile_objective,
 )
 from ensembles.diversify_picks import PickDiversity
 from ensembles.scores import scores_path
@@ -137,8 +137,8 @@ def choose(
     with threadpool_limits(1, user_api="blas"):  # the products are small: threads would wait
         fixed = {method: _on_rows(by, scores) for method, scores in blends.items()}
         metric = tau_as_submitted if is_layout else best_of_five
-        judge = tau_judge(graphs, seed=seed) if is_layout else tile_judge(graphs)
-        nested = Nested(graphs, fixed, folds, metric=metric, judge=judge)
+        objective = tau_objective(graphs, seed=seed) if is_layout else tile_objective(graphs)
+        nested = Nested(graphs, fixed, folds, metric=metric, objective=objective)
         judged_as = recipe._replace(diversity=None) if is_layout else recipe
         kept = _on_rows(by, mix(own, judged_as, by.files))
         return choose_blend(nested, recipe=kept, seed=seed)
@@ -152,8 +152,8 @@ def _on_rows(by: Labelled, blended: pl.DataFrame) -> Floats:
 
 def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
     """Return the recipe's own blend of members that rank configs of `kind`."""
-    spread, length = (getattr(blending, f"{kind}_{key}") for key in ("spread", "spread_length"))
-    diversity = PickDiversity(spread, length) if spread else None
+    off, length = (getattr(blending, f"{kind}_{key}") for key in ("diversity", "diversity_length"))
+    diversity = PickDiversity(off, length) if off else None
     return Mixing(blending.method, member_weights(members, blending.weights), diversity)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import UsageError
+from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES, dimension_sizes, minor_to_major
@@ -242,7 +243,11 @@ def explain(
 
 def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
     """Return (c, 1 + members) scores, of the blend first."""
-    own = np.stack([*ranker.member_scores(graph).values()], axis=1).astype(np.float64)
+    scores = []
+    for number, member in enumerate(ranker.rankers.values()):
+        progress("explain", number, len(ranker.rankers))
+        scores.append(member.score(graph))
+    own = np.stack(scores, axis=1).astype(np.float64)
     if own.shape[1] == 1:
         return own.repeat(2, axis=1)
     span = np.ptp(own[: graph.n_counted], axis=0)

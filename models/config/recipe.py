@@ -274,14 +274,14 @@ class BlendConfig(FrozenConfig):
 
     Attributes:
         method: how members' scores are mixed.
-        tile_spread: how far a tile's score may be off, in standard deviations of a kernel's scores.
-            Above 0, the first picks are chosen to cover for each other, see
+        tile_diversity: how far a tile's score may be off, in standard deviations of a kernel's
+            scores. Above 0, the first picks are chosen to cover for each other, see
             ensembles/diversify_picks.py; 0 picks best first.
-        tile_spread_length: how far tiles are apart, in logarithms of their bounds, where they no
+        tile_diversity_length: how far tiles are apart, in logarithms of their bounds, where they no
             longer share an error.
-        layout_spread: as `tile_spread`, of a layout graph's scores.
-        layout_spread_length: how far layouts are apart, in the share of the nodes that they lay out
-            differently, where they hardly share an error any more.
+        layout_diversity: as `tile_diversity`, of a layout graph's scores.
+        layout_diversity_length: how far layouts are apart, in the share of the nodes that they lay
+            out differently, where they hardly share an error any more.
         choose: choose blends by the labels of the valid split, of a source's two searches
             together; what stands here stays where nothing beats it beyond noise. See
             ensembles/choice/choose.py.
@@ -289,10 +289,10 @@ class BlendConfig(FrozenConfig):
     """
 
     method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
-    tile_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
-    tile_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
-    layout_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
-    layout_spread_length: Annotated[float, Field(ge=0.01, le=100)] = 0.3
+    tile_diversity: Annotated[float, Field(ge=0, le=100)] = 0.0
+    tile_diversity_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
+    layout_diversity: Annotated[float, Field(ge=0, le=100)] = 0.0
+    layout_diversity_length: Annotated[float, Field(ge=0.01, le=100)] = 0.3
     weights: dict[str, Weight] = Field(default={})
     choose: bool = False
 
@@ -380,7 +380,7 @@ class Recipe(FrozenConfig):
     def for_one_program(self) -> Self:
         """Return this recipe as it is for the configs of a single program: picked best first."""
         layout = LayoutConfig(models=self.layout.one_program)
-        blend = self.blend.model_copy(update={"layout_spread": 0.0})
+        blend = self.blend.model_copy(update={"layout_diversity": 0.0})
         return self.model_copy(update={"layout": layout, "blend": blend})
 
     def learned_as(self, collection: Collection) -> Collection:

@@ -33,7 +33,7 @@ from data.graphs.node_columns import MINOR_TO_MAJOR
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, Positive
 from models.layout.cross_config_sage import SageBlock
-from models.layout.inputs import Neighbours
+from models.layout.inputs import SparseAggregation
 from models.layout.network import N_OPCODES
 from models.training.device import OnDevice
 
@@ -59,7 +59,7 @@ class DecisionGraph(OnDevice):
     name: str
     node_feat: Tensor  # (n, 140) float32 scaled, in topological order as all that follows
     opcode: Tensor  # (n,) int64; of a whole program's gene, 256 + its number within its task
-    neighbours: Neighbours
+    neighbours: SparseAggregation
     tasks: tuple[Task, ...]  # in the order in which they are decided
     n_genes: int
 
@@ -87,7 +87,7 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
         name=name,
         node_feat=torch.from_numpy(np.concatenate([scaled, none])),
         opcode=torch.from_numpy(np.concatenate(opcodes)),
-        neighbours=Neighbours(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
+        neighbours=SparseAggregation(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
         tasks=tuple(tasks),
         n_genes=start,
     )

@@ -22,7 +22,13 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.layout.inputs import Aggregation, LayoutInputs, Neighbours, NodeInputs, SplitAggregation
+from models.layout.inputs import (
+    Aggregation,
+    LayoutInputs,
+    NodeInputs,
+    SparseAggregation,
+    SplitAggregation,
+)
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.ops import Aggregate, AttendAndAdd, Pool, Spread, added, gate_logits, ops_for
 from models.layout.plain_ops import Norm, node_slices
@@ -99,7 +105,7 @@ class SageBlock(nn.Module):
         self.project = nn.Linear(2 * width if config.cross_config else width, width)
 
     @by_own_types
-    def aggregate(self, x: Tensor, neighbours: Neighbours) -> Tensor:
+    def aggregate(self, x: Tensor, neighbours: SparseAggregation) -> Tensor:
         """Map (n, c, h) to (n, c, h): own part and means over neighbours, before the gelu."""
         return self._aggregated(x, neighbours.every, self.own.bias)
 

@@ -101,7 +101,7 @@ class SplitAggregation(OnDevice):
         self.of_varying = Aggregation(matrix[:, columns].tocsr())
 
 
-class Neighbours(SplitAggregation):
+class SparseAggregation(SplitAggregation):
     """A graph's edges, ready for sums over each node, what it reads and what reads it.
 
     Attributes:
@@ -140,7 +140,7 @@ class NodeInputs(OnDevice):
     opcode: Tensor  # (m,) int64
     layout: Tensor  # (m, 6) int64 embedding rows of each node's own layout, 0 for no dimension
     config_ids: Tensor  # (k,) int64 configurable nodes as positions among the m
-    neighbours: Neighbours
+    neighbours: SparseAggregation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ def layout_inputs(
         opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
         layout=torch.from_numpy(layout_symbols(nodes.minor_to_major)),
         config_ids=config_ids,
-        neighbours=Neighbours(edges, len(pruned.kept), varying=config_ids),
+        neighbours=SparseAggregation(edges, len(pruned.kept), varying=config_ids),
         bytes_share=torch.from_numpy(shares),
         vectors=torch.from_numpy(layout_symbols(graph.configs.vectors)),
         configs=graph.configs,

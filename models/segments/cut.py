@@ -21,8 +21,8 @@ from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
 from models.layout.inputs import (
     ConfigInputs,
-    Neighbours,
     NodeInputs,
+    SparseAggregation,
     SplitAggregation,
     joint_matrix,
     layout_inputs,
@@ -99,7 +99,7 @@ def segmented(
         inside = within(part, edges).all(dim=1)
         columns = within(part, config_ids).nonzero().flatten()
         varying, size = config_ids[columns] - part.start, part.stop - part.start
-        neighbours = Neighbours(edges[inside] - part.start, size, varying=varying)
+        neighbours = SparseAggregation(edges[inside] - part.start, size, varying=varying)
         segment = Segment(
             node_feat=whole.node_feat[part],
             opcode=whole.opcode[part],
@@ -131,7 +131,7 @@ def cut(n_nodes: int, segment_nodes: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise([0, *ends])]
 
 
-def receptive_field(neighbours: Neighbours, depth: int) -> ReceptiveField:
+def receptive_field(neighbours: SparseAggregation, depth: int) -> ReceptiveField:
     """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)

@@ -35,7 +35,7 @@ from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSag
 from models.config.recipe import FeaturesConfig
 from models.graph_task import DrawnGraphs, begin_layout_network, torch_for
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
-from models.layout.inputs import Neighbours
+from models.layout.inputs import SparseAggregation
 from models.registry import TrainJob
 from models.segments.cut import Ring, Segment, SegmentedGraph, cut, segmented, within
 from models.training.device import device_of
@@ -253,7 +253,7 @@ def embed_configs(
 
 
 def advance(
-    block: SageBlock, shared: Tensor, varying: Tensor, ring: Ring, neighbours: Neighbours
+    block: SageBlock, shared: Tensor, varying: Tensor, ring: Ring, neighbours: SparseAggregation
 ) -> tuple[Tensor, Tensor]:
     """Take one block, without attention across configs, for the nodes that vary alone.
 

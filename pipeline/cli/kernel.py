@@ -45,7 +45,7 @@ def build(
     notebook: Annotated[
         bool, typer.Option("--notebook", help="A notebook that shows what came out, not a script.")
     ] = False,
-    seed: options.Seed = None,
+    seed: options.FirstSeed = None,
 ) -> None:
     """Write a self-contained kernel that works by a recipe on Kaggle.
 

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="First of the seeds.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of what is drawn.")]
+FirstSeed = Annotated[int | None, typer.Option("--seed", min=0, help="First of the seeds.")]
 Data = Annotated[
     Path | None,
     typer.Option(

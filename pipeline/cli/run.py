@@ -52,7 +52,7 @@ def run(
     log_to: options.LogTo = None,
     max_minutes: options.MaxMinutes = None,
     json: options.Json = False,
-    seed: options.Seed = None,
+    seed: options.FirstSeed = None,
 ) -> None:
     """Run a whole recipe, from the audit to submission and report.
 
@@ -102,7 +102,7 @@ def train(
     ray: options.Ray = None,
     log_to: options.LogTo = None,
     max_minutes: options.MaxMinutes = None,
-    seed: options.Seed = None,
+    seed: options.FirstSeed = None,
 ) -> None:
     """Train a recipe's models on one collection.
 
@@ -229,7 +229,7 @@ def tune(
     max_minutes: options.MaxMinutes = None,
     overrides: options.Overrides = None,
     json: options.Json = False,
-    seed: options.Seed = None,
+    seed: options.FirstSeed = None,
 ) -> None:
     """Search hyper-parameters on held-out train graphs.
 

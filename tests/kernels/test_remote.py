@@ -189,7 +189,7 @@ def test_of_a_kernel_that_failed_only_the_log_is_kept(fake_kaggle: FakeKaggle, o
 @pytest.mark.parametrize(
     "name",
     [
-        *("../up.txt", "/etc/passwd", "a/../../b", "a\\b", "", "a//b", "a\nb"),
+        *("../up.txt", "/etc/passwd", "a/../../b", "a\\b", "", "a//b", "a\nb", "a/" + "b" * 256),
         NOTE,
     ],
 )

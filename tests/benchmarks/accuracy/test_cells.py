@@ -63,7 +63,7 @@ def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
 
 
 def test_a_blend_is_judged_with_and_without_its_parts(sources: Sources, tmp_path: Path) -> None:
-    cell = Cell("unet3d-100", "shipped", 3, (*SMALL, "blend.layout_spread=0"))
+    cell = Cell("unet3d-100", "shipped", 3, (*SMALL, "blend.layout_diversity=0"))
     assert run_cell(cell, sources, tmp_path)
     (part,) = TASKS[cell.task].parts(sources, 3, tmp_path / "data")
     graph, recipe = read_layout(part.judged[0]), cell.recipe()

@@ -14,16 +14,16 @@ from ensembles.choice.choose import (
     GREEDY,
     RECIPE,
     Floats,
-    Judge,
     Metric,
     Nested,
+    Objective,
     ScoredGraphs,
     best_of_five,
     choose_blend,
     greedy_counts,
     tau_as_submitted,
-    tau_judge,
-    tile_judge,
+    tau_objective,
+    tile_objective,
 )
 
 SEEDS, BAG = range(6), 12
@@ -73,10 +73,10 @@ def folds_of(graphs: ScoredGraphs, n_folds: int) -> list[list[int]]:
     return [[i for i, fold in enumerate(of_graph) if fold == own] for own in range(n_folds)]
 
 
-def exact_judge(graphs: ScoredGraphs, metric: Metric) -> Judge:
+def exact_objective(graphs: ScoredGraphs, metric: Metric) -> Objective:
     """Judge by any metric of all configs: slow, for few or small graphs."""
 
-    def judge(chosen: Sequence[int], weightings: Floats) -> Floats:
+    def objective(chosen: Sequence[int], weightings: Floats) -> Floats:
         rows = [list(graphs.rows())[index] for index in chosen]
         values = [
             [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
@@ -84,7 +84,7 @@ def exact_judge(graphs: ScoredGraphs, metric: Metric) -> Judge:
         ]
         return np.mean(values, axis=1)
 
-    return judge
+    return objective
 
 
 def with_ties(seed: int, n_configs: int) -> ScoredGraphs:
@@ -98,14 +98,16 @@ def with_ties(seed: int, n_configs: int) -> ScoredGraphs:
 
 def test_all_pairs_give_the_exact_mean_tau() -> None:
     graphs = with_ties(0, 20)
-    fast = tau_judge(graphs)(SOME, WEIGHTINGS)
-    np.testing.assert_allclose(fast, exact_judge(graphs, kendall_tau)(SOME, WEIGHTINGS), atol=1e-6)
+    fast = tau_objective(graphs)(SOME, WEIGHTINGS)
+    np.testing.assert_allclose(
+        fast, exact_objective(graphs, kendall_tau)(SOME, WEIGHTINGS), atol=1e-6
+    )
 
 
 def test_sampled_pairs_estimate_mean_tau_without_bias() -> None:
     graphs = with_ties(1, 60)
-    exact = exact_judge(graphs, kendall_tau)(SOME, WEIGHTINGS)
-    draws = [tau_judge(graphs, n_pairs=500, seed=s)(SOME, WEIGHTINGS) for s in range(200)]
+    exact = exact_objective(graphs, kendall_tau)(SOME, WEIGHTINGS)
+    draws = [tau_objective(graphs, n_pairs=500, seed=s)(SOME, WEIGHTINGS) for s in range(200)]
     assert np.std(draws, axis=0).max() < 1 / np.sqrt(300)
     np.testing.assert_allclose(np.mean(draws, axis=0), exact, atol=4 / np.sqrt(300 * 200))
 
@@ -113,20 +115,20 @@ def test_sampled_pairs_estimate_mean_tau_without_bias() -> None:
 @pytest.mark.parametrize("n_configs", [1, 3, 5, 30])
 def test_tile_scores_of_short_kernels_are_exact(n_configs: int) -> None:
     graphs = with_ties(2, n_configs)
-    fast = tile_judge(graphs)(SOME, WEIGHTINGS)
-    np.testing.assert_allclose(fast, exact_judge(graphs, best_of_five)(SOME, WEIGHTINGS))
+    fast = tile_objective(graphs)(SOME, WEIGHTINGS)
+    np.testing.assert_allclose(fast, exact_objective(graphs, best_of_five)(SOME, WEIGHTINGS))
 
 
 def test_tile_scores_by_a_short_list_are_near() -> None:
     graphs = noisy([1.0, 1.5, 2.0], n_graphs=40, n_configs=400, seed=3)
     every = range(len(graphs))
-    fast = tile_judge(graphs)(every, WEIGHTINGS)
-    exact = exact_judge(graphs, best_of_five)(every, WEIGHTINGS)
+    fast = tile_objective(graphs)(every, WEIGHTINGS)
+    exact = exact_objective(graphs, best_of_five)(every, WEIGHTINGS)
     np.testing.assert_allclose(fast, exact, atol=2e-3)
 
 
 def mean_tau(graphs: ScoredGraphs, weights: Floats) -> float:
-    return float(exact_judge(graphs, kendall_tau)(range(len(graphs)), weights[None])[0])
+    return float(exact_objective(graphs, kendall_tau)(range(len(graphs)), weights[None])[0])
 
 
 def slow_greedy(graphs: ScoredGraphs) -> list[int]:
@@ -149,7 +151,7 @@ def test_greedy_selection_equals_the_slow_reference(
 ) -> None:
     monkeypatch.setattr(choose, "MAX_SELECTED", BAG)
     graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=12, seed=seed)
-    objective = partial(tau_judge(graphs), range(4))
+    objective = partial(tau_objective(graphs), range(4))
     assert greedy_counts(objective, 4).tolist() == slow_greedy(graphs)
 
 
@@ -157,9 +159,9 @@ def choice_of(
     graphs: ScoredGraphs, *, recipe: Floats | None = None, tile: bool = False
 ) -> dict[str, Any]:
     fixed = {"minmax-mean": graphs.scores.mean(axis=1)}
-    judge = tile_judge(graphs) if tile else tau_judge(graphs)
+    objective = tile_objective(graphs) if tile else tau_objective(graphs)
     metric = best_of_five if tile else tau_as_submitted
-    nested = Nested(graphs, fixed, folds_of(graphs, 4), metric=metric, judge=judge)
+    nested = Nested(graphs, fixed, folds_of(graphs, 4), metric=metric, objective=objective)
     return choose_blend(nested, recipe=recipe)
 
 
@@ -194,10 +196,10 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
         graphs = noisy([np.inf] * 5, n_graphs=12, n_configs=20, seed=seed)
         choice = choice_of(graphs)
         nested.append((choice["nested_value"], choice["difference"]))
-        judge, folds = tau_judge(graphs), folds_of(graphs, 4)
-        fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, judge=judge)
+        objective, folds = tau_objective(graphs), folds_of(graphs, 4)
+        fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, objective=objective)
         best = fitted.weights_of(GREEDY, frozenset())
-        naive.append(judge(range(12), best[None] / best.sum())[0])
+        naive.append(objective(range(12), best[None] / best.sum())[0])
     value, difference = np.mean(nested, axis=0)
     error = np.std(nested, axis=0) / np.sqrt(12)
     assert abs(value) < 3 * error[0]
@@ -238,7 +240,7 @@ def test_a_fold_is_judged_by_weights_that_have_not_seen_it() -> None:
         turned[rows] = turned[rows].max() + 1 - turned[rows]
     other = ScoredGraphs(graphs.families, graphs.starts, graphs.members, graphs.scores, turned)
     judged = [
-        Nested(own, {}, folds, metric=tau_as_submitted, judge=tau_judge(own)).outer_values()
+        Nested(own, {}, folds, metric=tau_as_submitted, objective=tau_objective(own)).outer_values()
         for own in (graphs, other)
     ]
     for before, after in zip(*judged, strict=True):

@@ -59,7 +59,7 @@ def test_the_searches_of_a_source_choose_together(
         for collection, own in files.items()
     }
     blind = {"layout_linear": 0.0}  # all trust in the blind
-    blending = BlendConfig(choose=True, weights=blind, layout_spread=1.0)
+    blending = BlendConfig(choose=True, weights=blind, layout_diversity=1.0)
     one = {SEARCHES[0]: files[SEARCHES[0]]}
     choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
     assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
@@ -81,7 +81,7 @@ def test_a_spread_of_picks_costs_a_recipe_nothing_where_layouts_are_judged(tmp_p
     files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
     names = ("layout_linear-seed0", "layout_boosting-seed0")
     tables = {name: scored(files, lambda runtime: runtime) for name in names}
-    blending = BlendConfig(choose=True, layout_spread=1.0)
+    blending = BlendConfig(choose=True, layout_diversity=1.0)
     choose_in_run(tmp_path, blending, {SEARCHES[0]: files}, {SEARCHES[0]: tables}, seed=0)
     record = read_choice(choice_file(tmp_path, SEARCHES[0]))
     assert record is not None

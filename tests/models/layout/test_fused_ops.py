@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.config.networks import CrossConfigSageConfig
 from models.layout import cross_config_sage, fused_ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import Aggregation, LayoutInputs, Neighbours
+from models.layout.inputs import Aggregation, LayoutInputs, SparseAggregation
 from models.layout.plain_ops import Norm
 
 pytest.importorskip("triton")
@@ -45,7 +45,7 @@ def assert_alike(found: object, expected: object, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("which", ["every", "fixed", "of_varying"])
 def test_an_aggregation_and_its_gradients(which: str, dtype: torch.dtype) -> None:
-    neighbours = Neighbours(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
+    neighbours = SparseAggregation(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
     aggregation: Aggregation = getattr(neighbours, which)
     n_nodes, n_configs = (3, N_CONFIGS) if which == "of_varying" else (N_NODES, 2)
     x = torch.randn(n_nodes, n_configs, WIDTH).to(dtype)
@@ -160,7 +160,7 @@ def test_each_kernel_compiles_for_a_gpu(
         seen[name] = types | dict.fromkeys(sizes, "constexpr"), sizes, warps
 
     monkeypatch.setattr(fused_ops, "_launch", launch)
-    neighbours = Neighbours(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
+    neighbours = SparseAggregation(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
     x, weights = torch.randn(N_NODES, 128, 128).to(dtype), torch.randn(3, 128, 128).to(dtype)
     gain, bias, shares = torch.rand(128), torch.rand(128).to(dtype), torch.rand(3, N_NODES)
     norm = Norm(gain, gain, 1e-5)

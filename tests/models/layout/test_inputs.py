@@ -18,7 +18,7 @@ from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import Aggregation, Neighbours, joint_matrix, layout_inputs
+from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix, layout_inputs
 from models.layout.ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
@@ -29,8 +29,8 @@ N_NODES, N_CONFIGS, WIDTH = 6, 5, 8
 
 
 @pytest.fixture
-def neighbours() -> Neighbours:
-    return Neighbours(EDGES, N_NODES, varying=torch.tensor([4, 1]))
+def neighbours() -> SparseAggregation:
+    return SparseAggregation(EDGES, N_NODES, varying=torch.tensor([4, 1]))
 
 
 @pytest.fixture(params=[1, 2 * N_CONFIGS * WIDTH * 4, 1 << 20])
@@ -74,7 +74,9 @@ def test_neighbours_are_means_over_edges() -> None:
 
 def test_graph_without_edges_takes_nodes_alone(norm: nn.LayerNorm, weights: torch.Tensor) -> None:
     x, added = torch.randn(3, 2, WIDTH), torch.randn(WIDTH)
-    neighbours = Neighbours(torch.zeros(0, 2, dtype=torch.int64), 3, varying=torch.tensor([1]))
+    neighbours = SparseAggregation(
+        torch.zeros(0, 2, dtype=torch.int64), 3, varying=torch.tensor([1])
+    )
     found = aggregate(neighbours.every, x, norm, weights, added)
     torch.testing.assert_close(found, norm(x) @ weights[0].T + added)
 
@@ -107,7 +109,7 @@ def test_an_aggregation_and_its_gradients_are_the_plain_ones(
 
 
 def test_what_varies_and_what_does_not_add_up_to_the_whole(
-    neighbours: Neighbours, norm: nn.LayerNorm, weights: torch.Tensor
+    neighbours: SparseAggregation, norm: nn.LayerNorm, weights: torch.Tensor
 ) -> None:
     shared, varying = torch.randn(N_NODES, 1, WIDTH), torch.randn(2, N_CONFIGS, WIDTH)
     x = shared.expand(-1, N_CONFIGS, -1).index_copy(0, neighbours.varying, varying)

@@ -15,7 +15,7 @@ from models.config.networks import CrossConfigSageConfig, SegmentSageConfig
 from models.config.recipe import Recipe
 from models.graph_task import load
 from models.layout.cross_config_sage import SageBlock
-from models.layout.inputs import Neighbours, joint_matrix
+from models.layout.inputs import SparseAggregation, joint_matrix
 from models.registry import TrainJob
 from models.segments.cut import SegmentedGraph, receptive_field, segmented
 from models.segments.network import (
@@ -43,8 +43,8 @@ def blocks() -> list[SageBlock]:
     return [SageBlock(config) for _ in range(DEPTH)]
 
 
-def neighbours_of(config_ids: list[int]) -> Neighbours:
-    return Neighbours(EDGES, N_NODES, varying=torch.tensor(config_ids, dtype=torch.int64))
+def neighbours_of(config_ids: list[int]) -> SparseAggregation:
+    return SparseAggregation(EDGES, N_NODES, varying=torch.tensor(config_ids, dtype=torch.int64))
 
 
 def test_configs_reach_one_edge_further_with_each_block() -> None:

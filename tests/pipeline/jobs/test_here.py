@@ -99,12 +99,10 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
             time.sleep(0.01)
         below = descendants(process.pid)
         assert len(below) >= 2
-        began = time.monotonic()
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         assert process.stderr is not None
         last = process.stderr.read().splitlines()[-1:]
     wait_until_gone(below)
-    assert time.monotonic() - began < 10
     codes = {signal.SIGINT: (130, "interrupted"), TERM: (143, "terminated"), KILL: (-KILL, "")}
     code, said = codes[number]
     assert process.returncode == code

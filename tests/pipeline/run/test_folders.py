@@ -232,7 +232,7 @@ def test_one_change_is_one_row_of_what_took_part() -> None:
     models = ["layout_boosting", "tests.models.own:Own"]
     second = first | {"layout": first["layout"] | {"models": models}, "own": {"hidden": 3}}
     second |= {"tile": {"models": ["tile_linear"]}, "tile_linear": {"penalty": 1.0}}
-    weights = {"weights": {"layout_boosting": 2.0, "tgraph": 3.0}, "tile_spread": 1.0}
+    weights = {"weights": {"layout_boosting": 2.0, "tgraph": 3.0}, "tile_diversity": 1.0}
     second["blend"] = first["blend"] | weights
     layouts = ["layout:xla:default"]
     sides = [{"config": {"collections": layouts, "recipe": own}} for own in (first, second)]

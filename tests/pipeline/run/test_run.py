@@ -16,7 +16,7 @@ from data.tree import collection_named, find_graphs
 from models.run_folder import read_config
 from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
-from pipeline.run.run import _is_one_program
+from pipeline.run.run import CHANGES, _is_one_program
 from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
 
@@ -194,13 +194,17 @@ def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_p
     assert "judged on" in judged(tmp_path / "blend/valid.csv")
 
 
-def test_resume_says_what_it_found_done(finished: Path, tiny_tree: Path, tmp_path: Path) -> None:
+def test_resume_says_what_it_found_done_and_keeps_what_the_code_has_since(
+    finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     (out / "DONE").unlink()
+    monkeypatch.setattr("pipeline.run.run.changes", lambda: "+new\n")
     next(out.glob("models/*/*/DONE")).unlink()
     said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
     done = "done are 0 trainings (1 more begun) and 5 score files"
     assert f"{out}: goes on; {done}" in said
+    assert (out / CHANGES).read_text() == "+new\n"
     assert not any(
         "goes on" in line
         for line in stderr_of("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
@@ -242,7 +246,7 @@ XLA = collection_named("layout:xla:random")
 SETS = (
     *("--set", "layout.one_program=[config_columns_boosting]"),
     *("--set", "config_columns_boosting.num_boost_round=5"),
-    *("--set", "blend.layout_spread=1"),
+    *("--set", "blend.layout_diversity=1"),
 )
 
 
@@ -265,7 +269,7 @@ def test_one_program_is_ranked_best_first_by_what_learns_it(
     assert "one program alone: config_columns_boosting ranks its layouts" in lines
     recipe = read_config(tmp_path / "run")["recipe"]
     assert recipe["layout"]["models"] == ["config_columns_boosting"]
-    assert recipe["blend"]["layout_spread"] == 0
+    assert recipe["blend"]["layout_diversity"] == 0
     stderr_of(*words, "--resume")  # and the same again finds its own folder
 
 
