@@ -1,6 +1,7 @@
 """Train one model into its run folder, once."""
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,21 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
     if collection == LAYOUTS:
         present = {file.collection for file in job.files}
         place = {"collections": [c.name for c in COLLECTIONS if c in present]}
-    own = job.recipe.own_models.get(job.model)
     return {
         "model": job.model,
         **place,
         "seed": job.seed,
         "train_data": fingerprint(job.files),
-        **({"source": source_of(own)} if own else {}),
+        **sources_of(job.recipe, [job.model]),
         "recipe": job.recipe.model_dump(mode="json"),
     }
+
+
+def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return as `source` the checksums of the files of one's own models among some; or nothing."""
+    own = [place for name, place in recipe.own_models.items() if name in models]
+    checksums = {file: value for place in own for file, value in source_of(place).items()}
+    return {"source": checksums} if checksums else {}
 
 
 def source_of(place: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
-from models.train import check_device
+from models.train import check_device, sources_of
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.workers import HERE, Workers, auditing, packing
 from pipeline.run.jobs import (
@@ -164,6 +164,7 @@ def _prepared(
     recipe = as_begun(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
+        **sources_of(recipe, recipe.all_models),
         "recipe": recipe.model_dump(mode="json"),
     }
     check_free(out, config, resume=resume)

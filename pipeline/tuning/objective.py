@@ -34,7 +34,7 @@ from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import MODELS, Ranker, TrainJob
 from models.run_folder import REPORT, begin, flat, is_done, mark_done
-from models.train import load_model, train_model
+from models.train import load_model, sources_of, train_model
 from models.training.dataset import family_of, grouped_folds, split_usable
 from models.training.device import training_device
 from pipeline.jobs.run_jobs import Job
@@ -241,6 +241,7 @@ class Question:
         """Return all that decides a trial's value, as TOML values."""
         return {
             "train_data": fingerprint(self.learned),
+            **sources_of(self.recipe, self.space.study.models(self.recipe)),
             "recipe": self.recipe.model_dump(mode="json", exclude=_NOT_ASKED),
             "space": self.space.decisive(),
         }
