@@ -49,6 +49,7 @@ LAYOUT_DETAILS = (
     *(f"copied_bytes_to_{group}" for group in OPCODE_GROUPS),
 )
 Terms = Mapping[str, NDArray[Any]]  # what each entry, or each edge of one, adds to a statistic
+# A statistic of this name is told by its logarithm.
 _LOGARITHMS = [i for i, name in enumerate(_SUMMED) if name.endswith("_padding")]
 
 
@@ -173,6 +174,7 @@ def _numbered(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 def _node_terms(graph: LayoutGraph, entries: _Entries, rarity: NDArray[np.float64]) -> Terms:
     ids, sizes_used = graph.node_config_ids, graph.configs.alphabets.sizes
     each, share = 1.0 / len(ids), _shares(entries.bytes_of[ids])[entries.node]
+    # A code holds the minor dimension and the second: 0 for one that is open, 1 for dimension 0, …
     sizes = np.pad(dimension_sizes(graph.node_feat[ids]), ((0, 0), (1, 0)), constant_values=-1)
     minor = sizes[entries.node, entries.chosen // N_SYMBOLS]
     second = sizes[entries.node, entries.chosen % N_SYMBOLS]

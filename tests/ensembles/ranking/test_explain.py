@@ -240,7 +240,7 @@ def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path
     difference = ranked.scores[ranked.order[-1]] - ranked.scores[ranked.order[0]]
     assert found.difference == pytest.approx(difference, abs=1e-5)
     # The scores of spread picks and of an explanation are told apart.
-    spread = ("--set", "blend.layout_diversity=1.0", "--models", tmp_path / "run/models")
+    spread = ("--set", "blend.layout_diversity=20", "--models", tmp_path / "run/models")
     call("run", "--data", tiny_tree, *words, *spread, "--out", tmp_path / "spread")
     text = call("rank", file, "--run", tmp_path / "spread", "--top", 5, "--explain", 3, "--why")
     scores = [float(line.split()[-1]) for line in text.splitlines() if line.startswith("   ")][:3]
