@@ -24,6 +24,9 @@ def errors_in_one_line() -> Iterator[None]:
         yield
     except PipelineError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("error: interrupted; the same command goes on", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
 
 
 def write_page(path: Path, text: str) -> None:

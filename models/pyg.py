@@ -8,7 +8,7 @@ Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r th
 import copy
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -199,7 +199,8 @@ class TpuGraphsTile(Dataset):
     Args:
         root: the data folder, which holds npz/.
         split: "train", "valid" or "test"; runtimes of the last are withheld.
-        collections: names separated by commas; None = all of this kind that the folder has.
+        collections: names, or one text of them with commas; None = all of this kind that the folder
+            has.
         prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
             see features/pruning.py.
         scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
@@ -220,7 +221,7 @@ class TpuGraphsTile(Dataset):
         root: str | Path,
         split: str = "train",
         *,
-        collections: str | None = None,
+        collections: str | Sequence[str] | None = None,
         prune: str = "none",
         scaling: str | NodeScaler | None = "none",
         transform: Callable[[TpuGraph], Any] | None = None,
@@ -235,6 +236,8 @@ class TpuGraphsTile(Dataset):
                 "scaling=train.scaler, of the dataset of these"
             )
         pruning_rule(prune)
+        if collections is not None and not isinstance(collections, str):
+            collections = ",".join(collections)
         named, folder = collections_named(collections), Path(store) if store else None
         chosen = [collection for collection in named if collection.kind == self.kind]
         if collections and len(chosen) < len(named):

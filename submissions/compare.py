@@ -3,7 +3,7 @@
 Two runs are judged on the same graphs, so what a graph makes hard for either falls out of the
 difference. Graphs of one family (batch sizes of one architecture) vary together and are drawn
 together: interval and probability are of one bootstrap over families, stretched by Student's t
-where these are few.
+where these are few. The mean over collections has the means of their draws.
 """
 
 from collections.abc import Mapping
@@ -43,13 +43,15 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
         place = collection_named(name), "valid"
         families = [family_of(GraphFile(*place, program, Path(program))) for program in programs]
         n_families = len(set(families))
-        draws.append(family_means(after - before, families) if n_families > 1 else None)
+        means = family_means(after - before, families) if n_families > 1 else None
+        gain = float((after - before).mean())
+        draws.append(None if means is None else stretched_means(means, gain, n_families))
         collections[name] = {
             "metric": parts[0]["metric"],
             "n_graphs": len(pairs),
             "n_families": n_families,
             "only_in_one": len(_values(parts[0]).keys() ^ _values(parts[1]).keys()),
-            **_summary(float(before.mean()), float(after.mean()), draws[-1], n_families),
+            **_summary(float(before.mean()), float(after.mean()), draws[-1]),
         }
     if not collections:
         raise PipelineError("compare: the runs have judged no graph in common; nothing to compare")
@@ -57,8 +59,7 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     before, after = (float(np.mean([e[side] for e in entries])) for side in ("first", "second"))
     known = [own for own in draws if own is not None]
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
-    fewest = min(entry["n_families"] for entry in entries)
-    return {"collections": collections, "mean": _summary(before, after, joint, fewest)}
+    return {"collections": collections, "mean": _summary(before, after, joint)}
 
 
 def told_probability(probability: float | None) -> float | None:
@@ -83,12 +84,9 @@ def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[fl
     return pairs
 
 
-def _summary(
-    first: float, second: float, means: NDArray[np.float64] | None, n_families: int
-) -> dict[str, Any]:
+def _summary(first: float, second: float, draws: NDArray[np.float64] | None) -> dict[str, Any]:
     interval = probability = None
-    if means is not None:
-        draws = stretched_means(means, second - first, n_families)
+    if draws is not None:
         interval, probability = list(interval_of(draws)), share_above_zero(draws)
     return {
         "first": first,

@@ -58,6 +58,7 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     return failed
 
 
+@errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, or write the report."""
     parser = options_parser(__doc__, list(TASKS), n_seeds=5)
@@ -74,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         is_whole = {cell.task for cell in todo if cell.path(options.out).exists()} == {*TASKS}
         if options.report == PAGES and not is_whole:
             sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
-        with errors_in_one_line():
-            write_report(read_cells(options.out / "cells"), options.report)
+        write_report(read_cells(options.out / "cells"), options.report)
         return
     if failed := run_cells(todo, sources, options.out):
         sys.exit(f"{failed} of {len(todo)} failed")

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         for task in (task for task in options.tasks if not why_no_data(TASKS[task], sources)):
             for name, keys in trained(task).items():
-                changed = tuple(f"segment_sage.{key}" for key in (*options.set, *keys))
+                changed = (*options.set, *(f"segment_sage.{key}" for key in keys))
                 is_new = run_cell(
                     Cell(task, RECIPE, seed, changed), sources, options.out / task / name
                 )
@@ -81,14 +81,14 @@ def write_report(out: Path, folder: Path) -> None:
     write_page(folder / "segments.md", render("segments", parts=parts, steps=STEPS, **made))
 
 
+@errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, and write the page."""
     parser = options_parser(__doc__, list(SEGMENT_NODES), n_seeds=3)
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     run(options)
-    with errors_in_one_line():
-        write_report(options.out, options.pages)
+    write_report(options.out, options.pages)
 
 
 if __name__ == "__main__":

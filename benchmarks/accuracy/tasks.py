@@ -81,9 +81,14 @@ def options_parser(
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
     parser.add_argument("--tasks", **names_of(tasks))
     seeds = list(range(n_seeds))
-    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N")
-    parser.add_argument("--real", type=Path, default=Path(real) if real else None, metavar="DIR")
-    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR")
+    told = f"of folds and trainings (default: 0 to {n_seeds - 1})"
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N", help=told)
+    told = "of real TpuGraphs files (default: TPUGRAPHS_REAL)"
+    parser.add_argument(
+        "--real", type=Path, default=Path(real) if real else None, metavar="DIR", help=told
+    )
+    told = "of a labelled sample (default: the project's)"
+    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR", help=told)
     told = "a key of the models' recipe; give another --out"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
     return parser

@@ -94,6 +94,7 @@ def write_report(out: Path, folder: Path) -> None:
     write_page(folder / "optimize.md", "\n\n".join(parts))
 
 
+@errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what is missing, or write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -101,8 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
     if options.report:
-        with errors_in_one_line():
-            write_report(options.out, options.report)
+        write_report(options.out, options.report)
         return
     run_options(SEEDS, options.out)
     for seed in SEEDS:

@@ -72,6 +72,20 @@ def test_one_family_has_a_difference_and_no_interval() -> None:
     assert (mean["difference"], mean["probability"]) == (0, 0.5)  # a coin's toss
 
 
+def test_the_mean_is_as_sure_as_its_collections_together() -> None:
+    """Two families in one of them do not make the mean less sure than both at their worst."""
+    several, two = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.2, "e": 0.1}, {"x": 0.3, "y": 0.2}
+    after = {name: value + 0.1 + 0.02 * (name in "ax") for name, value in (several | two).items()}
+    first, second = report(several), report({name: after[name] for name in several})
+    other = "layout:nlp:default"
+    for side, values in ((first, two), (second, {name: after[name] for name in two})):
+        side["collections"] |= report(values, other)["collections"]
+    compared = compare_reports(first, second)
+    ends = np.mean([entry["ci95"] for entry in compared["collections"].values()], axis=0)
+    low, high = compared["mean"]["ci95"]
+    assert ends[0] <= low < compared["mean"]["difference"] < high <= ends[1]
+
+
 def test_nothing_in_common_is_an_error() -> None:
     with pytest.raises(PipelineError, match="no graph in common"):
         compare_reports(report({"a": 0.1}), report({"a": 0.1}, "layout:nlp:random"))

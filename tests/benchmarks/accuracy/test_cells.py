@@ -106,7 +106,10 @@ def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(
     assert cells["late-join"].exists()
 
 
-SMALL_SEGMENTS = ("hidden=8", "configs_per_step=8", "table_configs=16", "head_steps=2")
+SMALL_SEGMENTS = tuple(
+    f"segment_sage.{key}"
+    for key in ("hidden=8", "configs_per_step=8", "table_configs=16", "head_steps=2")
+)
 
 
 def test_the_study_of_segments_trains_resumes_and_writes_the_page(
