@@ -16,6 +16,9 @@ import json
 import lzma
 import pprint
 import re
+import subprocess
+import sys
+import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -68,6 +71,13 @@ PACKAGES = (
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _SUFFIXES = frozenset({".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_IMPORT = """
+import sys
+_, name, folder, *installed = sys.argv
+sys.path = [folder, *sys.path, *installed]
+__import__(name)
+"""
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 DEFAULT_MAX_MINUTES = 690.0
@@ -151,7 +161,8 @@ def build(
 
     Raises:
         UsageError: a title or a source that Kaggle would refuse, nothing attached that could hold
-            the models to rank with, or `out` holds other files.
+            the models to rank with, a model of one's own that imports what is not embedded, or
+            `out` holds other files.
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
@@ -162,6 +173,7 @@ def build(
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
+    _check_imports(own_models, files)
     script = _rendered(kind, files, recipe_file)
     script = _as_notebook(title, script) if notebook else script
     if (script_bytes := len(script.encode())) > SOURCE_LIMIT_BYTES:
@@ -284,6 +296,28 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
     return files
 
 
+def _check_imports(places: Sequence[str], files: Mapping[str, bytes]) -> None:
+    """Import one's own models in a fresh process, where only the embedded files are.
+
+    Installed packages are there too, but neither PYTHONPATH nor what an editable install adds.
+    """
+    installed = [path for path in sys.path if Path(path).name in _INSTALLED]
+    for module in dict.fromkeys(place.partition(":")[0] for place in places):
+        with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+            zipfile.ZipFile(io.BytesIO(pack(files))).extractall(folder)
+            words = [sys.executable, "-ISB", "-c", _IMPORT, module, folder, *installed]
+            done = subprocess.run(  # noqa: S603
+                words, cwd=folder, capture_output=True, text=True, check=False
+            )
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise UsageError(
+                f"model module '{module}': cannot be imported from what the kernel embeds: "
+                f"{said[-1]}; of your own code that is '{module.partition('.')[0]}' alone: move "
+                "what the module imports into a package with it"
+            )
+
+
 def pack(files: Mapping[str, bytes]) -> bytes:
     """Return `files` as a zip archive, not compressed: as one that takes less."""
     packed = io.BytesIO()
@@ -351,8 +385,10 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """Read a kernel folder's metadata.
 
     Raises:
-        PipelineError: the file, one of its keys or the kernel's source is missing.
+        PipelineError: the folder, the file, one of its keys or the kernel's source is missing.
     """
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; `kernel build` makes it")
     table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
     if not (folder / table["code_file"]).is_file():
         raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")

@@ -19,6 +19,7 @@ from data.tree import GraphFile, collection_named
 from models.training.dataset import family_of
 
 Report = Mapping[str, Any]
+FEWEST_FAMILIES = 4  # of which a probability is told
 
 
 def compare_reports(first: Report, second: Report) -> dict[str, Any]:
@@ -62,9 +63,22 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     return {"collections": collections, "mean": _summary(before, after, joint)}
 
 
-def told_probability(probability: float | None) -> float | None:
-    """Cut a probability to .01 to .99: a few families tell no more."""
-    return None if probability is None else min(max(probability, 0.01), 0.99)
+def told_probabilities(compared: Mapping[str, Any]) -> dict[str, str | None]:
+    """Write what `compare_reports` says of the second's being better, by collection and for "mean".
+
+    In two digits, cut to .01 to .99: a few families tell no more, and fewer than four tell nothing
+    (None).
+    """
+    collections = compared["collections"]
+    n_families = {name: entry["n_families"] for name, entry in collections.items()}
+    n_families["mean"] = min(n_families.values())
+    known = {**collections, "mean": compared["mean"]}
+    return {
+        name: None
+        if entry["probability"] is None or n_families[name] < FEWEST_FAMILIES
+        else f"{min(max(entry['probability'], 0.01), 0.99):.2f}"
+        for name, entry in known.items()
+    }
 
 
 def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import PipelineError
 from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, check_layout, check_tile
 from data.npz.archive import Archive
 from data.packing import (
@@ -48,6 +49,11 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
         archive.fail(KEYS.get(field, field), problem)
 
     is_layout = kind == "layout"
+    if set(archive.keys) == set(KEYS_OF["module"]):
+        raise PipelineError(
+            f"{archive.path}: was made from a module and holds no configs; rank the module itself, "
+            "with --candidates"
+        )
     archive.require(KEYS_OF[kind])
     arrays, lengths = dict[str, NDArray[Any]](), dict[str | int, int]()
     for field, (dtype, axes) in (LAYOUT if is_layout else TILE).items():

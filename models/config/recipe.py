@@ -366,7 +366,14 @@ class Recipe(FrozenConfig):
             made = _with_own_models(own["layout"], own["tile"]) if any(own.values()) else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
-        return super(Recipe, made).from_table(table, source=source)  # type: ignore[return-value]
+        try:
+            return super(Recipe, made).from_table(table, source=source)  # type: ignore[return-value]
+        except UsageError as error:
+            tables = [key for key, value in table.items() if isinstance(value, dict)]
+            if not any(f": unknown key '{key}'; " in str(error) for key in tables):
+                raise
+            advice = "a table of one's own needs its model in layout.models or tile.models"
+            raise UsageError(f"{error}; {advice}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a table: the class for models of one's own is made anew."""

@@ -387,15 +387,16 @@ def compare(
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
-    from submissions.compare import told_probability
+    from submissions.compare import told_probabilities
 
-    rows = []
-    mean = f"mean of {len(compared['collections'])}"
-    for name, entry in {**compared["collections"], mean: compared["mean"]}.items():
+    rows, told = [], told_probabilities(compared)
+    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
+        shown = f"mean of {len(compared['collections'])}" if name == "mean" else name
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
         values = (entry["first"], entry["second"], entry["difference"])
         interval = entry["ci95"] or (None, None)
-        rows.append((name, *counts, *values, *interval, told_probability(entry["probability"])))
+        probability = (told[name] or "-").rjust(len(COMPARED[-1]))
+        rows.append((shown, *counts, *values, *interval, probability))
     print_table(COMPARED, rows)
     say("note: over families of graphs alone; other seeds of a recipe may move a score as far")
     for name, entry in compared["collections"].items():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
-from models.config.recipe import Recipe, is_own, load_recipe, short_name
+from models.config.recipe import Recipe, is_own, load_recipe, own_config, short_name
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
@@ -177,6 +178,11 @@ def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     path = CONFIGS / f"{recipe.get('name')}.toml"
     named = load_recipe(str(path)) if path.is_file() else Recipe()
     usual = dict(flat(named.model_dump(mode="json")))
+    for kind in KINDS:
+        for model in filter(is_own, recipe.get(kind, {}).get("models", ())):
+            with suppress(Exception):  # one's own code, which may not be there, or not as it was
+                defaults = own_config(model, kind)().model_dump(mode="json")
+                usual = dict(flat({short_name(model): defaults})) | usual
     idle = MODELS.keys() - {
         model for kind in KINDS for model in recipe.get(kind, {}).get("models", ())
     }

@@ -17,8 +17,10 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import atomic_path, write_text
+from common.errors import PipelineError
+from data.collect.job import read_manifest
 from data.tree import collection_named
-from submissions.compare import told_probability
+from submissions.compare import told_probabilities
 from submissions.report.charts import (
     Chart,
     Pairs,
@@ -54,7 +56,7 @@ def write_report_page(
             (by collection `members`, `importances`, `fallback_from`, `reason`, `blend`), `seeds`,
             `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
             (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
-            stage).
+            stage). Of data that `collect` has measured, the manifest in the folder `data` is read.
         ranks: points of each graph, as `rank_points` makes them.
 
     Raises:
@@ -69,6 +71,7 @@ def write_report_page(
         "collections": views,
         "n_scored": sum(part["value"] is not None for part in views),
         "remarks": remarks_on(report),
+        "measured_on": _measured_on(known["data"]),
         "slowdowns": slowdown_charts(collections),
         "learning": learning_charts(known["learning_curves"]),
         "scatters": _scatters(collections, ranks),
@@ -80,6 +83,19 @@ def write_report_page(
         "library": library(),
     }
     write_text(path, render_page(REPORT, **known))
+
+
+def _measured_on(data: str | None) -> list[str]:
+    """Return the machines of the manifest that `collect` left in the data folder, if there is one.
+
+    Such as "cpu (AMD EPYC, 2 cores)".
+    """
+    try:
+        machines = read_manifest(Path(data))["environments"].values() if data else ()
+        facts = [(own["platform"], own.get("cpu")) for own in machines]
+    except (PipelineError, TypeError, KeyError, AttributeError):
+        return []  # damaged, or somebody else's: the page does not rest on it
+    return sorted({f"{device} ({cpu})" if cpu else str(device) for device, cpu in facts})
 
 
 def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,6 +177,7 @@ def write_comparison_page(
         first=names[0],
         second=names[1],
         compared=compared,
+        told=told_probabilities(compared),
         keys=keys,
         charts=comparison_charts(compared, pairs),
         columns=("graph", "second − first", "collection", "first", "second"),
@@ -254,7 +271,7 @@ def _write(path: Path, text: str) -> None:
 def render_page(template: Path, **values: object) -> str:
     """Return the page that the template file makes of the values.
 
-    Its filters: number, percent, and told, of probabilities.
+    Its filters: number and percent.
     """
     return _environment(template.parent).get_template(template.name).render(**values)
 
@@ -269,7 +286,7 @@ def _environment(folder: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and no other order of keys
-    environment.filters |= {"number": number, "percent": "{:.1%}".format, "told": told_probability}
+    environment.filters |= {"number": number, "percent": "{:.1%}".format}
     return environment
 
 

@@ -198,6 +198,33 @@ def test_packages_of_ones_own_models_are_read(
         own_packages(["planted_nothing.gat:Gat"], tmp_path)
 
 
+@pytest.mark.parametrize("is_in_package", [True, False])
+def test_a_model_that_imports_what_is_not_embedded_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_package: bool
+) -> None:
+    beside, table = tmp_path / "mine", {"layout": {"models": ["planted_two.two:Two"]}}
+    helper = "planted_two.helper" if is_in_package else "planted_helper"
+    (beside / "planted_two").mkdir(parents=True)
+    for name, text in {
+        "planted_helper.py": "",
+        "planted_two/helper.py": "",
+        "planted_two/__init__.py": "",
+        "planted_two/two.py": f"import {helper}",
+    }.items():
+        (beside / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(beside))
+    monkeypatch.syspath_prepend(beside)
+    out = tmp_path / "out"
+    if is_in_package:
+        assert build("cpu", table, out, root=project).is_file()
+        return
+    with pytest.raises(UsageError) as caught:
+        build("cpu", table, out, root=project)
+    said = "model module 'planted_two.two': cannot be imported from what the kernel embeds: "
+    assert f"{said}ModuleNotFoundError: No module named 'planted_helper'; " in str(caught.value)
+    assert "\n" not in str(caught.value) and not out.exists()
+
+
 def test_order_and_dates_of_the_files_do_not_change_the_bytes(project: Path) -> None:
     files = collect_files(project)
     first = pack(files)

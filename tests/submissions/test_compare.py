@@ -91,20 +91,34 @@ def test_nothing_in_common_is_an_error() -> None:
         compare_reports(report({"a": 0.1}), report({"a": 0.1}, "layout:nlp:random"))
 
 
+def test_no_probability_is_told_of_fewer_than_four_families(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("one.json", "two.json")]
+    for path, value in zip(paths, (0.1, 0.3), strict=True):
+        many = report(dict.fromkeys("abcd", value))["collections"]
+        few = report(dict.fromkeys("abc", value), "layout:nlp:random")["collections"]
+        path.write_text(json.dumps({"collections": many | few}))
+    last = [line.split()[-1] for line in call("compare", *paths).splitlines()[2:5]]
+    assert last == ["0.99", "-", "-"]
+    assert json.loads(call("compare", *paths, "--json"))["mean"]["probability"] == 1
+    call("compare", *paths, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count(">0.99<") == 1 and "with probability" not in page
+
+
 def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one.json", "two.json")]
     for path, value in zip(paths, (0.1, 0.3), strict=True):
-        path.write_text(json.dumps(report({"a": value, "b": value})))
+        path.write_text(json.dumps(report(dict.fromkeys("abcd", value))))
     lines = call("compare", *paths).splitlines()
     assert lines.pop(0) == f"first = {paths[0]}, second = {paths[1]}"
     assert [line.split()[0] for line in lines] == ["collection", XLA, "mean", "note:"]
     assert "P(second better)" in lines[0] and "other seeds of a recipe" in lines[-1]
-    assert "0.2000" in lines[1] and lines[1].endswith("  0.9900")
+    assert "0.2000" in lines[1] and lines[1].endswith("  0.99")
     found = json.loads(call("compare", *paths, "--json"))
     assert found["mean"]["difference"] == pytest.approx(0.2)
     assert found["mean"]["probability"] == 1
     assert {"first", "second", "config"} <= found.keys()
     call("compare", *paths, "--out", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert page.count(">0.9900<") == 2 and "with probability 0.9900" in page
+    assert page.count(">0.99<") == 2 and "with probability 0.99." in page
     assert "none: no such folder" in call("compare", paths[0], tmp_path / "none", expect=1)
