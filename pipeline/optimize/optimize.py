@@ -218,22 +218,18 @@ def shared_by(lost: Sequence[Candidate]) -> Decided:
     return frozenset.intersection(*(c.decided for c in lost)) if lost else frozenset()
 
 
-def _is_suspect(candidate: Candidate, suspect: Decided) -> bool:
-    return bool(suspect) and suspect <= candidate.decided
-
-
 def chosen_finalists(
     candidates: Sequence[Candidate], suspect: Decided = frozenset()
 ) -> list[Candidate]:
     """Order what may be measured again: the fastest, the simplest of its equals, the next ones.
 
-    Those with all decisions that are suspect come last.
+    Those with all decisions that are suspect come last; without any suspect that is all.
     """
     faster = sorted((c for c in candidates if c.ratio < 1), key=lambda c: c.ratio)
     alike = [c for c in faster if c.ratio < ALIKE * faster[0].ratio]
     simplest = sorted(alike, key=lambda c: (c.n_decided, c.ratio))
     ordered = dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])
-    return sorted(ordered, key=lambda c: _is_suspect(c, suspect))
+    return sorted(ordered, key=lambda c: suspect <= c.decided)
 
 
 def distinct(
@@ -278,7 +274,7 @@ def next_to_confirm(
     verified: Sequence[Contestant], known: Sequence[Candidate], suspect: Decided
 ) -> Candidate:
     """Return the best that gains and lacks one of the suspect decisions; else the best of all."""
-    others = [v for v in verified if v.alone.gains and not _is_suspect(v.candidate, suspect)]
+    others = [v for v in verified if v.alone.gains and not suspect <= v.candidate.decided]
     return simplest_of_best(others or verified, known).candidate
 
 

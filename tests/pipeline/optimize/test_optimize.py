@@ -116,6 +116,7 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     assert result["ci95"][0] <= result["ratio"] <= result["ci95"][1] < 1
     if granted()[0] > 1:
         assert result["on_all_cores"]["ratio"] < 0.7  # the same spinning, by the wall clock
+        assert (result["looks"], result["on_all_cores"]["looks"]) == (1, 1)  # counted apart
     assert "of the default's" in (out / PAGE).read_text()
 
 
