@@ -163,7 +163,7 @@ def _words(own: Contestant) -> tuple[str, str]:
 
 def verdict_text(found: Optimized) -> str:
     """Say why nothing is called faster, or that this is not known yet."""
-    if n := len(found.waiting):
+    if n := len(found.waiting) or len([] if found.undecided else found.halves):
         were = "candidates were" if n > 1 else "candidate was"
         return f"{n} verified {were} not confirmed; the same command goes on"
     return f"nothing is surely faster than the default: {found.why_not}"

@@ -285,6 +285,9 @@ def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Opti
     assert "not surely below 0.980" in own.why_not and own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
     assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
+    begun = replace(whole[1], contestants=[], waiting=[], halves=[Told({})])
+    assert verdict_text(begun).startswith("1 verified candidate was not confirmed")
+    assert verdict_text(replace(begun, halves=[])).endswith("nothing that was tried was faster")
 
 
 def ratios_of(paths: Iterable[Path], config: int = 2) -> list[float]:
