@@ -159,20 +159,22 @@ def optimize(
         print_json(result)
         return
     rows = [
-        (own.candidate.source, write.ratio_text(own.alone.ratio), write.told_text(own))
+        (own.candidate.source, write.ratio_text(own.alone.ratio), write.told_text(own.told))
         for own in found.finalists
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
     default = f"{found.measured.default_ms:.3f} ms"
     if not found.is_faster:
-        typer.echo(f"default     nothing is surely faster than its {default}: {found.why_not}")
+        typer.echo(f"default     {default}; {write.verdict_text(found)}")
+    for half in write.halves_text(found):
+        typer.echo(f"unfinished  {half}")
     if found.best:
         label = "faster      " if found.is_faster else "best tried  "
         pool, together = found.measured, write.all_cores_text(found)
         ratio = f"{write.ratio_text(pool.ratio)} of the default's {default}"
         typer.echo(f"{label}{ratio}, one thread, by {write.processes_text(pool)}{together}")
-        typer.echo(f"by          {write.told_text(found.best)}")
+        typer.echo(f"by          {write.told_text(found.best.told)}")
     typer.echo(f"itself      {write.ratio_text(found.measured.same)}: the default over itself")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""

@@ -21,13 +21,16 @@ from common.reproducibility import generator
 from data.collect.collect import program_digest
 from data.collect.measuring.search import Choices, Journal, Visitor, open_journal, run_rounds
 from data.collect.measuring.session import ConfigFailed, Description, Session, Subject, Told
+from data.collect.programs.catalogue import catalogue as programs
 from data.collect.spaces import SPACES, TILES, open_decided
+from data.collect.tiles.catalogue import catalogue as kernels
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
 
 JOURNALS, CONFIRM, ON_ALL_CORES = "journal", "confirm", "all-cores"
 N_PROCESSES = 4  # that a pass adds to confirm: they differ by more than rounds of one do
 FEWEST_PROCESSES, FEWEST_ROUNDS = 2, 2  # where the time ends; rounds of each
+MOST_PROCESSES = 8  # of one that stays undecided, before others get their turn
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
 
@@ -35,6 +38,7 @@ MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
 Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
 Times = NDArray[np.float64]
 Choice = tuple[int, ...]  # the option of each gene
+Decided = frozenset[tuple[int, int]]  # genes that are not the default's, each with its option
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,16 @@ class Ask:
     open_decided: Callable[..., Subject] = open_decided
 
     def __post_init__(self) -> None:
-        """Refuse spaces that there are not; raises UsageError."""
+        """Refuse spaces and kernels that there are not; raises UsageError."""
         known = (*SPACES, TILES)
         for space in self.spaces:
             if space not in known:
                 raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
+        if self.spaces == (TILES,) and ":" not in self.program:
+            names = {*kernels(), *(source.name for source in programs())}
+            if self.program not in names:
+                told = "no such kernel; `collect --list --kind tile` names all"
+                raise UsageError(f"--program {self.program}: {told}")
 
 
 @dataclass(frozen=True)
@@ -82,8 +91,12 @@ class Candidate:
     reason: str = ""
 
     @property
+    def decided(self) -> Decided:
+        return frozenset((gene, option) for gene, option in enumerate(self.choice) if option)
+
+    @property
     def n_decided(self) -> int:
-        return int(np.count_nonzero(self.choice))
+        return len(self.decided)
 
 
 class Ratio(NamedTuple):
@@ -153,6 +166,12 @@ class Contestant:
         return not self.together or self.together.ratio.low < MOST_LOSS <= self.together.ratio.high
 
     @property
+    def is_due(self) -> bool:
+        """Tell whether it is undecided, and by too few processes to wait for others."""
+        pool = self.together if self.gains else self.alone
+        return self.is_undecided and (not pool or pool.n_processes < MOST_PROCESSES)
+
+    @property
     def why_not(self) -> str:
         """Say why it is not called faster; "" if it is."""
         if not self.is_confirmed:
@@ -179,6 +198,7 @@ class Call:
     session: Session
     description: Description
     told: dict[Choice, Told] = field(default_factory=dict)
+    codes: dict[Choice, str] = field(default_factory=dict)
 
     @property
     def is_checked(self) -> bool:
@@ -202,10 +222,11 @@ class Call:
 
     def code(self, choice: Choice) -> str:
         """Return what tells the code of a choice from others; itself where it does not compile."""
-        try:
-            return self.session.code(np.array(choice))
-        except ConfigFailed:
-            return repr(choice)
+        if choice not in self.codes:
+            self.codes[choice] = repr(choice)
+            with suppress(ConfigFailed):
+                self.codes[choice] = self.session.code(np.array(choice))
+        return self.codes[choice]
 
 
 def measured(
@@ -320,7 +341,7 @@ def _pools(call: Call, stage: str) -> dict[Choice, Pool]:
 
 
 def contestants(call: Call, candidates: Sequence[Candidate] = ()) -> list[Contestant]:
-    """Return all that was ever confirmed, what is faster first."""
+    """Return all that was ever confirmed, what is faster first, then what is undecided."""
     alone, together = _pools(call, CONFIRM), _pools(call, ON_ALL_CORES)
     sources = {candidate.choice: candidate.source for candidate in candidates}
     found = [
@@ -333,7 +354,21 @@ def contestants(call: Call, candidates: Sequence[Candidate] = ()) -> list[Contes
         )
         for choice, pool in alone.items()
     ]
-    return sorted(found, key=lambda one: (bool(one.why_not), one.alone.ratio.value))
+    return sorted(
+        found, key=lambda one: (bool(one.why_not), not one.is_undecided, one.alone.ratio.value)
+    )
+
+
+def half_confirmed(call: Call) -> list[Choice]:
+    """Return what is not decided by processes that the time was over before all four of."""
+    decided = {one.candidate.choice for one in contestants(call) if not one.is_undecided}
+    halves = [
+        choice
+        for stage in (CONFIRM, ON_ALL_CORES)
+        for choice, own in _processes(call, stage).items()
+        if len(own) % N_PROCESSES and choice not in decided
+    ]
+    return [*dict.fromkeys(halves)]
 
 
 def session_of(ask: Ask, *, on_all_cores: bool = False) -> Session:

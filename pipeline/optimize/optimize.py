@@ -14,7 +14,7 @@ c candidates of g genes, r rounds, p processes.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from data.collect.measuring.search import (
     genetic_search,
     run_search,
 )
-from data.collect.measuring.session import Description
+from data.collect.measuring.session import Description, Told
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.spaces import TILES, menu, undecided
 from data.graphs.distinct import hash_rows
@@ -47,10 +47,12 @@ from pipeline.optimize.confirm import (
     Candidate,
     Choice,
     Contestant,
+    Decided,
     Pick,
     Pool,
     confirm,
     contestants,
+    half_confirmed,
     measured,
     of_one_process,
     session_of,
@@ -73,7 +75,9 @@ class Optimized:
         spaces: those that there were to decide.
         candidates: the distinct ones; `n_drawn` counts those that equal another too.
         finalists: as one process of the last pass verified them.
+        waiting: finalists that gain and were not confirmed.
         contestants: the best first; without time to confirm any the best of the finalists.
+        halves: what the time was over in the middle of confirming.
         default: the default and itself, beside the finalists.
     """
 
@@ -83,8 +87,10 @@ class Optimized:
     candidates: list[Candidate]
     n_drawn: int
     finalists: list[Contestant]
-    contestants: list[Contestant]
     default: Pool
+    waiting: list[Contestant] = field(default_factory=list)
+    contestants: list[Contestant] = field(default_factory=list)
+    halves: list[Told] = field(default_factory=list)
 
     @property
     def best(self) -> Contestant | None:
@@ -105,8 +111,16 @@ class Optimized:
         return not self.why_not
 
     @property
-    def is_decided(self) -> bool:
-        return not any(one.is_undecided for one in self.contestants)
+    def is_open(self) -> bool:
+        """Tell whether another candidate may be faster where the one that was confirmed is not."""
+        return not self.is_faster and any(one.alone.gains for one in self.finalists)
+
+    @property
+    def undecided(self) -> Contestant | None:
+        """Return the best that more processes may decide; after some, if there is nothing else."""
+        left = [one for one in self.contestants if one.is_undecided]
+        is_all = not (self.is_faster or self.is_open)
+        return next((one for one in left if one.is_due or is_all), None)
 
 
 class _Screened(NamedTuple):
@@ -141,14 +155,18 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
             start = time.monotonic()
             found = _judged(call, screened, is_first=True)
             needed_s = time.monotonic() - start
-            while seconds_left() > needed_s / N_PROCESSES and not (
-                screened.is_over and found.is_decided
-            ):
-                if screened.is_over:
-                    found = _sharpened(call, found)
-                else:
+            while seconds_left() > needed_s / N_PROCESSES:
+                undecided_one = found.undecided
+                if found.is_open and not undecided_one:
+                    found = _judged(call, screened, is_first=False)
+                elif not screened.is_over:
                     screened = _screened(call, needed_s)
                     found = _judged(call, screened, is_first=False)
+                elif undecided_one:
+                    confirm(call, undecided_one.candidate.choice, is_first=False)
+                    found = _pooled(call, found)
+                else:
+                    break
     return found
 
 
@@ -156,10 +174,13 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     """Verify finalists and confirm the best, after the first pass only what is undecided or new."""
     candidates, n_drawn, default_ns, _ = screened
     known = contestants(call, candidates)
-    kept = [one.candidate for one in known if not one.why_not or one.is_undecided]
-    lost = {one.candidate.choice for one in known} - {candidate.choice for candidate in kept}
-    others = [(0,) * len(call.description.n_options), *lost]
-    ordered = [*kept[: N_FINALISTS // 2], *chosen_finalists(candidates)]
+    kept = [one.candidate for one in known if not one.why_not or one.is_due]
+    begun = {one.candidate.choice for one in known}
+    kept += [Candidate(c, "simplified") for c in half_confirmed(call) if c not in begun]
+    lost = [one for one in known if one.candidate not in kept]
+    suspect = shared_by([one.candidate for one in lost if one.gains])
+    others = [(0,) * len(call.description.n_options), *(one.candidate.choice for one in lost)]
+    ordered = [*kept[: N_FINALISTS // 2], *chosen_finalists(candidates, suspect)]
     finalists = distinct(ordered, others, call.code, n_affordable(default_ns))
     verified, default = _verified(call, finalists)
     if default is None and not known:
@@ -167,24 +188,24 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
             f"{call.ask.program}: there was no time to verify anything; expected {FEWEST_ROUNDS} "
             "rounds beside the default or more; the same command goes on, with more --minutes"
         )
-    chosen = [simplest_of_best(verified, kept).candidate] if verified else []
-    if chosen and chosen[0] not in kept:
-        chosen = [simplified(chosen[0], call.code)]
-    for candidate in chosen:
-        confirm(call, candidate.choice, is_first=is_first)
-    best = [simplest_of_best(verified, ())] if verified else []
-    ran = [one for one in contestants(call, candidates) or best if one.runs]
+    if verified:
+        chosen = next_to_confirm(verified, kept, suspect)
+        chosen = chosen if chosen in kept else simplified(chosen, call.code)
+        confirm(call, chosen.choice, is_first=is_first)
     spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
     beside = default or known[0].alone
-    return Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, ran, beside)
+    return _pooled(call, Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, beside))
 
 
-def _sharpened(call: Call, found: Optimized) -> Optimized:
-    """Add processes of the best that is undecided."""
-    undecided_one = next(one for one in found.contestants if one.is_undecided)
-    confirm(call, undecided_one.candidate.choice, is_first=False)
-    known = contestants(call, found.candidates) or found.contestants
-    return replace(found, contestants=[one for one in known if one.runs])
+def _pooled(call: Call, found: Optimized) -> Optimized:
+    """Look at all that was confirmed by now."""
+    verified, known = found.finalists, contestants(call, found.candidates)
+    codes = {call.code(one.candidate.choice) for one in known}
+    waiting = [v for v in verified if v.alone.gains and call.code(v.candidate.choice) not in codes]
+    best = [simplest_of_best(verified, ())] if verified else []
+    ran = [one for one in known or best if one.runs]
+    halves = [call.tell(choice) for choice in half_confirmed(call)]
+    return replace(found, waiting=waiting, contestants=ran, halves=halves)
 
 
 def screening_s(seconds: float, needed_s: float) -> float:
@@ -192,12 +213,23 @@ def screening_s(seconds: float, needed_s: float) -> float:
     return max(LEAST_SHARE * seconds, min(SCREEN_SHARE * seconds, seconds - needed_s))
 
 
-def chosen_finalists(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Order what may be measured again: the fastest, the simplest of its equals, the next ones."""
+def shared_by(lost: Sequence[Candidate]) -> Decided:
+    """Return the decisions that all have in common which gained, but not on all cores."""
+    return frozenset.intersection(*(c.decided for c in lost)) if lost else frozenset()
+
+
+def chosen_finalists(
+    candidates: Sequence[Candidate], suspect: Decided = frozenset()
+) -> list[Candidate]:
+    """Order what may be measured again: the fastest, the simplest of its equals, the next ones.
+
+    Those with all decisions that are suspect come last; without any suspect that is all.
+    """
     faster = sorted((c for c in candidates if c.ratio < 1), key=lambda c: c.ratio)
     alike = [c for c in faster if c.ratio < ALIKE * faster[0].ratio]
     simplest = sorted(alike, key=lambda c: (c.n_decided, c.ratio))
-    return [*dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])]
+    ordered = dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])
+    return sorted(ordered, key=lambda c: suspect <= c.decided)
 
 
 def distinct(
@@ -236,6 +268,14 @@ def n_affordable(default_ns: float) -> int:
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
     n_visits = VERIFY_SHARE * seconds_left() / visit_s
     return int(np.clip(n_visits / LEAST_ROUNDS - 2, 1, N_FINALISTS))
+
+
+def next_to_confirm(
+    verified: Sequence[Contestant], known: Sequence[Candidate], suspect: Decided
+) -> Candidate:
+    """Return the best that gains and lacks one of the suspect decisions; else the best of all."""
+    others = [v for v in verified if v.alone.gains and not suspect <= v.candidate.decided]
+    return simplest_of_best(others or verified, known).candidate
 
 
 def simplest_of_best(verified: Sequence[Contestant], known: Sequence[Candidate]) -> Contestant:

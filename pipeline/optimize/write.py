@@ -11,8 +11,9 @@ from pprint import pformat
 from typing import Any
 
 from common.atomic import write_bytes, write_text
+from data.collect.measuring.session import Told
 from data.collect.spaces import TILES, TOLERANCE
-from pipeline.optimize.confirm import Contestant, Pool, Ratio
+from pipeline.optimize.confirm import MOST_LOSS, Contestant, Pool, Ratio
 from pipeline.optimize.optimize import Optimized
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
@@ -68,6 +69,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
             "by_source": dict(Counter(c.source for c in found.candidates)),
             "failed": sum(bool(candidate.reason) for candidate in found.candidates),
             "verified": len(found.finalists),
+            "unconfirmed": len(found.waiting),
         },
         "spaces": list(found.spaces),
         "seed": found.ask.seed,
@@ -78,6 +80,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
             **_figures(together),
             "aa_ci95": list(together.same[1:]),
             "processes": together.n_processes,
+            "looks": together.n_looks,
         },
         "environment": dict(found.facts),
     }
@@ -94,7 +97,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         f"{result['ratio']:.2f} of the default's time by {processes_text(found.measured)}, "
         f"one thread on {found.facts.get('cpu')}{all_cores_text(found)}."
         if found.is_faster
-        else f"nothing is surely faster than the default: {found.why_not}."
+        else f"{verdict_text(found)}."
     )
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
@@ -147,21 +150,37 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         tried=tried_text(found),
         sources=sources_text(found),
         together=all_cores_text(found),
-        why_not=found.why_not,
+        verdict=verdict_text(found),
+        halves=halves_text(found),
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
     )
 
 
 def _words(own: Contestant) -> tuple[str, str]:
-    return own.candidate.source, told_text(own)
+    return own.candidate.source, told_text(own.told)
+
+
+def verdict_text(found: Optimized) -> str:
+    """Say why nothing is called faster, or that this is not known yet."""
+    if n := len(found.waiting) or len([] if found.undecided else found.halves):
+        were = "candidates were" if n > 1 else "candidate was"
+        return f"{n} verified {were} not confirmed; the same command goes on"
+    return f"nothing is surely faster than the default: {found.why_not}"
+
+
+def halves_text(found: Optimized) -> list[str]:
+    """Name what the time was over in the middle of confirming."""
+    return [
+        f"{told_text(told)} is half confirmed; the same command goes on" for told in found.halves
+    ]
 
 
 def all_cores_text(found: Optimized) -> str:
     """Say what the best takes on all cores, where that was measured."""
     if not (found.best and (pool := found.best.together)):
         return ""
-    told = "" if pool.gains else ": no sure gain"
+    told = "" if pool.gains else ": a loss" if pool.ratio.low >= MOST_LOSS else ": no sure gain"
     same = f"{ratio_text(pool.same)} there, by {processes_text(pool)}"
     return f"; on all cores {ratio_text(pool.ratio)}, the default over itself {same}{told}"
 
@@ -192,10 +211,10 @@ def tried_text(found: Optimized) -> str:
     return f"{tried} candidates{alike}{over}"
 
 
-def told_text(own: Contestant) -> str:
+def told_text(told: Told) -> str:
     """Write what a choice decides in one line."""
     parts = []
-    for kind, what in own.told.decisions.items():
+    for kind, what in told.decisions.items():
         if kind == "options":
             parts += [f"{option}={value}" for option, value in what.items()]
         else:

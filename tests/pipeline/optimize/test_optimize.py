@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
     N_PROCESSES,
     Ask,
+    Call,
     Candidate,
     Contestant,
     Pool,
     Ratio,
+    _rounds_of,
     paired_ratio,
     pooled,
 )
@@ -30,8 +32,10 @@ from pipeline.optimize.optimize import (
     chosen_finalists,
     distinct,
     n_affordable,
+    next_to_confirm,
     optimize,
     screening_s,
+    shared_by,
     simplest_of_best,
     simplified,
 )
@@ -41,8 +45,10 @@ from pipeline.optimize.write import (
     PAGE,
     all_cores_text,
     as_json,
+    halves_text,
     sources_text,
     tried_text,
+    verdict_text,
     write_result,
 )
 from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject
@@ -110,6 +116,7 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
     assert result["ci95"][0] <= result["ratio"] <= result["ci95"][1] < 1
     if granted()[0] > 1:
         assert result["on_all_cores"]["ratio"] < 0.7  # the same spinning, by the wall clock
+        assert (result["looks"], result["on_all_cores"]["looks"]) == (1, 1)  # counted apart
     assert "of the default's" in (out / PAGE).read_text()
 
 
@@ -125,18 +132,19 @@ def without(whole: tuple[Path, Optimized], out: Path, pattern: str) -> Path:
 @pytest.mark.parametrize(
     "case",
     [
-        ("all-cores-*-[2-4].jsonl", "undecided whether it is a loss on all cores", 4),
-        ("[ca]*.jsonl", "not confirmed in the time; the same command goes on", 1),
-        ("confirm-*-[34].jsonl", "", 2),
+        ("all-cores-*-[2-4].jsonl", "undecided whether it is a loss on all cores", 4, True),
+        ("[ca]*.jsonl", "not confirmed in the time; the same command goes on", 1, False),
+        ("[ca]*-[2-4].jsonl", "not confirmed in the time; the same command goes on", 1, True),
+        ("confirm-*-[34].jsonl", "", 2, False),
     ],
 )
 def test_what_there_was_no_time_for_is_told_and_not_called_faster(
-    case: tuple[str, str, int],
+    case: tuple[str, str, int, bool],
     whole: tuple[Path, Optimized],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing, why_not, n_processes = case
+    missing, why_not, n_processes, is_half = case
     out = without(whole, tmp_path, missing)
     with monkeypatch.context() as patched:
         patched.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
@@ -144,7 +152,13 @@ def test_what_there_was_no_time_for_is_told_and_not_called_faster(
     assert found.why_not.startswith(why_not) and found.is_faster == (not why_not)
     result = write_result(found, out)
     assert (result["best_ms"] is None, result["processes"]) == (bool(why_not), n_processes)
-    assert ("confirmed 1</td>" in (out / PAGE).read_text()) == (n_processes > 1)
+    page = (out / PAGE).read_text()
+    assert ("confirmed 1</td>" in page) == (n_processes > 1)
+    assert page.count("is half confirmed; the same command goes on") == is_half
+    assert [told.startswith("first=3 is half") for told in halves_text(found)] == [True] * is_half
+    if why_not:
+        assert result["candidates"]["unconfirmed"] == len(found.waiting) > 1
+        assert "verified candidates were not confirmed; the same command" in verdict_text(found)
     if n_processes == N_PROCESSES:
         assert optimize(ASKED, out).is_faster  # it goes on
 
@@ -160,6 +174,54 @@ def test_processes_are_added_while_it_is_undecided_and_there_is_time(
     best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
     assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
     assert best.together.n_looks == 2
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, on_all_cores: Callable[[tuple[int, ...], int], float]
+) -> None:
+    """Measure nothing in fresh processes: on one thread it is as `Decided`, on all cores as given.
+
+    The latter is of a choice, in the process of that number.
+    """
+
+    def measured(
+        call: Call, name: str, choices: NDArray[np.int64], n_rounds: tuple[int, int], _: float
+    ) -> tuple[list[int], NDArray[np.float64]]:
+        journal, number = call.journal(name), int(name[-1], 16)
+        for turn in range(1, 1 + n_rounds[1]):
+            for config, choice in enumerate(map(tuple, choices.tolist())):
+                ratio = (REVERSED - 4 * choice[0] - choice[1]) / REVERSED
+                if name.startswith("all-cores"):
+                    ratio = on_all_cores(choice, number) if any(choice) else 1.0
+                own = {"runtime_ns": round(1e6 * ratio), "n_runs": 1, "is_stopped": False}
+                journal.add(config, choice, round=turn, **own)
+        return _rounds_of(journal, len(choices))
+
+    monkeypatch.setattr("pipeline.optimize.confirm.measured", measured)
+    monkeypatch.setattr("pipeline.optimize.optimize.measured", measured)
+    monkeypatch.setattr(Call, "is_checked", True)
+
+
+@pytest.mark.parametrize(("spread", "n_processes"), [(0.0, 4), (0.2, 8)])
+def test_what_loses_on_all_cores_makes_way_for_what_lacks_its_decisions(
+    spread: float,
+    n_processes: int,
+    whole: tuple[Path, Optimized],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that decides the first gene loses there, surely or, where processes differ, maybe."""
+
+    def on_all_cores(choice: tuple[int, ...], number: int) -> float:
+        return 1.1 + spread * (-1) ** number if choice[0] else 0.9
+
+    pretend(monkeypatch, on_all_cores)
+    found = optimize(ASKED, without(whole, tmp_path, "[cav]*.jsonl"), minutes=1.0)
+    best, *lost = found.contestants
+    assert found.is_faster and best.candidate.choice[0] == 0 and len(lost) in (1, 2)
+    for one in lost:
+        assert one.candidate.choice[0] == 3 and one.why_not and one.together
+        assert one.together.n_processes == n_processes
 
 
 def test_without_time_to_verify_anything_that_is_said(
@@ -203,7 +265,7 @@ def pool(value: float, half: float) -> Pool:
         (0.995, 0.02, "", "no sure gain"),
         (1.0, 0.3, "undecided whether it is a loss", "no sure gain"),  # noise helps nothing
         (0.8, 0.3, "undecided whether it is a loss", "no sure gain"),
-        (1.13, 0.02, "on all cores it is a loss", "no sure gain"),
+        (1.13, 0.02, "on all cores it is a loss", "by 4 processes: a loss"),
     ],
 )
 def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
@@ -212,7 +274,7 @@ def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
     own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.5, 0.1), pool(mean, half), True)
     found = replace(whole[1], contestants=[own])
     assert found.is_faster == (not why_not) and found.why_not.startswith(why_not)
-    assert found.is_decided == ("undecided" not in why_not)
+    assert (found.undecided is None) == ("undecided" not in why_not)
     assert all_cores_text(found).endswith(told)
     alone = replace(found, contestants=[replace(own, together=None, is_checked=False)])
     assert alone.is_faster and all_cores_text(alone) == ""
@@ -223,6 +285,9 @@ def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Opti
     assert "not surely below 0.980" in own.why_not and own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
     assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
+    begun = replace(whole[1], contestants=[], waiting=[], halves=[Told({})])
+    assert verdict_text(begun).startswith("1 verified candidate was not confirmed")
+    assert verdict_text(replace(begun, halves=[])).endswith("nothing that was tried was faster")
 
 
 def ratios_of(paths: Iterable[Path], config: int = 2) -> list[float]:
@@ -296,7 +361,7 @@ def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
     assert not found.is_faster
     assert (result["is_faster"], result["best_ms"]) == (False, None)
     assert result["default_ms"] * 1e6 == pytest.approx(STEP_NS, rel=0.5)
-    assert "Nothing is surely faster than the default" in (tmp_path / PAGE).read_text()
+    assert "Nothing is surely faster than the default: " in (tmp_path / PAGE).read_text()
     assert "compiler_options={}" in (tmp_path / APPLY).read_text()
 
 
@@ -368,10 +433,19 @@ def test_the_simplest_of_equals_is_taken() -> None:
         assert simplest_of_best(both, ()).candidate.choice == expected
     both = [verified(1, 1, 1, value=0.5), verified(1, 0, 0, value=0.5)]
     assert simplest_of_best(both, [both[0].candidate]) is both[0]  # no further one to choose from
+    suspect = shared_by([Candidate((1, 1, 0), "menu"), Candidate((1, 2, 0), "menu")])
+    assert suspect == {(0, 1)} and shared_by([]) == frozenset()
+    assert next_to_confirm(both, (), suspect).choice == (1, 0, 0)  # they are all that gain
+    both.append(verified(0, 1, 1, value=0.9))
+    assert next_to_confirm(both, (), suspect).choice == (0, 1, 1)
+    assert next_to_confirm(both, (), shared_by([])).choice == (1, 0, 0)
+    both.append(verified(0, 0, 1, value=1.0))
+    assert next_to_confirm([both[0], both[-1]], (), suspect).choice == (1, 1, 1)
     candidates = [Candidate((n, n, n), "search", 0.5 + n / 1000) for n in range(1, 6)]
     simple = Candidate((0, 0, 1), "menu", 0.52)
     chosen = chosen_finalists([*candidates, simple, Candidate((0, 0, 0), "default", 1.0)])
     assert chosen[:2] == [candidates[0], simple] and len(chosen) == 6
+    assert chosen_finalists([*candidates, simple], simple.decided)[-2:] == [candidates[0], simple]
     assert chosen_finalists([Candidate((1,), "menu", 1.01)]) == []
 
 
@@ -420,6 +494,7 @@ def test_an_interval_pooled_holds_where_processes_differ() -> None:
             "matmul_m128_k256_n512 is a kernel, of which tiles alone are decided; expected tiles",
         ),
         ("mlp_b16", "tiles", 2, "error: tiles: mlp_b16 is no kernel"),
+        ("nonsense", "tiles", 2, "no such kernel; `collect --list --kind tile` names all"),
     ],
 )
 def test_what_is_refused_is_one_line_and_leaves_no_folder(
