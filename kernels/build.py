@@ -235,7 +235,10 @@ def _check_sources(
         )
     if not wheels:
         lacking = ", ".join(REQUIRED_MODULES.values())
-        log.info(f"Kaggle's image lacks {lacking}: attach a dataset named …-wheels with it")
+        log.info(
+            f"note: Kaggle's image lacks {lacking}: `kernel wheels` makes a dataset of it, "
+            "which --dataset OWNER/…-wheels attaches"
+        )
 
 
 def _as_notebook(title: str, script: str) -> str:

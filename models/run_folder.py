@@ -88,8 +88,9 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
     if difference and difference.startswith("data ="):
         difference = "other graphs (by --data, --collections or --limit-graphs)"
     if difference:
+        back = ", bring the file back" if difference.startswith("source.") else ""
         raise UsageError(
-            f"{folder}: was begun with {difference}; choose another --out, or remove it"
+            f"{folder}: was begun with {difference}; choose another --out{back}, or remove it"
         )
 
 

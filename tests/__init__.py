@@ -1,3 +1,4 @@
 import pytest
 
-pytest.register_assert_rewrite("tests")  # so that what tests share says what it found, too
+# So that what tests share says what it found, too.
+pytest.register_assert_rewrite("tests.data", "tests.drills", "tests.features", "tests.support")

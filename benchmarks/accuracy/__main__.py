@@ -14,6 +14,7 @@ from benchmarks import PAGES, errors_in_one_line
 from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
+from common.atomic import alone_in
 from common.errors import PipelineError
 
 _say = partial(print, flush=True)
@@ -77,7 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
         write_report(read_cells(options.out / "cells"), options.report)
         return
-    if failed := run_cells(todo, sources, options.out):
+    if not todo:
+        sys.exit("error: nothing to train: no task here has one of these models and its data")
+    with alone_in(options.out):
+        failed = run_cells(todo, sources, options.out)
+    if failed:
         sys.exit(f"{failed} of {len(todo)} failed")
 
 

@@ -12,6 +12,7 @@ from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.accuracy.cells import Cell, run_cell
 from benchmarks.accuracy.report import made_with, read_cells, table_of
 from benchmarks.accuracy.tasks import TASKS, Sources, options_parser, why_no_data
+from common.atomic import alone_in
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS
 
@@ -87,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_parser(__doc__, list(SEGMENT_NODES), n_seeds=3)
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder for the page")
     options = parser.parse_args(arguments)
-    run(options)
+    with alone_in(options.out):
+        run(options)
     write_report(options.out, options.pages)
 
 

@@ -158,9 +158,12 @@ class Contestant:
 
     @property
     def is_undecided(self) -> bool:
-        """Tell whether more processes may call it faster, or surely not."""
+        """Tell whether more processes may call it faster, or surely not.
+
+        A default that differs from itself hides gains, and rules none out.
+        """
         if not self.gains:
-            return self.alone.ratio.low < self.alone.most
+            return self.alone.ratio.low < 1 - LEAST_GAIN
         if not self.is_checked:
             return False
         return not self.together or self.together.ratio.low < MOST_LOSS <= self.together.ratio.high
@@ -177,7 +180,8 @@ class Contestant:
         if not self.is_confirmed:
             return "not confirmed in the time; the same command goes on, with more --minutes"
         if not self.gains:
-            return f"what was confirmed is not surely below {self.alone.most:.3f}"
+            told = f"what was confirmed is not surely below {self.alone.most:.3f}"
+            return f"undecided: {told}; the same command goes on" if self.is_undecided else told
         if not self.is_checked or (self.together and self.together.ratio.high < MOST_LOSS):
             return ""
         if self.is_undecided:

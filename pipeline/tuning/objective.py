@@ -157,7 +157,7 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
         PipelineError: no such search space, or no TOML, or as `space_from_table`.
     """
     path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
-    return space_from_table(read_toml(path, UsageError), recipe, source=f"search space {path.stem}")
+    return space_from_table(read_toml(path, UsageError), recipe, source=str(path))
 
 
 def space_from_table(
@@ -180,7 +180,8 @@ def space_from_table(
     if study.model not in known:
         raise UsageError(
             f"{source}: key 'study.model' is '{study.model}': recipe {recipe.name} ranks "
-            f"{study.kind} configs by {', '.join(known)}"
+            f"{study.kind} configs by {', '.join(known[:-1])} (or '{BLEND}', all of them); others, "
+            f"your own too, are named by --set '{study.kind}.models=[…]'"
         )
     read = ("features", *study.models(recipe), *([BLEND] if study.model == BLEND else []))
     own = recipe.model_dump(mode="json")

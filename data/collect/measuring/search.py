@@ -40,6 +40,7 @@ BROOD = 8  # children that a guide chooses from, for each that is measured
 DRAWS_PER_CHOICE = 20  # after so many for each that is wanted, a small space has been seen
 SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
+EDITED = ("program_digest", "function")  # of a journal's header, what an edit changes
 
 
 class Space:
@@ -232,10 +233,11 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
             ) from error
         for key, value in header.items() if number == 1 else ():
             if line.get(key, value) != value:  # what an older one does not tell cannot differ
-                raise UsageError(
-                    f"{path}: was begun with {key} {line[key]}, not {value}; "
-                    "give another --out, or remove the file"
-                )
+                if key in EDITED:
+                    told = "the program was edited since"
+                else:
+                    told = f"was begun with {key} {line[key]}, not {value}"
+                raise UsageError(f"{path}: {told}; give another --out")
     return journal
 
 

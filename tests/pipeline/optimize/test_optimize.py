@@ -284,6 +284,8 @@ def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Opti
     own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.97, 0.02), None, True)
     assert "not surely below 0.980" in own.why_not and own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
+    noisy = pool(0.97, 0.1)._replace(same=Ratio(1.0, 0.8, 1.25))  # hides gains, rules none out
+    assert replace(own, alone=noisy).why_not.startswith("undecided: ")
     assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
     begun = replace(whole[1], contestants=[], waiting=[], halves=[Told({})])
     assert verdict_text(begun).startswith("1 verified candidate was not confirmed")
