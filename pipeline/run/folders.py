@@ -177,18 +177,14 @@ def _row(folder: Path) -> dict[str, Any] | None:
 def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     path = CONFIGS / f"{recipe.get('name')}.toml"
     named = load_recipe(str(path)) if path.is_file() else Recipe()
-    usual = dict(flat(named.model_dump(mode="json")))
+    usual = named.model_dump(mode="json")
     for kind in KINDS:
-        for model in filter(is_own, recipe.get(kind, {}).get("models", ())):
+        usual[kind]["models"] = models = recipe.get(kind, {}).get("models", ())
+        for model in filter(is_own, models):
             with suppress(Exception):  # one's own code, which may not be there, or not as it was
                 defaults = own_config(model, kind)().model_dump(mode="json")
-                usual = dict(flat({short_name(model): defaults})) | usual
-    idle = MODELS.keys() - {
-        model for kind in KINDS for model in recipe.get(kind, {}).get("models", ())
-    }
-    shown = ("name", "seeds", "layout.models", "tile.models")  # in fields of their own
-    return {
-        key: value
-        for key, value in sorted(flat(recipe))
-        if value != usual.get(key) and key not in shown and key.split(".")[0] not in idle
-    }
+                usual = {short_name(model): defaults} | usual
+    pairs = differing_keys(*({"config": {"recipe": table}} for table in (usual, recipe)))
+    own = {key.removeprefix("recipe."): value for key, (_, value) in pairs.items()}
+    shown = ("name", "seeds")  # in fields of their own
+    return {key: value for key, value in own.items() if value is not None and key not in shown}
