@@ -100,7 +100,7 @@ def collect_jobs(
     outcomes: list[Outcome] = []
     n_failed = 0
     with alone_in(out / JOURNALS):
-        for job in jobs:
+        for number, job in enumerate(jobs, start=1):
             if out_of_time():
                 break
             try:
@@ -112,10 +112,10 @@ def collect_jobs(
                 n_failed += 1
                 if len(jobs) == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
                     raise
-                log.info(f"left out: {failure}")
+                log.info(f"{number}/{len(jobs)}  left out: {failure}")
                 continue
             if len(jobs) > 1:
-                log.info(f"{len(outcomes)}/{len(jobs)}  {outcomes[-1].line()}")
+                log.info(f"{number}/{len(jobs)}  {made.line()}")
     return outcomes
 
 

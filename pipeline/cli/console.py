@@ -69,7 +69,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
                 line, code = ("terminated", 143) if stops else ("interrupted", 130)
                 how = " with --resume" if "resume" in kwargs else ""
-                can_go_on = "resume" in kwargs or "max_minutes" in kwargs
+                can_go_on = bool({"resume", "max_minutes", "minutes"} & kwargs.keys())
                 goes_on = f"; the same command{how} goes on" if can_go_on else ""
                 line += f"; what was finished is kept{goes_on}" if begun else ""
             else:

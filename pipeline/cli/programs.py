@@ -159,11 +159,17 @@ def optimize(
         print_json(result)
         return
     rows = [
-        (own.candidate.source, write.ratio_text(own.alone.ratio), write.told_text(own.told))
+        (
+            own.candidate.source,
+            write.ratio_text(own.alone.ratio),
+            ", ".join(map(write.ratio_text, found.earlier(own))) or None,
+            write.told_text(own.told),
+        )
         for own in found.finalists
     ]
     if rows:
-        print_table(("from", "time / default's", "decisions"), rows)
+        header = ("from", "time / default's", "verified earlier", "decisions")
+        print_table(header, rows, if_known=header[2:3])
     default = f"{found.measured.default_ms:.3f} ms"
     if not found.is_faster:
         typer.echo(f"default     {default}; {write.verdict_text(found)}")

@@ -156,7 +156,9 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
         noise = "".join(f"; {NOISE[key].format(value)}" for key, value in part["noise"].items())
-        typer.echo(f"measured    {told}{noise}")
+        n_distinct = part["n_distinct"]
+        rows = f"; of {n_distinct} distinct configs (`run` and `score` judge all {n_configs} rows)"
+        typer.echo(f"measured    {told}{rows * (n_distinct < n_configs)}{noise}")
     if default := part["default"]:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
@@ -178,7 +180,7 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     of = f", the mean of {why['n_equal']} equal rows" if why["n_equal"] > 1 else ""
     ns = why["runtime_ns"]
     runtime = "not measured" if ns is None else f"measured {ns:,} ns{of}"
-    decided = "" if why["decided"] is None else f"; decides {why['decided']} nodes"
+    decided = "" if why["decided"] is None else f"; decides {_nodes_text(why['decided'])}"
     typer.echo(f"\nconfig {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
     if why["is_spread"]:
         own = f"the blend by itself has it at place {why['blend_place']:g}"
@@ -186,6 +188,10 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )
+
+
+def _nodes_text(n_nodes: int) -> str:
+    return f"{n_nodes} node{'s' * (n_nodes != 1)}"
 
 
 def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:

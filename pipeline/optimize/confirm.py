@@ -234,22 +234,29 @@ class Call:
 
 
 def measured(
-    call: Call, name: str, choices: Choices, n_rounds: tuple[int, int], share_s: float
+    call: Call,
+    name: str,
+    choices: Choices,
+    n_rounds: tuple[int, int],
+    share_s: float,
+    *,
+    said: str = "",
 ) -> tuple[list[int], Times]:
-    """Visit the default, the default again and others in a fresh process; as `_rounds_of`.
+    """Visit the default, the default again and others in a fresh process; as `rounds_of`.
 
-    It takes its share of the time, and more of it only for the least of rounds.
+    It takes its share of the time, and more of it only for the least of rounds. What is `said`
+    is logged where something is left to measure.
 
     Raises:
         PipelineError: the default does not run.
     """
     journal, ask = call.journal(name), call.ask
-    known = _rounds_of(journal, len(choices))
+    known = rounds_of(journal, len(choices))
     if len(known[1]) >= n_rounds[1]:
         return known
     what, rest_s = f"{ask.program}: {name}", seconds_left() - share_s
-    stage = name.rsplit("-", 1)[0]
-    log.info(f"{stage}: {len(choices) - 2} beside the default, in a fresh process")
+    if said:
+        log.info(said)
     if call.description.facts["platform"] != "cpu":
         call.session.stop()  # an accelerator serves one process; it starts anew when it is asked
     with session_of(ask, on_all_cores=name.startswith(ON_ALL_CORES)) as session:
@@ -262,10 +269,10 @@ def measured(
     if journal.failed.keys() & {0, 1}:
         reason = next(iter(journal.failed.values()))
         raise PipelineError(f"{what}: the default failed: {reason}")
-    return _rounds_of(journal, len(choices))
+    return rounds_of(journal, len(choices))
 
 
-def _rounds_of(journal: Journal, n_choices: int) -> tuple[list[int], Times]:
+def rounds_of(journal: Journal, n_choices: int) -> tuple[list[int], Times]:
     """Return which of the choices never failed, and their runtimes (r, ran) in whole rounds."""
     ran = [config for config in range(n_choices) if config not in journal.failed]
     by_round = [
@@ -301,7 +308,8 @@ def _add_processes(call: Call, stage: str, choice: Choice) -> None:
             return
         share_s = seconds_left() / (N_PROCESSES - (number - 1) % N_PROCESSES)
         name = f"{stage}-{hash_rows(choices[2:])[0]:016x}-{number}"
-        ran, times = measured(call, name, choices, n_rounds, share_s)
+        said = f"{stage}: one beside the default, in fresh processes" * (number == n_known + 1)
+        ran, times = measured(call, name, choices, n_rounds, share_s, said=said)
         if len(ran) < 3 or len(times) < FEWEST_ROUNDS:
             return
 
@@ -311,7 +319,7 @@ def _processes(call: Call, stage: str) -> dict[Choice, list[Pool]]:
     found: dict[Choice, list[Pool]] = {}
     for path in sorted((call.out / JOURNALS).glob(f"{stage}-*.jsonl")):
         journal = call.journal(path.stem)
-        ran, times = _rounds_of(journal, 3)
+        ran, times = rounds_of(journal, 3)
         if 2 in journal.failed:
             own = Pool(NEVER, NEVER, 1, 0, inf)
         elif len(ran) == 3 and len(times) >= FEWEST_ROUNDS:

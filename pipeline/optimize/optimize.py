@@ -14,6 +14,7 @@ c candidates of g genes, r rounds, p processes.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -50,11 +51,13 @@ from pipeline.optimize.confirm import (
     Decided,
     Pick,
     Pool,
+    Ratio,
     confirm,
     contestants,
     half_confirmed,
     measured,
     of_one_process,
+    rounds_of,
     session_of,
 )
 
@@ -78,6 +81,7 @@ class Optimized:
         waiting: finalists that gain and were not confirmed.
         contestants: the best first; without time to confirm any the best of the finalists.
         halves: what the time was over in the middle of confirming.
+        verified: by choice what all processes that verified it measured, of all calls.
         default: the default and itself, beside the finalists.
     """
 
@@ -91,6 +95,7 @@ class Optimized:
     waiting: list[Contestant] = field(default_factory=list)
     contestants: list[Contestant] = field(default_factory=list)
     halves: list[Told] = field(default_factory=list)
+    verified: Mapping[Choice, list[Ratio]] = field(default_factory=dict)
 
     @property
     def best(self) -> Contestant | None:
@@ -114,6 +119,11 @@ class Optimized:
     def is_open(self) -> bool:
         """Tell whether another candidate may be faster where the one that was confirmed is not."""
         return not self.is_faster and any(one.alone.gains for one in self.finalists)
+
+    def earlier(self, finalist: Contestant) -> list[Ratio]:
+        """Return what other processes measured of a finalist that verified it, the oldest first."""
+        ratios = self.verified.get(finalist.candidate.choice, [])
+        return [ratio for ratio in ratios if ratio != finalist.alone.ratio]
 
     @property
     def undecided(self) -> Contestant | None:
@@ -151,7 +161,10 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         # A process that confirms opens the program, and compiles it up to twice more.
         needed_s = (1 + N_PROCESSES * (1 + call.is_checked)) * 2 * (time.monotonic() - start)
         with alone_in(out / JOURNALS):  # makes it: only what can be opened does
+            _say_what_is_screened(call)
             screened = _screened(call, needed_s)
+            if not screened.is_over:
+                log.info("the time for screening is over")
             start = time.monotonic()
             found = _judged(call, screened, is_first=True)
             needed_s = time.monotonic() - start
@@ -194,7 +207,8 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
         confirm(call, chosen.choice, is_first=is_first)
     spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
     beside = default or known[0].alone
-    return _pooled(call, Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, beside))
+    found = Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, beside)
+    return _pooled(call, replace(found, verified=_ever_verified(call)))
 
 
 def _pooled(call: Call, found: Optimized) -> Optimized:
@@ -291,33 +305,33 @@ def simplest_of_best(verified: Sequence[Contestant], known: Sequence[Candidate])
     )
 
 
-def _screened(call: Call, needed_s: float) -> _Screened:
-    """Visit candidates once, and the fastest some times more, but for the time that is needed."""
-    ask, description = call.ask, call.description
-    decided = tuple(_spaces_of(description))
+def _say_what_is_screened(call: Call) -> None:
+    ask, decided = call.ask, tuple(_spaces_of(call.description))
     if set(ask.spaces) > set(decided):
         left_out = undecided(ask.program, ask.spaces, decided)
         log.info(f"{left_out}; goes on with {', '.join(decided)}")
     log.info(f"screen: up to {ask.n_candidates} candidates")
-    is_known = bool({"layouts", TILES} & set(decided))  # to a ranker
+
+
+def _screened(call: Call, needed_s: float) -> _Screened:
+    """Visit candidates once, and the fastest some times more, but for the time that is needed."""
+    ask, description = call.ask, call.description
+    is_known = bool({"layouts", TILES} & set(_spaces_of(description)))  # to a ranker
     guide = call.picked if call.pick and is_known else None
     journal, is_over = call.journal("screen"), False
-    try:
-        with time_limit(screening_s(seconds_left(), needed_s) / 60):
-            sources, proposed = _proposed(ask, description, guide)
-            visitor = Visitor(call.session, journal, what=ask.program, total=ask.n_candidates)
-            space = Space(description.n_options, description.groups)
-            rng = generator(ask.seed, "optimize", ask.program)
-            n, first = ask.n_candidates, proposed[: ask.n_candidates]
-            run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
-            fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
-            again = sorted({0, *(config for config, _ in fastest)})
-            for turn in range(1, 1 + AGAIN_ROUNDS):
-                for config in rng.permutation(again).tolist():
-                    visitor.visit(config, turn, np.array(journal.choices[config]))
+    with suppress(OutOfTime), time_limit(screening_s(seconds_left(), needed_s) / 60):
+        sources, proposed = _proposed(ask, description, guide)
+        visitor = Visitor(call.session, journal, what=ask.program, total=ask.n_candidates)
+        space = Space(description.n_options, description.groups)
+        rng = generator(ask.seed, "optimize", ask.program)
+        n, first = ask.n_candidates, proposed[: ask.n_candidates]
+        run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
+        fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
+        again = sorted({0, *(config for config, _ in fastest)})
+        for turn in range(1, 1 + AGAIN_ROUNDS):
+            for config in rng.permutation(again).tolist():
+                visitor.visit(config, turn, np.array(journal.choices[config]))
         is_over = True
-    except OutOfTime:
-        log.info("the time for screening is over")
     shortest = journal.shortest_ns()
     if 0 not in shortest:
         raise PipelineError(
@@ -378,7 +392,9 @@ def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Contesta
     least = LEAST_ROUNDS if len(ordered) > 1 else FEWEST_ROUNDS  # of one nothing is chosen
     n_rounds, share_s = max(least, 3 * call.ask.n_rounds // 8), VERIFY_SHARE * seconds_left()
     name = f"{VERIFY}-{hash_rows(choices).sum():016x}"
-    ran, times = measured(call, name, choices, (least, n_rounds), share_s)
+    who = f"{len(ordered)} beside the default" if ordered else "nothing but the default and itself"
+    said = f"{VERIFY}: {who}, in a fresh process"
+    ran, times = measured(call, name, choices, (least, n_rounds), share_s, said=said)
     if len(times) < least:
         return [], None
     default, same, *others = times.T
@@ -388,6 +404,24 @@ def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Contesta
         told = call.tell(candidate.choice)
         verified.append(Contestant(candidate, told, pool, None, call.is_checked))
     return verified, of_one_process(default, same, same)
+
+
+def _ever_verified(call: Call) -> dict[Choice, list[Ratio]]:
+    """Return by choice what each process measured that verified it, the oldest first."""
+    found: dict[Choice, list[Ratio]] = {}
+    paths = (call.out / JOURNALS).glob(f"{VERIFY}-*.jsonl")
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+        journal = call.journal(path.stem)
+        if journal.failed.keys() & {0, 1}:
+            continue  # the default itself
+        ran, times = rounds_of(journal, max(2, len(journal.choices)))
+        if len(times) < FEWEST_ROUNDS:
+            continue
+        default, same, *others = times.T
+        for config, own in zip(ran[2:], others, strict=True):
+            ratio = of_one_process(default, same, own).ratio
+            found.setdefault(tuple(journal.choices[config]), []).append(ratio)
+    return found
 
 
 def _spaces_of(description: Description) -> Mapping[str, int]:

@@ -113,7 +113,11 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
 
 def _page(found: Optimized, result: Mapping[str, Any]) -> str:
     ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
-    rows = [(f"finalist {n}", v.alone.ratio, *_words(v)) for n, v in enumerate(found.finalists, 1)]
+    rows = [
+        (f"finalist {n}{', earlier' * bool(turn)}{f' {turn}' * (turn > 1)}", ratio, *_words(own))
+        for n, own in enumerate(found.finalists, start=1)
+        for turn, ratio in enumerate([own.alone.ratio, *reversed(found.earlier(own))])
+    ]
     rows += [
         (f"confirmed {n}", own.alone.ratio, *_words(own))
         for n, own in enumerate(found.contestants, start=1)

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from common.settings import ROOT
 from data.collect.measuring.timing import (
     CPU,
     WALL,
@@ -39,6 +40,10 @@ from data.collect.measuring.timing import (
 )
 
 DEVICES = ("cpu", "gpu", "tpu")
+HOW_TO_INSTALL = (
+    f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
+    f"pip install -r {ROOT / 'requirements-collect.txt'}"
+)
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
 MAX_REASON = 400
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -159,9 +164,7 @@ def open_device(device: str | None) -> dict[str, str]:
         import jax
         import jaxlib
     except ImportError as error:
-        raise PipelineError(
-            f"jax cannot be imported ({error}); pip install -r requirements-collect.txt"
-        ) from error
+        raise PipelineError(f"jax cannot be imported ({error}); {HOW_TO_INSTALL}") from error
     try:
         first = jax.devices()[0]
     except (RuntimeError, AssertionError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import PipelineError
-from data.collect.measuring.session import one_line
+from data.collect.measuring.session import HOW_TO_INSTALL, one_line
 
 TESTED_JAXLIB = ("0.10",)
 ELF = b"\x7fELF"
@@ -29,7 +29,7 @@ def check_jaxlib(program: str) -> None:
         tested = ", ".join(f"{v}.x" for v in TESTED_JAXLIB)
         raise PipelineError(
             f"{program}: jaxlib {jaxlib.__version__} was not tested with edited HLO modules; "
-            f"tested: {tested}; pip install -r requirements-collect.txt"
+            f"tested: {tested}; {HOW_TO_INSTALL}"
         )
 
 

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
+from common.errors import PipelineError
 from data.collect.measuring.search import (
     Space,
     draw_choices,
@@ -20,6 +21,7 @@ from data.collect.measuring.search import (
     genetic_search,
     random_search,
 )
+from data.collect.measuring.session import open_device
 from data.collect.measuring.timing import (
     MAX_RUNS,
     MIN_RUNS,
@@ -150,6 +152,16 @@ def test_figures_agree_with_scipy() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
+def test_where_jax_is_missing_both_ways_to_install_it_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    told = r"^jax cannot be imported .*; `make setup-collect` installs .*; into another"
+    with pytest.raises(PipelineError, match=rf"{told} environment, pip install -r \S*") as failure:
+        open_device(None)
+    assert Path(str(failure.value).split()[-1]).is_file()
+
+
 def test_the_worker_ends_when_its_parent_is_killed() -> None:
     code = (
         "import time; from data.collect.measuring.session import Session\n"

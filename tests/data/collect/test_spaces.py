@@ -254,7 +254,7 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
     with pytest.raises(PipelineError, match=r"^broken: cannot be compiled: first line second"):
         DecidedProgram(source_of(fails, name="broken"), ["layouts"])
     monkeypatch.setattr(compiled, "TESTED_JAXLIB", ("0.1",))
-    message = r"jaxlib .* was not tested.*; tested: 0\.1\.x; pip install -r requirements-collect"
+    message = r"jaxlib .* was not tested.*; tested: 0\.1\.x; `make setup-collect` installs"
     with pytest.raises(PipelineError, match=message):
         DecidedProgram(source_of(fails), ["layouts"])
 

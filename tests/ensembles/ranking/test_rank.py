@@ -66,6 +66,8 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     """Rows 0, 2 and 4 are the fastest config, measured as 4, 2 and 3: the first pick is perfect."""
     file = first_of(tiny_tree, LAYOUTS)
     configs = np.load(file.path)["node_config_feat"][[0, 1, 0, 2, 0]]
+    _, *others = np.flatnonzero((configs[1] >= 0).any(axis=1))
+    configs[1, others] = -1  # one node is left
     changes = {"node_config_feat": configs, "config_runtime": np.array([4, 9, 2, 5, 3])}
     path = rewritten(file, tmp_path / "noisy.npz", **changes)
     ranked = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(path))
@@ -77,6 +79,8 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert [(why["runtime_ns"], why["n_equal"]) for why in whys[:2]] == [(3, 3), (9, 1)]
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--why")
     assert "measured 3 ns, the mean of 3 equal rows; decides" in text
+    assert "; of 3 distinct configs (`run` and `score` judge all 5 rows)" in text
+    assert text.count("; decides 1 node\n") == 1 and text.count(" nodes\n") == 2
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--explain", 1, "--against", 3)
     assert "; measured 3 ns against 5 ns" in text or "; measured 9 ns against 5 ns" in text
 

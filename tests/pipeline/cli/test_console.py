@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,23 @@ def test_an_interrupted_search_says_that_the_same_command_goes_on(
     said = stderr_of("tune", "--data", tmp_path, "--out", tmp_path / "out", expect=130)
     told = "interrupted; what was finished is kept; the same command goes on"
     assert said[-1] == f"error: {told}"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "what"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_optimize_says_by_either_signal_what_is_kept_and_how_to_go_on(
+    number: int, code: int, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*args: object, **options: object) -> None:
+        progress("mine:step", 0, 1)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("pipeline.optimize.optimize.optimize", stopped)
+    words = ("optimize", "--program", "mine:step", "--out", tmp_path / "out")
+    told = "what was finished is kept; the same command goes on"
+    assert stderr_of(*words, expect=code)[-1] == f"error: {what}; {told}"
 
 
 def test_code_that_is_edited_while_a_command_starts_is_said_to_be(

@@ -1,9 +1,12 @@
 """The search for something faster, on subjects of known runtimes."""
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
+from data.collect.measuring.search import Search, Visitor, run_search
 from data.collect.measuring.session import Description, Told
 from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
@@ -23,9 +27,9 @@ from pipeline.optimize.confirm import (
     Contestant,
     Pool,
     Ratio,
-    _rounds_of,
     paired_ratio,
     pooled,
+    rounds_of,
 )
 from pipeline.optimize.optimize import (
     Optimized,
@@ -44,6 +48,7 @@ from pipeline.optimize.write import (
     BEST,
     PAGE,
     all_cores_text,
+    apply_text,
     as_json,
     halves_text,
     sources_text,
@@ -52,7 +57,7 @@ from pipeline.optimize.write import (
     write_result,
 )
 from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject
-from tests.support.command_line import stderr_of
+from tests.support.command_line import call, stderr_of
 
 REVERSED = 17  # steps of the default where later options are faster
 
@@ -185,7 +190,12 @@ def pretend(
     """
 
     def measured(
-        call: Call, name: str, choices: NDArray[np.int64], n_rounds: tuple[int, int], _: float
+        call: Call,
+        name: str,
+        choices: NDArray[np.int64],
+        n_rounds: tuple[int, int],
+        *_: float,
+        said: str,
     ) -> tuple[list[int], NDArray[np.float64]]:
         journal, number = call.journal(name), int(name[-1], 16)
         for turn in range(1, 1 + n_rounds[1]):
@@ -195,7 +205,7 @@ def pretend(
                     ratio = on_all_cores(choice, number) if any(choice) else 1.0
                 own = {"runtime_ns": round(1e6 * ratio), "n_runs": 1, "is_stopped": False}
                 journal.add(config, choice, round=turn, **own)
-        return _rounds_of(journal, len(choices))
+        return rounds_of(journal, len(choices))
 
     monkeypatch.setattr("pipeline.optimize.confirm.measured", measured)
     monkeypatch.setattr("pipeline.optimize.optimize.measured", measured)
@@ -222,6 +232,71 @@ def test_what_loses_on_all_cores_makes_way_for_what_lacks_its_decisions(
     for one in lost:
         assert one.candidate.choice[0] == 3 and one.why_not and one.together
         assert one.together.n_processes == n_processes
+
+
+def test_what_other_processes_verified_stands_beside_the_newest(
+    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal of an earlier call, which verified the best beside fewer others."""
+    out, (best, *_) = without(whole, tmp_path, "none"), whole[1].finalists
+    assert whole[1].earlier(best) == []
+    (known,) = (out / "journal").glob("verify-*")
+    header = known.read_text().splitlines()[0]
+    choice = [*best.candidate.choice]
+    rows = {0: ([0, 0], 100), 1: ([0, 0], 100), 2: (choice, 75)}
+    own = [
+        {"config": config, "round": turn, "runtime_ns": ns, "n_runs": 1, "is_stopped": False}
+        | ({"choice": genes} if turn == 1 else {})
+        for turn in range(1, 9)
+        for config, (genes, ns) in rows.items()
+    ]
+    earlier = known.with_name("verify-0000000000000000.jsonl")
+    earlier.write_text("\n".join([header, *map(json.dumps, own), ""]))
+    os.utime(earlier, (0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
+        found = optimize(ASKED, out, minutes=0.0)
+    assert [found.earlier(one) for one in found.finalists] == [
+        [(0.75, 0.75, 0.75)] if one.candidate.choice == tuple(choice) else []
+        for one in found.finalists
+    ]
+    assert [one.alone for one in found.finalists] == [one.alone for one in whole[1].finalists]
+    write_result(found, out)
+    assert ", earlier</td><td>0.750 [0.750, 0.750]</td>" in (out / PAGE).read_text()
+    monkeypatch.setattr("pipeline.optimize.optimize.optimize", lambda *_, **__: found)
+    words = ("optimize", "--program", "mine:step", "--out", out)
+    assert re.search(r"decisions.*\n.*\] +0\.750 \[0\.750, 0\.750\] ", call(*words), re.S)
+    assert "verified earlier" in call(*words)
+
+
+def test_a_line_says_what_is_screened_or_verified_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the time for screening ends; where nothing was faster only the default is."""
+    caplog.set_level("INFO")
+    n_begun = count(1)
+
+    def stopped(visitor: Visitor, search: Search) -> None:
+        run_search(visitor, search)
+        if next(n_begun) < 3:
+            raise OutOfTime("mine:step")
+
+    monkeypatch.setattr("pipeline.optimize.optimize.run_search", stopped)
+    optimize(ask(spaces=("layouts", "tiles"), n_candidates=6, n_rounds=2), tmp_path)
+    assert next(n_begun) == 4
+    assert "verify: nothing but the default and itself, in a fresh process" in caplog.messages
+    begun = ("tiles: ", "screen: ", "the time for screening")
+    assert [sum(m.startswith(one) for m in caplog.messages) for one in begun] == [1, 1, 1]
+
+
+def test_a_kernel_for_which_nothing_is_faster_takes_its_first_tile(
+    whole: tuple[Path, Optimized],
+) -> None:
+    asked = Ask("softmax_h8_q128_s128", ("tiles",))
+    found = replace(whole[1], ask=asked, spaces=asked.spaces, contestants=[])
+    text = apply_text(found, as_json(found))
+    compile(text, "apply.py", "exec")
+    assert "\ntile = kernel.tiles[0].tolist()" in text
 
 
 def test_without_time_to_verify_anything_that_is_said(
