@@ -156,9 +156,10 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
         noise = "".join(f"; {NOISE[key].format(value)}" for key, value in part["noise"].items())
-        n_distinct = part["n_distinct"]
-        rows = f"; of {n_distinct} distinct configs (`run` and `score` judge all {n_configs} rows)"
-        typer.echo(f"measured    {told}{rows * (n_distinct < n_configs)}{noise}")
+        if (n_distinct := part["n_distinct"]) < n_configs:
+            judged = f"`run` and `score` judge all {n_configs} rows"
+            told += f"; of {n_distinct} distinct configs ({judged})"
+        typer.echo(f"measured    {told}{noise}")
     if default := part["default"]:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
