@@ -316,7 +316,8 @@ def runs(
 ) -> None:
     """List run folders, their scores, and what sets them apart.
 
-    That is recipe, seeds, revision, models and keys: of a recipe in configs/ these are the keys that --set changed, of one's own those that it sets.
+    That is recipe, seeds, revision, models and keys: of a recipe in configs/ the keys that --set
+    changed, of one's own those that it sets.
 
     Example: python -m pipeline runs runs
     """

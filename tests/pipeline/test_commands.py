@@ -59,7 +59,9 @@ def test_help_imports_nothing_heavy() -> None:
     """So that it answers at once; how soon, benchmarks measure."""
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name, *_ in COMMANDS) and "..." not in done.stdout
+    listed = done.stdout.partition("Commands:")[2]
+    assert all(name in listed for name, *_ in COMMANDS)
+    assert "..." not in listed  # a summary that was cut
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "jax", "lightgbm", "kaggle", "matplotlib", "optuna", "numpy", "polars"}
     heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
