@@ -24,8 +24,7 @@ from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import FOLDER, page_name
 
 KINDS = ("layout", "tile")
-A_STEP = (".graphs_per_step", ".kernels_per_step", ".configs_per_step")
-BUDGET = (".training.steps", *A_STEP, ".num_boost_round")
+BUDGET = (".training.steps", "_per_step", ".num_boost_round")
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
