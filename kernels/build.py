@@ -188,6 +188,8 @@ def build(
     refuse_secrets([*files.items(), (METADATA_FILE, as_json(metadata).encode())])
     if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
         raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
+    if (out / METADATA_FILE).exists():
+        log.info(f"note: {out}: replaces the kernel that was built there before")
     write_text(out / METADATA_FILE, as_json(metadata))
     write_text(out / metadata["code_file"], script)
     return out / str(metadata["code_file"])

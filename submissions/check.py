@@ -14,6 +14,7 @@ accepted.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Container
 from functools import cache
@@ -320,8 +321,17 @@ def _problems(path: Path, expected: Rows) -> Iterator[str]:
         if submission_id in expected:
             faults = _faults(submission_id, ranking, expected[submission_id])
         yield from (f"row {row}: {shown(submission_id)}: {each}" for each in faults)
-    for submission_id, n_configs in expected.items():
-        if submission_id not in answered:
+    missing = [submission_id for submission_id in expected if submission_id not in answered]
+    n_missing, n_rows = (
+        Counter(map(_collection_of, missing)),
+        Counter(map(_collection_of, expected)),
+    )
+    whole = [name for name, n in n_missing.items() if n == n_rows[name] > 1]
+    for name in whole:
+        yield f"{name}: all {n_rows[name]} rows are missing; expected one for each graph"
+    for submission_id in missing:
+        if _collection_of(submission_id) not in whole:
+            n_configs = expected[submission_id]
             wanted = n_picks(submission_id, TILE_PICKS if n_configs is None else n_configs)
             yield f"{submission_id}: row is missing; expected {wanted} indices"
 

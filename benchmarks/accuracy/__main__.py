@@ -4,6 +4,7 @@
 there yet; `… --report` writes docs/results/accuracy.md and its picture from what is there.
 """
 
+import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,18 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import PAGES, errors_in_one_line
-from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, run_cell
+from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, contenders_of, run_cell
 from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
 from common.atomic import alone_in
 from common.errors import PipelineError
+from models.config.recipe import is_own
 
+EXAMPLE = """
+example, some seconds:
+  python -m benchmarks.accuracy --out runs/few --tasks tiles --models floor linear network --seeds 0
+  python -m benchmarks.accuracy --out runs/few --report runs/few
+"""
 _say = partial(print, flush=True)
 
 
@@ -38,10 +45,10 @@ def cells_of(
             _say(f"{task}: left out: {reason}")
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
-            for name, known in CONTENDERS[TASKS[task].kind].items():
+            for name in (*contenders_of(task), *filter(is_own, contenders)):
                 cell = Cell(task, name, seed, tuple(overrides))
                 is_served = cell.is_served and SHIPPED in contenders
-                if name in contenders and task in (known.tasks or (task,)) and not is_served:
+                if name in contenders and not is_served:
                     yield cell
 
 
@@ -65,12 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_parser(__doc__, list(TASKS), n_seeds=5)
     models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
     parser.add_argument("--models", **names_of(models))
+    told = "a model of one's own, in place of --models; --tasks of its kind, --set for its table"
+    parser.add_argument("--own", metavar="MODULE:CLASS", help=told)
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    by_task = (f"  {task}: {', '.join(contenders_of(task))}" for task in TASKS)
+    parser.epilog = "\n".join(("models by task:", *by_task, EXAMPLE))
     options = parser.parse_args(arguments)
     if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
-        parser.error("--set: --models says what is trained; a model of one's own is not among it")
+        parser.error("--set: --models says what is trained, or --own, a model of one's own")
     sources = Sources(options.sample, options.real)
-    given = options.tasks, options.models, options.seeds, sources
+    models = [options.own] if options.own else options.models
+    given = options.tasks, models, options.seeds, sources
     todo = list(cells_of(*given, overrides=options.set))
     if options.report:
         is_whole = {cell.task for cell in todo if cell.path(options.out).exists()} == {*TASKS}

@@ -22,7 +22,7 @@ from data.read import read_graph
 from data.tree import Collection
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
-from models.config.recipe import Recipe, load_recipe
+from models.config.recipe import Recipe, is_own, load_recipe, short_name
 from models.registry import Ranker, TrainJob
 from models.run_folder import first_difference
 from models.train import load_model, train_model
@@ -94,19 +94,30 @@ CONTENDERS = {
 }
 
 
+def contenders_of(task: str) -> list[str]:
+    """Return the names of those that can learn a task."""
+    known = CONTENDERS[TASKS[task].kind]
+    return [name for name, own in known.items() if task in (own.tasks or (task,))]
+
+
 @dataclass(frozen=True)
 class Cell:
     """What is trained and judged, with recipe keys on top of the contender's own."""
 
     task: str
-    contender: str
+    contender: str  # or a network of one's own, "package.module:Class"
     seed: int
     overrides: tuple[str, ...] = ()
 
     @property
     def known_contender(self) -> Contender:
-        """Return the contender, as it is for the task."""
-        known = CONTENDERS[TASKS[self.task].kind][self.contender]
+        """Return the contender, as it is for the task; one's own is trained as our network is."""
+        kind, name = TASKS[self.task].kind, short_name(self.contender)
+        if is_own(self.contender):
+            keys = (*BEST_FIRST, f'{kind}.models=["{self.contender}"]')
+            known = Contender((name,), overrides=keys, within_graph=("within_graph", (name,)))
+        else:
+            known = CONTENDERS[kind][self.contender]
         if known.within_graph is None or self.task not in WITHIN_GRAPH:
             return known
         recipe, models = known.within_graph

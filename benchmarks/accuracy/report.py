@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,11 @@ def values(cells: Sequence[Cell], metric: str) -> tuple[NDArray[np.float64], lis
 
 
 def estimate_of(cells: Sequence[Cell], metric: str) -> Estimate:
-    """Average a metric of one contender's cells."""
-    return estimate(*values(cells, metric))
+    """Average a metric of one contender's cells; an interval ends at 1, which is perfect."""
+    found = estimate(*values(cells, metric))
+    if metric in PICKED:
+        return replace(found, low=float(np.maximum(found.low, 1.0)))  # nan stays
+    return replace(found, high=float(np.minimum(found.high, 1.0)))
 
 
 def difference(cells: Sequence[Cell], others: Sequence[Cell], metric: str) -> Estimate | None:
@@ -104,11 +107,12 @@ def write_report(cells: Sequence[Cell], folder: Path) -> None:
     Raises:
         PipelineError: a file cannot be written.
     """
-    by_task = {
-        task: found
-        for task, known in TASKS.items()
-        if (found := by_contender([c for c in cells if c["task"] == task], CONTENDERS[known.kind]))
-    }
+    by_task = {}
+    for task, known in TASKS.items():
+        of_task = [cell for cell in cells if cell["task"] == task]
+        own = sorted({cell["contender"] for cell in of_task} - CONTENDERS[known.kind].keys())
+        if found := by_contender(of_task, (*own, *CONTENDERS[known.kind])):
+            by_task[task] = found
     draw(by_task, folder / PICTURE)
     page = render(
         "accuracy",

@@ -24,7 +24,8 @@ class TrainingConfig(FrozenConfig):
     Attributes:
         steps: updates of the weights.
         learning_rate: at its highest, when the warm-up ends.
-        warmup_steps: the first steps, over which the learning rate rises to that.
+        warmup_steps: the first steps, over which the learning rate rises to that; commands refuse
+            more than `steps`, where it is set.
         weight_decay: AdamW's.
         clip_norm: a step's gradients are scaled down to this norm where theirs is larger.
         checkpoint_every: steps between checkpoints, which a killed training goes on from.

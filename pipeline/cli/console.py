@@ -139,7 +139,10 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
 
 
 def read_recipe(name: str, overrides: Sequence[str] | None, seed: int | None = None) -> "Recipe":
-    """Read a recipe as --recipe, --set and --seed ask; refuse keys of models that it lacks."""
+    """Read a recipe as --recipe, --set and --seed ask.
+
+    Refused are keys of models that it lacks, and a warm-up that outlasts a training.
+    """
     from common.settings import apply_overrides
     from models.config.recipe import load_recipe
     from models.run_folder import flat
@@ -149,6 +152,14 @@ def read_recipe(name: str, overrides: Sequence[str] | None, seed: int | None = N
         if recipe.idle_model(key):
             models = ", ".join(recipe.all_models)
             raise UsageError(f"--set {key}: has no effect: recipe {recipe.name} ranks by {models}")
+    for model in (*recipe.all_models, *recipe.layout.one_program):
+        training = recipe.training_of(model)
+        is_set = training and "warmup_steps" in training.model_fields_set  # the default may stay
+        if training and is_set and training.warmup_steps > training.steps:
+            raise UsageError(
+                f"recipe {recipe.name}: {model}.training.warmup_steps = {training.warmup_steps}: "
+                f"expected at most its training.steps, {training.steps}"
+            )
     return recipe
 
 

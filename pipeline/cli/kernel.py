@@ -8,9 +8,12 @@ import typer
 from pipeline.cli import options
 from pipeline.cli.console import command, print_result, read_recipe, say
 
-app = typer.Typer(
-    help="Build Kaggle kernels from recipes, push and follow them.", no_args_is_help=True
-)
+ABOUT = """Build Kaggle kernels from recipes, push and follow them.
+
+Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
+"""
+
+app = typer.Typer(help=ABOUT, no_args_is_help=True)
 dataset_app = typer.Typer(no_args_is_help=True)
 
 
@@ -159,7 +162,10 @@ def weights(
 
 @dataset_app.callback()
 def dataset() -> None:
-    """Send what kernels need to Kaggle as datasets."""
+    """Send what kernels need to Kaggle as datasets.
+
+    Example: python -m pipeline dataset push runs/wheels -m "pinned versions"
+    """
 
 
 @dataset_app.command("push")

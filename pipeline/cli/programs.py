@@ -127,10 +127,11 @@ def optimize(
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
-    """Find a faster configuration of a JAX function on this machine, and verify it.
+    """Find a faster config of a JAX function, and verify it.
 
-    Ends with OUT/best.json, OUT/apply.py, which holds the function as fast as was found, and
-    OUT/optimize.html. Where nothing is faster than the compiler's default, it says so.
+    It is measured on this machine. Ends with OUT/best.json, OUT/apply.py, which holds the function
+    as fast as was found, and OUT/optimize.html. Where nothing is faster than the compiler's
+    default, it says so.
 
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """

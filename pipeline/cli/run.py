@@ -286,7 +286,9 @@ def report(
     ] = None,
     data: options.Data = None,
 ) -> None:
-    """Draw a run's report anew: report.html, report.png, and a page per graph in graphs/.
+    """Draw a run's report anew.
+
+    That is report.html, report.png, and a page per graph in graphs/.
 
     --graph NAME, or COLLECTION:NAME, has the models say which nodes set the config that they rank
     first apart, which takes seconds to minutes; --data is where the run's data are now.
@@ -312,9 +314,10 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
     json: options.Json = False,
 ) -> None:
-    """List run folders with recipe, seeds, revision, scores, models, and what sets them apart.
+    """List run folders, their scores, and what sets them apart.
 
-    Of a recipe in configs/ these are the keys that --set changed, of one's own those that it sets.
+    That is recipe, seeds, revision, models and keys: of a recipe in configs/ the keys that --set
+    changed, of one's own those that it sets.
 
     Example: python -m pipeline runs runs
     """

@@ -21,7 +21,12 @@ from pipeline.cli.console import (
 
 LONGEST_MESSAGE = 400  # characters; the tag after it must not be cut off
 
-app = typer.Typer(help="Check, upload and list submissions.", no_args_is_help=True)
+ABOUT = """Check, upload and list submissions.
+
+Example: python -m pipeline submission check runs/first/submission.csv --data DIR
+"""
+
+app = typer.Typer(help=ABOUT, no_args_is_help=True)
 
 SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
 

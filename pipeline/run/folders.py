@@ -24,6 +24,7 @@ from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import FOLDER, page_name
 
 KINDS = ("layout", "tile")
+BUDGET = (".training.steps", "_per_step", ".num_boost_round")
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
@@ -75,21 +76,26 @@ def read_report(run: Path) -> dict[str, Any]:
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return both values of each dotted key in which the configs of two reports differ.
 
-    A value that one of them lacks is None. Left out is what took no part: keys of models, and of
-    kinds of configs, that neither has ranked with. So are those of a model of one's own that one
-    of them lacks: the list of models tells of it.
+    A value that one of them lacks is None. Left out is what took no part: keys of kinds of configs
+    that not both have ranked, and of models that a run has not ranked with. Of a model that one
+    run alone has, only what it was given to learn (`BUDGET`) and its weight are told.
     """
     configs = [report.get("config") or {} for report in (first, second)]
     ranked = [_ranked(config) for config in configs]
-    models = [{model for own in kinds.values() for model in own} for kinds in ranked]
-    names = [*(MODELS.keys() - models[0] - models[1])]
-    names += [short_name(model) for model in models[0] ^ models[1] if is_own(model)]
-    idle = [key for name in names for key in (f"recipe.{name}.", f"recipe.blend.weights.{name}")]
-    for kind in set(KINDS) - ranked[0].keys() - ranked[1].keys():
-        idle += [f"recipe.{kind}.", f"recipe.blend.{kind}_"]
-    sides = [{key: value for key, value in flat(config) if value != {}} for config in configs]
-    pairs = {key: [side.get(key) for side in sides] for key in sorted({**sides[0], **sides[1]})}
-    pairs = {key: pair for key, pair in pairs.items() if not key.startswith(tuple(idle))}
+    kinds = ranked[0].keys() & ranked[1].keys()
+    models = [{short_name(model) for kind in kinds for model in own[kind]} for own in ranked]
+    every = {*MODELS, *(short_name(m) for own in ranked for kind in own.values() for m in kind)}
+    other = [part for kind in set(KINDS) - kinds for part in (f"{kind}.", f"blend.{kind}_")]
+    sides = []
+    for config, own in zip(configs, models, strict=True):
+        unused = [part for name in every - own for part in (f"{name}.", f"blend.weights.{name}")]
+        idle = tuple(f"recipe.{part}" for part in (*other, *unused))
+        values = {key: value for key, value in flat(config) if value != {}}
+        sides.append({key: value for key, value in values.items() if not key.startswith(idle)})
+    of_one = tuple(f"recipe.{name}." for name in models[0] ^ models[1])
+    keys = sorted({**sides[0], **sides[1]})
+    told = (key for key in keys if not key.startswith(of_one) or key.endswith(BUDGET))
+    pairs = {key: [side.get(key) for side in sides] for key in told}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 

@@ -53,7 +53,9 @@ def test_every_kind_is_one_file_with_the_same_bytes(
 def test_a_recipe_without_a_network_asks_for_no_gpu(
     tmp_path: Path, words: tuple[str, ...], gpu: bool
 ) -> None:
-    call("kernel", "build", "--out", tmp_path, "--recipe", *words)
+    build = ("kernel", "build", "--out", tmp_path, "--recipe", *words)
+    replaced = f"note: {tmp_path}: replaces the kernel that was built there before"
+    assert [replaced in call(*build) for _ in range(2)] == [False, True]
     assert json.loads((tmp_path / METADATA_FILE).read_text())["enable_gpu"] is gpu
 
 

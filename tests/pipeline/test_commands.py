@@ -44,6 +44,7 @@ def commands(group: Any, *words: str) -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = [*commands(typer.main.get_command(app))]
+GROUPS = {words[0] for words in COMMANDS if words[1:]}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,9 @@ def test_help_imports_nothing_heavy() -> None:
     """So that it answers at once; how soon, benchmarks measure."""
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name, *_ in COMMANDS)
+    listed = done.stdout.partition("Commands:")[2]
+    assert all(name in listed for name, *_ in COMMANDS)
+    assert "..." not in listed  # a summary that was cut
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "jax", "lightgbm", "kaggle", "matplotlib", "optuna", "numpy", "polars"}
     heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
@@ -88,6 +91,11 @@ def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> Non
     text = call(*command, "--help")
     assert f"python -m pipeline {' '.join(command)}" in " ".join(text.split())
     assert "--debug" in text
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS))
+def test_every_group_has_help_with_an_example(group: str) -> None:
+    assert f"Example: python -m pipeline {group}" in " ".join(call(group, "--help").split())
 
 
 def test_run_answers_every_test_graph(finished: Path, tiny_tree: Path) -> None:
@@ -245,6 +253,11 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("run", "--recipe", "smoke", "--set", "features.prune=hops-0"), 2, "hops-k"),
         (("run", "--set", "tgraph.hidden=4"), 2, "--set tgraph.hidden: has no effect: recipe cpu"),
         (("run", "--set", "blend.weights={tgraph=2}"), 2, "blend.weights.tgraph: has no effect"),
+        (
+            ("run", "--recipe", "smoke", "--set", "late_fusion_sage.training.steps=1"),
+            2,
+            "late_fusion_sage.training.warmup_steps = 2: expected at most its training.steps, 1",
+        ),
         (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("audit", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("synthesize", "--out", "x", "--plan", "huge"), 2, "tiny"),

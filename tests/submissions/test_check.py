@@ -76,6 +76,16 @@ def test_all_problems_of_a_file_are_listed(tmp_path: Path) -> None:
     assert found[10:] == ["layout:nlp:random:b: row is missing; expected 4 indices"]
 
 
+def test_rows_of_a_collection_that_is_not_answered_are_one_problem(tmp_path: Path) -> None:
+    rows = [("layout:xla:default:a", GOOD["layout:xla:default:a"])]
+    assert problems(tmp_path, rows) == [
+        "tile:xla: all 2 rows are missing; expected one for each graph",
+        "layout:nlp:random:b: row is missing; expected 4 indices",
+    ]
+    rows += [(name, GOOD[name]) for name in ("tile:xla:small", "layout:nlp:random:b")]
+    assert problems(tmp_path, rows) == ["tile:xla:large: row is missing; expected 5 indices"]
+
+
 def test_problems_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "submission.csv"
     path.write_text("ID,TopConfigs\n" + "x\n" * 3 * MAX_PROBLEMS)

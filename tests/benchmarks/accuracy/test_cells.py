@@ -106,6 +106,26 @@ def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(
     assert cells["late-join"].exists()
 
 
+def test_a_model_of_ones_own_is_a_row_beside_the_others(
+    sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--out", str(tmp_path), "--sample", str(sources.sample), "--seeds", "0", "--tasks"]
+    own = ["--own", "examples.gat:Gat", "--set", "gat.training.steps=2", "--set", "gat.hidden=8"]
+    main([*base, "layouts", "--models", "floor"])
+    main([*base, "layouts", *own])
+    (path,) = (tmp_path / "cells").glob("*Gat*.json")
+    cell = json.loads(path.read_text())
+    assert (cell["task"], cell["contender"]) == ("layouts", "examples.gat:Gat")
+    assert cell["recipe"]["gat"]["hidden"] == 8
+    floor = json.loads((tmp_path / "cells" / "layouts--floor--0.json").read_text())
+    assert cell["graphs"].keys() == floor["graphs"].keys()
+    main([*base, "layouts", "--report", str(tmp_path)])
+    assert "| examples.gat:Gat | 1 | " in (tmp_path / "accuracy.md").read_text()
+    with pytest.raises(SystemExit, match="1 of 1 failed"):
+        main([*base, "tiles", *own])
+    assert "ranks no tile configs; expected a subclass of models.tile" in capsys.readouterr().out
+
+
 SMALL_SEGMENTS = tuple(
     f"segment_sage.{key}"
     for key in ("hidden=8", "configs_per_step=8", "table_configs=16", "head_steps=2")

@@ -14,6 +14,7 @@ from benchmarks.accuracy.report import (
     collection_rows,
     difference,
     estimate,
+    estimate_of,
     read_cells,
     table_of,
     values,
@@ -56,6 +57,16 @@ def test_one_graph_has_students_interval_over_seeds() -> None:
     assert (found.low, found.high) == pytest.approx((0.6 - half, 0.6 + half))
     assert math.isnan(estimate(np.ones((1, 1)), ["a"]).low)
     assert math.isnan(estimate(np.ones((2, 1)), ["a", "a"]).low)
+
+
+def test_an_interval_ends_where_a_metric_is_perfect() -> None:
+    cells = [cell("unet3d-all", "floor", seed, [value]) for seed, value in enumerate((1, 1, 1.9))]
+    slow = estimate_of(cells, "slowdown@1")
+    assert (slow.mean, slow.low, slow.high) == pytest.approx((1.3, 1.0, 2.5908), abs=1e-4)
+    cells = [cell("unet3d-all", "floor", seed, [value]) for seed, value in enumerate((1, 1, 0.7))]
+    tau = estimate_of(cells, "kendall_tau")
+    assert (tau.mean, tau.low, tau.high) == pytest.approx((0.9, 0.4697, 1.0), abs=1e-4)
+    assert math.isnan(estimate_of(cells[:1], "slowdown@1").low)
 
 
 def test_differences_are_paired_by_seed_and_graph() -> None:
@@ -154,3 +165,5 @@ def test_the_help_names_tasks_and_models(capsys: pytest.CaptureFixture[str]) -> 
         main(["--help"])
     said = "".join(capsys.readouterr().out.split())  # it breaks lines at hyphens
     assert all(name in said for name in ("sample-further", "alexnet", "no-attention", "early-join"))
+    assert "sample-further:floor,linear,boosting,columns,best-first,shipped" in said
+    assert "alexnet:floor,early-join," in said and "example,someseconds:python-m" in said
