@@ -43,6 +43,10 @@ _SUMMED = (
     *("fixed_reader_copied_bytes", "fixed_reader_copied_edges"),
     *("rarity_mean", "rarity_by_bytes", "usual_nodes"),
 )
+# What a config has of its file: another one that holds it with others says otherwise.
+OF_THE_FILE = frozenset(
+    {"rarity_mean", "rarity_by_bytes", "rarity_largest", "usual_nodes", "log_occurrences"}
+)
 LAYOUT_DETAILS = (
     *_SUMMED,
     *("rarity_largest", "log_occurrences"),

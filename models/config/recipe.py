@@ -210,16 +210,18 @@ class BoostingConfig(RowsConfig):
 
 
 class ConfigColumnsConfig(BoostingConfig):
-    """Boosting on one program's own configs; see models/trees/one_program.py.
+    """Trees on one program's own configs; see models/trees/one_program.py.
 
-    Chosen on configs of one real graph that docs/results/accuracy.md never reports, three splits of
-    them. 800 rounds for 200, on four other splits: .809 of tau for .797 of 545 configs, .760 for
-    .752 of 100; slower rounds (.04) .748.
+    The boosters' settings were chosen on configs of one real graph that docs/results/accuracy.md
+    never reports, three splits of them. 800 rounds for 200, on four other splits: .809 of tau for
+    .797 of 545 configs, .760 for .752 of 100; slower rounds (.04) .748. A third ranker by
+    cross-validation, and no statistics of the file: .839 for .835 of 545 (ten splits), .784 for
+    .775 of 100 (twenty), .745 for .723 on the sample's train graphs.
 
     Attributes:
-        statistics: what a second booster reads beside these columns, "plain" or "all"; it is kept
-            where it surely helps.
-        folds: of the program's configs, which tell whether statistics help; those of `early_stop`
+        statistics: what a second booster reads beside the columns, and a third one alone, "plain"
+            or "all"; without what a config has of the file that it lies in.
+        folds: of the program's configs, which tell what helps as a third; those of `early_stop`
             too.
     """
 

@@ -70,7 +70,10 @@ def train(job: TrainJob) -> None:
         linear, scores = fit_linear(graphs, LINEAR)
         linear.write(job.run_dir)
         start = LINEAR_SCALE * scores
-    trees = prepare(job, graphs, statistics_table(config.statistics), names, start)
+    table = statistics_table(config.statistics)
+    trees = prepare(
+        config, graphs, table, names, seed=job.seed, threads=job.recipe.n_threads, start=start
+    )
     write_boosters({MODEL_FILE: trees.train()}, job.run_dir)
 
 
@@ -82,19 +85,26 @@ class Trees:
     parameters: dict[str, object]
     rounds: int
 
-    def train(self, rows: NDArray[np.int64] | None = None) -> "lightgbm.Booster":
-        """Train on some rows (r,), ascending, or on all."""
+    def train(
+        self, rows: NDArray[np.int64] | None = None, start: Values | None = None
+    ) -> "lightgbm.Booster":
+        """Train on some rows (r,), ascending, or on all; `start` as of `prepare`, of these rows."""
         import lightgbm
 
         chosen = self.dataset if rows is None else self.dataset.subset(rows.tolist())
+        if start is not None:
+            chosen.construct().set_init_score(-start)
         return lightgbm.train(self.parameters, chosen, self.rounds)
 
 
 def prepare(
-    job: TrainJob,
+    config: BoostingConfig,
     graphs: Sequence[GraphRows],
     table: Table,
     names: Sequence[str],
+    *,
+    seed: int,
+    threads: int,
     start: Values | None = None,
 ) -> Trees:
     """Bin some rows of graphs, whose columns `table` computes and `names` names; choose rounds.
@@ -102,19 +112,16 @@ def prepare(
     Args:
         start: (r,) scores that trees begin from, lower = faster.
     """
-    config: BoostingConfig = getattr(job.recipe, job.model)
     dataset = binned(graphs, config, table, names)
     if start is not None:
         dataset.set_init_score(-start)
     runtime = np.concatenate([graph.runtime for graph in graphs])
-    parameters = booster_parameters(
-        config, len(runtime), seed=job.seed, threads=job.recipe.n_threads
-    )
+    parameters = booster_parameters(config, len(runtime), seed=seed, threads=threads)
     if config.objective == "pairwise_logistic":
         parameters["objective"] = pairwise_logistic(runtime)
     rounds = config.num_boost_round
     if config.early_stop:
-        rounds = choose_rounds(graphs, dataset, parameters, config, job.seed)
+        rounds = choose_rounds(graphs, dataset, parameters, config, seed)
     return Trees(dataset, parameters, rounds)
 
 
@@ -213,8 +220,15 @@ class BoostingRanker:
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         first, group = distinct_configs(graph)
-        scores = predict(self.booster, self.rows_of(graph), first, self.threads)[group]
-        return scores if self.start is None else scores + LINEAR_SCALE * self.start.score(graph)
+        return self.score_rows(graph, first)[group]
+
+    def score_rows(self, graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Score some configs (r,) of a graph; (r,), lower = faster."""
+        scores = predict(self.booster, self.rows_of(graph), rows, self.threads)
+        if self.start is None:
+            return scores
+        start = self.start.of(statistics_of(graph, self.start.chosen)(rows))
+        return scores + LINEAR_SCALE * start.astype(np.float32)
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:

@@ -1,4 +1,4 @@
-"""Boosting on one program's own configs: for a program that has been measured a little.
+"""Trees on one program's own configs: for a program that has been measured a little.
 
 The layout of each tensor of each configurable node is a feature by itself, one-hot; nodes that are
 tied, and features that say the same of all configs, are taken once. Nothing of this carries over
@@ -6,24 +6,28 @@ to another program, so another one is refused; on further configs of a real TPU 
 strongest of all models here. Layouts by tensor rank unseen configs better than whole vectors, since
 different vectors share tensors' layouts.
 
-Statistics of a config beside these columns help on some programs and harm on others. So a second
-booster, on both, is kept where cross-validation on the program's own configs is sure that it
-helps; the two are then summed: the scores of both are log-odds of pairs.
+One booster reads these columns and a second one statistics of each config beside them: their sum
+ranks no worse than the better of the two. A third ranker joins where cross-validation on the
+program's own configs has it ahead: trees on statistics alone, which begin from the linear ranker,
+where there are many columns for few configs; or a random forest on the columns (Breiman, 2001),
+whose deep trees see which layouts matter only together, where there are few.
 
 c configs, k configurable nodes in m columns, f features.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm, rankdata
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.metrics import kendall_tau
 from common.progress import progress
 from data.graphs.distinct import program_content
 from data.graphs.graph import Graph, LayoutGraph
@@ -36,24 +40,51 @@ from features.statistics.configs import (
     statistics_of,
 )
 from features.statistics.layout import TENSORS
-from models.config.recipe import ConfigColumnsConfig, Recipe
+from features.statistics.layout_details import OF_THE_FILE
+from models.config.recipe import BoostingConfig, ConfigColumnsConfig, Recipe
 from models.registry import TrainJob
 from models.trees.boosting import (
     MODEL_FILE,
     BoostingRanker,
     Trees,
-    predict,
     prepare,
-    ranked,
     read_booster,
     write_boosters,
 )
+from models.trees.linear import LINEAR, LINEAR_SCALE, fit_linear, read
 from models.trees.rows import GraphRows, sample_rows
 
 COLUMNS_FILE = "columns.json"
-BOTH_FILE = "booster_with_statistics.txt"
+# Of each ranker, in the order in which they are summed.
+FILES = {
+    "columns": MODEL_FILE,
+    "both": "booster_with_statistics.txt",
+    "statistics": "booster_on_statistics.txt",
+    "forest": "forest.txt",
+}
+ALWAYS, THIRD = ("columns", "both"), ("statistics", "forest")
 LEAST_HELD_OUT = 4  # configs of a fold; with fewer, nothing is compared
 MOST_COMPARED = 2_000  # configs; folds of them all would cost ten times the training itself
+# Small, slow trees, as the recipe `cpu` has them for programs never seen.
+ON_STATISTICS = BoostingConfig(
+    objective="pairwise_logistic",
+    linear_start=True,
+    num_boost_round=200,
+    learning_rate=0.04,
+    num_leaves=7,
+    feature_fraction=0.3,
+    configs_per_group=128,
+)
+# Whole trees, each on a part of the configs, that may choose among most columns at every split.
+FOREST = BoostingConfig(num_boost_round=100, num_leaves=1024, min_rows_per_leaf=1)
+FOREST_PARAMETERS = {
+    "boosting": "rf",
+    "objective": "regression",
+    "bagging_freq": 1,
+    "bagging_fraction": 0.7,
+    "feature_fraction": 1.0,
+    "feature_fraction_bynode": 0.8,
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +107,7 @@ class ColumnFeatures:
             f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
             for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)
         ]
-        return [*own, *(statistics_names("layout", statistics) if statistics else ())]
+        return [*own, *(own_statistics(statistics)[0] if statistics else ())]
 
     def rows_of(self, graph: Graph, statistics: StatisticsSet | None = None) -> RowStatistics:
         """Return what computes the features of configs, and beside them statistics, if any.
@@ -93,7 +124,7 @@ class ColumnFeatures:
         columns = partial(self.table, graph)
         if statistics is None:
             return columns
-        further = statistics_of(graph, statistics)
+        further = own_statistics(statistics)[1](graph)
         return lambda rows: np.concatenate([columns(rows), further(rows)], axis=1)
 
     def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -104,6 +135,23 @@ class ColumnFeatures:
         is_set = (layouts[:, self.tensor] == wanted).all(axis=2).astype(np.float32)
         ids = graph.configs.vector_ids(rows)[:, self.node]  # (r, f)
         return is_set[ids, np.arange(len(self.node))]
+
+
+def own_statistics(
+    chosen: StatisticsSet,
+) -> tuple[list[str], Callable[[Graph], RowStatistics]]:
+    """Return the names of the statistics that a config has in every file, and what computes them.
+
+    Further configs lie in another file than those that were learned from.
+    """
+    names = statistics_names("layout", chosen)
+    kept = [at for at, name in enumerate(names) if name not in OF_THE_FILE]
+
+    def of(graph: Graph) -> RowStatistics:
+        compute = statistics_of(graph, chosen)
+        return lambda rows: compute(rows)[:, kept]
+
+    return [names[at] for at in kept], of
 
 
 def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatures:
@@ -131,9 +179,7 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
 
 
 def train(job: TrainJob) -> None:
-    """Train on the labelled configs of one graph; write columns.json, booster.txt, importances.
-
-    Where statistics help, a second booster as well.
+    """Train on the labelled configs of one graph; write columns.json, importances and boosters.
 
     Raises:
         PipelineError: more than one graph is given, or its runtimes give no order.
@@ -148,52 +194,110 @@ def train(job: TrainJob) -> None:
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
     (taken,) = sample_rows(job.files, config, job.seed)
     features = column_features(graph, taken.rows)
-
-    def prepared(statistics: StatisticsSet | None) -> tuple[Trees, RowStatistics]:
-        compute, names = features.rows_of(graph, statistics), features.names(statistics)
-        return prepare(job, [taken], lambda _, rows: compute(rows), names), compute
-
-    alone = prepared(None)
-    boosters = {MODEL_FILE: alone[0].train()}
-    if len(taken.rows) >= LEAST_HELD_OUT * config.folds:
-        both = prepared(config.statistics)
-        if statistics_help(taken, (alone, both), config.folds, job.recipe.n_threads):
-            boosters[BOTH_FILE] = both[0].train()
-    write_boosters(boosters, job.run_dir)
-    content = {**asdict(features), "boosters": len(boosters)}
+    learners = {name: _learner(name, job, graph, taken, features) for name in FILES}
+    weights = choose_weights(learners, taken, config.folds)
+    rankers = {name: learners[name].train() for name in weights}
+    write_boosters({FILES[name]: own.booster for name, own in rankers.items()}, job.run_dir)
+    for ranker in rankers.values():
+        if ranker.start:
+            ranker.start.write(job.run_dir)
+    content = {**asdict(features), "weights": weights}
     write_text(job.run_dir / COLUMNS_FILE, json.dumps(content) + "\n")
 
 
-def statistics_help(
-    taken: GraphRows, candidates: Sequence[tuple[Trees, RowStatistics]], n_folds: int, threads: int
-) -> bool:
-    """Tell whether two candidates together surely rank held-out configs better than the first.
+@dataclass(frozen=True)
+class Learner:
+    """One of the rankers before its training: the rows that there are, and trees to grow."""
 
-    Surely: their mean lead of Kendall's tau is above its standard error over folds.
+    graph: LayoutGraph
+    taken: GraphRows
+    trees: Trees
+    rows_of: Callable[[Graph], RowStatistics]
+    threads: int
+    linear_start: bool
+
+    def train(self, some: NDArray[np.int64] | None = None) -> BoostingRanker:
+        """Train on some of the rows taken (r,), ascending, or on all."""
+        if not self.linear_start:
+            return BoostingRanker(self.trees.train(some), self.rows_of, self.threads)
+        chosen = np.arange(len(self.taken.rows)) if some is None else some
+        rows, runtime = self.taken.rows[chosen], self.taken.runtime[chosen]
+        linear, scores = fit_linear([GraphRows(self.taken.file, rows, runtime)], LINEAR)
+        booster = self.trees.train(some, start=LINEAR_SCALE * scores)
+        return BoostingRanker(booster, self.rows_of, self.threads, linear)
+
+
+def _learner(
+    name: str, job: TrainJob, graph: LayoutGraph, taken: GraphRows, features: ColumnFeatures
+) -> Learner:
+    """Prepare one of the rankers; `features` are of the rows taken."""
+    own: ConfigColumnsConfig = getattr(job.recipe, job.model)
+    config = {"statistics": ON_STATISTICS, "forest": FOREST}.get(name, own)
+    names, rows_of = _features(name, features, own.statistics)
+    compute = rows_of(graph)
+    threads = job.recipe.n_threads
+    trees = prepare(
+        config, [taken], lambda _, rows: compute(rows), names, seed=job.seed, threads=threads
+    )
+    if name == "forest":
+        # Ranks, as normal deviates: what tells neighbours apart counts alike everywhere.
+        share = (rankdata(-taken.runtime) - 0.5) / len(taken.rows)
+        trees.dataset.set_label(norm.ppf(share))
+        trees = replace(trees, parameters=trees.parameters | FOREST_PARAMETERS)
+    return Learner(graph, taken, trees, lambda _: compute, threads, config.linear_start)
+
+
+def _features(
+    name: str, features: ColumnFeatures, chosen: StatisticsSet
+) -> tuple[Sequence[str], Callable[[Graph], RowStatistics]]:
+    """Return the names of what one of the rankers reads, and what computes it of a graph."""
+    if name == "statistics":
+        return own_statistics(chosen)
+    statistics = chosen if name == "both" else None
+    return features.names(statistics), partial(features.rows_of, statistics=statistics)
+
+
+def choose_weights(
+    learners: Mapping[str, Learner], taken: GraphRows, n_folds: int
+) -> dict[str, float]:
+    """Choose which rankers are summed, by Kendall's tau of held-out configs, the mean over folds.
+
+    Returns:
+        By ranker what its scores are multiplied with: one over their deviation on held-out configs.
     """
+    if len(taken.rows) < LEAST_HELD_OUT * n_folds:
+        return {"columns": 1.0}
     # Rows are distinct configs, shuffled.
     fold_of = np.arange(min(len(taken.rows), MOST_COMPARED)) % n_folds
-    leads = []
+    scores = {name: np.zeros(len(fold_of)) for name in learners}
     for fold in range(n_folds):
-        progress("do statistics help", fold, n_folds)
+        progress("which rankers help", fold, n_folds)
         held_out, learned = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-        first, second = (
-            predict(trees.train(learned), compute, taken.rows[held_out], threads).astype(float)
-            for trees, compute in candidates
-        )
-        tau, of_both = (ranked([taken], held_out, -scores) for scores in (first, first + second))
-        leads.append(of_both - tau)
-    return bool(np.mean(leads) > np.std(leads, ddof=1) / np.sqrt(n_folds))
+        for name, learner in learners.items():
+            ranker = learner.train(learned)
+            scores[name][held_out] = ranker.score_rows(learner.graph, taken.rows[held_out])
+    weights = {name: 1 / (float(own.std()) or 1.0) for name, own in scores.items()}
+
+    def tau(names: tuple[str, ...]) -> float:
+        blended = np.sum([weights[name] * scores[name] for name in names], axis=0)
+        folds = [fold_of == fold for fold in range(n_folds)]
+        runtime = taken.runtime[: len(fold_of)]
+        return float(np.mean([kendall_tau(blended[own], runtime[own]) for own in folds]))
+
+    best = max((ALWAYS, *((*ALWAYS, name) for name in THIRD)), key=tau)
+    return {name: weights[name] for name in best}
 
 
 @dataclass(frozen=True)
 class OneProgramRanker:
-    """One booster, or two whose scores are summed, for one program alone."""
+    """Rankers of one program alone, whose weighted scores are summed."""
 
-    rankers: Sequence[BoostingRanker]
+    rankers: Mapping[str, BoostingRanker]
+    weights: Mapping[str, float]
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        return np.sum([ranker.score(graph) for ranker in self.rankers], axis=0, dtype=np.float32)
+        weighted = [self.weights[name] * own.score(graph) for name, own in self.rankers.items()]
+        return np.sum(weighted, axis=0).astype(np.float32)
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
@@ -205,14 +309,14 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
     path = run_dir / COLUMNS_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        n_boosters = int(content.pop("boosters"))
+        weights = {part: float(weight) for part, weight in content.pop("weights").items()}
+        files = {part: run_dir / FILES[part] for part in weights}
         features = ColumnFeatures(**content)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
-    rankers = []
-    known = (MODEL_FILE, None), (BOTH_FILE, getattr(recipe, name).statistics)
-    for file, chosen in known[:n_boosters]:
-        booster = read_booster(run_dir / file, features.names(chosen))
-        rows_of = partial(features.rows_of, statistics=chosen)
-        rankers.append(BoostingRanker(booster, rows_of, recipe.n_threads))
-    return OneProgramRanker(rankers)
+    rankers = {}
+    for part, file in files.items():
+        names, rows_of = _features(part, features, getattr(recipe, name).statistics)
+        start = read(run_dir, LINEAR) if part == "statistics" else None
+        rankers[part] = BoostingRanker(read_booster(file, names), rows_of, recipe.n_threads, start)
+    return OneProgramRanker(rankers, weights)

@@ -1,4 +1,4 @@
-"""Boosting on one program's own configs."""
+"""Trees on one program's own configs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,9 @@ from data.tree import collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import ConfigColumnsConfig, Recipe
 from models.registry import TrainJob
-from models.trees.boosting import MODEL_FILE, read_importances
-from models.trees.one_program import BOTH_FILE, COLUMNS_FILE, column_features, load, train
+from models.trees.boosting import read_importances
+from models.trees.linear import MODEL_FILE as LINEAR_FILE
+from models.trees.one_program import COLUMNS_FILE, FILES, THIRD, column_features, load, train
 from tests.features.graphs import random_layout_graph
 from tests.models.rearrange import relabel_nodes
 
@@ -91,40 +92,68 @@ def measured(program: LayoutGraph, cost: np.ndarray, folder: Path, at_most: int)
     return read_layout(write_configs(changed, np.arange(at_most), folder, "train"))
 
 
-def costs(program: LayoutGraph) -> tuple[np.ndarray, np.ndarray]:
-    """What one statistic says alone, and what some columns say alone; (c,) each."""
+def costs(program: LayoutGraph) -> dict[str, np.ndarray]:
+    """What one statistic says alone, and what some columns say only together; (c,) each."""
     rows = np.arange(program.n_configs)
-    which = statistics_names("layout", "all").index("usual_nodes")
+    which = statistics_names("layout", "all").index("fixed_operand_copied_bytes")
     columns = column_features(program, rows).table(program, rows)
-    weights = np.random.default_rng(0).normal(size=12)
-    return statistics_of(program, "all")(rows)[:, which], columns[:, :12] @ weights
+    together = [columns[:, at] * columns[:, at + 1] for at in range(0, 24, 2)]
+    weights = 2.0 ** np.arange(len(together))
+    return {
+        "statistics": statistics_of(program, "all")(rows)[:, which],
+        "forest": np.stack(together, axis=1) @ weights,
+    }
 
 
-def test_statistics_are_read_where_they_surely_help(program: LayoutGraph, tmp_path: Path) -> None:
-    by_statistic, by_column = costs(program)
-    taus = {}
-    for name, cost in (("statistic", by_statistic), ("column", by_column)):
-        learned = measured(program, cost, tmp_path / name, 60)
-        ranker = load(NAME, tmp_path / name, trained(learned, tmp_path / name, 40))
-        assert (tmp_path / name / BOTH_FILE).exists() == (len(ranker.rankers) == 2)
-        used = read_importances([tmp_path / name])["statistic"][:5]
-        assert ("usual_nodes" in used) == (name == "statistic")
-        further = np.isin(distinct_configs(program)[1], np.arange(60), invert=True)
-        scores = [ranker.score(program), *(one.score(program) for one in ranker.rankers)]
-        taus[name] = [kendall_tau(found[further], cost[further]) for found in scores]
-        np.testing.assert_array_equal(scores[0], np.sum(scores[1:], axis=0))
-    assert len(taus["statistic"]) == 3 and len(taus["column"]) == 2
-    blended, columns_alone, _ = taus["statistic"]
-    assert blended > columns_alone
+@pytest.mark.parametrize("third", THIRD)
+def test_a_third_ranker_joins_where_it_is_ahead(
+    program: LayoutGraph, tmp_path: Path, third: str
+) -> None:
+    cost = costs(program)[third]
+    learned = measured(program, cost, tmp_path, 60)
+    ranker = load(NAME, tmp_path, trained(learned, tmp_path, 40))
+    assert [*ranker.rankers] == [*ranker.weights] == ["columns", "both", third]
+    assert all((tmp_path / FILES[name]).exists() == (name in ranker.rankers) for name in FILES)
+    assert "fixed_operand_copied_bytes" in read_importances([tmp_path])["statistic"].to_list()
+    scores = {
+        name: own.score(program) * ranker.weights[name] for name, own in ranker.rankers.items()
+    }
+    np.testing.assert_allclose(ranker.score(program), np.sum([*scores.values()], axis=0), rtol=1e-5)
+    further = np.isin(distinct_configs(program)[1], np.arange(60), invert=True)
+    first_two = scores["columns"] + scores["both"]
+    without, with_it = (
+        kendall_tau(found[further].astype(float), cost[further])
+        for found in (first_two, first_two + scores[third])
+    )
+    assert with_it >= without
 
 
-@pytest.mark.parametrize("name", [COLUMNS_FILE, MODEL_FILE, BOTH_FILE])
+def test_of_few_configs_columns_are_learned_alone(program: LayoutGraph, tmp_path: Path) -> None:
+    learned = measured(program, costs(program)["forest"], tmp_path, 19)
+    assert [*load(NAME, tmp_path, trained(learned, tmp_path)).rankers] == ["columns"]
+
+
+def test_scores_do_not_depend_on_what_else_a_file_holds(
+    program: LayoutGraph, tmp_path: Path
+) -> None:
+    learned = measured(program, costs(program)["statistics"], tmp_path, 60)
+    ranker = load(NAME, tmp_path, trained(learned, tmp_path, 40))
+    few = read_layout(write_configs(program, np.arange(60, 70), tmp_path / "few", "test"))
+    rows = np.isin(distinct_configs(program)[1], np.arange(60, 70))
+    whole, part = ranker.score(program)[rows], ranker.score(few)
+    np.testing.assert_allclose(whole - whole[0], part - part[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [COLUMNS_FILE, LINEAR_FILE, *(FILES[name] for name in ("columns", "both", "statistics"))],
+)
 def test_a_damaged_or_missing_file_is_named(
     program: LayoutGraph, tmp_path: Path, name: str
 ) -> None:
-    recipe = trained(measured(program, costs(program)[0], tmp_path, 60), tmp_path, 40)
+    recipe = trained(measured(program, costs(program)["statistics"], tmp_path, 60), tmp_path, 40)
     path, known = tmp_path / name, (tmp_path / COLUMNS_FILE).read_text()
-    for text in ("{}", known.replace('"boosters": 2', '"boosters": "two"'), None):
+    for text in ("{}", known.replace('"columns":', '"sums":'), None):
         path.unlink() if text is None else path.write_text(text)
         with pytest.raises(PipelineError, match=name):
             load(NAME, tmp_path, recipe)
@@ -133,7 +162,7 @@ def test_a_damaged_or_missing_file_is_named(
 def test_other_programs_are_refused_in_one_line(
     program: LayoutGraph, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    learned = measured(program, costs(program)[0], tmp_path, 19)
+    learned = measured(program, costs(program)["statistics"], tmp_path, 19)
     ranker = load(NAME, tmp_path, trained(learned, tmp_path))
     graphs = [read_layout(f) for f in find_graphs(tiny_tree) if f.collection.kind == "layout"]
     other = next(g for g in graphs if g.n_nodes != learned.n_nodes)
