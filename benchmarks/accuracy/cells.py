@@ -19,7 +19,8 @@ from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph
 from data.graphs.noise import measure_noise
 from data.read import read_graph
-from data.tree import Collection
+from data.tree import Collection, GraphFile
+from data.withheld import read_withheld
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, is_own, load_recipe, short_name
@@ -213,7 +214,7 @@ def _results(cell: Cell, sources: Sources, work: Path) -> dict[Cell, dict[str, A
         parts = [half for part in parts for half in by_source(part)]
     for part in parts:
         rankers, cpu_s = _trained(cell, part, work / part.name)
-        graphs = [(file, read_graph(file)) for file in part.judged]
+        graphs = [(file, read_judged(file, sources)) for file in part.judged]
         for judged, found in results.items():
             found["train_cpu_s"] += sum(cpu_s[name] for name in judged.members)
             blend = _blended(judged, rankers, part.train[0].collection)
@@ -226,6 +227,17 @@ def _results(cell: Cell, sources: Sources, work: Path) -> dict[Cell, dict[str, A
                 }
                 found["graphs"][file.submission_id] = facts | judge(blend, graph)
     return results
+
+
+def read_judged(file: GraphFile, sources: Sources) -> Graph:
+    """Read a graph with its runtimes, which lie apart for those of the sample's test split."""
+    graph, name = read_graph(file), file.submission_id
+    if graph.is_labelled:
+        return graph
+    runtimes, normalizers = read_withheld(sources.sample)
+    if isinstance(graph, TileGraph):
+        graph = replace(graph, runtime_normalizers=normalizers[name])
+    return replace(graph, runtime_ns=runtimes[name])
 
 
 def trained_ranker(cell: Cell, part: Part, folder: Path) -> Ensemble:

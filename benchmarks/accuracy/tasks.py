@@ -23,6 +23,7 @@ from data.hlo.programs import featurize_files
 from data.npz.archive import write_npz
 from data.read import read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
+from data.withheld import WITHHELD
 from models.training.dataset import family_of, grouped_folds
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
@@ -30,6 +31,11 @@ ALEXNET = "pb/op_tuning_data.pb"
 HELD_OUT = 0.2  # of the distinct configs
 FEW_CONFIGS = 100
 FOLDS = 4
+ALL_SPLITS = ("train", "valid", "test")
+TEST_TOO = (
+    "Those of the test split, whose runtimes lie apart and which no choice has seen, are judged "
+    "as well, each family by one fold's models."
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def names_of(known: Sequence[str]) -> dict[str, Any]:
 def labelled(
     kind: str, sources: Sources, splits: Sequence[str] = ("train", "valid")
 ) -> list[GraphFile]:
-    """List the sample's graphs of a kind, "layout" or "tile", whose runtimes are known."""
+    """List the sample's graphs of a kind, "layout" or "tile", in some splits."""
     collections = tuple(own for own in COLLECTIONS if own.kind == kind)
     return find_graphs(sources.sample, collections=collections, splits=splits)
 
@@ -141,8 +147,17 @@ def family_folds(files: Sequence[GraphFile], families: dict[str, str], seed: int
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    files, families = labelled(kind, sources), sample_families(sources.sample)
-    return family_folds(files, families, seed)
+    """Fold the labelled graphs; those of the test split are judged, and never learned from."""
+    families = sample_families(sources.sample)
+    parts = family_folds(labelled(kind, sources), families, seed)
+    if not (sources.sample / WITHHELD).is_file():
+        return parts
+    unseen = family_folds(labelled(kind, sources, ["test"]), families, seed)
+    further = [unseen[number :: len(parts)] for number in range(len(parts))]
+    return [
+        replace(part, judged=sum((own.judged for own in more), part.judged))
+        for part, more in zip(parts, further, strict=True)
+    ]
 
 
 def by_source(part: Part) -> list[Part]:
@@ -258,8 +273,8 @@ TASKS = {
         "Layouts of families never seen",
         f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family, drawn anew "
         "for each seed. What is shipped and its parts, and `segments`, learn from all collections "
-        "together, the others from xla's programs and from nlp's apart.",
-        partial(labelled, "layout"),
+        f"together, the others from xla's programs and from nlp's apart. {TEST_TOO}",
+        partial(labelled, "layout", splits=ALL_SPLITS),
         partial(_folds, "layout"),
     ),
     "unet3d-all": Task(
@@ -309,8 +324,8 @@ TASKS = {
         "tile",
         "Tiles of families never seen",
         f"All labelled kernels of the embedded sample in {FOLDS} folds by family, drawn anew for "
-        "each seed.",
-        partial(labelled, "tile"),
+        f"each seed. {TEST_TOO}",
+        partial(labelled, "tile", splits=ALL_SPLITS),
         partial(_folds, "tile"),
     ),
     "alexnet": Task(

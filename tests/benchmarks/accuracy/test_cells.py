@@ -8,10 +8,13 @@ import pytest
 
 from benchmarks.accuracy import segments
 from benchmarks.accuracy.__main__ import cells_of, main
-from benchmarks.accuracy.cells import CONTENDERS, Cell, run_cell
+from benchmarks.accuracy.cells import CONTENDERS, Cell, read_judged, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
 from common.metrics import kendall_tau
+from common.settings import SAMPLE
+from data.graphs.graph import TileGraph
 from data.read import read_layout
+from data.withheld import read_withheld
 from models.registry import TrainJob
 from models.run_folder import DONE
 from models.train import load_model, train_model
@@ -46,6 +49,20 @@ def test_what_cannot_be_learned_or_had_is_left_out(
     said = capsys.readouterr().out
     assert "unet3d-all: left out: needs real" in said and "TPUGRAPHS_REAL" in said
     assert "unet3d.npz is missing" in said
+
+
+@pytest.mark.parametrize("task", ["layouts", "tile-folds"])
+def test_graphs_of_the_test_split_are_judged_by_the_runtimes_that_lie_apart(task: str) -> None:
+    sources = Sources(SAMPLE, None)
+    files = [file for file in TASKS[task].files(sources) if file.split == "test"]
+    withheld, normalizers = read_withheld(SAMPLE)
+    assert len(files) > 10
+    for file in files:
+        graph = read_judged(file, sources)
+        np.testing.assert_array_equal(graph.runtime_ns, withheld[file.submission_id])
+        if isinstance(graph, TileGraph):
+            wanted = normalizers[file.submission_id]
+            np.testing.assert_array_equal(graph.runtime_normalizers, wanted)
 
 
 def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
