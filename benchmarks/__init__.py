@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import write_text
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch
@@ -23,9 +23,11 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
-        print("error: interrupted; the same command goes on", file=sys.stderr)  # noqa: T201
+        told = "the same command goes on, and begins anew what was not whole"
+        print(f"error: interrupted; {told}", file=sys.stderr)  # noqa: T201
         sys.exit(130)
 
 

@@ -55,7 +55,11 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
             **_summary(float(before.mean()), float(after.mean()), draws[-1]),
         }
     if not collections:
-        raise PipelineError("compare: the runs have judged no graph in common; nothing to compare")
+        sides = f"the first judged {_judged(first)}, the second {_judged(second)}"
+        raise PipelineError(
+            f"compare: no graph in common: {sides}; a run's folder has judged valid: for the test "
+            "split compare what `score --private --json` printed of both"
+        )
     entries = collections.values()
     before, after = (float(np.mean([e[side] for e in entries])) for side in ("first", "second"))
     known = [own for own in draws if own is not None]
@@ -96,6 +100,12 @@ def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[fl
         if common:
             pairs[name] = {graph: (before[graph], after[graph]) for graph in common}
     return pairs
+
+
+def _judged(report: Report) -> str:
+    parts = report["collections"].items()
+    graphs = [f"{name}:{graph}" for name, part in parts for graph in _values(part)]
+    return f"{len(graphs)} ({graphs[0]}, …)" if graphs else "none"
 
 
 def _summary(first: float, second: float, draws: NDArray[np.float64] | None) -> dict[str, Any]:

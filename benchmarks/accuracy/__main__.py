@@ -71,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, or write the report."""
     parser = options_parser(__doc__, list(TASKS), n_seeds=5)
     models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
-    parser.add_argument("--models", **names_of(models))
-    told = "a model of one's own, in place of --models; --tasks of its kind, --set for its table"
-    parser.add_argument("--own", metavar="MODULE:CLASS", help=told)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--models", **names_of(models))
+    told = "a model of one's own, instead of --models; --tasks of its kind, --set for its table"
+    either.add_argument("--own", metavar="MODULE:CLASS", help=told)
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     by_task = (f"  {task}: {', '.join(contenders_of(task))}" for task in TASKS)
@@ -93,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if not todo:
         sys.exit("error: nothing to train: no task here has one of these models and its data")
+    for cell in todo:
+        cell.recipe()  # refuses wrong usage before anything is trained
     with alone_in(options.out):
         failed = run_cells(todo, sources, options.out)
     if failed:

@@ -212,7 +212,8 @@ def _results(cell: Cell, sources: Sources, work: Path) -> dict[Cell, dict[str, A
     parts = TASKS[cell.task].parts(sources, cell.seed, work / "data")
     if not cell.recipe().layout.together and TASKS[cell.task].kind == "layout":
         parts = [half for part in parts for half in by_source(part)]
-    for part in parts:
+    for number, part in enumerate(parts, start=1):
+        begin = time.perf_counter()
         rankers, cpu_s = _trained(cell, part, work / part.name)
         graphs = [(file, read_judged(file, sources)) for file in part.judged]
         for judged, found in results.items():
@@ -226,6 +227,8 @@ def _results(cell: Cell, sources: Sources, work: Path) -> dict[Cell, dict[str, A
                     "again_tau": known.get("again_tau"),
                 }
                 found["graphs"][file.submission_id] = facts | judge(blend, graph)
+        told = f"{work.name}: {part.name}, {number} of {len(parts)}"
+        print(f"{told}: {time.perf_counter() - begin:.1f} s", flush=True)  # noqa: T201
     return results
 
 

@@ -16,6 +16,7 @@ from benchmarks.accuracy.cells import CONTENDERS, SHIPPED
 from benchmarks.accuracy.tasks import TASKS
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, family_means, interval_of
+from models.config.recipe import is_own, short_name
 from submissions.report.charts import FAINT, OURS, picture
 
 Cell = dict[str, Any]
@@ -119,12 +120,24 @@ def write_report(cells: Sequence[Cell], folder: Path) -> None:
         parts=[table_of(task, found) for task, found in by_task.items()],
         picture=PICTURE,
         by_collection=collection_rows(by_task.get("layouts", {})),
+        own_models=own_budgets(cells),
         keys_set=sorted({", ".join(cell.get("set", ())) for cell in cells}),
         made_with=made_with(cells),
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
     )
     write_page(folder / "accuracy.md", page)
+
+
+def own_budgets(cells: Sequence[Cell]) -> dict[str, str]:
+    """Say of each model of one's own what it was trained with, by its name."""
+    budgets: dict[str, set[str]] = {}
+    for cell in cells:
+        if is_own(name := cell["contender"]):
+            table = cell["recipe"][short_name(name)]
+            text = f"{table['training']['steps']} steps, loss `{table['loss']}`"
+            budgets.setdefault(name, set()).add(text)
+    return {name: "; or ".join(sorted(texts)) for name, texts in sorted(budgets.items())}
 
 
 def table_of(task: str, by_name: Mapping[str, list[Cell]], best: str = SHIPPED) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def options_parser(
     """Return a parser of what to train, by default all, from which data, and into which folder."""
     parser = argparse.ArgumentParser(description=about)
     real = os.environ.get("TPUGRAPHS_REAL")
-    parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
+    told = "folder of results; resumes, but a cell that was interrupted begins anew"
+    parser.add_argument("--out", type=Path, required=True, help=told)
     parser.add_argument("--tasks", **names_of(tasks))
     seeds = list(range(n_seeds))
     told = f"of folds and trainings (default: 0 to {n_seeds - 1})"
@@ -272,8 +273,8 @@ TASKS = {
         "layout",
         "Layouts of families never seen",
         f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family, drawn anew "
-        "for each seed. What is shipped and its parts, and `segments`, learn from all collections "
-        f"together, the others from xla's programs and from nlp's apart. {TEST_TOO}",
+        "for each seed. All learn from all collections together, but `tgraph` from xla's programs "
+        f"and from nlp's apart. {TEST_TOO}",
         partial(labelled, "layout", splits=ALL_SPLITS),
         partial(_folds, "layout"),
     ),

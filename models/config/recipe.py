@@ -73,12 +73,17 @@ def imported(place: str) -> Any:
     """
     module, _, name = place.partition(":")
     try:
-        return getattr(import_module(module), name)
+        found = vars(import_module(module))
     except (ImportError, AttributeError, SyntaxError) as error:
         raise UsageError(
             f"model '{place}': cannot be imported: {error}; expected 'package.module:Class', found "
             "from the working folder or PYTHONPATH"
         ) from error
+    if name not in found:
+        own = (key for key, value in found.items() if getattr(value, "__module__", None) == module)
+        has = ", ".join(own) or "none of its own"
+        raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
+    return found[name]
 
 
 def own_config(place: str, kind: str) -> type[FrozenConfig]:

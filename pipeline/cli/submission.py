@@ -195,13 +195,14 @@ def _print_graphs(report: dict[str, Any]) -> None:
 
 def print_scores(report: Mapping[str, Any]) -> None:
     """Print a report's value by collection, then the mean; what they hide, on standard error."""
-    rows = []
-    for name, part in report["collections"].items():
+    rows, every = [], report["collections"]
+    for name in report.get("config", {}).get("collections", every):  # of a run, those it is of
+        part = every[name]
         low, high = part["ci95"] or (None, None)
         facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
         rows.append((name, part["metric"], part["value"], low, high, *facts))
     judged = sum(row[2] is not None for row in rows)
-    mean = "mean" if judged == len(rows) else f"mean of {judged} of {len(rows)}"
+    mean = "mean" if judged == len(every) else f"mean of {judged} of {len(every)}"
     rows.append((mean, "", report["score"], None, None, sum(row[5] for row in rows), None, None))
     header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs")
     print_table((*header, "floor", "ceiling"), rows, if_known=("floor", "ceiling"))

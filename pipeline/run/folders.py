@@ -96,7 +96,9 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     keys = sorted({**sides[0], **sides[1]})
     told = (key for key in keys if not key.startswith(of_one) or key.endswith(BUDGET))
     pairs = {key: [side.get(key) for side in sides] for key in told}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    pairs = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    usual = ([None, 1], [1, None])  # no weight is a weight of 1
+    return {k: pair for k, pair in pairs.items() if "blend.weights." not in k or pair not in usual}
 
 
 def _ranked(config: Mapping[str, Any]) -> dict[str, Sequence[str]]:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +25,7 @@ from common.atomic import locked, write_text
 from common.errors import UsageError
 from common.kaggle import one_line
 from common.progress import log
+from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
 from pipeline.jobs.here import interrupts_held
 
@@ -165,8 +167,8 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
         found = find_spec(name)
         if found is None or found.origin is None:  # a folder of that name where one works
             raise UsageError(
-                f"--log-to {name}: {name} is missing; .venv/bin/pip install "
-                "-r requirements-trackers.txt -c constraints.txt"
+                f"--log-to {name}: {name} is missing; {sys.executable} -m pip install "
+                f"-r {ROOT / 'requirements-trackers.txt'} -c {ROOT / 'constraints.txt'}"
             )
     return [*dict.fromkeys(names or ())]
 

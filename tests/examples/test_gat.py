@@ -117,7 +117,10 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
             ['layout.models=["examples.nosuch:Gat"]'],
             "recipe smoke: model 'examples.nosuch:Gat': cannot be imported",
         ),
-        (['layout.models=["examples.gat:Nosuch"]'], "'examples.gat:Nosuch': cannot be imported"),
+        (
+            ['layout.models=["examples.gat:Nosuch"]'],
+            "module 'examples.gat' has no class 'Nosuch'; it has GatNet, GatConfig, Gat$",
+        ),
         (['layout.models=["examples.gat:GatNet"]'], "subclass of models.layout.network"),
         (['tile.models=["examples.gat:Gat"]'], "ranks no tile configs"),
         (['layout.models=["examples.gat:Gat", "examples.gat:Gat"]'], "each entry once"),

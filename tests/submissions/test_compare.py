@@ -87,8 +87,14 @@ def test_the_mean_is_as_sure_as_its_collections_together() -> None:
 
 
 def test_nothing_in_common_is_an_error() -> None:
-    with pytest.raises(PipelineError, match="no graph in common"):
-        compare_reports(report({"a": 0.1}), report({"a": 0.1}, "layout:nlp:random"))
+    told = (
+        r"no graph in common: the first judged 1 \(layout:xla:default:a, …\), the second 2 "
+        r"\(layout:nlp:random:a, …\); a run's folder .*`score --private --json` .* of both"
+    )
+    with pytest.raises(PipelineError, match=told):
+        compare_reports(report({"a": 0.1}), report({"a": 0.1, "b": 0.2}, "layout:nlp:random"))
+    with pytest.raises(PipelineError, match="the second none; "):
+        compare_reports(report({"a": 0.1}), report({"a": None}))
 
 
 def test_no_probability_is_told_of_fewer_than_four_families(tmp_path: Path) -> None:

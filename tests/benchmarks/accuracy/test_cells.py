@@ -138,9 +138,58 @@ def test_a_model_of_ones_own_is_a_row_beside_the_others(
     assert cell["graphs"].keys() == floor["graphs"].keys()
     main([*base, "layouts", "--report", str(tmp_path)])
     assert "| examples.gat:Gat | 1 | " in (tmp_path / "accuracy.md").read_text()
-    with pytest.raises(SystemExit, match="1 of 1 failed"):
-        main([*base, "tiles", *own])
-    assert "ranks no tile configs; expected a subclass of models.tile" in capsys.readouterr().out
+    page = (tmp_path / "accuracy.md").read_text()
+    told = "| `examples.gat:Gat` | a model of one's own, trained like `network`, but by its table: "
+    assert f"\n{told}2 steps, loss `pairwise_hinge` |\n\nBrackets" in page
+    assert "layouts--examples.gat:Gat--0: fold-0, 1 of " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--own", "examples.gat:Gat"], "ranks no tile configs; expected a subclass of models.t"),
+        (["--own", "examples.gat:Gaat"], "module 'examples.gat' has no class 'Gaat'"),
+        (["--own", "examples.gat:Gat", "--models", "linear"], "not allowed with argument --own"),
+        (["--set", "nosuch=1"], "unknown key 'nosuch'"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_is_trained(
+    words: list[str],
+    told: str,
+    sources: Sources,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = ["--out", str(tmp_path), "--sample", str(sources.sample), "--tasks", "tiles"]
+    with pytest.raises(SystemExit, match="2"):
+        main([*base, *words])
+    said = capsys.readouterr()
+    assert told in said.err and not said.out
+    assert not list(tmp_path.iterdir())
+
+
+INTERRUPTED = """
+from models.tile.early_fusion_sage import EarlyFusionSage
+
+class Interrupted(EarlyFusionSage):
+    def forward(self, batch):
+        raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupted_cell_is_said_to_begin_anew(
+    sources: Sources,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "interrupted_net.py").write_text(INTERRUPTED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    base = ["--out", str(tmp_path / "out"), "--sample", str(sources.sample), "--tasks", "tiles"]
+    with pytest.raises(SystemExit, match="130"):
+        main([*base, "--seeds", "0", "--own", "interrupted_net:Interrupted"])
+    assert "goes on, and begins anew what was not whole" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/cells/*"))
 
 
 SMALL_SEGMENTS = tuple(

@@ -150,13 +150,14 @@ def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() ->
     ]
 
 
-def test_no_cells_are_no_page(tmp_path: Path) -> None:
+def test_no_cells_are_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="tasks of the page are missing; --report FOLDER"):
         main(["--out", str(tmp_path), "--report"])
     with pytest.raises(SystemExit):  # it would train the built-in network instead
         main(["--out", str(tmp_path), "--set", "layout.models=['my_pkg:Mine']"])
-    with pytest.raises(SystemExit, match=r"error: .*cells: no results; run without --report first"):
+    with pytest.raises(SystemExit, match="1"):
         main(["--out", str(tmp_path), "--report", str(tmp_path)])
+    assert "cells: no results; run without --report first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -166,4 +167,5 @@ def test_the_help_names_tasks_and_models(capsys: pytest.CaptureFixture[str]) -> 
     said = "".join(capsys.readouterr().out.split())  # it breaks lines at hyphens
     assert all(name in said for name in ("sample-further", "alexnet", "no-attention", "early-join"))
     assert "sample-further:floor,linear,boosting,columns,best-first,shipped" in said
+    assert "acellthatwasinterruptedbeginsanew" in said
     assert "alexnet:floor,early-join," in said and "example,someseconds:python-m" in said

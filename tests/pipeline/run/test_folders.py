@@ -255,6 +255,8 @@ def test_what_took_no_part_is_no_row() -> None:
         "recipe.blend.weights.layout_boosting": [None, 2.0],
         "recipe.layout.models": [first["layout"]["models"], models],
     }
+    second["blend"]["weights"] = {"layout_boosting": 1.0}  # as where none is given
+    assert not any("weights" in key for key in differing_keys(*sides))
     sides[0]["config"]["recipe"] = second | {"own": {"hidden": 4}}
     assert differing_keys(*sides) == {"recipe.own.hidden": [4, 3]}
 

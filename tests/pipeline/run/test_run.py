@@ -126,7 +126,11 @@ def test_models_that_are_not_there_are_refused_before_anything_is_packed(
 
 def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_path: Path) -> None:
     words = ("run", "--data", tiny_tree, *TILES, "--limit-graphs", 2, "--out", tmp_path / "run")
-    said = stderr_of(*words)
+    said = call(*words).splitlines()
+    named = [
+        line.split()[0] for line in said if line.startswith(("tile:", "layout:", "mean of 1 "))
+    ]
+    assert named == ["tile:xla", "mean"]  # no row of what was not asked for
     files = find_graphs(tiny_tree)
     tests = [f for f in files if f.split == "test" and f.collection.name == "tile:xla"]
     rows = (tmp_path / "run/submission.csv").read_text().splitlines()[1:]

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing import active_children
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.progress import heard_by
+from common.settings import ROOT
 from pipeline.run import trackers
 from pipeline.run.trackers import _send, logged_to
 from tests.support.command_line import call
@@ -206,11 +208,14 @@ def test_a_tracker_that_fails_costs_one_line(
     assert KEY not in said + "".join(capfd.readouterr())
 
 
+INSTALL = f"{sys.executable} -m pip install -r {ROOT}"  # holds in any working folder
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("neptune", "expected one of tensorboard, wandb, mlflow"),
-        ("mlflow", "mlflow is missing; .venv/bin/pip install -r requirements-trackers.txt"),
+        ("mlflow", f"mlflow is missing; {INSTALL}/requirements-trackers.txt -c {ROOT}/constraints"),
     ],
 )
 def test_what_is_not_there_is_named_before_any_work(
