@@ -194,11 +194,9 @@ class Contestant:
         if not self.is_confirmed:
             return "not confirmed in the time; the same command goes on, with more --minutes"
         if not self.gains:
-            least = self.alone.most == 1 - LEAST_GAIN
-            why = (
-                "the least that counts" if least else "by which the default may differ from itself"
-            )
-            told = f"what was confirmed does not surely gain {1 - self.alone.most:.1%}, {why}"
+            least, is_least = 1 - self.alone.most, self.alone.most == 1 - LEAST_GAIN
+            why = "the least that counts" if is_least else "by which the default itself may differ"
+            told = f"what was confirmed does not surely gain {100 * least:.1f} %, {why}"
             return f"undecided: {told}; the same command goes on" if self.is_undecided else told
         if not self.is_checked or (self.together and self.together.ratio.high < MOST_LOSS):
             return ""

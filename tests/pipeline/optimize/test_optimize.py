@@ -170,8 +170,13 @@ def test_what_there_was_no_time_for_is_told_and_not_called_faster(
 
 @pytest.mark.skipif(granted()[0] == 1, reason="has one core")
 def test_processes_are_added_while_it_is_undecided_and_there_is_time(
-    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, Optimized],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
+
     def is_undecided(one: Contestant) -> bool:
         return one.together is None or one.together.n_processes < 2 * N_PROCESSES
 
@@ -179,6 +184,7 @@ def test_processes_are_added_while_it_is_undecided_and_there_is_time(
     best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
     assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
     assert best.together.n_looks == 2
+    assert caplog.messages.count("all-cores: first=3, beside the default, in fresh processes") == 2
 
 
 def pretend(
@@ -267,6 +273,8 @@ def test_what_other_processes_verified_stands_beside_the_newest(
     words = ("optimize", "--program", "mine:step", "--out", out)
     assert re.search(r"decisions.*\n.*\] +0\.750 \[0\.750, 0\.750\] ", call(*words), re.S)
     assert "verified earlier" in call(*words)
+    found = replace(found, finalists=[])  # the best waits; what verified it is told all the same
+    assert re.search(r"decisions\n\w+ +- +0\.\d+ \[.*\] +first=3\nfaster ", call(*words))
 
 
 def test_a_line_says_what_is_screened_or_verified_once(
@@ -363,11 +371,11 @@ def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
 
 def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Optimized]) -> None:
     own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.97, 0.02), None, True)
-    assert "does not surely gain 2.0%, the least that counts; the" in own.why_not
+    assert "does not surely gain 2.0 %, the least that counts; the" in own.why_not
     assert own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
     noisy = pool(0.97, 0.1)._replace(same=Ratio(1.0, 0.8, 1.25))  # hides gains, rules none out
-    told = "undecided: what was confirmed does not surely gain 25.0%, by which the default may"
+    told = "undecided: what was confirmed does not surely gain 25.0 %, by which the default itself"
     assert replace(own, alone=noisy).why_not.startswith(told)
     assert replace(own, alone=pool(1.04, 0.02)).why_not == "what was confirmed is slower"
     assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
