@@ -100,7 +100,7 @@ def make_job(
     they belong into a tree of their own.
 
     Raises:
-        UsageError: there is no such kind, search, split or device.
+        UsageError: there is no such kind, search, split or device; a kernel's kind is tile alone.
         PipelineError: there is no such program, or its module fails to import.
     """
     _check("--kind", kind, tuple(SPACES))

@@ -159,14 +159,16 @@ def optimize(
     if json:
         print_json(result)
         return
+    verified = {own.candidate.choice for own in found.finalists}
+    others = [own for own in found.contestants[:1] if own.candidate.choice not in verified]
     rows = [
         (
             own.candidate.source,
-            write.ratio_text(own.alone.ratio),
+            None if own in others else write.ratio_text(own.alone.ratio),
             ", ".join(map(write.ratio_text, found.earlier(own))) or None,
             write.told_text(own.told),
         )
-        for own in found.finalists
+        for own in (*found.finalists, *others)
     ]
     if rows:
         header = ("from", "time / default's", "verified earlier", "decisions")
@@ -182,7 +184,8 @@ def optimize(
         ratio = f"{write.ratio_text(pool.ratio)} of the default's {default}"
         typer.echo(f"{label}{ratio}, one thread, by {write.processes_text(pool)}{together}")
         typer.echo(f"by          {write.told_text(found.best.told)}")
-    typer.echo(f"itself      {write.ratio_text(found.measured.same)}: the default over itself")
+    itself = f"the default ({write.told_text(found.default_told)}) over itself"
+    typer.echo(f"itself      {write.ratio_text(found.measured.same)}: {itself}")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,9 @@ FEWEST_PROCESSES, FEWEST_ROUNDS = 2, 2  # where the time ends; rounds of each
 MOST_PROCESSES = 8  # of one that stays undecided, before others get their turn
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
+RANKED = ("layouts", TILES)  # the spaces that models rank
+DEFAULT = "as the compiler has it"
+MAX_TOLD = 120  # characters of what a line of progress says of a candidate
 
 # Ranks choices (c, g) of layouts, of what is described: the best first.
 Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
@@ -66,11 +70,14 @@ class Ask:
     open_decided: Callable[..., Subject] = open_decided
 
     def __post_init__(self) -> None:
-        """Refuse spaces and kernels that there are not; raises UsageError."""
+        """Refuse spaces and kernels that there are not, and a run of no use; raises UsageError."""
         known = (*SPACES, TILES)
         for space in self.spaces:
             if space not in known:
                 raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
+        if self.run and not set(RANKED) & set(self.spaces):
+            told = f"models rank {' and '.join(RANKED)} alone, not {', '.join(self.spaces)}"
+            raise UsageError(f"--run {self.run}: {told}; expected --space with one of these")
         if self.spaces == (TILES,) and ":" not in self.program:
             names = {*kernels(), *(source.name for source in programs())}
             if self.program not in names:
@@ -129,6 +136,11 @@ class Pool(NamedTuple):
     def gains(self) -> bool:
         return self.ratio.high < self.most
 
+    @property
+    def loses(self) -> bool:
+        """Tell whether it is slower, by more than the default differs by."""
+        return self.ratio.low > max(1.0, self.same.high)
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -177,10 +189,14 @@ class Contestant:
     @property
     def why_not(self) -> str:
         """Say why it is not called faster; "" if it is."""
+        if self.alone.loses:
+            return f"what was {'confirmed' if self.is_confirmed else 'verified'} is slower"
         if not self.is_confirmed:
             return "not confirmed in the time; the same command goes on, with more --minutes"
         if not self.gains:
-            told = f"what was confirmed is not surely below {self.alone.most:.3f}"
+            least, is_least = 1 - self.alone.most, self.alone.most == 1 - LEAST_GAIN
+            why = "the least that counts" if is_least else "by which the default itself may differ"
+            told = f"what was confirmed does not surely gain {100 * least:.1f} %, {why}"
             return f"undecided: {told}; the same command goes on" if self.is_undecided else told
         if not self.is_checked or (self.together and self.together.ratio.high < MOST_LOSS):
             return ""
@@ -308,7 +324,8 @@ def _add_processes(call: Call, stage: str, choice: Choice) -> None:
             return
         share_s = seconds_left() / (N_PROCESSES - (number - 1) % N_PROCESSES)
         name = f"{stage}-{hash_rows(choices[2:])[0]:016x}-{number}"
-        said = f"{stage}: one beside the default, in fresh processes" * (number == n_known + 1)
+        who = shorten(told_text(call.tell(choice)), MAX_TOLD, placeholder=" …")
+        said = f"{stage}: {who}, beside the default, in fresh processes" * (number == n_known + 1)
         ran, times = measured(call, name, choices, n_rounds, share_s, said=said)
         if len(ran) < 3 or len(times) < FEWEST_ROUNDS:
             return
@@ -381,6 +398,17 @@ def half_confirmed(call: Call) -> list[Choice]:
         if len(own) % N_PROCESSES and choice not in decided
     ]
     return [*dict.fromkeys(halves)]
+
+
+def told_text(told: Told) -> str:
+    """Write what a choice decides in one line."""
+    parts = []
+    for kind, what in told.decisions.items():
+        if kind == "options":
+            parts += [f"{option}={value}" for option, value in what.items()]
+        else:
+            parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
+    return "; ".join(parts) or DEFAULT
 
 
 def session_of(ask: Ask, *, on_all_cores: bool = False) -> Session:

@@ -43,6 +43,7 @@ from pipeline.optimize.confirm import (
     JOURNALS,
     LEAST_GAIN,
     N_PROCESSES,
+    RANKED,
     Ask,
     Call,
     Candidate,
@@ -83,6 +84,7 @@ class Optimized:
         halves: what the time was over in the middle of confirming.
         verified: by choice what all processes that verified it measured, of all calls.
         default: the default and itself, beside the finalists.
+        default_told: what the default is; of a kernel its first tile.
     """
 
     ask: Ask
@@ -92,6 +94,7 @@ class Optimized:
     n_drawn: int
     finalists: list[Contestant]
     default: Pool
+    default_told: Told
     waiting: list[Contestant] = field(default_factory=list)
     contestants: list[Contestant] = field(default_factory=list)
     halves: list[Told] = field(default_factory=list)
@@ -192,7 +195,8 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     kept += [Candidate(c, "simplified") for c in half_confirmed(call) if c not in begun]
     lost = [one for one in known if one.candidate not in kept]
     suspect = shared_by([one.candidate for one in lost if one.gains])
-    others = [(0,) * len(call.description.n_options), *(one.candidate.choice for one in lost)]
+    unchanged = (0,) * len(call.description.n_options)
+    others = [unchanged, *(one.candidate.choice for one in lost)]
     ordered = [*kept[: N_FINALISTS // 2], *chosen_finalists(candidates, suspect)]
     finalists = distinct(ordered, others, call.code, n_affordable(default_ns))
     verified, default = _verified(call, finalists)
@@ -201,13 +205,13 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
             f"{call.ask.program}: there was no time to verify anything; expected {FEWEST_ROUNDS} "
             "rounds beside the default or more; the same command goes on, with more --minutes"
         )
-    if verified:
-        chosen = next_to_confirm(verified, kept, suspect)
+    if chosen := next_to_confirm(verified, kept, suspect):
         chosen = chosen if chosen in kept else simplified(chosen, call.code)
         confirm(call, chosen.choice, is_first=is_first)
     spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
     beside = default or known[0].alone
-    found = Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, beside)
+    told = call.tell(unchanged)
+    found = Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, beside, told)
     return _pooled(call, replace(found, verified=_ever_verified(call)))
 
 
@@ -216,7 +220,8 @@ def _pooled(call: Call, found: Optimized) -> Optimized:
     verified, known = found.finalists, contestants(call, found.candidates)
     codes = {call.code(one.candidate.choice) for one in known}
     waiting = [v for v in verified if v.alone.gains and call.code(v.candidate.choice) not in codes]
-    best = [simplest_of_best(verified, ())] if verified else []
+    able = [v for v in verified if not v.alone.loses] or verified
+    best = [simplest_of_best(able, ())] if able else []
     ran = [one for one in known or best if one.runs]
     halves = [call.tell(choice) for choice in half_confirmed(call)]
     return replace(found, waiting=waiting, contestants=ran, halves=halves)
@@ -286,10 +291,14 @@ def n_affordable(default_ns: float) -> int:
 
 def next_to_confirm(
     verified: Sequence[Contestant], known: Sequence[Candidate], suspect: Decided
-) -> Candidate:
-    """Return the best that gains and lacks one of the suspect decisions; else the best of all."""
-    others = [v for v in verified if v.alone.gains and not suspect <= v.candidate.decided]
-    return simplest_of_best(others or verified, known).candidate
+) -> Candidate | None:
+    """Return the best that gains and lacks one of the suspect decisions; else the best of all.
+
+    What verifying shows to be slower is none, unless known: it would have to gain 2 % to count.
+    """
+    able = [v for v in verified if v.candidate in known or not v.alone.loses]
+    others = [v for v in able if v.alone.gains and not suspect <= v.candidate.decided]
+    return simplest_of_best(others or able, known).candidate if able else None
 
 
 def simplest_of_best(verified: Sequence[Contestant], known: Sequence[Candidate]) -> Contestant:
@@ -316,7 +325,7 @@ def _say_what_is_screened(call: Call) -> None:
 def _screened(call: Call, needed_s: float) -> _Screened:
     """Visit candidates once, and the fastest some times more, but for the time that is needed."""
     ask, description = call.ask, call.description
-    is_known = bool({"layouts", TILES} & set(_spaces_of(description)))  # to a ranker
+    is_known = bool(set(RANKED) & set(_spaces_of(description)))  # to a ranker
     guide = call.picked if call.pick and is_known else None
     journal, is_over = call.journal("screen"), False
     with suppress(OutOfTime), time_limit(screening_s(seconds_left(), needed_s) / 60):

@@ -11,9 +11,8 @@ from pprint import pformat
 from typing import Any
 
 from common.atomic import write_bytes, write_text
-from data.collect.measuring.session import Told
 from data.collect.spaces import TILES, TOLERANCE
-from pipeline.optimize.confirm import MOST_LOSS, Contestant, Pool, Ratio
+from pipeline.optimize.confirm import MOST_LOSS, Contestant, Pool, Ratio, told_text
 from pipeline.optimize.optimize import Optimized
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
@@ -21,7 +20,6 @@ from submissions.report.page import render_page
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
 TEMPLATE = Path(__file__).with_name("optimize.html.j2")
 SHOWN = 12  # of the reasons why candidates failed
-DEFAULT = "as the compiler has it"
 
 
 def write_result(found: Optimized, out: Path) -> dict[str, Any]:
@@ -62,6 +60,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
         "processes": measured.n_processes,
         "looks": measured.n_looks,
         "decisions": dict(used.told.decisions) if used else {},
+        "default_decisions": dict(found.default_told.decisions),
         "source": best and best.candidate.source,
         "candidates": {
             "drawn": found.n_drawn,
@@ -123,10 +122,11 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         for n, own in enumerate(found.contestants, start=1)
         if own.is_confirmed
     ]
-    rows.append(("default again", found.measured.same, "default", DEFAULT))
+    default = "default", told_text(found.default_told)
+    rows.append(("default again", found.measured.same, *default))
     if found.best and (together := found.best.together):
         rows.append(("on all cores", together.ratio, *_words(found.best)))
-        rows.append(("default again, on all cores", together.same, "default", DEFAULT))
+        rows.append(("default again, on all cores", together.same, *default))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
         for source in dict.fromkeys(c.source for c in ran)
@@ -184,7 +184,9 @@ def all_cores_text(found: Optimized) -> str:
     """Say what the best takes on all cores, where that was measured."""
     if not (found.best and (pool := found.best.together)):
         return ""
-    told = "" if pool.gains else ": a loss" if pool.ratio.low >= MOST_LOSS else ": no sure gain"
+    told = ": a loss" if pool.ratio.low >= MOST_LOSS else ": neither a gain nor a loss is sure"
+    if pool.ratio.high < MOST_LOSS:
+        told = "" if pool.gains else ": no loss there, though no sure gain"
     same = f"{ratio_text(pool.same)} there, by {processes_text(pool)}"
     return f"; on all cores {ratio_text(pool.ratio)}, the default over itself {same}{told}"
 
@@ -213,14 +215,3 @@ def tried_text(found: Optimized) -> str:
     alike = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
     over = "; no time for more, or no more are new" * (drawn < found.ask.n_candidates)
     return f"{tried} candidates{alike}{over}"
-
-
-def told_text(told: Told) -> str:
-    """Write what a choice decides in one line."""
-    parts = []
-    for kind, what in told.decisions.items():
-        if kind == "options":
-            parts += [f"{option}={value}" for option, value in what.items()]
-        else:
-            parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
-    return "; ".join(parts) or DEFAULT

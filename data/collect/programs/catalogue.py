@@ -20,12 +20,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.measuring.session import one_line
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 TABLE = Path(__file__).with_name("programs.tsv")
+KERNELS = "a TileKernel is of --space tiles, in collect of --kind tile"
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ def named_object(name: str) -> Any:
 
 def _load_function(name: str) -> ProgramSource:
     function = named_object(name)
+    if not callable(function):
+        raise UsageError(
+            f"--program {name}: is a {type(function).__name__}; expected a function; {KERNELS}"
+        )
     module_name, function_name = name.split(":", 1)
     module = sys.modules[module_name]
     beside = (f"{function_name}_arguments", "example_arguments")
@@ -111,7 +116,7 @@ def _load_function(name: str) -> ProgramSource:
     if not callable(arguments):
         raise PipelineError(
             f"--program {name}: {module_name} has no {beside[0]}() nor {beside[1]}(); "
-            "expected one that returns the tuple of example arguments"
+            f"expected one that returns the tuple of example arguments; {KERNELS}"
         )
     source = getattr(module, "SOURCE", "xla")
     if source not in get_args(Source):

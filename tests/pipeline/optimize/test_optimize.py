@@ -170,8 +170,13 @@ def test_what_there_was_no_time_for_is_told_and_not_called_faster(
 
 @pytest.mark.skipif(granted()[0] == 1, reason="has one core")
 def test_processes_are_added_while_it_is_undecided_and_there_is_time(
-    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, Optimized],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
+
     def is_undecided(one: Contestant) -> bool:
         return one.together is None or one.together.n_processes < 2 * N_PROCESSES
 
@@ -179,6 +184,7 @@ def test_processes_are_added_while_it_is_undecided_and_there_is_time(
     best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
     assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
     assert best.together.n_looks == 2
+    assert caplog.messages.count("all-cores: first=3, beside the default, in fresh processes") == 2
 
 
 def pretend(
@@ -267,6 +273,8 @@ def test_what_other_processes_verified_stands_beside_the_newest(
     words = ("optimize", "--program", "mine:step", "--out", out)
     assert re.search(r"decisions.*\n.*\] +0\.750 \[0\.750, 0\.750\] ", call(*words), re.S)
     assert "verified earlier" in call(*words)
+    found = replace(found, finalists=[])  # the best waits; what verified it is told all the same
+    assert re.search(r"decisions\n\w+ +- +0\.\d+ \[.*\] +first=3\nfaster ", call(*words))
 
 
 def test_a_line_says_what_is_screened_or_verified_once(
@@ -289,14 +297,20 @@ def test_a_line_says_what_is_screened_or_verified_once(
     assert [sum(m.startswith(one) for m in caplog.messages) for one in begun] == [1, 1, 1]
 
 
-def test_a_kernel_for_which_nothing_is_faster_takes_its_first_tile(
-    whole: tuple[Path, Optimized],
+def test_a_kernel_for_which_nothing_is_faster_takes_its_first_tile_and_all_name_it(
+    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Ask("softmax_h8_q128_s128", ("tiles",))
-    found = replace(whole[1], ask=asked, spaces=asked.spaces, contestants=[])
+    asked, default = Ask("softmax_h8_q128_s128", ("tiles",)), Told({"tile": [64, 96]})
+    found = replace(whole[1], ask=asked, spaces=asked.spaces, contestants=[], default_told=default)
     text = apply_text(found, as_json(found))
     compile(text, "apply.py", "exec")
-    assert "\ntile = kernel.tiles[0].tolist()" in text
+    assert "\ntile = kernel.tiles[0].tolist()" in text and "step(*operands, *extras)" in text
+    monkeypatch.setattr("pipeline.optimize.optimize.optimize", lambda *_, **__: found)
+    printed = call("optimize", "--program", "mine:kernel", "--space", "tiles", "--out", tmp_path)
+    assert "]: the default (tile: 64, 96) over itself\n" in printed
+    assert json.loads((tmp_path / BEST).read_text())["default_decisions"] == {"tile": [64, 96]}
+    assert "<td>tile: 64, 96</td>" in (tmp_path / PAGE).read_text()
+    assert as_json(whole[1])["default_decisions"] == {}
 
 
 def test_without_time_to_verify_anything_that_is_said(
@@ -337,9 +351,9 @@ def pool(value: float, half: float) -> Pool:
     ("mean", "half", "why_not", "told"),
     [
         (0.8, 0.02, "", "0.990, 1.010] there, by 4 processes"),
-        (0.995, 0.02, "", "no sure gain"),
-        (1.0, 0.3, "undecided whether it is a loss", "no sure gain"),  # noise helps nothing
-        (0.8, 0.3, "undecided whether it is a loss", "no sure gain"),
+        (0.995, 0.02, "", "by 4 processes: no loss there, though no sure gain"),
+        (1.0, 0.3, "undecided whether it is a loss", "nor a loss is sure"),  # noise helps nothing
+        (0.8, 0.3, "undecided whether it is a loss", ": neither a gain nor a loss is sure"),
         (1.13, 0.02, "on all cores it is a loss", "by 4 processes: a loss"),
     ],
 )
@@ -357,10 +371,13 @@ def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
 
 def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Optimized]) -> None:
     own = Contestant(Candidate((1,), "menu"), Told({}), pool(0.97, 0.02), None, True)
-    assert "not surely below 0.980" in own.why_not and own.is_undecided
+    assert "does not surely gain 2.0 %, the least that counts; the" in own.why_not
+    assert own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
     noisy = pool(0.97, 0.1)._replace(same=Ratio(1.0, 0.8, 1.25))  # hides gains, rules none out
-    assert replace(own, alone=noisy).why_not.startswith("undecided: ")
+    told = "undecided: what was confirmed does not surely gain 25.0 %, by which the default itself"
+    assert replace(own, alone=noisy).why_not.startswith(told)
+    assert replace(own, alone=pool(1.04, 0.02)).why_not == "what was confirmed is slower"
     assert replace(whole[1], contestants=[]).why_not == "nothing that was tried was faster"
     begun = replace(whole[1], contestants=[], waiting=[], halves=[Told({})])
     assert verdict_text(begun).startswith("1 verified candidate was not confirmed")
@@ -430,6 +447,20 @@ def test_a_search_that_is_cut_off_goes_on(whole: tuple[Path, Optimized], tmp_pat
     assert optimize(ASKED, tmp_path).is_faster
     kept = cut.read_bytes().splitlines()
     assert kept[:n_known] == known.splitlines()[:n_known] and len(kept) > n_known
+
+
+def test_what_is_slower_when_it_is_verified_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Screened once each, some that are slower may look faster."""
+    lucky = lambda candidates, _: [c for c in candidates if c.choice in ((2, 0), (3, 0))]  # noqa: E731
+    monkeypatch.setattr("pipeline.optimize.optimize.chosen_finalists", lucky)
+    found = optimize(ask(), tmp_path)
+    assert [one.alone.loses for one in found.finalists] == [True, True]
+    assert not list((tmp_path / "journal").glob("confirm-*"))
+    expected = "nothing is surely faster than the default: what was verified is slower"
+    assert (verdict_text(found), halves_text(found)) == (expected, [])
+    assert found.measured == min(one.alone for one in found.finalists)
 
 
 def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
@@ -518,6 +549,11 @@ def test_the_simplest_of_equals_is_taken() -> None:
     assert next_to_confirm(both, (), shared_by([])).choice == (1, 0, 0)
     both.append(verified(0, 0, 1, value=1.0))
     assert next_to_confirm([both[0], both[-1]], (), suspect).choice == (1, 1, 1)
+    assert next_to_confirm(both[-1:], (), suspect) == both[-1].candidate  # its interval holds 1
+    slower = verified(0, 0, 1, value=1.03)
+    assert next_to_confirm([slower], (), suspect) is None
+    assert next_to_confirm([slower], [slower.candidate], suspect) == slower.candidate
+    assert next_to_confirm([], (), suspect) is None
     candidates = [Candidate((n, n, n), "search", 0.5 + n / 1000) for n in range(1, 6)]
     simple = Candidate((0, 0, 1), "menu", 0.52)
     chosen = chosen_finalists([*candidates, simple, Candidate((0, 0, 0), "default", 1.0)])
@@ -572,6 +608,7 @@ def test_an_interval_pooled_holds_where_processes_differ() -> None:
         ),
         ("mlp_b16", "tiles", 2, "error: tiles: mlp_b16 is no kernel"),
         ("nonsense", "tiles", 2, "no such kernel; `collect --list --kind tile` names all"),
+        ("json:codecs", "options", 2, "is a module; expected a function; a TileKernel is of --spa"),
     ],
 )
 def test_what_is_refused_is_one_line_and_leaves_no_folder(
@@ -582,6 +619,13 @@ def test_what_is_refused_is_one_line_and_leaves_no_folder(
     (line,) = stderr_of(*words, expect=code)
     assert told in line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_refused_where_no_space_is_one_that_models_rank(tmp_path: Path) -> None:
+    words = ("optimize", "--program", "mlp_b16", "--run", tmp_path, "--out", tmp_path / "out")
+    (line,) = stderr_of(*words, expect=2)
+    told = "models rank layouts and tiles alone, not options; expected --space with one of these"
+    assert told in line and not (tmp_path / "out").exists()
 
 
 def test_a_space_that_is_left_out_is_told_and_the_others_are_searched(
