@@ -104,7 +104,8 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
 def checked(place: str) -> Any:
     """Return the network at `place`, with a `forward` whose faults name it.
 
-    It raises PipelineError where the class's own fails, or gives not one score for each config.
+    It raises PipelineError where the class's own fails, or gives not one score for each config, or
+    scores from which nothing can be learned.
     """
     import torch  # by the class, so at hand already
 
@@ -126,6 +127,11 @@ def checked(place: str) -> Any:
         if returned != expected:
             raise PipelineError(
                 f"model '{place}': forward returned {returned}, expected {expected}"
+            )
+        if self.training and torch.is_grad_enabled() and not scores.requires_grad:
+            raise PipelineError(
+                f"model '{place}': no parameter can learn from what forward returned; expected "
+                "scores that are computed from its parameters, without detach or no_grad"
             )
         return scores
 

@@ -26,7 +26,7 @@ from ensembles.ensemble import Ensemble
 from models.config.recipe import Recipe, is_own, load_recipe, short_name
 from models.registry import Ranker, TrainJob
 from models.run_folder import first_difference
-from models.train import load_model, train_model
+from models.train import load_model, sources_of, train_model
 from models.training.dataset import family_of
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
@@ -188,7 +188,7 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
 
 
 def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
-    """Return what decides a cell's outcome, but for the code."""
+    """Return what decides a cell's outcome, but for the code; of a model of one's own that too."""
     dumped = cell.recipe().model_dump(mode="json")
     keys = ["name", "threads", "seeds", "features", "blend", *cell.known_contender.models]
     return {
@@ -197,6 +197,7 @@ def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:
         "seed": cell.seed,
         "recipe": {key: dumped[key] for key in keys},
         "data": fingerprint(TASKS[cell.task].files(sources)),
+        **sources_of(cell.recipe(), cell.known_contender.models),
     }
 
 

@@ -181,6 +181,8 @@ class _Training:
     ) -> None:
         self.model, self.task, self.config, self.job = model, task, config, job
         self.device, self.checkpoint = device, job.run_dir / CHECKPOINT
+        if not any(True for _ in model.parameters()):
+            raise PipelineError(f"model '{job.model}': has no parameters; expected some to train")
         self.optimiser = torch.optim.AdamW(
             model.parameters(),
             lr=config.learning_rate,

@@ -24,7 +24,7 @@ from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import FOLDER, page_name
 
 KINDS = ("layout", "tile")
-BUDGET = (".training.steps", "_per_step", ".num_boost_round")
+BUDGET = (".training.steps", "_per_step", ".num_boost_round", ".loss", ".objective")
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.accuracy import segments
+from benchmarks.accuracy import cells, segments
 from benchmarks.accuracy.__main__ import cells_of, main
 from benchmarks.accuracy.cells import CONTENDERS, Cell, read_judged, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
@@ -103,7 +103,10 @@ def test_a_blend_is_judged_with_and_without_its_parts(sources: Sources, tmp_path
 
 
 def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(
-    sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sources: Sources,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base = ["--out", str(tmp_path), "--sample", str(sources.sample)]
     settings = [word for setting in SMALL for word in ("--set", setting)]
@@ -124,7 +127,10 @@ def test_the_command_trains_resumes_reports_and_goes_on_after_a_failure(
 
 
 def test_a_model_of_ones_own_is_a_row_beside_the_others(
-    sources: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sources: Sources,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base = ["--out", str(tmp_path), "--sample", str(sources.sample), "--seeds", "0", "--tasks"]
     own = ["--own", "examples.gat:Gat", "--set", "gat.training.steps=2", "--set", "gat.hidden=8"]
@@ -134,6 +140,12 @@ def test_a_model_of_ones_own_is_a_row_beside_the_others(
     cell = json.loads(path.read_text())
     assert (cell["task"], cell["contender"]) == ("layouts", "examples.gat:Gat")
     assert cell["recipe"]["gat"]["hidden"] == 8
+    assert [*cell["source"]] == ["gat.py"]
+    with monkeypatch.context() as edited, pytest.raises(SystemExit, match="1 of 1 failed"):
+        edited.setattr(cells, "sources_of", lambda *_: {"source": {"gat.py": "0"}})
+        main([*base, "layouts", *own])
+    said = capsys.readouterr().out
+    assert "failed: " in said and "source.gat.py" in said
     floor = json.loads((tmp_path / "cells" / "layouts--floor--0.json").read_text())
     assert cell["graphs"].keys() == floor["graphs"].keys()
     main([*base, "layouts", "--report", str(tmp_path)])
@@ -141,7 +153,7 @@ def test_a_model_of_ones_own_is_a_row_beside_the_others(
     page = (tmp_path / "accuracy.md").read_text()
     told = "| `examples.gat:Gat` | a model of one's own, trained like `network`, but by its table: "
     assert f"\n{told}2 steps, loss `pairwise_hinge` |\n\nBrackets" in page
-    assert "layouts--examples.gat:Gat--0: fold-0, 1 of " in capsys.readouterr().out
+    assert "layouts--examples.gat:Gat--0: fold-0, 1 of " in said
 
 
 @pytest.mark.parametrize(

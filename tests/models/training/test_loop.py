@@ -219,6 +219,11 @@ def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, spoil) -> No
     assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
+def test_a_model_without_parameters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="model 'line': has no parameters; expected some"):
+        fit(nn.Identity(), Line(), CONFIG, seed=0, run_dir=tmp_path)
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     fit(new_model(), Line(), CONFIG, seed=0, run_dir=tmp_path)
     with pytest.raises(PipelineError, match="written by another model"):

@@ -250,6 +250,7 @@ def test_what_took_no_part_is_no_row() -> None:
     layouts = ["layout:xla:default"]
     sides = [{"config": {"collections": layouts, "recipe": own}} for own in (first, second)]
     lost = ("configs_per_step", 16), ("graphs_per_step", 1), ("training.steps", 6)
+    lost = (*lost, ("loss", "pairwise_hinge"))
     assert differing_keys(*sides) == {
         **{f"recipe.cross_config_sage.{key}": [value, None] for key, value in lost},
         "recipe.blend.weights.layout_boosting": [None, 2.0],
@@ -278,9 +279,11 @@ def test_a_model_that_one_run_alone_ranks_by_tells_its_budget() -> None:
         "collections": both,
         "recipe.cross_config_sage.configs_per_step": [sage["configs_per_step"], None],
         "recipe.cross_config_sage.graphs_per_step": [1, None],
+        "recipe.cross_config_sage.loss": [sage["loss"], None],
         "recipe.cross_config_sage.training.steps": [sage["training"]["steps"], None],
         "recipe.gat.configs_per_step": [None, 64],
         "recipe.gat.graphs_per_step": [None, 1],
+        "recipe.gat.loss": [None, "pairwise_hinge"],
         "recipe.gat.training.steps": [None, 20],
         "recipe.layout.models": [["cross_config_sage"], ["examples.gat:Gat"]],
     }
