@@ -16,8 +16,9 @@ from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, contenders_of, 
 from benchmarks.accuracy.report import read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
 from common.atomic import alone_in
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from models.config.recipe import is_own
+from models.registry import MODELS
 
 EXAMPLE = """
 example, some seconds:
@@ -96,6 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("error: nothing to train: no task here has one of these models and its data")
     for cell in todo:
         cell.recipe()  # refuses wrong usage before anything is trained
+    trained = {model for cell in todo for model in cell.known_contender.models}
+    for key in options.set:
+        if (table := key.partition(".")[0]) in MODELS and table not in trained:
+            names = ", ".join(sorted(trained)) or "nothing"
+            raise UsageError(f"--set {key}: is not read; trained is {names}")
     with alone_in(options.out):
         failed = run_cells(todo, sources, options.out)
     if failed:
