@@ -83,6 +83,22 @@ def difference(cells: Sequence[Cell], others: Sequence[Cell], metric: str) -> Es
     return estimate(both[:, : len(mine)] - both[:, len(mine) :], families)
 
 
+def leads(cells: Sequence[Cell], others: Sequence[Cell]) -> list[str]:
+    """Say what each contender has more than in other cells, a line for each task that both have."""
+    told = []
+    for task, name in dict.fromkeys((cell["task"], cell["contender"]) for cell in cells):
+        mine, theirs = (
+            [cell for cell in own if (cell["task"], cell["contender"]) == (task, name)]
+            for own in (cells, others)
+        )
+        labels = LABELS[TASKS[task].kind].items()
+        found = [(label, metric, difference(mine, theirs, metric)) for metric, label in labels]
+        if found[0][2]:
+            text = ", ".join(f"{label} {lead_text(own, metric)}" for label, metric, own in found)
+            told.append(f"{task}, {name}: {text}")
+    return told
+
+
 def by_contender(cells: Sequence[Cell], known: Collection[str]) -> dict[str, list[Cell]]:
     """Return the cells by seed of each contender that has some, in the order of `known`."""
     ordered = sorted(cells, key=lambda cell: cell["seed"])

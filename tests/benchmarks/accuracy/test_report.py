@@ -69,6 +69,23 @@ def test_an_interval_ends_where_a_metric_is_perfect() -> None:
     assert math.isnan(estimate_of(cells[:1], "slowdown@1").low)
 
 
+def test_two_folders_are_paired_by_model_seed_and_graph(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, taus in (("mine", [0.5, 0.7, 0.6]), ("base", [0.4, 0.6, 0.5])):
+        for name in ("linear", folder):
+            path = tmp_path / folder / "cells" / f"layouts--{name}--0.json"
+            write_text(path, json.dumps(cell("layouts", name, 0, taus)))
+    words = ["--out", str(tmp_path / "mine"), "--against", str(tmp_path / "base")]
+    main(words)
+    (line,) = capsys.readouterr().out.splitlines()  # no model is in one alone
+    gain = "**+0.100 [+0.100, +0.100]**"
+    assert line.startswith(f"layouts, linear: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 [")
+    write_cells(tmp_path / "other", "tiles", ["linear"])
+    main([*words[:-1], str(tmp_path / "other")])
+    assert capsys.readouterr().out == "no model with the same task and seed in both\n"
+
+
 def test_differences_are_paired_by_seed_and_graph() -> None:
     shipped = [cell("layouts", "shipped", seed, [0.1 * seed, 0.5]) for seed in (0, 1, 2)]
     other = [cell("layouts", "gcn", seed, [0.1 * seed, 0.4]) for seed in (2, 1)]
