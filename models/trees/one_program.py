@@ -194,8 +194,10 @@ def train(job: TrainJob) -> None:
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
     (taken,) = sample_rows(job.files, config, job.seed)
     features = column_features(graph, taken.rows)
-    learners = {name: _learner(name, job, graph, taken, features) for name in FILES}
-    weights = choose_weights(learners, taken, config.folds)
+    is_compared = len(taken.rows) >= LEAST_HELD_OUT * config.folds
+    taught = FILES if is_compared else ("columns",)
+    learners = {name: _learner(name, job, graph, taken, features) for name in taught}
+    weights = choose_weights(learners, taken, config.folds) if is_compared else {"columns": 1.0}
     rankers = {name: learners[name].train() for name in weights}
     write_boosters({FILES[name]: own.booster for name, own in rankers.items()}, job.run_dir)
     for ranker in rankers.values():
@@ -265,8 +267,6 @@ def choose_weights(
     Returns:
         By ranker what its scores are multiplied with: one over their deviation on held-out configs.
     """
-    if len(taken.rows) < LEAST_HELD_OUT * n_folds:
-        return {"columns": 1.0}
     # Rows are distinct configs, shuffled.
     fold_of = np.arange(min(len(taken.rows), MOST_COMPARED)) % n_folds
     scores = {name: np.zeros(len(fold_of)) for name in learners}

@@ -128,8 +128,12 @@ def test_a_third_ranker_joins_where_it_is_ahead(
     assert with_it >= without
 
 
-def test_of_few_configs_columns_are_learned_alone(program: LayoutGraph, tmp_path: Path) -> None:
-    learned = measured(program, costs(program)["forest"], tmp_path, 19)
+@pytest.mark.parametrize("n_configs", [2, 19])
+def test_of_few_configs_columns_are_learned_alone(
+    program: LayoutGraph, tmp_path: Path, n_configs: int
+) -> None:
+    cost = np.arange(program.n_configs, dtype=float)
+    learned = measured(program, cost, tmp_path, n_configs)
     assert [*load(NAME, tmp_path, trained(learned, tmp_path)).rankers] == ["columns"]
 
 
