@@ -43,6 +43,7 @@ COLLECTIONS = (
     Collection("layout:nlp:default"),
     Collection("layout:nlp:random"),
 )
+KINDS = ("layout", "tile")
 LAYOUT_COLLECTIONS = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
 LAYOUTS = Collection("layout")  # all of these as one, where models learn from all
 
@@ -65,6 +66,11 @@ class GraphFile:
     def part(self) -> str:
         """Return where it stands in the dataset: "layout:xla:default/train"."""
         return f"{self.collection.name}/{self.split}"
+
+
+def names_beside(path: Path) -> Path:
+    """Return the file beside a graph's npz that may name its instructions, one on each line."""
+    return path.with_suffix(".names.txt")
 
 
 def collection_named(name: str) -> Collection:

@@ -30,6 +30,10 @@ from data.tree import GraphFile, duplicate_stems
 # Chosen together; the others follow by score. The best of ten tiles is reported as well, while
 # layouts are judged by their whole order.
 N_TILE_PICKS, N_LAYOUT_PICKS = 10, 5
+# Of layouts one in so many distinct configs, up to five, is a pick: tau .770 for five at once, .773
+# for one in 25, .776 for none; slowdown@5 1.0065, 1.0068, 1.0235 (families of the sample's first
+# 52 graphs, held out).
+CONFIGS_PER_PICK = 25
 N_CANDIDATES = 256  # best by score, of which is picked; bounds time and memory
 # Of layouts no more than this share, or a pick from far down costs the order more than it gains:
 # slowdown@5 1.0067 for .15 and .2, 1.0069 for .3, 1.0073 for all (families of the sample held out).
@@ -81,15 +85,16 @@ def layout_picks(
     """Choose picks among the configs of a program at `rows` (c,), all distinct, as `tile_picks`.
 
     Returns:
-        (min(5, c),) int64 positions in `rows` in the order they are picked.
+        One for each 25 configs, 1 to 5; int64 positions in `rows` in the order they are picked.
     """
     order = np.lexsort((configs.content_hashes()[rows], scores))
     with _blas().limit(limits=1):
-        n_candidates = min(N_CANDIDATES, max(N_LAYOUT_PICKS, math.ceil(LAYOUT_SHARE * len(rows))))
+        n_picks = min(N_LAYOUT_PICKS, max(1, len(rows) // CONFIGS_PER_PICK))
+        n_candidates = min(N_CANDIDATES, max(n_picks, math.ceil(LAYOUT_SHARE * len(rows))))
         candidates = rows[order[:n_candidates]]
         shared = np.exp(-layout_distances(configs, candidates) / diversity.length)
         first = first_layouts(configs, candidates)
-        picked = diversify_picks(scores[order], shared, diversity.error, N_LAYOUT_PICKS, first)
+        picked = diversify_picks(scores[order], shared, diversity.error, n_picks, first)
         return order[picked]
 
 

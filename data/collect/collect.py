@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.atomic import alone_in
+from common.atomic import alone_in, write_text
 from common.errors import OutOfTime, UsageError
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
@@ -44,6 +44,7 @@ from data.collect.measuring.timing import clock_for, figures
 from data.graphs.distinct import distinct_rows, hash_rows
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
+from data.tree import names_beside
 from data.withheld import WITHHELD, read_withheld, write_withheld
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
@@ -197,7 +198,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         reason = _why_left_out(entry, keep_noisy=keep_noisy)
         if reason:
             manifest["graphs"].pop(job.submission_id, None)
-            job.file(out).path.unlink(missing_ok=True)  # written after fewer rounds
+            for path in (job.file(out).path, names_beside(job.file(out).path)):
+                path.unlink(missing_ok=True)  # written after fewer rounds
             manifest["left_out"][job.submission_id] = entry | {"reason": reason}
             return
         # The order of the search would tell good configs from bad ones.
@@ -206,6 +208,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         arrays["config_runtime_normalizers"] = np.full_like(runtime_ns, default_ns.min())
         key = "config_feat" if job.collection.kind == "tile" else "node_config_feat"
         arrays[key] = config_feat[rows].astype(np.float32)
+        if job.collection.kind == "layout" and description.names:
+            write_text(names_beside(job.file(out).path), "\n".join(description.names) + "\n")
         _write_graph(out, job, arrays)
         manifest["graphs"][job.submission_id] = entry
 

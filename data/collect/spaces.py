@@ -284,6 +284,7 @@ class DecidedProgram:
             {space: len(own.nodes) for space, own in self._genes.items()},
             np.concatenate(nodes),
             np.concatenate([*usual.values()]) if "layouts" in usual else None,
+            graph.instruction_names,
         )
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:

@@ -23,7 +23,13 @@ from data.hlo.programs import HloProgram, read_programs
 from data.npz.archive import Archive
 from data.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
 from data.read import read_graph
-from data.tree import Collection, GraphFile, collection_named, file_from_path
+from data.tree import (
+    Collection,
+    GraphFile,
+    collection_named,
+    file_from_path,
+    names_beside,
+)
 
 # Models read a graph's kind alone; which collection's models rank it is chosen apart from it.
 ANY_OF_KIND = {"layout": "layout:xla:default", "tile": "tile:xla"}
@@ -47,6 +53,7 @@ class NamedGraph:
     collection: Collection | None = None
     program: HloProgram | None = None  # what it was made of; None of an npz file
     run_numbers: NDArray[np.int64] | None = None  # (c,) each config's run in the file, if it is one
+    names: tuple[str, ...] | None = None  # of the n instructions, beside an npz
 
     @property
     def kind(self) -> str:
@@ -65,8 +72,8 @@ class NamedGraph:
 
     @property
     def instruction_names(self) -> tuple[str, ...] | None:
-        """The names of the n instructions; None where the file has none, as in npz."""
-        return self.program.graph.instruction_names if self.program else None
+        """The names of the n instructions; None of an npz beside which there are none."""
+        return self.program.graph.instruction_names if self.program else self.names
 
     def __repr__(self) -> str:
         """Say what it is in one line."""
@@ -235,7 +242,27 @@ def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
     with Archive(path) as archive:
         kind = "tile" if "config_feat" in archive.keys else "layout"
     read_as = told if told and told.kind == kind else collection_named(ANY_OF_KIND[kind])
-    return NamedGraph(read_graph(GraphFile(read_as, split, path.stem, path)), told)
+    graph = read_graph(GraphFile(read_as, split, path.stem, path))
+    return NamedGraph(graph, told, names=read_names(names_beside(path), graph.n_nodes))
+
+
+def read_names(path: Path, n_nodes: int) -> tuple[str, ...] | None:
+    """Read the names of n instructions, one on each line; None where there is no such file.
+
+    Raises:
+        PipelineError: it cannot be read, or is of another graph.
+    """
+    if not path.is_file():
+        return None
+    try:
+        names = tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}") from error
+    if len(names) != n_nodes:
+        raise PipelineError(
+            f"{path}: holds {len(names)} names; expected one for each node, {n_nodes}"
+        )
+    return names
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ model is called everywhere else: its table in the recipe, its folders, its weigh
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -23,7 +23,7 @@ from pydantic import (
 
 from common.errors import UsageError
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
-from data.tree import LAYOUTS, Collection
+from data.tree import KINDS, LAYOUTS, Collection
 from features.pruning import pruning_rule
 from models.config.networks import (
     BaselineGcnConfig,
@@ -416,11 +416,15 @@ class Recipe(FrozenConfig):
         every = (*self.layout.models, *self.tile.models)
         return {short_name(model): model for model in every if is_own(model)}
 
-    def idle_model(self, key: str) -> str | None:
-        """Return the model of whose table or weight a dotted key is, where it ranks nothing."""
+    def is_idle(self, key: str, kinds: Iterable[str] = KINDS) -> bool:
+        """Tell whether a dotted key says nothing of how configs of these kinds are ranked."""
         name = key.removeprefix("blend.weights.").partition(".")[0]
         known = {*get_args(LayoutModelName), *get_args(TileModelName)}
-        return name if name in known.difference(self.all_models, self.layout.one_program) else None
+        at_work = [model for kind in kinds for model in self.models_of(kind)]
+        others = set(KINDS).difference(kinds)
+        if key.startswith(tuple(part for kind in others for part in of_kind(kind))):
+            return True
+        return name in known.difference(at_work, self.layout.one_program)
 
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return how the model of that name is trained by the loop; None where it is not."""
@@ -429,6 +433,11 @@ class Recipe(FrozenConfig):
     def to_toml(self) -> str:
         """Write the whole recipe, defaults included, as TOML."""
         return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+def of_kind(kind: str) -> tuple[str, str]:
+    """Return how dotted keys begin that say how configs of a kind are ranked, beside models'."""
+    return f"{kind}.", f"blend.{kind}_"
 
 
 def _own_models(table: dict[str, Any], kind: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
@@ -23,6 +23,7 @@ from common.progress import heard_by, teller_or, time_limit, watched_by
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from data.tree import Collection
     from models.config.recipe import Recipe
 
 P = ParamSpec("P")
@@ -138,20 +139,30 @@ def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def read_recipe(name: str, overrides: Sequence[str] | None, seed: int | None = None) -> "Recipe":
+def read_recipe(
+    name: str,
+    overrides: Sequence[str] | None,
+    seed: int | None = None,
+    collections: Iterable["Collection"] = (),
+) -> "Recipe":
     """Read a recipe as --recipe, --set and --seed ask.
 
-    Refused are keys of models that it lacks, and a warm-up that outlasts a training.
+    Refused are keys of models that it lacks, or that rank none of the collections (none = all), and
+    a warm-up that outlasts a training.
     """
     from common.settings import apply_overrides
+    from data.tree import KINDS
     from models.config.recipe import load_recipe
     from models.run_folder import flat
 
     recipe = load_recipe(name, overrides or [], seed=seed)
+    kinds = [*dict.fromkeys(collection.kind for collection in collections)] or KINDS
     for key, _ in flat(apply_overrides({}, overrides or [])):
-        if recipe.idle_model(key):
-            models = ", ".join(recipe.all_models)
-            raise UsageError(f"--set {key}: has no effect: recipe {recipe.name} ranks by {models}")
+        if recipe.is_idle(key, kinds):
+            models = ", ".join(model for kind in kinds for model in recipe.models_of(kind))
+            what = f"{kinds[0]}s " if len(kinds) == 1 else ""
+            told = f"has no effect: recipe {recipe.name} ranks {what}by {models}"
+            raise UsageError(f"--set {key}: {told}")
     for model in (*recipe.all_models, *recipe.layout.one_program):
         training = recipe.training_of(model)
         is_set = training and "warmup_steps" in training.model_fields_set  # the default may stay

@@ -1,5 +1,6 @@
 """The commands that measure programs on this machine: collect, optimize."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -135,6 +136,7 @@ def optimize(
 
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
+    from data.collect.spaces import TILES
     from pipeline.optimize import write
     from pipeline.optimize.confirm import Ask
     from pipeline.optimize.optimize import optimize as search
@@ -150,10 +152,10 @@ def optimize(
         run=str(run.resolve()) if run else None,
     )
     pick = None
-    if run is not None:
-        from pipeline.optimize.ranker import pick_by
+    if run is not None or spaces == (TILES,):
+        from pipeline.optimize.ranker import pick_by, pick_tiles
 
-        pick = pick_by(run, ask)
+        pick = pick_by(run, ask) if run else partial(pick_tiles, ask)
     found = search(ask, out, minutes=minutes, pick=pick)
     result = write.write_result(found, out)
     if json:

@@ -61,8 +61,8 @@ def run(
     from data.tree import collections_named
     from pipeline.run.trackers import known_trackers
 
-    chosen = read_recipe(recipe, overrides, seed)
     named, trackers = collections_named(collections), known_trackers(log_to)
+    chosen = read_recipe(recipe, overrides, seed, named)
     say(LOADING)
     from pipeline.jobs.workers import Workers
     from pipeline.run.run import Inputs
@@ -116,7 +116,7 @@ def train(
     from pipeline.run.trackers import known_trackers
 
     wanted = collection_named(collection)
-    chosen = read_recipe(recipe, overrides, seed)
+    chosen = read_recipe(recipe, overrides, seed, [wanted])
     trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
     say(LOADING)

@@ -172,10 +172,13 @@ class Contestant:
     def is_undecided(self) -> bool:
         """Tell whether more processes may call it faster, or surely not.
 
-        A default that differs from itself hides gains, and rules none out.
+        A default that differs from itself hides gains, and rules none out. On which side of the
+        least gain it lies is not waited for where it lies so close.
         """
         if not self.gains:
-            return self.alone.ratio.low < 1 - LEAST_GAIN
+            ratio = self.alone.ratio
+            is_close = ratio.high - ratio.low < LEAST_GAIN / 2 and self.alone.most == 1 - LEAST_GAIN
+            return ratio.low < 1 - LEAST_GAIN and not is_close
         if not self.is_checked:
             return False
         return not self.together or self.together.ratio.low < MOST_LOSS <= self.together.ratio.high

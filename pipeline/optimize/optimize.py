@@ -151,7 +151,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
     Args:
         out: holds the journals; the same call goes on, also with other `n_candidates`.
         minutes: how long it may take; the search gets what verifying and confirming leave.
-        pick: a ranker of layouts, which proposes some; None for none.
+        pick: ranks layouts or tiles, and proposes some; one of a run's models leads the search too.
 
     Raises:
         UsageError: `out` holds another call's journals, or no space can be decided.
@@ -327,6 +327,7 @@ def _screened(call: Call, needed_s: float) -> _Screened:
     ask, description = call.ask, call.description
     is_known = bool(set(RANKED) & set(_spaces_of(description)))  # to a ranker
     guide = call.picked if call.pick and is_known else None
+    leads = guide if ask.run else None  # what needs no training is no guide to what is better
     journal, is_over = call.journal("screen"), False
     with suppress(OutOfTime), time_limit(screening_s(seconds_left(), needed_s) / 60):
         sources, proposed = _proposed(ask, description, guide)
@@ -334,7 +335,7 @@ def _screened(call: Call, needed_s: float) -> _Screened:
         space = Space(description.n_options, description.groups)
         rng = generator(ask.seed, "optimize", ask.program)
         n, first = ask.n_candidates, proposed[: ask.n_candidates]
-        run_search(visitor, genetic_search(space, n, rng, first=first, guide=guide))
+        run_search(visitor, genetic_search(space, n, rng, first=first, guide=leads))
         fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
         again = sorted({0, *(config for config, _ in fastest)})
         for turn in range(1, 1 + AGAIN_ROUNDS):
@@ -384,7 +385,7 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
         drawn[:, part] = own
         best = [choice for choice in drawn[guide(drawn)] if choice.any()][:PICKED]
         rows += best
-        sources += ["ranker"] * len(best)
+        sources += ["ranker" if ask.run else "fewest steps"] * len(best)
     return sources, np.array(rows)
 
 

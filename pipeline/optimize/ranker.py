@@ -13,6 +13,7 @@ from data.packing import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for
+from models.trees.linear import FLOORS
 from pipeline.optimize.confirm import Ask, Pick
 
 
@@ -34,6 +35,13 @@ def pick_by(run: Path, ask: Ask) -> Pick:
         return np.asarray(ranked.order, np.int64)
 
     return pick
+
+
+def pick_tiles(ask: Ask, description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
+    """Rank described tiles without training: fewest steps, and of these the largest blocks."""
+    file = GraphFile(collection_named("tile:xla"), "test", ask.program, Path(ask.program))
+    scores = FLOORS["tile"].score(described_graph(file, description, configs))
+    return np.argsort(scores, kind="stable")
 
 
 def described_graph(file: GraphFile, description: Description, configs: NDArray[Any]) -> Graph:

@@ -11,19 +11,18 @@ from common.checksums import read_table
 from common.errors import PipelineError, UsageError
 from common.settings import CONFIGS
 from data.graphs.distinct import distinct_configs
-from data.tree import COLLECTIONS, collection_named, npz_root
+from data.tree import COLLECTIONS, KINDS, collection_named, npz_root
 from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
-from models.config.recipe import Recipe, is_own, load_recipe, own_config, short_name
+from models.config.recipe import Recipe, is_own, load_recipe, of_kind, own_config, short_name
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
 from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import FOLDER, page_name
 
-KINDS = ("layout", "tile")
 BUDGET = (".training.steps", "_per_step", ".num_boost_round", ".loss", ".objective")
 
 
@@ -85,7 +84,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     kinds = ranked[0].keys() & ranked[1].keys()
     models = [{short_name(model) for kind in kinds for model in own[kind]} for own in ranked]
     every = {*MODELS, *(short_name(m) for own in ranked for kind in own.values() for m in kind)}
-    other = [part for kind in set(KINDS) - kinds for part in (f"{kind}.", f"blend.{kind}_")]
+    other = [part for kind in set(KINDS) - kinds for part in of_kind(kind)]
     sides = []
     for config, own in zip(configs, models, strict=True):
         unused = [part for name in every - own for part in (f"{name}.", f"blend.weights.{name}")]

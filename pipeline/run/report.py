@@ -19,11 +19,11 @@ from common.errors import PipelineError
 from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
-from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
+from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named, names_beside
 from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
 from ensembles.ranking.explain import default_row
-from ensembles.ranking.program import NamedGraph, change_of, layouts_of, tile_of
+from ensembles.ranking.program import NamedGraph, change_of, layouts_of, read_names, tile_of
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
@@ -273,7 +273,9 @@ def best_configs(file: GraphFile, ranked: pl.DataFrame) -> dict[str, Any]:
     """
     distinct = ranked.unique("config_hash", keep="first", maintain_order=True)
     configs: list[int] = distinct["config"].head(N_CONFIGS).to_list()
-    named, against = NamedGraph(read_graph(file), file.collection), None
+    graph = read_graph(file)
+    names = read_names(names_beside(file.path), graph.n_nodes)
+    named, against = NamedGraph(graph, file.collection, names=names), None
     if isinstance(named.graph, LayoutGraph):
         against = default_row(named.graph)
         rows = _changes(named, against, configs)

@@ -186,7 +186,7 @@ def space_from_table(
     read = ("features", *study.models(recipe), *([BLEND] if study.model == BLEND else []))
     own = recipe.model_dump(mode="json")
     for key, parameter in space.parameters.items():
-        is_read = key.split(".")[0] in read and not recipe.idle_model(key)
+        is_read = key.split(".")[0] in read and not recipe.is_idle(key)
         if not is_read or key == "blend.choose":
             raise UsageError(
                 f"{source}: '{key}' has no effect; trials of '{study.model}' read "

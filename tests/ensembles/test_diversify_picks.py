@@ -28,6 +28,7 @@ from ensembles.diversify_picks import (
     diversify_table,
     first_layouts,
     layout_distances,
+    layout_picks,
     tile_picks,
     tile_places,
 )
@@ -123,8 +124,11 @@ def test_layouts_are_as_far_apart_as_nodes_differ(layout_graph: LayoutGraph) -> 
     assert len(np.unique(given)) > 2
 
 
-def test_layout_picks_are_distinct_and_come_first(layout_graph: LayoutGraph) -> None:
+def test_layout_picks_are_distinct_and_come_first(
+    layout_graph: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each config three times: once as a pick at most, whatever the order of the rows."""
+    monkeypatch.setattr("ensembles.diversify_picks.CONFIGS_PER_PICK", 1)
     whole = layout_graph.only(np.tile(np.arange(layout_graph.n_configs), 3))
     scores = by_content(whole)
     given = diversify_scores(whole, scores, LAYOUT_SPREAD)
@@ -147,8 +151,11 @@ def test_layout_picks_are_distinct_and_come_first(layout_graph: LayoutGraph) -> 
     assert config_hashes(elsewhere)[again[:5]].tolist() == hashes[picks].tolist()
 
 
-def test_layout_picks_are_among_the_best_fifth(layout_graph: LayoutGraph) -> None:
+def test_layout_picks_are_among_the_best_fifth(
+    layout_graph: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However unlike the best config the worst are."""
+    monkeypatch.setattr("ensembles.diversify_picks.CONFIGS_PER_PICK", 1)
     first, group = distinct_configs(layout_graph)
     distances = layout_distances(layout_graph.configs, first)[0]
     place = np.argsort(np.argsort(distances, kind="stable"))
@@ -197,6 +204,16 @@ def test_the_first_layouts_are_the_first_pick() -> None:
     given = diversify_scores(graph, scores, LAYOUT_SPREAD)
     assert given[1] == 0 and given[0] > 0
     assert diversify_scores(graph, np.roll(scores, 50), LAYOUT_SPREAD)[50] == 0  # far behind
+
+
+@pytest.mark.parametrize(("n_configs", "n_picks"), [(10, 1), (76, 3), (200, 5)])
+def test_the_fewer_layouts_there_are_the_fewer_are_picked(n_configs: int, n_picks: int) -> None:
+    """So that picks cost the order of a short file little."""
+    size = Size(nodes=60, edges=60, configurable=20, configs=n_configs)
+    configs = made_up_graph(size, np.random.default_rng(0)).configs
+    rows = np.arange(n_configs)
+    picks = layout_picks(rows.astype(np.float32), configs, rows, LAYOUT_SPREAD)
+    assert len(picks) == len(set(picks)) == n_picks
 
 
 def test_the_memory_of_many_layouts_is_bounded() -> None:

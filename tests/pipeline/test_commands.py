@@ -259,6 +259,16 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("run", "--set", "tgraph.hidden=4"), 2, "--set tgraph.hidden: has no effect: recipe cpu"),
         (("run", "--set", "blend.weights={tgraph=2}"), 2, "blend.weights.tgraph: has no effect"),
         (
+            ("run", "--collections", "layout", "--set", "tile_boosting.num_leaves=9"),
+            2,
+            "has no effect: recipe cpu ranks layouts by cross_config_sage, layout_boosting",
+        ),
+        (
+            ("run", "--collections", "tile", "--set", "blend.layout_diversity=0"),
+            2,
+            "blend.layout_diversity: has no effect: recipe cpu ranks tiles by tile_linear",
+        ),
+        (
             ("run", "--recipe", "smoke", "--set", "late_fusion_sage.training.steps=1"),
             2,
             "late_fusion_sage.training.warmup_steps = 2: expected at most its training.steps, 1",

@@ -64,6 +64,7 @@ class Description:
     spaces: Mapping[str, int] = field(default_factory=dict)
     nodes: NDArray[np.int64] | None = None  # (g,) each gene's node, -1 for the whole program
     usual: NDArray[np.int64] | None = None  # (g,) all usual layouts named; None without layouts
+    names: tuple[str, ...] = ()  # of the n instructions; none of a kernel's
 
 
 class Told(NamedTuple):

@@ -52,7 +52,8 @@ class SpinSubject:
             arrays["node_splits"] = np.array([[0, self._source.n_nodes]], np.int64)
         facts = {"platform": "cpu", "jax": "none", "device": "fake"}
         facts["function"] = self._source.function
-        return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts)
+        names = tuple(f"step.{node}" for node in range(self._source.n_nodes))
+        return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts, names=names)
 
     def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
         if self._source.collection_kind == "tile":

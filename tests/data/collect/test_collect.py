@@ -29,8 +29,9 @@ from data.collect.measuring.timing import Visit
 from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.read import read_graph
-from data.tree import COLLECTIONS, collection_named, find_graphs
+from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
 from data.withheld import read_withheld
+from ensembles.ranking.program import load_graph
 from pipeline.__main__ import app
 from tests.data.collect.fakes import STEP_NS, SpinSource, layout_job
 
@@ -95,6 +96,12 @@ def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
     expected_ns = STEP_NS * (1 + 4 * options[:, 0] + options[:, 1])
     assert (graph.runtime_ns >= expected_ns).all()
     assert (graph.runtime_ns < expected_ns + STEP_NS / 2).all()
+    named = load_graph(file.path)
+    assert named.instruction_names and named.instruction_names[1] == "step.1"
+    names_beside(file.path).write_text("step.0\n")
+    told = r"spin_b8\.names\.txt: holds 1 names; expected one for each"
+    with pytest.raises(PipelineError, match=told):
+        load_graph(file.path)
 
 
 def test_a_kernel_has_its_default_as_normalizer(tmp_path: Path) -> None:

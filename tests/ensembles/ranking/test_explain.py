@@ -224,7 +224,10 @@ def test_the_command_says_why_by_instruction_name(rankers: Path, tmp_path: Path)
     assert f"config {own} is config {own} itself; expected another rank, or another" in said
 
 
-def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path) -> None:
+def test_a_blends_parts_are_means_of_its_members(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensembles.diversify_picks.CONFIGS_PER_PICK", 1)  # the file has few
     words = ("--recipe", "smoke", "--collections", LAYOUTS, "--set", MODELS)
     call("run", "--data", tiny_tree, *words, "--out", tmp_path / "run")
     file = first_of(tiny_tree, LAYOUTS).path

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import time_limit
+from common.settings import ROOT
 from data.collect.measuring.search import Search, Visitor, run_search
 from data.collect.measuring.session import Description, Told
+from data.read import read_tile
+from data.tree import find_graphs
 from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
     N_PROCESSES,
@@ -43,6 +46,7 @@ from pipeline.optimize.optimize import (
     simplest_of_best,
     simplified,
 )
+from pipeline.optimize.ranker import pick_tiles
 from pipeline.optimize.write import (
     APPLY,
     BEST,
@@ -374,6 +378,7 @@ def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Opti
     assert "does not surely gain 2.0 %, the least that counts; the" in own.why_not
     assert own.is_undecided
     assert not replace(own, alone=pool(1.0, 0.01)).is_undecided
+    assert not replace(own, alone=pool(0.98, 0.004)).is_undecided  # about the least that counts
     noisy = pool(0.97, 0.1)._replace(same=Ratio(1.0, 0.8, 1.25))  # hides gains, rules none out
     told = "undecided: what was confirmed does not surely gain 25.0 %, by which the default itself"
     assert replace(own, alone=noisy).why_not.startswith(told)
@@ -496,7 +501,7 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
         return np.argsort(-4 * configs[:, 0, 6] - configs[:, 1, 6], kind="stable")
 
     monkeypatch.setattr("pipeline.optimize.optimize.PICKED", 2)
-    asked = ask(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6)
+    asked = ask(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6, run="runs/mine")
     found = optimize(asked, tmp_path, pick=pick)
     assert [(c.choice, c.source) for c in found.candidates[:4]] == [
         ((0, 0), "default"),
@@ -510,6 +515,25 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
     for n in (2, 3):  # which changes nothing of what is known
         fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick, minutes=0.0)
         assert fewer.candidates == found.candidates
+    seen.clear()
+    alone = optimize(replace(asked, run=None), tmp_path / "alone", pick=pick)
+    assert [c.source for c in alone.candidates[2:4]] == ["fewest steps"] * 2
+    assert len(seen) == 1  # what learned nothing does not lead the search
+
+
+def test_without_a_run_tiles_of_the_fewest_steps_come_first() -> None:
+    file = next(
+        f for f in find_graphs(ROOT / "data/sample") if f.path.stem == "softmax_h8_q128_s128"
+    )
+    graph = read_tile(file)
+    arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
+    one_gene = np.array([graph.n_configs]), np.zeros(1, np.int64)
+    order = pick_tiles(
+        Ask("mine:kernel", ("tiles",)), Description(*one_gene, arrays, {}), graph.config_feat
+    )
+    assert sorted(order) == list(range(graph.n_configs))
+    ordered_ns = graph.runtime_ns[order]
+    assert ordered_ns[:5].min() < 1.1 * ordered_ns.min() < ordered_ns[-5:].min()
 
 
 def test_slow_programs_have_fewer_finalists() -> None:
