@@ -77,7 +77,8 @@ class Optimized:
 
     Attributes:
         spaces: those that there were to decide.
-        candidates: the distinct ones; `n_drawn` counts those that equal another too.
+        candidates: the distinct ones; `n_drawn` counts those that equal another too, and `is_over`
+            tells that the search ended before its time did.
         finalists: as one process of the last pass verified them.
         waiting: finalists that gain and were not confirmed.
         contestants: the best first; without time to confirm any the best of the finalists.
@@ -92,6 +93,7 @@ class Optimized:
     facts: Mapping[str, str]
     candidates: list[Candidate]
     n_drawn: int
+    is_over: bool
     finalists: list[Contestant]
     default: Pool
     default_told: Told
@@ -188,7 +190,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
 
 def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     """Verify finalists and confirm the best, after the first pass only what is undecided or new."""
-    candidates, n_drawn, default_ns, _ = screened
+    candidates, n_drawn, default_ns, is_over = screened
     known = contestants(call, candidates)
     kept = [one.candidate for one in known if not one.why_not or one.is_due]
     begun = {one.candidate.choice for one in known}
@@ -211,7 +213,8 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
     beside = default or known[0].alone
     told = call.tell(unchanged)
-    found = Optimized(call.ask, spaces, facts, candidates, n_drawn, verified, beside, told)
+    tried = candidates, n_drawn, is_over
+    found = Optimized(call.ask, spaces, facts, *tried, verified, beside, told)
     return _pooled(call, replace(found, verified=_ever_verified(call)))
 
 

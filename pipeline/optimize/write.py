@@ -213,5 +213,6 @@ def tried_text(found: Optimized) -> str:
     """Say how many candidates were tried, and why no more."""
     tried, drawn = len(found.candidates), found.n_drawn
     alike = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
-    over = "; no time for more, or no more are new" * (drawn < found.ask.n_candidates)
+    why = "no more are new" if found.is_over else "no time for more"
+    over = f"; {why}" * (drawn < found.ask.n_candidates)
     return f"{tried} candidates{alike}{over}"

@@ -24,7 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.collect.measuring.session import one_line
 from data.collect.programs.catalogue import named_object
 from data.collect.tiles.kernel import Operand, TileKernel
@@ -56,6 +56,7 @@ def find_kernel(program: str) -> TileKernel:
 
     Raises:
         PipelineError: there is none, or its module cannot be imported.
+        UsageError: it is something else.
     """
     if ":" not in program:
         kernels = catalogue()
@@ -69,12 +70,12 @@ def find_kernel(program: str) -> TileKernel:
     try:
         kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
     except Exception as error:
-        raise PipelineError(
+        raise UsageError(
             f"--program {program}: cannot be called without arguments ({one_line(error)}); "
             "expected a function that returns a TileKernel; a JAX function is of --kind layout"
         ) from error
     if not isinstance(kernel, TileKernel):
-        raise PipelineError(
+        raise UsageError(
             f"--program {program}: is a {type(kernel).__name__}; expected a TileKernel, "
             "or a function without arguments that returns one: docs/collect.md has an example"
         )

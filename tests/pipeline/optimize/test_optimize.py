@@ -341,7 +341,8 @@ def test_what_was_tried_is_told_by_source_and_why_no_more_was(
     alike = "5 candidates of 16 that were drawn, the others equal to one of them"
     assert tried_text(found) == alike
     few = replace(found, n_drawn=5)
-    assert tried_text(few) == "5 candidates; no time for more, or no more are new"
+    assert tried_text(few) == "5 candidates; no more are new"
+    assert tried_text(replace(few, is_over=False)) == "5 candidates; no time for more"
 
 
 SAME = Ratio(1.0, 0.99, 1.01)
