@@ -82,7 +82,9 @@ def run(
     print_scores(report)
     submission = out / SUBMISSION["test"]
     is_there = submission.exists()
-    typer.echo(f"submission  {submission if is_there else 'none: the data has no test split'}")
+    part = ", with rows of these collections alone" if collections else ""
+    where = f"{submission}{part}" if is_there else "none: the data has no test split"
+    typer.echo(f"submission  {where}")
     typer.echo(f"report      {out / REPORT_PAGE}")
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal, cast, get_args
 
 from common.errors import PipelineError, UsageError
@@ -25,6 +26,7 @@ from data.collect.measuring.session import one_line
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
+MAX_TOLD = 200  # characters of what a module holds
 TABLE = Path(__file__).with_name("programs.tsv")
 KERNELS = "a TileKernel is of --space tiles, in collect of --kind tile"
 
@@ -49,9 +51,9 @@ def rows() -> list[dict[str, str]]:
 
 
 def _build(row: dict[str, str]) -> tuple[Callable[..., object], tuple[object, ...]]:
-    from data.collect.programs import convolutional, dense, layers, transformers
+    from data.collect.programs import convolutional, dense, layers, scientific, texts, transformers
 
-    modules = (convolutional, dense, transformers)
+    modules = (convolutional, dense, scientific, texts, transformers)
     make = next(getattr(m, row["family"]) for m in modules if hasattr(m, row["family"]))
     sizes = [int(row[key]) for key in ("batch", "depth") if row[key]]
     network, arguments = layers.drawn(make, *sizes)
@@ -99,7 +101,9 @@ def named_object(name: str) -> Any:
             f"--program {name}: cannot be imported: {reason}; {expected}"
         ) from error
     if not hasattr(module, attribute):
-        raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'")
+        own = (k for k, v in vars(module).items() if getattr(v, "__module__", None) == module_name)
+        has = shorten(", ".join(own) or "none of its own", MAX_TOLD, placeholder=" …")
+        raise PipelineError(f"--program {name}: {module_name} holds no '{attribute}'; it has {has}")
     return getattr(module, attribute)
 
 

@@ -11,17 +11,17 @@ from jax.nn import gelu
 from data.collect.programs.layers import Draw, conv, dense, layer_norm, rescale
 
 
-def _split_heads(x: Any, n_heads: int) -> Any:
+def split_heads(x: Any, n_heads: int) -> Any:
     b, s, d = x.shape
     return x.reshape(b, s, n_heads, d // n_heads)
 
 
-def _attend(w: Draw, x: Any, context: Any, heads: int, *, is_causal: bool = False) -> Any:
+def attend(w: Draw, x: Any, context: Any, heads: int, *, is_causal: bool = False) -> Any:
     """Attend from x (b, s, d) to context (b, t, d) with several heads."""
     width = x.shape[-1]
-    query = _split_heads(dense(w, x, width), heads)
-    key = _split_heads(dense(w, context, width), heads)
-    value = _split_heads(dense(w, context, width), heads)
+    query = split_heads(dense(w, x, width), heads)
+    key = split_heads(dense(w, context, width), heads)
+    value = split_heads(dense(w, context, width), heads)
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5
     if is_causal:
         allowed = jnp.tril(jnp.ones(scores.shape[-2:], bool))
@@ -30,29 +30,29 @@ def _attend(w: Draw, x: Any, context: Any, heads: int, *, is_causal: bool = Fals
     return dense(w, mixed.reshape(x.shape), width)
 
 
-def _feed_forward(w: Draw, x: Any, factor: int = 4) -> Any:
+def feed_forward(w: Draw, x: Any, factor: int = 4) -> Any:
     width = x.shape[-1]
     return dense(w, gelu(dense(w, x, factor * width)), width)
 
 
-def _block(w: Draw, x: Any, heads: int, *, is_causal: bool = False) -> Any:
+def block(w: Draw, x: Any, heads: int, *, is_causal: bool = False) -> Any:
     y = layer_norm(w, x)
-    x = x + _attend(w, y, y, heads, is_causal=is_causal)
-    return x + _feed_forward(w, layer_norm(w, x))
+    x = x + attend(w, y, y, heads, is_causal=is_causal)
+    return x + feed_forward(w, layer_norm(w, x))
 
 
 def attention(w: Draw, inputs: Draw, batch: int) -> Any:
     """One attention block without normalisation."""
     x = inputs.array(batch, 32, 192)
-    x = x + _attend(w, x, x, 6)
-    return x + _feed_forward(w, x, 2)
+    x = x + attend(w, x, x, 6)
+    return x + feed_forward(w, x, 2)
 
 
 def encoder(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     """An encoder of `depth` blocks and a head on the first token."""
     x = inputs.array(batch, 32, 128)
     for _ in range(depth):
-        x = _block(w, x, 4)
+        x = block(w, x, 4)
     return dense(w, x[:, 0], 32)
 
 
@@ -61,8 +61,8 @@ def decoder(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     x, context = inputs.array(batch, 24, 96), inputs.array(batch, 48, 96)
     for _ in range(depth):
         of_block = w.part()
-        x = x + _attend(w, layer_norm(w, x), context, 3)
-        x = _block(of_block, x, 3, is_causal=True)
+        x = x + attend(w, layer_norm(w, x), context, 3)
+        x = block(of_block, x, 3, is_causal=True)
     return x
 
 
@@ -72,7 +72,7 @@ def causal(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     x = table[inputs.integers(512, batch, 32)] + places
     for _ in range(depth):
         y = layer_norm(w, x)
-        x = x + _attend(w, y, y, 4, is_causal=True) + _feed_forward(w, y)
+        x = x + attend(w, y, y, 4, is_causal=True) + feed_forward(w, y)
     return x @ table.T
 
 
@@ -80,7 +80,7 @@ def shared(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     """One block whose weights serve `depth` times, in a loop that the compiler keeps."""
 
     def again(x: Any, _: None) -> tuple[Any, None]:
-        return _block(w, x, 4), None
+        return block(w, x, 4), None
 
     x, _ = lax.scan(again, dense(w, inputs.array(batch, 24, 64), 128), None, length=depth)
     return dense(w, x, 64)
@@ -91,7 +91,7 @@ def linear_attention(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     width = 128
 
     def mix(x: Any) -> Any:
-        query, key, value = (_split_heads(dense(w, x, width), 4) for _ in range(3))
+        query, key, value = (split_heads(dense(w, x, width), 4) for _ in range(3))
         query, key = jax.nn.elu(query) + 1, jax.nn.elu(key) + 1
         memory = jnp.einsum("bshd,bshe->bhde", key, value)
         scale = jnp.einsum("bshd,bhd->bsh", query, key.sum(1))
@@ -101,7 +101,7 @@ def linear_attention(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     x = inputs.array(batch, 48, width)
     for _ in range(depth):
         x = x + mix(layer_norm(w, x))
-        x = x + _feed_forward(w, layer_norm(w, x))
+        x = x + feed_forward(w, layer_norm(w, x))
     return x
 
 
@@ -127,11 +127,11 @@ def rotary(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     def attend(x: Any) -> Any:
         query, key, value = jnp.split(x, [width, width + n_key], axis=-1)
         grouped = (batch, n_steps, heads // shared_by, shared_by, -1)
-        query = _rotate(_split_heads(query, heads)).reshape(grouped)
-        key = _rotate(_split_heads(key, heads // shared_by))
+        query = _rotate(split_heads(query, heads)).reshape(grouped)
+        key = _rotate(split_heads(key, heads // shared_by))
         scores = jnp.einsum("bqghd,bkgd->bghqk", query, key) / query.shape[-1] ** 0.5
         scores = jnp.where(jnp.tril(jnp.ones((n_steps, n_steps), bool)), scores, -1e9)
-        value = _split_heads(value, heads // shared_by)
+        value = split_heads(value, heads // shared_by)
         mixed = jnp.einsum("bghqk,bkgd->bqghd", jax.nn.softmax(scores, axis=-1), value)
         return mixed.reshape(batch, n_steps, width)
 
@@ -149,13 +149,13 @@ def conformer(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     width = 96
     x = inputs.array(batch, 32, width)
     for _ in range(depth):
-        x = x + 0.5 * _feed_forward(w, layer_norm(w, x), 2)
+        x = x + 0.5 * feed_forward(w, layer_norm(w, x), 2)
         y = layer_norm(w, x)
-        x = x + _attend(w, y, y, 4)
+        x = x + attend(w, y, y, 4)
         y = jax.nn.glu(dense(w, layer_norm(w, x), 2 * width))
         y = rescale(w, conv(w, y, width, 5, groups=width))
         x = x + dense(w, jax.nn.silu(y), width)
-        x = x + 0.5 * _feed_forward(w, layer_norm(w, x), 2)
+        x = x + 0.5 * feed_forward(w, layer_norm(w, x), 2)
         x = layer_norm(w, x)
     return x
 
@@ -180,7 +180,7 @@ def local_attention(w: Draw, inputs: Draw, batch: int) -> Any:
     x = inputs.array(batch, n_steps, width)
     for _ in range(3):
         x = x + attend(layer_norm(w, x))
-        x = x + _feed_forward(w, layer_norm(w, x))
+        x = x + feed_forward(w, layer_norm(w, x))
     return x
 
 
@@ -190,7 +190,7 @@ def gated_mlp(w: Draw, inputs: Draw, batch: int) -> Any:
     x = inputs.array(batch, n_steps, width)
     for _ in range(4):
         kept, gate = jnp.split(gelu(dense(w, layer_norm(w, x), 2 * inner)), 2, axis=-1)
-        gate = _split_heads(layer_norm(w, gate), heads)
+        gate = split_heads(layer_norm(w, gate), heads)
         gate = 1 + jnp.einsum("hts,bshd->bthd", w.weight(heads, n_steps, n_steps), gate)
         x = x + dense(w, kept * gate.reshape(kept.shape), width)
     return x
@@ -202,10 +202,10 @@ def perceiver(w: Draw, inputs: Draw, batch: int) -> Any:
     x = dense(w, inputs.array(batch, 128, 24), width)
     z = jnp.broadcast_to(w.array(n_latents, width), (batch, n_latents, width))
     for _ in range(2):
-        z = z + _attend(w, layer_norm(w, z), x, 2)
-        z = _block(w, z, 4)
+        z = z + attend(w, layer_norm(w, z), x, 2)
+        z = block(w, z, 4)
     questions = jnp.broadcast_to(w.array(n_questions, width), (batch, n_questions, width))
-    return dense(w, _attend(w, questions, z, 3), 32)
+    return dense(w, attend(w, questions, z, 3), 32)
 
 
 def funnel(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -219,10 +219,10 @@ def funnel(w: Draw, inputs: Draw, batch: int) -> Any:
     start = x = inputs.array(batch, 64, width)
     for _ in range(n_halvings):
         y = layer_norm(w, x)
-        x = halve(x) + _attend(w, halve(y), y, 4)
-        x = x + _feed_forward(w, layer_norm(w, x))
+        x = halve(x) + attend(w, halve(y), y, 4)
+        x = x + feed_forward(w, layer_norm(w, x))
     x = dense(w, x, width).repeat(2**n_halvings, axis=1) + start
-    return _block(w, x, 4)
+    return block(w, x, 4)
 
 
 def talking_heads(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -230,7 +230,7 @@ def talking_heads(w: Draw, inputs: Draw, batch: int) -> Any:
     width, heads = 96, 6
 
     def attend(w: Draw, before: Any, after: Any, x: Any) -> Any:
-        query, key, value = (_split_heads(dense(w, x, width), heads) for _ in range(3))
+        query, key, value = (split_heads(dense(w, x, width), heads) for _ in range(3))
         scores = jnp.einsum("bqhd,bkhd,hg->bqkg", query, key, before)
         share = jax.nn.softmax(scores / query.shape[-1] ** 0.5, axis=2) @ after
         mixed = jnp.einsum("bqkh,bkhd->bqhd", share, value)
@@ -240,7 +240,7 @@ def talking_heads(w: Draw, inputs: Draw, batch: int) -> Any:
     for _ in range(3):
         own, before, after = w.part(), w.weight(heads, 8), w.weight(8, heads)
         x = x + attend(own, before, after, layer_norm(own, x))
-        x = x + _feed_forward(own, layer_norm(own, x))
+        x = x + feed_forward(own, layer_norm(own, x))
     return x
 
 
@@ -258,7 +258,7 @@ def fourier(w: Draw, inputs: Draw, batch: int) -> Any:
         even, odd = even * real + odd * imaginary, odd * real - even * imaginary
         y = jnp.einsum("sf,bfd->bsd", cos, even) + jnp.einsum("sf,bfd->bsd", sin, odd)
         x = x + dense(w, y, width)
-        x = x + _feed_forward(w, layer_norm(w, x))
+        x = x + feed_forward(w, layer_norm(w, x))
     return x
 
 
@@ -267,8 +267,8 @@ def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     width, heads, n_words, reach = 96, 4, 400, 8
 
     def attend(w: Draw, x: Any, context: Any, bias: Any) -> Any:
-        query = _split_heads(dense(w, x, width), heads)
-        key, value = (_split_heads(dense(w, context, width), heads) for _ in range(2))
+        query = split_heads(dense(w, x, width), heads)
+        key, value = (split_heads(dense(w, context, width), heads) for _ in range(2))
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias
         mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
         return dense(w, mixed.reshape(x.shape), width)
@@ -285,7 +285,7 @@ def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
     for _ in range(depth):
         y = layer_norm(w, source)
         source = source + attend(w, y, y, bias)
-        source = source + _feed_forward(w, layer_norm(w, source))
+        source = source + feed_forward(w, layer_norm(w, source))
     n_steps = target.shape[1]
     bias = near(backwards, n_steps) + np.triu(np.full((n_steps, n_steps), -1e9, np.float32), 1)
     for _ in range(depth):
@@ -293,5 +293,5 @@ def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
         y = layer_norm(own, target)
         target = target + attend(own, y, y, bias)
         target = target + attend(w, layer_norm(w, target), source, 0.0)
-        target = target + _feed_forward(own, layer_norm(own, target))
+        target = target + feed_forward(own, layer_norm(own, target))
     return target @ table.T
