@@ -61,7 +61,7 @@ def test_the_sample_was_measured_by_this_plan() -> None:
         assert {key: entry[key] for key in keys} == {key: request[key] for key in keys}
     tiles = {entry["program"] for entry in measured.values() if entry["search"] == "tiles"}
     assert tiles == set(catalogue())
-    assert len(asked) == 504
+    assert len(asked) == 550
 
 
 def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
