@@ -118,7 +118,7 @@ def train(
     from pipeline.run.trackers import known_trackers
 
     wanted = collection_named(collection)
-    chosen = read_recipe(recipe, overrides, seed, [wanted])
+    chosen = read_recipe(recipe, overrides, seed)
     trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
     say(LOADING)
