@@ -30,9 +30,8 @@ from data.tree import GraphFile, duplicate_stems
 # Chosen together; the others follow by score. The best of ten tiles is reported as well, while
 # layouts are judged by their whole order.
 N_TILE_PICKS, N_LAYOUT_PICKS = 10, 5
-# Of layouts one in so many distinct configs, up to five, is a pick: tau .770 for five at once, .773
-# for one in 25, .776 for none; slowdown@5 1.0065, 1.0068, 1.0235 (families of the sample's first
-# 52 graphs, held out).
+# Of layouts one in so many distinct configs, up to five, is a pick: of a short file five would
+# cost the order twice as much for no better best of five (families of the sample's first 52).
 CONFIGS_PER_PICK = 25
 N_CANDIDATES = 256  # best by score, of which is picked; bounds time and memory
 # Of layouts no more than this share, or a pick from far down costs the order more than it gains:

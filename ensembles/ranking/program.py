@@ -243,15 +243,16 @@ def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
         kind = "tile" if "config_feat" in archive.keys else "layout"
     read_as = told if told and told.kind == kind else collection_named(ANY_OF_KIND[kind])
     graph = read_graph(GraphFile(read_as, split, path.stem, path))
-    return NamedGraph(graph, told, names=read_names(names_beside(path), graph.n_nodes))
+    return NamedGraph(graph, told, names=read_names(path, graph.n_nodes))
 
 
-def read_names(path: Path, n_nodes: int) -> tuple[str, ...] | None:
-    """Read the names of n instructions, one on each line; None where there is no such file.
+def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
+    """Read the names (n) of a graph's instructions beside its npz; None where there are none.
 
     Raises:
         PipelineError: it cannot be read, or is of another graph.
     """
+    path = names_beside(npz)
     if not path.is_file():
         return None
     try:

@@ -35,6 +35,7 @@ MOST_PROCESSES = 8  # of one that stays undecided, before others get their turn
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
 RANKED = ("layouts", TILES)  # the spaces that models rank
+STEPS = "fewest steps"  # by which tiles are proposed where no run does
 DEFAULT = "as the compiler has it"
 MAX_TOLD = 120  # characters of what a line of progress says of a candidate
 
@@ -230,7 +231,8 @@ class Call:
     def journal(self, name: str) -> Journal:
         ask = self.ask
         asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
-        asked |= {"run": ask.run, "program_digest": program_digest(self.description)}
+        proposed_by = ask.run or (STEPS if self.pick else None)
+        asked |= {"run": proposed_by, "program_digest": program_digest(self.description)}
         header = asked | dict(self.description.facts)
         return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
 

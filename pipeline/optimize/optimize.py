@@ -44,6 +44,7 @@ from pipeline.optimize.confirm import (
     LEAST_GAIN,
     N_PROCESSES,
     RANKED,
+    STEPS,
     Ask,
     Call,
     Candidate,
@@ -388,7 +389,7 @@ def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[
         drawn[:, part] = own
         best = [choice for choice in drawn[guide(drawn)] if choice.any()][:PICKED]
         rows += best
-        sources += ["ranker" if ask.run else "fewest steps"] * len(best)
+        sources += ["ranker" if ask.run else STEPS] * len(best)
     return sources, np.array(rows)
 
 

@@ -19,7 +19,7 @@ from common.errors import PipelineError
 from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
-from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named, names_beside
+from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import Mixing, mix
 from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
 from ensembles.ranking.explain import default_row
@@ -274,7 +274,7 @@ def best_configs(file: GraphFile, ranked: pl.DataFrame) -> dict[str, Any]:
     distinct = ranked.unique("config_hash", keep="first", maintain_order=True)
     configs: list[int] = distinct["config"].head(N_CONFIGS).to_list()
     graph = read_graph(file)
-    names = read_names(names_beside(file.path), graph.n_nodes)
+    names = read_names(file.path, graph.n_nodes)
     named, against = NamedGraph(graph, file.collection, names=names), None
     if isinstance(named.graph, LayoutGraph):
         against = default_row(named.graph)

@@ -520,6 +520,8 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
     alone = optimize(replace(asked, run=None), tmp_path / "alone", pick=pick)
     assert [c.source for c in alone.candidates[2:4]] == ["fewest steps"] * 2
     assert len(seen) == 1  # what learned nothing does not lead the search
+    with pytest.raises(UsageError, match="was begun with run fewest steps, not None; give another"):
+        optimize(replace(asked, run=None), tmp_path / "alone")  # which proposes others
 
 
 def test_without_a_run_tiles_of_the_fewest_steps_come_first() -> None:
