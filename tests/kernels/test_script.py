@@ -51,12 +51,11 @@ socket.getaddrinfo = refuse
 """
 # The pipeline's clock, not the kernel's, jumps ahead as soon as there is a checkpoint.
 AT_A_CHECKPOINT = """
-import os, pathlib
-working = pathlib.Path(os.environ["PIPELINE_KAGGLE_WORKING"])
-def is_late():
-    return any(working.rglob("checkpoint.safetensors"))
-import sys, time
+import pathlib, sys, time
 if "pipeline" in sys.orig_argv:
+    out = pathlib.Path(sys.orig_argv[sys.orig_argv.index("--out") + 1])
+    def is_late():
+        return any(out.rglob("checkpoint.safetensors"))
     real = time.monotonic
     def monotonic():
         return real() + (86400 if is_late() else 0)
