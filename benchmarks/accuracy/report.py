@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from scipy.stats import t as student
 
 from benchmarks import render, write_page
 from benchmarks.accuracy.cells import CONTENDERS, SHIPPED
-from benchmarks.accuracy.tasks import TASKS
+from benchmarks.accuracy.tasks import TASKS, sample_families
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, family_means, interval_of
+from common.settings import SAMPLE
 from models.config.recipe import is_own, short_name
 from submissions.report.charts import FAINT, OURS, picture
 
@@ -27,6 +28,8 @@ PICKED = {"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"}
 LABELS = {"layout": {**RANKED, **PICKED}, "tile": {SCORE: "tile score", **RANKED, **PICKED}}
 ATTENTION = {"layout": ("network", "no-attention"), "tile": ("network", "late-join")}
 PICTURE = "accuracy.png"
+RIVALS = ("floor", "linear", "boosting")  # what first picks have to be ahead of
+N_FIRST = 52  # layout graphs of the sample's first measurement
 MEMBERS, UNSPREAD = ("network", "boosting"), "best-first"  # of what is shipped for layouts
 COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7  # of the picture's panels
 
@@ -136,6 +139,7 @@ def write_report(cells: Sequence[Cell], folder: Path) -> None:
         parts=[table_of(task, found) for task, found in by_task.items()],
         picture=PICTURE,
         by_collection=collection_rows(by_task.get("layouts", {})),
+        by_choice=choice_rows(by_task.get("layouts", {})),
         own_models=own_budgets(cells),
         keys_set=sorted({", ".join(cell.get("set", ())) for cell in cells}),
         made_with=made_with(cells),
@@ -216,8 +220,8 @@ def collection_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
     if not {SHIPPED, UNSPREAD, *MEMBERS} <= set(by_name):
         return []
     rows = []
-    for collection in sorted({_collection(name) for name in by_name[SHIPPED][0]["graphs"]}):
-        own = {name: [_within(cell, collection) for cell in by_name[name]] for name in by_name}
+    for collection, names in _grouped(by_name[SHIPPED][0], _collection).items():
+        own = {name: [_within(cell, names) for cell in by_name[name]] for name in by_name}
         best = max(MEMBERS, key=lambda name: estimate_of(own[name], TAU).mean)
         leads = [
             lead_text(difference(own[name], own[best], metric), metric)
@@ -229,13 +233,49 @@ def collection_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
     return rows
 
 
+def choice_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
+    """Show what is shipped for layouts by what choices have seen of a graph, a row for each."""
+    if not {SHIPPED, *RIVALS} <= set(by_name):
+        return []
+    chosen_on = first_measured()
+
+    def seen(name: str) -> str:
+        if by_name[SHIPPED][0]["graphs"][name]["split"] == "test":
+            return "test split: seen by no choice, learned by no model"
+        early, later = "first measured: choices were made on these", "labelled, measured later"
+        return early if name in chosen_on else later
+
+    rows = []
+    for group, names in _grouped(by_name[SHIPPED][0], seen).items():
+        own = {name: [_within(cell, names) for cell in by_name[name]] for name in by_name}
+        shown = (TAU, "slowdown@1", "slowdown@5")
+        means = [text_of(estimate_of(own[SHIPPED], metric), metric) for metric in shown]
+        found = [difference(own[SHIPPED], own[rival], "slowdown@1") for rival in RIVALS]
+        ahead = [lead_text(lead, "slowdown@1") for lead in found]
+        rows.append([group, f"{len(names)}", *means, *ahead])
+    return rows
+
+
+def first_measured() -> set[str]:
+    """Name the sample's layout graphs that choices were made on: the first ones in its manifest."""
+    layouts = [name for name in sample_families(SAMPLE) if name.startswith("layout:")]
+    return set(layouts[:N_FIRST])
+
+
 def _collection(graph: str) -> str:
     return graph.rsplit(":", 1)[0]
 
 
-def _within(cell: Cell, collection: str) -> Cell:
-    found = {name: g for name, g in cell["graphs"].items() if _collection(name) == collection}
-    return {**cell, "graphs": found}
+def _grouped(cell: Cell, key: Callable[[str], str]) -> dict[str, set[str]]:
+    """Group the names of a cell's graphs, groups in order of their own names."""
+    groups: dict[str, set[str]] = {}
+    for name in sorted(cell["graphs"], key=key):
+        groups.setdefault(key(name), set()).add(name)
+    return groups
+
+
+def _within(cell: Cell, names: set[str]) -> Cell:
+    return {**cell, "graphs": {name: g for name, g in cell["graphs"].items() if name in names}}
 
 
 def draw(by_task: Mapping[str, Mapping[str, list[Cell]]], path: Path) -> None:

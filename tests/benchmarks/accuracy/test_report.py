@@ -11,10 +11,12 @@ from matplotlib.image import imread
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.report import (
+    choice_rows,
     collection_rows,
     difference,
     estimate,
     estimate_of,
+    first_measured,
     read_cells,
     table_of,
     values,
@@ -165,6 +167,30 @@ def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() ->
         ["layout:nlp:default", "1", "network, 0.600", "+0.100", "+0.050", "+0.0500"],
         ["layout:xla:default", "1", "boosting, 0.300", "-0.100", "-0.050", "-0.0500"],
     ]
+
+
+def test_what_choices_have_seen_is_told_apart() -> None:
+    chosen_on = first_measured()
+    assert len(chosen_on) == 52
+    assert {"layout:xla:random:plain_b2", "layout:nlp:default:attention_b8"} <= chosen_on
+    assert "layout:xla:random:conv_lstm_b2" not in chosen_on  # of a later measurement
+    scores = {"floor": 0.2, "linear": 0.4, "boosting": 0.5, "shipped": 0.7}
+    found = {name: [cell("layouts", name, 0, [own] * 3)] for name, own in scores.items()}
+    for own in found.values():
+        names = ("layout:xla:random:plain_b2", "layout:xla:random:mine", sorted(chosen_on)[0])
+        graphs = dict(zip(names, own[0]["graphs"].values(), strict=True))
+        graphs[names[2]] = {**graphs[names[2]], "split": "test"}
+        own[0]["graphs"] = graphs
+    leads = ["+0.5000", "+0.3000", "+0.2000"]
+    assert choice_rows(found) == [
+        [group, "1", "0.700", "0.7000", "0.7000", *leads]
+        for group in (
+            "first measured: choices were made on these",
+            "labelled, measured later",
+            "test split: seen by no choice, learned by no model",
+        )
+    ]
+    assert choice_rows({"shipped": found["shipped"]}) == []
 
 
 def test_no_cells_are_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
