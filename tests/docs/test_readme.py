@@ -83,3 +83,38 @@ def test_an_editable_install_in_a_fresh_environment_works_from_any_folder(tmp_pa
     for words in (["-m", "pipeline", "--help"], ["-c", "from ensembles import rank; rank"]):
         done = subprocess.run([python, *words], cwd=elsewhere, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
+
+
+PAGE = (ROOT / "docs" / "results" / "accuracy.md").read_text(encoding="utf-8")
+LAYOUTS, TILES, UNET = (
+    "Layouts of families never seen",
+    "Tiles of families never seen",
+    "TPU: further configs of unet3d, of 545",
+)
+ROWS = {  # of the table of models, by the page's section and its name there
+    "cross_config_sage": (LAYOUTS, "network"),
+    "segment_sage": (LAYOUTS, "segments"),
+    "tgraph": (LAYOUTS, "tgraph"),
+    "baseline_gcn": (LAYOUTS, "gcn"),
+    "layout_boosting": (LAYOUTS, "boosting"),
+    "layout_linear": (LAYOUTS, "linear"),
+    "config_columns_boosting": (UNET, "columns"),
+    "late_fusion_sage": (TILES, "network"),
+    "early_fusion_sage": (TILES, "early-join"),
+    "tile_boosting": (TILES, "boosting"),
+    "tile_linear": (TILES, "linear"),
+}
+
+
+@pytest.mark.parametrize("model", ROWS)
+def test_the_score_of_a_model_is_the_pages(model: str) -> None:
+    title, name = ROWS[model]
+    section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    measured = re.search(rf"^\| {name} \| \d+ \| (\S+)", section, re.MULTILINE)
+    row = next(
+        line for line in README.splitlines() if line.startswith("| `") and f"`{model}`" in line
+    )
+    told = re.findall(r"\.\d{3}", row.split("|")[-2])
+    named = re.findall(r"`(\w+)`", row.split("|")[1])
+    assert measured
+    assert float(told[named.index(model)]) == pytest.approx(float(measured[1]), abs=5.1e-4)
