@@ -4,9 +4,10 @@ Each takes scores (…, c) float and runtimes (…, c) int or float of any unit,
 differentiable in the scores; it raises ValueError where the two are not of one shape. The LOWER a
 score, the faster the config is predicted to be; half precision is raised to float32. Two configs of
 equal runtime are never compared, so a graph whose runtimes are all equal has a loss of exactly zero
-with a zero gradient. An infinite runtime is padding, which counts for nothing. Hand runtimes over
-as int64 or float64: float32 merges close ones. No loss waits for a GPU; the pairwise ones take
-O(c²) memory.
+with a zero gradient; scores in the right order and far apart have a loss of zero, and such in the
+wrong order a gradient (a loss that levels off there, as a sigmoid does, would never mend them). An
+infinite runtime is padding, which counts for nothing. Hand runtimes over as int64 or float64:
+float32 merges close ones. No loss waits for a GPU; the pairwise ones take O(c²) memory.
 """
 
 from collections.abc import Callable

