@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import PAGES, errors_in_one_line
 from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, contenders_of, run_cell
-from benchmarks.accuracy.report import leads, read_cells, write_report
+from benchmarks.accuracy.report import leads_over, read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
 from common.atomic import alone_in
 from common.errors import PipelineError, UsageError
@@ -77,8 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     told = "a model of one's own, instead of --models; --tasks of its kind, --set for its table"
     either.add_argument("--own", metavar="MODULE:CLASS", help=told)
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
-    told = "another --out: say what each model has more here, paired by graph and seed, and end"
-    parser.add_argument("--against", type=Path, metavar="OUT", help=told)
+    told = (
+        "another --out, or a model of this one: say what each model has more than itself there, or "
+        "than that model, paired by graph and seed, and end"
+    )
+    parser.add_argument("--against", metavar="OUT|MODEL", help=told)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     by_task = (f"  {task}: {', '.join(contenders_of(task))}" for task in TASKS)
     parser.epilog = "\n".join(("models by task:", *by_task, EXAMPLE))
@@ -86,8 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
         parser.error("--set: --models says what is trained, or --own, a model of one's own")
     if options.against:
-        both = (read_cells(folder / "cells") for folder in (options.out, options.against))
-        for line in leads(*both) or ["no model with the same task and seed in both"]:
+        for line in leads_over(options.out, options.against):
             _say(line)
         return
     sources = Sources(options.sample, options.real)

@@ -102,6 +102,35 @@ def leads(cells: Sequence[Cell], others: Sequence[Cell]) -> list[str]:
     return told
 
 
+def leads_over(out: Path, against: str) -> list[str]:
+    """Say what the models of a folder have more than in another one, or than one of them.
+
+    Raises:
+        PipelineError: there is nothing to pair.
+    """
+    cells = read_cells(out / "cells")
+    if of_one := [cell for cell in cells if cell["contender"] == against]:
+        names = {cell["contender"] for cell in cells} - {against}
+        others = [{**cell, "contender": name} for cell in of_one for name in names]
+        cells = [cell for cell in cells if cell["contender"] != against]
+    elif Path(against).is_dir():
+        others = read_cells(Path(against) / "cells")
+    else:
+        raise PipelineError(
+            f"--against {against}: expected a folder, or a model that {out} holds: {_held(cells)}"
+        )
+    if not (told := leads(cells, others)):
+        raise PipelineError(
+            f"{out} holds {_held(cells)}, and {against} {_held(others)}: "
+            "no model with the same task and seed in both"
+        )
+    return told
+
+
+def _held(cells: Sequence[Cell]) -> str:
+    return ", ".join(sorted({cell["contender"] for cell in cells})) or "no other model"
+
+
 def by_contender(cells: Sequence[Cell], known: Collection[str]) -> dict[str, list[Cell]]:
     """Return the cells by seed of each contender that has some, in the order of `known`."""
     ordered = sorted(cells, key=lambda cell: cell["seed"])
@@ -117,7 +146,7 @@ def read_cells(folder: Path) -> list[Cell]:
     """
     cells = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
     if not cells:
-        raise PipelineError(f"{folder}: no results; run without --report first")
+        raise PipelineError(f"{folder}: no results; train some first")
     return cells
 
 

@@ -84,8 +84,27 @@ def test_two_folders_are_paired_by_model_seed_and_graph(
     gain = "**+0.100 [+0.100, +0.100]**"
     assert line.startswith(f"layouts, linear: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 [")
     write_cells(tmp_path / "other", "tiles", ["linear"])
-    main([*words[:-1], str(tmp_path / "other")])
-    assert capsys.readouterr().out == "no model with the same task and seed in both\n"
+    with pytest.raises(SystemExit, match="1"):
+        main([*words[:-1], str(tmp_path / "other")])
+    told = f"mine holds linear, mine, and {tmp_path / 'other'} linear: no model with the same task"
+    assert told in capsys.readouterr().err
+
+
+def test_a_folders_models_are_paired_with_one_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, taus in (("gcn", [0.4, 0.6]), ("my_pkg:Mine", [0.5, 0.7]), ("linear", [0.4, 0.6])):
+        path = tmp_path / "cells" / f"layouts--{name}--0.json"
+        write_text(path, json.dumps(cell("layouts", name, 0, taus)))
+    main(["--out", str(tmp_path), "--against", "gcn"])
+    linear, mine = sorted(capsys.readouterr().out.splitlines())
+    assert linear.startswith("layouts, linear: tau +0.000 [+0.000, +0.000]")
+    assert mine.startswith("layouts, my_pkg:Mine: tau **+0.100 [+0.100, +0.100]**")
+    with pytest.raises(SystemExit, match="1"):
+        main(["--out", str(tmp_path), "--against", "gat"])
+    told = "--against gat: expected a folder, or a model that"
+    assert told in (said := capsys.readouterr().err)
+    assert "holds: gcn, linear, my_pkg:Mine" in said
 
 
 def test_differences_are_paired_by_seed_and_graph() -> None:
@@ -200,7 +219,7 @@ def test_no_cells_are_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         main(["--out", str(tmp_path), "--set", "layout.models=['my_pkg:Mine']"])
     with pytest.raises(SystemExit, match="1"):
         main(["--out", str(tmp_path), "--report", str(tmp_path)])
-    assert "cells: no results; run without --report first" in capsys.readouterr().err
+    assert "cells: no results; train some first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

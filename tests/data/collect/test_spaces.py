@@ -260,7 +260,7 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
 
 
 def test_an_edited_module_is_applied_to_other_arguments(
-    program: DecidedProgram, tmp_path: Path
+    program: DecidedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = program.tell(choice_of(program, fusion=1))
     assert told.module is not None
@@ -272,6 +272,12 @@ def test_an_edited_module_is_applied_to_other_arguments(
     assert given.keys() == expected.keys()
     for name in expected:
         np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
+    on_host = [np.asarray(array) for array in (x, w)]
+    with monkeypatch.context() as patch:  # which takes as long as a small program
+        patch.setattr("jax.device_put", None)
+        again = step(*on_host)
+    for name in expected:
+        np.testing.assert_array_equal(again[name], given[name])
     with pytest.raises(TypeError, match="expected arguments as the example's"):
         step(x[:4], w)
     with pytest.raises(PipelineError, match="before an edit; optimize it again"):
