@@ -3,7 +3,7 @@
 c candidates of g genes, r rounds, p processes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ FEWEST_PROCESSES, FEWEST_ROUNDS = 2, 2  # where the time ends; rounds of each
 MOST_PROCESSES = 8  # of one that stays undecided, before others get their turn
 LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by so much
 MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
+MOST_ORDERS = 6  # instructions of a choice are told with their layouts; more by name alone
 RANKED = ("layouts", TILES)  # the spaces that models rank
 STEPS = "fewest steps"  # by which tiles are proposed where no run does
 DEFAULT = "as the compiler has it"
@@ -411,9 +412,17 @@ def told_text(told: Told) -> str:
     for kind, what in told.decisions.items():
         if kind == "options":
             parts += [f"{option}={value}" for option, value in what.items()]
+        elif kind == "layouts" and len(what) <= MOST_ORDERS:
+            parts.append("layouts: " + ", ".join(_orders_text(*own) for own in what.items()))
         else:
             parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
     return "; ".join(parts) or DEFAULT
+
+
+def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
+    """Write the layouts of one instruction as XLA does, minor to major."""
+    told = (f"{tensor} {{{','.join(map(str, order))}}}" for tensor, order in orders.items())
+    return " ".join((name, *told))
 
 
 def session_of(ask: Ask, *, on_all_cores: bool = False) -> Session:

@@ -33,6 +33,7 @@ from pipeline.optimize.confirm import (
     paired_ratio,
     pooled,
     rounds_of,
+    told_text,
 )
 from pipeline.optimize.optimize import (
     Optimized,
@@ -662,3 +663,12 @@ def test_a_space_that_is_left_out_is_told_and_the_others_are_searched(
     found = optimize(ask(spaces=("layouts", "tiles"), n_candidates=2), tmp_path)
     assert found.spaces == ("layouts",)
     assert "tiles: mine:step is no kernel; goes on with layouts" in caplog.text
+
+
+def test_what_is_decided_is_told_with_its_layouts_or_if_it_is_much_by_name() -> None:
+    orders = {"dot": {"input": [1, 0], "kernel": [0, 1]}, "dot.6": {"output": [1, 2, 0]}}
+    told = told_text(Told({"options": {"fast": True}, "layouts": orders, "kept_apart": ["add"]}))
+    layouts = "dot input {1,0} kernel {0,1}, dot.6 output {1,2,0}"
+    assert told == f"fast=True; layouts: {layouts}; kept apart: add"
+    many = {f"dot.{number}": {"output": [1, 0]} for number in range(7)}
+    assert told_text(Told({"layouts": many})) == f"layouts: {', '.join(many)}"
