@@ -25,6 +25,7 @@ from data.graph_store.stored_graph import fingerprint
 from data.npz.graphs import are_one_program
 from data.tree import (
     COLLECTIONS,
+    LAYOUT_COLLECTIONS,
     SPLITS,
     Collection,
     GraphFile,
@@ -176,6 +177,12 @@ def _prepared(
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
     device = tell_device(recipe, gpu_here())
+    n_layouts = sum(collection in inputs.collections for collection in LAYOUT_COLLECTIONS)
+    if recipe.layout.together and not models and 0 < n_layouts < len(LAYOUT_COLLECTIONS):
+        log.info(
+            "layout models learn from the named collections alone, not as without --collections "
+            "from all: what a change of the recipe gains, runs of the same collections tell"
+        )
     if missing:
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
     with costs.stage("prepare and audit"):

@@ -193,6 +193,9 @@ def judge_finalists(
         ]
         for record in candidates(records, study.finalists)
     }
+    n_trainings = len(jobs) * study.seeds * len(question.folds)
+    told = f"{len(jobs)} finalists, {study.seeds} other seeds and {len(question.folds)} folds"
+    log.info(f"{told} are {n_trainings} more trainings, less those that are there")
     done = workers.do([job for own in jobs.values() for job in own])
     found = {number: [done[job.name].value for job in own] for number, own in jobs.items()}
     whole = {number: own for number, own in found.items() if None not in own}

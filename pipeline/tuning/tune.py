@@ -4,6 +4,7 @@ The valid and test splits are never opened. Workers of one call, or of several w
 take their trials one after the other, so that together they never begin more than the budget.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from math import nan
@@ -99,8 +100,8 @@ def tune(
             requeue_lost(study, shared)  # what the time limit has just cut short
             counted, records = count_trials(study), records_of(study)
             is_searched = repeats_in_a_row(study) >= REPEATS
-        is_at_work = {r.state for r in records} & {"running", "waiting"}
-        ended = (counted >= trials or is_searched) and not is_at_work
+        states = Counter(record.state for record in records)
+        ended = (counted >= trials or is_searched) and not states["running"] + states["waiting"]
         if counted < trials and is_searched:
             log.info(
                 f"the space is searched: after {counted} of {trials} trials, {REPEATS} draws in a "
@@ -109,6 +110,11 @@ def tune(
         if counted < trials and not is_searched:
             told = f"time is up after {counted} of {trials} trials"
             log.info(f"{told}; the same command goes on")
+        elif states["waiting"] and not states["running"]:
+            more = counted + states["waiting"]
+            log.info(
+                f"trials that were cut short wait to be tried again: --trials {more} ends them"
+            )
         elif not ended:
             log.info("other workers' last trials are still running; the same command goes on")
         elif space.study.finalists:

@@ -287,3 +287,14 @@ def test_of_two_programs_it_is_not_asked(one_program: Path, tiny_tree: Path, spl
     assert not _is_one_program(find_graphs(one_program))
     (folder / "other.npz").write_bytes(b"no zip")  # which the audit names
     assert not _is_one_program(find_graphs(one_program))
+
+
+def test_a_run_of_some_collections_says_what_its_layout_models_learn_from(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    words = ["run", "--data", tiny_tree, "--recipe", "smoke", "--set", "layout.together=true"]
+    words += ["--set", "layout.models=[layout_linear]", "--store", tmp_path / "store"]
+    told = "layout models learn from the named collections alone"
+    some = call(*words, "--collections", "layout:xla:random", "--out", tmp_path / "some")
+    assert told in some
+    assert told not in call(*words, "--collections", "layout", "--out", tmp_path / "all")

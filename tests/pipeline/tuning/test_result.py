@@ -90,6 +90,8 @@ def test_finalists_train_with_other_seeds_and_decide(
     assert outcome(result) == outcome(searched[1])
     verdict = result.verdict
     assert verdict is not None and verdict.reason in caplog.messages
+    told = f"{len(verdict.values)} finalists, 2 other seeds and "
+    assert any(message.startswith(told) for message in caplog.messages)
     ranked = sorted(result.trials, key=lambda trial: -(trial.value or -2))
     expected = {trial.number for trial in ranked[:1]} | {0}
     assert verdict.values.keys() == expected

@@ -158,6 +158,9 @@ def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_cou
         cut = search(tiny_tree, tmp_path, trials=2)
     assert [t.state for t in cut.trials] == ["complete", "waiting"]
     assert "time is up after 1 of 2 trials; the same command goes on" in caplog.messages
+    search(tiny_tree, tmp_path, trials=1)
+    told = "trials that were cut short wait to be tried again: --trials 2 ends them"
+    assert told in caplog.messages
     assert not is_done(tmp_path / "out")
     renamed = small_recipe(name="renamed")
     result = search(tiny_tree, tmp_path, trials=2, recipe=renamed)
