@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
@@ -257,6 +257,7 @@ def interrupts_held() -> Iterator[None]:
     children alike, and the parent alone shall answer it.
     """
     held = list[int]()
+    resource_tracker.ensure_running()  # to start it later would lift the mask
     # The mask is for what is started; other threads of this process still take the signal, and its
     # handler runs in the main thread.
     in_main = threading.current_thread() is threading.main_thread()

@@ -130,7 +130,8 @@ class Watched:
         """Wait until it has ended with one line of error, and return that."""
         assert self.end() == code, self.lines
         errors = [line for line in self.lines if line.startswith("error: ")]
-        assert len(errors) == 1 and not any("Traceback" in line for line in self.lines)
+        is_plain = not any("Traceback" in line for line in self.lines)
+        assert len(errors) == 1 and is_plain, "\n".join(self.lines)
         assert "internal error" not in errors[0], errors
         return errors[0]
 

@@ -20,6 +20,7 @@ from pipeline.jobs.here import InThisProcess, Processes, interrupts_held
 from pipeline.jobs.run_jobs import Done, Job, run_jobs
 from tests.drills.processes import descendants, wait_until_gone
 from tests.pipeline.jobs import work
+from tests.support.command_line import python_in
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 MANY = 60
@@ -136,3 +137,15 @@ def test_a_process_that_is_started_meanwhile_gets_no_interrupt() -> None:
     with deaf:
         deaf.send_signal(signal.SIGINT)
         assert deaf.wait(20) == 0
+
+
+def test_the_first_process_of_multiprocessing_gets_no_interrupt_either() -> None:
+    lines = (
+        "import signal",
+        "from multiprocessing import forkserver",
+        "from pipeline.jobs.here import interrupts_held",
+        "with interrupts_held():",
+        "    forkserver.ensure_running()  # it starts the resource tracker, which lifts the mask",
+        "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))",
+    )
+    assert python_in(ROOT, "-c", "\n".join(lines)).strip() == "True"
