@@ -94,7 +94,7 @@ def test_huge_scores_stay_finite(loss: Loss, scale: float) -> None:
     if scale > 0:  # the order is right, far beyond any margin
         assert value.item() == 0
     else:  # wrong all over: the fastest has to come down, the slowest up
-        assert 1 < value.item() < math.inf
+        assert 1e4 < value.item() < math.inf
         assert scores.grad[0] > 0 > scores.grad[-1]
 
 
