@@ -174,6 +174,9 @@ class ConfigSampler(BaseTransform):
         self.n_configs, self.seed, self.distinct = n_configs, seed, distinct
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
+    def __repr__(self) -> str:
+        return f"ConfigSampler({self.n_configs}, seed={self.seed}, distinct={self.distinct})"
+
     def set_epoch(self, epoch: int) -> None:
         """Draw other configs from now on, in running workers too; for a sampler with a seed."""
         self._epoch.fill_(epoch)

@@ -203,9 +203,11 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Sub
         try:
             return TileSubject(find_kernel(program), facts)
         except PipelineError as error:
+            if ":" in program and not isinstance(error, UsageError):
+                raise  # there is no such module or name
             if set(spaces) == {TILES}:
-                told = undecided(program, spaces, SPACES)
-                raise UsageError(f"{told} ({error}); expected {', '.join(SPACES)}") from error
+                told = f"{undecided(program, spaces, SPACES)}; expected {', '.join(SPACES)}"
+                raise UsageError(f"{told}; or a TileKernel: docs/collect.md has one") from error
     of_functions = [space for space in spaces if space != TILES]
     return DecidedProgram(load_program(program), of_functions, facts)
 

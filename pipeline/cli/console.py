@@ -72,7 +72,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
                 how = " with --resume" if "resume" in kwargs else ""
                 can_go_on = bool({"resume", "max_minutes", "minutes"} & kwargs.keys())
                 goes_on = f"; the same command{how} goes on" if can_go_on else ""
-                line += f"; what was finished is kept{goes_on}" if begun else ""
+                is_kept = begun and (can_go_on or "out" in kwargs)
+                line += f"; what was finished is kept{goes_on}" if is_kept else ""
             else:
                 line, code = _fault(error)
             if debug:

@@ -223,6 +223,7 @@ def test_a_seed_an_epoch_and_a_graph_decide(measured: TpuGraph) -> None:
 
     assert drawn(0) == drawn(0)
     assert len({tuple(d) for d in (drawn(0), drawn(1), drawn(0, 1), drawn(0, 0, "b"))}) == 4
+    assert repr(ConfigSampler(8, seed=3)) == "ConfigSampler(8, seed=3, distinct=True)"
 
 
 def test_without_a_seed_torch_decides(measured: TpuGraph) -> None:

@@ -74,6 +74,17 @@ def test_an_interrupted_search_says_that_the_same_command_goes_on(
     assert said[-1] == f"error: {told}"
 
 
+def test_an_interrupted_command_that_writes_nothing_says_no_more(
+    tiny_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **options: object) -> None:
+        progress("audit", 0, 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("data.audit.audit", interrupted)
+    assert stderr_of("audit", "--data", tiny_tree, expect=130)[-1] == "error: interrupted"
+
+
 @pytest.mark.parametrize(
     ("number", "code", "what"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],

@@ -635,6 +635,8 @@ def test_an_interval_pooled_holds_where_processes_differ() -> None:
             "matmul_m128_k256_n512 is a kernel, of which tiles alone are decided; expected tiles",
         ),
         ("mlp_b16", "tiles", 2, "error: tiles: mlp_b16 is no kernel"),
+        ("json:dumps", "tiles", 2, "tiles: json:dumps is no kernel; expected options, layouts, fu"),
+        ("json:nonsense", "tiles", 1, "--program json:nonsense: json holds no 'nonsense'"),
         ("nonsense", "tiles", 2, "no such kernel; `collect --list --kind tile` names all"),
         ("json:codecs", "options", 2, "is a module; expected a function; a TileKernel is of --spa"),
     ],
