@@ -62,6 +62,7 @@ from pipeline.optimize.write import (
     write_result,
 )
 from tests.data.collect.fakes import STEP_NS, SpinSource, SpinSubject
+from tests.support.browser import needs_browser, used
 from tests.support.command_line import call, stderr_of
 
 REVERSED = 17  # steps of the default where later options are faster
@@ -128,6 +129,16 @@ def test_what_is_faster_is_found_and_confirmed(whole: tuple[Path, Optimized]) ->
         assert result["on_all_cores"]["ratio"] < 0.7  # the same spinning, by the wall clock
         assert (result["looks"], result["on_all_cores"]["looks"]) == (1, 1)  # counted apart
     assert "of the default's" in (out / PAGE).read_text()
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1400])
+def test_its_page_is_drawn_and_fits_the_window(
+    width: int, whole: tuple[Path, Optimized], tmp_path: Path
+) -> None:
+    write_result(whole[1], tmp_path)
+    assert used(tmp_path / PAGE, width)["plots"] == 2
 
 
 def without(whole: tuple[Path, Optimized], out: Path, pattern: str) -> Path:
