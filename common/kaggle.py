@@ -48,8 +48,8 @@ _APIS = {
     "kernels": "kernels_api",
 }
 _HOW_TO_LOG_IN = (
-    "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json with both into "
-    "~/.kaggle (the account's settings on kaggle.com make either)"
+    "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put access_token with the first, "
+    "or kaggle.json with the others into ~/.kaggle (the account's settings on kaggle.com make either)"
 )
 # Kaggle may still be at work: seconds before each look for what a lost answer was about.
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all

@@ -161,8 +161,8 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
         if "collection" in config:
             return collection_named(config["collection"])
         raise PipelineError(
-            f"{folder}: holds models of many collections; pass --collection, such as "
-            "layout:xla:random"
+            f"{folder}: holds models of many collections; pass --collection (from "
+            "Python collection=), such as layout:xla:random"
         )
     if "model" in config:
         own = collection_named(config.get("collection") or config["collections"][0])

@@ -85,6 +85,8 @@ class TpuGraph(Data):
     def take(self, rows: ArrayLike | Tensor) -> Self:
         """Return the graph with its configs at `rows` (r,) unpacked in place of the table of all.
 
+        A mask (c,) of bool serves as well.
+
         Raises:
             UsageError: configs were taken already, or a row is none of the graph's.
         """
@@ -92,9 +94,11 @@ class TpuGraph(Data):
         if table is None:
             raise UsageError(f"{self.name}: configs were taken already; expected a graph as read")
         index = np.asarray(rows)
-        is_list = index.ndim == 1 and index.dtype.kind in "iu"  # no mask
+        if index.dtype == bool and index.shape == (len(table),):
+            index = np.flatnonzero(index)
+        is_list = index.ndim == 1 and index.dtype.kind in "iu"
         if not is_list or ((index < 0) | (index >= len(table))).any():
-            raise UsageError(f"{self.name}: expected a list of rows from 0 to {len(table) - 1}")
+            raise UsageError(f"{self.name}: expected rows from 0 to {len(table) - 1}, or a mask")
         index = index.astype(np.int64)
         return copy.copy(self).unpack(index, table.runtime[index])
 

@@ -288,7 +288,12 @@ def _or_none(value: float) -> float | None:
 def remarks_on(report: Mapping[str, Any]) -> list[str]:
     """List where a blend is behind its member or the floor, and intervals that are too narrow."""
     models = report.get("models", {})
-    remarks, few = [], []
+    remarks, few = list[str](), list[str]()
+    if limit := report.get("config", {}).get("limit_graphs"):
+        remarks.append(
+            f"{limit} graphs at most of each collection and split (--limit-graphs): scores are of "
+            "these, and the submission lacks the others' rows"
+        )
     for name, part in report.get("collections", {}).items():
         if part["value"] is None:
             continue

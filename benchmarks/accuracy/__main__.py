@@ -25,6 +25,7 @@ example, some seconds:
   python -m benchmarks.accuracy --out runs/few --tasks tiles --models floor linear network --seeds 0
   python -m benchmarks.accuracy --out runs/few --report runs/few
 """
+TRAINED = ("tasks", "models", "own", "seeds", "set")  # what options say of what is trained
 _say = partial(print, flush=True)
 
 
@@ -67,6 +68,19 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     return failed
 
 
+def _write_page(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Write the page of all that a folder holds; refuse what says what of it."""
+    chosen = [key for key in TRAINED if getattr(options, key) != parser.get_default(key)]
+    if chosen:
+        told = ", ".join(f"--{key}" for key in chosen)
+        parser.error(f"--report: writes all that --out holds; expected it without {told}")
+    found = {path.name.partition("--")[0] for path in (options.out / "cells").glob("*.json")}
+    if options.report == PAGES and found != {*TASKS}:
+        sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
+    own = None if options.report == PAGES else f"--out {options.out} --report {options.report}"
+    write_report(read_cells(options.out / "cells"), options.report, options=own)
+
+
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, or write the report."""
@@ -92,16 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for line in leads_over(options.out, options.against):
             _say(line)
         return
+    if options.report:
+        _write_page(options, parser)
+        return
     sources = Sources(options.sample, options.real)
     models = [options.own] if options.own else options.models
     given = options.tasks, models, options.seeds, sources
     todo = list(cells_of(*given, overrides=options.set))
-    if options.report:
-        is_whole = {cell.task for cell in todo if cell.path(options.out).exists()} == {*TASKS}
-        if options.report == PAGES and not is_whole:
-            sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
-        write_report(read_cells(options.out / "cells"), options.report)
-        return
     if not todo:
         sys.exit("error: nothing to train: no task here has one of these models and its data")
     for cell in todo:

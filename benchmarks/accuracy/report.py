@@ -150,8 +150,11 @@ def read_cells(folder: Path) -> list[Cell]:
     return cells
 
 
-def write_report(cells: Sequence[Cell], folder: Path) -> None:
+def write_report(cells: Sequence[Cell], folder: Path, *, options: str | None = None) -> None:
     """Write accuracy.md and its picture.
+
+    Args:
+        options: of the call that writes it, where it is not the project's own page.
 
     Raises:
         PipelineError: a file cannot be written.
@@ -165,6 +168,9 @@ def write_report(cells: Sequence[Cell], folder: Path) -> None:
     draw(by_task, folder / PICTURE)
     page = render(
         "accuracy",
+        options=options or "--out runs/accuracy --report",
+        is_whole=options is None,
+        shown={name for found in by_task.values() for name in found},
         parts=[table_of(task, found) for task, found in by_task.items()],
         picture=PICTURE,
         by_collection=collection_rows(by_task.get("layouts", {})),
@@ -197,15 +203,13 @@ def table_of(task: str, by_name: Mapping[str, list[Cell]], best: str = SHIPPED) 
         best: the contender that the others are compared with, where it is there.
     """
     labels = LABELS[TASKS[task].kind]
-    leading = next(iter(labels))
+    compared = (next(iter(labels)), "slowdown@1") if best in by_name else ()
     rows = []
     for name, own in by_name.items():
         texts = [text_of(estimate_of(own, metric), metric) for metric in labels]
         leads = [
-            lead_text(difference(by_name[best], own, metric), metric)
-            if name != best and best in by_name
-            else ""
-            for metric in (leading, "slowdown@1")
+            lead_text(difference(by_name[best], own, metric), metric) if name != best else ""
+            for metric in compared
         ]
         trained = np.mean([cell["train_cpu_s"] for cell in own])
         ranked = np.mean([graph["rank_cpu_s"] for cell in own for graph in cell["graphs"].values()])
@@ -214,7 +218,7 @@ def table_of(task: str, by_name: Mapping[str, list[Cell]], best: str = SHIPPED) 
     graphs = shown[0]["graphs"].values()
     again = [graph["again_tau"] for graph in graphs if graph["again_tau"]]
     noise = [g["noise"] for cell in shown for g in cell["graphs"].values() if g.get("noise")]
-    leads = [f"{best} − it: {labels[leading]}", "@1"]
+    leads = [f"{best} − it: {labels[metric]}" for metric in compared]
     return {
         "attention": attention_text(task, by_name),
         "title": TASKS[task].title,

@@ -54,6 +54,7 @@ class NamedGraph:
     program: HloProgram | None = None  # what it was made of; None of an npz file
     run_numbers: NDArray[np.int64] | None = None  # (c,) each config's run in the file, if it is one
     names: tuple[str, ...] | None = None  # of the n instructions, beside an npz
+    has_configs: bool = True  # else one alone, which leaves all to the compiler: a bare HLO module
 
     @property
     def kind(self) -> str:
@@ -214,7 +215,8 @@ def _from_program(program: HloProgram, path: Path, collection: Collection | None
             node_config_ids=arrays["node_config_ids"],
             node_splits=program.graph.node_splits,
         )
-    return NamedGraph(graph, collection, program, configs.run_numbers if configs else None)
+    runs = configs.run_numbers if configs else None
+    return NamedGraph(graph, collection, program, runs, has_configs=bool(configs))
 
 
 def _left_to_the_compiler(program: HloProgram) -> dict[str, NDArray[Any]]:
@@ -402,7 +404,8 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
         changes["runtime_normalizers"] = np.ones(len(values), np.int64)
     else:
         changes["configs"] = pack_values(values.astype(np.int8))
-    given = replace(named, graph=replace(graph, **changes), run_numbers=None)
+    whole = replace(graph, **changes)
+    given = replace(named, graph=whole, run_numbers=None, has_configs=True)
     if not of_tiles:
         check_layout_configs(given, "configs")
     return given

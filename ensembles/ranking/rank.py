@@ -260,11 +260,16 @@ def rank(
     Raises:
         PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
             scores are not finite.
-        UsageError: `top` is below 1.
+        UsageError: `top` is below 1, or an HLO module without configs.
     """
     if top is not None and top < 1:
         raise UsageError(f"top {top}: expected 1 or more")
     _check_fits(ranker, graph)
+    if configs is None and not graph.has_configs:
+        raise UsageError(
+            f"{graph.path}: the module holds no configs; expected some, as by "
+            "configs=graph.candidates(200)"
+        )
     ranked = graph if configs is None else with_configs(graph, configs)
     start = time.perf_counter()
     members = ranker.member_scores(ranked.graph)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from inspect import isabstract
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
@@ -96,6 +97,8 @@ def own_config(place: str, kind: str) -> type[FrozenConfig]:
     if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
         base = BASES[kind].replace(":", ".")
         raise UsageError(f"model '{place}': ranks no {kind} configs; expected a subclass of {base}")
+    if isabstract(network):
+        raise UsageError(f"model '{place}': has no forward; expected one that scores its configs")
     config = getattr(network, "Config", None)
     if not (isinstance(config, type) and issubclass(config, CONFIGS[kind])):
         base = f"models.config.networks.{CONFIGS[kind].__name__}"

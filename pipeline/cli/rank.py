@@ -130,8 +130,7 @@ def _explained(
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
     from ensembles.ranking.program import with_configs
 
-    has_own = graph.program is None or graph.program.configs is not None
-    if candidates is None and has_own:
+    if candidates is None and graph.has_configs:
         return graph
     drawn = graph.candidates(candidates or CANDIDATES, seed=seed)
     told = "config 0 is the compiler's choice; none was measured"

@@ -82,7 +82,8 @@ def run(
     print_scores(report)
     submission = out / SUBMISSION["test"]
     is_there = submission.exists()
-    part = ", with rows of these collections alone" if collections else ""
+    kept = "collections" * bool(collections), "graphs" * bool(limit_graphs)
+    part = f", with rows of these {' and '.join(filter(None, kept))} alone" if any(kept) else ""
     where = f"{submission}{part}" if is_there else "none: the data has no test split"
     typer.echo(f"submission  {where}")
     typer.echo(f"report      {out / REPORT_PAGE}")
@@ -338,7 +339,8 @@ def runs(
             revision = row["revision"] and row["revision"][:12]
             facts = (str(row["folder"]), row["state"], row["recipe"], seeds, revision, row["score"])
             values = row["values"] or {}
-            among = f"{len(values)} of {len(COLLECTIONS)}" if values else None
+            cut = f", {row['limit_graphs']} graphs of each" if row["limit_graphs"] else ""
+            among = f"{len(values)} of {len(COLLECTIONS)}{cut}" if values else None
             changed = (f"{key}={value}" for key, value in row["changed"].items())
             made_with = " ".join((*row["models"], *changed)) or None
             lines.append((*facts, among, *map(values.get, names), made_with))

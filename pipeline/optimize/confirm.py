@@ -36,6 +36,7 @@ LEAST_GAIN = 0.02  # code that is placed elsewhere in memory alone may differ by
 MOST_LOSS = 1.02  # on all cores, below which all of the interval must lie
 MOST_ORDERS = 6  # instructions of a choice are told with their layouts; more by name alone
 RANKED = ("layouts", TILES)  # the spaces that models rank
+SEARCH = "search"  # the source of what the genetic search bred
 STEPS = "fewest steps"  # by which tiles are proposed where no run does
 DEFAULT = "as the compiler has it"
 MAX_TOLD = 120  # characters of what a line of progress says of a candidate

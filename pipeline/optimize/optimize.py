@@ -44,6 +44,7 @@ from pipeline.optimize.confirm import (
     LEAST_GAIN,
     N_PROCESSES,
     RANKED,
+    SEARCH,
     STEPS,
     Ask,
     Call,
@@ -354,7 +355,7 @@ def _screened(call: Call, needed_s: float) -> _Screened:
         )
     found: dict[Choice, Candidate] = {}
     for config, genes in sorted(journal.choices.items()):
-        source = sources[config] if config < len(sources) else "search"
+        source = sources[config] if config < len(sources) else SEARCH
         ratio = shortest.get(config, float("inf")) / shortest[0]
         candidate = Candidate(tuple(genes), source, ratio, journal.failed.get(config, ""))
         known = found.setdefault(candidate.choice, candidate)

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.atomic import write_bytes, write_text
 from data.collect.spaces import TILES, TOLERANCE
-from pipeline.optimize.confirm import MOST_LOSS, Contestant, Pool, Ratio, told_text
+from pipeline.optimize.confirm import MOST_LOSS, SEARCH, Contestant, Pool, Ratio, told_text
 from pipeline.optimize.optimize import Optimized
 from submissions.report.charts import Chart, library
 from submissions.report.page import render_page
@@ -215,4 +215,6 @@ def tried_text(found: Optimized) -> str:
     alike = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
     why = "no more are new" if found.is_over else "no time for more"
     over = f"; {why}" * (drawn < found.ask.n_candidates)
+    if not over and all(c.source != SEARCH for c in found.candidates):
+        over = "; that many ended before the search began"
     return f"{tried} candidates{alike}{over}"

@@ -35,9 +35,9 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
         For each: `folder`; `state`, "done" or "unfinished"; `recipe`; `model`, of the folder of a
         single one, else None; `models` that are trained here, or begun; `changed`, by dotted key:
         other values than the recipe of that name in configs/ has, or of one's own than the
-        defaults, but for keys of models that it has not; `seeds`; `revision` of the code that wrote
-        the report, `score` and `values` by collection, None before there is one; `problem`, why the
-        folder cannot be read, or None.
+        defaults, but for keys of models that it has not; `limit_graphs`, or None; `seeds`;
+        `revision` of the code that wrote the report, `score` and `values` by collection, None
+        before there is one; `problem`, why the folder cannot be read, or None.
 
     Raises:
         PipelineError: `folder` is no folder.
@@ -156,7 +156,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 def _row(folder: Path) -> dict[str, Any] | None:
     row: dict[str, Any] = {"folder": folder, "state": "done" if is_done(folder) else "unfinished"}
     row |= dict.fromkeys(("recipe", "model", "revision", "score", "values", "problem"))
-    row |= {"models": (), "changed": {}, "seeds": ()}
+    row |= {"models": (), "changed": {}, "seeds": (), "limit_graphs": None}
     try:
         config = read_config(folder)
         report = read_report(folder) if (folder / REPORT).exists() else None
@@ -177,6 +177,7 @@ def _row(folder: Path) -> dict[str, Any] | None:
         "model": model,
         "models": (model,) if model else tuple(name for name in own if name in begun),
         "changed": _changed(recipe),
+        "limit_graphs": config.get("limit_graphs"),
         "seeds": (config["seed"],) if "seed" in config else tuple(recipe.get("seeds", ())),
     }
 

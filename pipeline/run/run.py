@@ -165,6 +165,7 @@ def _prepared(
     recipe = as_begun(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
+        **({"limit_graphs": inputs.limit_graphs} if inputs.limit_graphs else {}),
         **sources_of(recipe, recipe.all_models),
         "recipe": recipe.model_dump(mode="json"),
     }

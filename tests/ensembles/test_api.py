@@ -53,7 +53,7 @@ def test_configs_of_ones_own(rankers: Path, tmp_path: Path) -> None:
     ranker = load_ranker(rankers / LAYOUT_MODEL)
     graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
     assert isinstance(graph.graph, LayoutGraph)
-    alone = rank(ranker, graph)
+    alone = rank(ranker, graph, configs=graph.candidates(1))
     assert [node.is_left_open for node in alone.layouts(0)] == [True] * 3
     configs = graph.candidates(20, seed=5)
     ranked = rank(ranker, graph, configs=configs)
@@ -90,7 +90,8 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
     for order in ((0, 0), (0, -1, 1)):  # of the file's own configs
         values = np.full((3, 3, 18), -1, np.int8)
         values[2, 2, : len(order)] = order
-        wrong = replace(graph, graph=replace(graph.graph, configs=pack_values(values)))
+        held = replace(graph.graph, configs=pack_values(values))
+        wrong = replace(graph, graph=held, has_configs=True)
         with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
             rank(layouts, wrong)
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
@@ -104,7 +105,9 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         rank(layouts, graph, top=0)
     with pytest.raises(UsageError, match=r"1000000000 candidates; expected 1\.\.39768215 "):
         graph.candidates(10**9)
-    ranked = rank(layouts, graph)
+    with pytest.raises(UsageError, match="holds no configs; expected some, as by configs=graph"):
+        rank(layouts, graph)
+    ranked = rank(layouts, graph, configs=graph.candidates(1))
     with pytest.raises(UsageError, match=r"no config 1; expected 0\.\.0"):
         ranked.layouts(1)
     with pytest.raises(UsageError, match="its configs are layouts, no tiles"):

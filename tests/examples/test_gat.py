@@ -124,6 +124,7 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
         ),
         (['layout.models=["examples.gat:GatNet"]'], "subclass of models.layout.network"),
         (['tile.models=["examples.gat:Gat"]'], "ranks no tile configs"),
+        (['layout.models=["models.layout.network:LayoutNetwork"]'], "has no forward; expected one"),
         (['layout.models=["examples.gat:Gat", "examples.gat:Gat"]'], "each entry once"),
         (['layout.models=["models.config.blend:Gat"]'], "cannot be imported|is taken"),
     ],

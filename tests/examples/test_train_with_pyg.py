@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from scipy.stats import ttest_rel
 
 from common.settings import ROOT, SAMPLE
 from data.read import read_graph
-from data.tree import LAYOUTS
+from data.tree import LAYOUTS, find_graphs
 from examples import train_with_pyg as plain
 from models.config.recipe import load_recipe
 from models.pyg import TpuGraphsLayout
@@ -33,6 +34,15 @@ def test_it_trains_and_prints_each_collection(
     collections = {file.collection.name for file in TpuGraphsLayout(tiny_tree, "valid").files}
     assert {line.split(": ")[0] for line in lines} == collections
     assert all("kendall_tau" in line and "opa" in line for line in lines)
+
+
+def test_the_page_shows_what_the_sample_holds() -> None:
+    page = (ROOT / "docs" / "pyg.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^(layout:\S+): kendall_tau .*, (\d+) graphs$", page, flags=re.MULTILINE)
+    held = Counter(file.collection.name for file in find_graphs(SAMPLE, splits=("valid",)))
+    layouts = {name: n for name, n in held.items() if name.startswith("layout:")}
+    assert {name: int(n) for name, n in shown} == layouts
+    assert f"the valid split's {sum(int(n) for _, n in shown)} graphs" in page
 
 
 def test_the_snippets_of_the_page_are_a_program(tiny_tree: Path, capsys) -> None:

@@ -144,9 +144,16 @@ def test_a_recipes_network_is_given_the_same(layout_graph: LayoutGraph) -> None:
     assert set(own.keys()) - set(given.keys()) == {"name", "collection", "config_rows", "runtime"}
 
 
+def test_a_mask_takes_what_its_rows_do(layout_graph: LayoutGraph) -> None:
+    graph = tpu_graph(layout_graph)
+    mask = np.arange(len(graph.configs)) % 2 == 1
+    taken = graph.take(mask)
+    assert taken.config_rows.tolist() == [*range(1, len(mask), 2)]
+
+
 def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
     for rows in ([-1], [10**6], [[0]], [True, False], [0.5]):
-        with pytest.raises(UsageError, match="expected a list of rows from 0 to "):
+        with pytest.raises(UsageError, match=r"expected rows from 0 to .* or a mask"):
             tpu_graph(layout_graph).take(rows)
     for options in ({"n_configs": 0}, {"n_configs": 8, "seed": -1}):
         with pytest.raises(UsageError, match=r"ConfigSampler: .*expected at least 1"):

@@ -149,7 +149,11 @@ def test_a_model_of_ones_own_is_a_row_beside_the_others(
     assert "failed: " in said and "source.gat.py" in said
     floor = json.loads((tmp_path / "cells" / "layouts--floor--0.json").read_text())
     assert cell["graphs"].keys() == floor["graphs"].keys()
-    main([*base, "layouts", "--report", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):  # nothing is trained by the same call
+        main([*base, "layouts", "--report", str(tmp_path)])
+    told = "--report: writes all that --out holds; expected it without --tasks, --seeds"
+    assert told in capsys.readouterr().err
+    main(["--out", str(tmp_path), "--report", str(tmp_path)])
     assert "| examples.gat:Gat | 1 | " in (tmp_path / "accuracy.md").read_text()
     page = (tmp_path / "accuracy.md").read_text()
     told = "| `examples.gat:Gat` | a model of one's own, trained like `network`, but by its table: "

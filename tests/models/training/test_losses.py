@@ -2,11 +2,13 @@
 
 import math
 from itertools import product
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
+from models.config.networks import LossName, TileLossName
 from models.training.losses import LOSSES, TILE_LOSSES, Loss, expected_best
 
 every_loss = pytest.mark.parametrize("loss", TILE_LOSSES.values(), ids=TILE_LOSSES.keys())
@@ -54,6 +56,13 @@ def sample(size: int, distinct: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(size, generator=generator, dtype=torch.float64)
     return scores, torch.randint(1, distinct + 1, (size,), generator=generator) + 10**10
+
+
+def test_recipes_can_name_every_loss_and_no_other() -> None:
+    layout, *more = get_args(TileLossName)
+    assert layout == LossName
+    assert {*get_args(LossName)} == {*LOSSES}
+    assert {name for part in (layout, *more) for name in get_args(part)} == {*TILE_LOSSES}
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 5, 10**6])

@@ -24,6 +24,7 @@ from data.tree import find_graphs
 from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
     N_PROCESSES,
+    SEARCH,
     Ask,
     Call,
     Candidate,
@@ -351,7 +352,9 @@ def test_what_was_tried_is_told_by_source_and_why_no_more_was(
     assert sources_text(found) == "menu 2, best 0.800; ranker 2, best 1.100"
     assert as_json(found)["candidates"]["by_source"] == {"default": 1, "menu": 2, "ranker": 2}
     alike = "5 candidates of 16 that were drawn, the others equal to one of them"
-    assert tried_text(found) == alike
+    assert tried_text(found) == f"{alike}; that many ended before the search began"
+    bred = Candidate((5,), SEARCH, 1.3)
+    assert tried_text(replace(found, candidates=[*candidates[1:], bred])) == alike
     few = replace(found, n_drawn=5)
     assert tried_text(few) == "5 candidates; no more are new"
     assert tried_text(replace(few, is_over=False)) == "5 candidates; no time for more"

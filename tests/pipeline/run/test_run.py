@@ -18,6 +18,7 @@ from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
 from pipeline.run.run import CHANGES, _is_one_program
 from submissions.check import read_submission
+from submissions.score import remarks_on
 from tests.support.command_line import call, stderr_of
 
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
@@ -139,6 +140,11 @@ def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_
     report = json.loads((tmp_path / "run/report.json").read_text())
     assert report["collections"]["tile:xla"]["n_graphs"] == 2
     assert report["missing_parts"] == []
+    assert "submission.csv, with rows of these collections and graphs alone" in "\n".join(said)
+    (told,) = (line for line in remarks_on(report) if "--limit-graphs" in line)
+    assert told.startswith("2 graphs at most of each collection and split")
+    listed = call("runs", tmp_path / "run").splitlines()[1]
+    assert "1 of 5, 2 graphs of each" in listed
     assert "collection 'tiles'" in call(*words[:-2], "--collections", "tiles", expect=2)
 
 
