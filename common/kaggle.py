@@ -49,7 +49,7 @@ _APIS = {
 }
 _HOW_TO_LOG_IN = (
     "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put access_token with the first, "
-    "or kaggle.json with the others into ~/.kaggle (the account's settings on kaggle.com make either)"
+    "or kaggle.json with the others into ~/.kaggle (made in the account's settings on kaggle.com)"
 )
 # Kaggle may still be at work: seconds before each look for what a lost answer was about.
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
