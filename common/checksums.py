@@ -65,10 +65,14 @@ def _unsealed_checksum(content: mmap.mmap, start: int) -> bytes:
     return f"{checksum:08x}".encode()
 
 
-def write_table(path: Path, table: pl.DataFrame) -> None:
-    """Write a table as parquet with its checksum, whole or not at all; raises as `atomic_path`."""
+def write_table(path: Path, table: pl.DataFrame, **facts: str) -> None:
+    """Write a table as parquet with its checksum, whole or not at all; raises as `atomic_path`.
+
+    Args:
+        facts: of the table, beside it in the file, where `table_facts` finds them.
+    """
     with atomic_path(path) as temporary:
-        table.write_parquet(temporary, metadata={SEAL_KEY: UNSEALED})
+        table.write_parquet(temporary, metadata={**facts, SEAL_KEY: UNSEALED})
         seal(temporary)
 
 
@@ -84,3 +88,9 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFr
         columns = ", ".join(table.columns)
         raise PipelineError(f"{path}: has columns {columns}; expected {', '.join(schema)}")
     return table
+
+
+def table_facts(path: Path) -> dict[str, str]:
+    """Return what `write_table` wrote beside a table that can be read; {} if nothing."""
+    facts = pl.read_parquet_metadata(path)
+    return {key: value for key, value in facts.items() if key not in (SEAL_KEY, "ARROW:schema")}

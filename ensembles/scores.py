@@ -14,7 +14,7 @@ from common.checksums import write_table
 from common.errors import OutOfTime
 from common.progress import out_of_time, progress
 from data.tree import Collection, GraphFile
-from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table
+from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table, write_scores
 from models.registry import Ranker
 
 KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
@@ -73,8 +73,9 @@ def scores_by_graph(
                 raise _stopped(tables, files)
             tables[path][name] = scores_table(graph, rankers[path].score(graph))
             progress(what, sum(map(len, tables.values())), total)
+    told = ",".join(dict.fromkeys(file.collection.name for file in files))
     for path, own in tables.items():
-        write_table(path, pl.concat([own[file.name] for file in files]))
+        write_scores(path, pl.concat([own[file.name] for file in files]), told)
     for path in members:
         begun_path(path).unlink(missing_ok=True)
 

@@ -33,8 +33,13 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
     found: dict[Key, Path] = {}
-    for place, below, files in os.walk(root):
-        folder = Path(place)
+    seen = set[str]()  # links are followed, not in a circle
+    for place, below, files in os.walk(root, followlinks=True):
+        folder, real = Path(place), os.path.realpath(place)
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         config = read_config(folder) if CONFIG in files else {}
         if "model" not in config or "seed" not in config:  # a whole run's own folder holds none
@@ -48,8 +53,8 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
             found[key] = folder
         elif is_done(folder) == is_done(other) and not _same_content(folder, other):
             raise PipelineError(
-                f"{folder}: the same model is in {other}; expected one of the two: detach or move "
-                "the other"
+                f"{folder}: the same model is in {other}; expected one of the two: move the "
+                "other (on Kaggle, detach it), or copy what is wanted into a folder of its own"
             )
     return found
 

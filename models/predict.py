@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.checksums import read_table
+from common.checksums import read_table, table_facts, write_table
 from common.errors import PipelineError
 from data.graphs.distinct import config_hashes, sample_rows
 from data.graphs.graph import Graph
@@ -80,6 +80,16 @@ def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
     return table.with_columns(pl.Series("score", scores, dtype=pl.Float32))
 
 
+def write_scores(path: Path, scores: pl.DataFrame, collection: str) -> None:
+    """Write scores with the name of their collection, which no graph's name tells."""
+    write_table(path, scores, collection=collection)
+
+
 def read_scores(path: Path) -> pl.DataFrame:
     """Read scores, or raise PipelineError: missing, damaged, or with other columns."""
     return read_table(path, SCORE_SCHEMA)
+
+
+def collection_of_scores(path: Path) -> str | None:
+    """Return the collection that scores were written as; None of files of earlier versions."""
+    return table_facts(path).get("collection")

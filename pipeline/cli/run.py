@@ -7,7 +7,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ from pipeline.cli.console import (
     say,
 )
 from pipeline.cli.submission import print_scores
+
+if TYPE_CHECKING:
+    from data.tree import Collection
 
 COMPARED = (
     *("collection", "metric", "graphs", "families", "first", "second"),
@@ -173,13 +176,13 @@ def predict(
 
 @command
 def blend(
-    runs: Annotated[list[Path], typer.Option(help="Run folders after `predict`, or score files.")],
+    runs: Annotated[list[Path], typer.Option(help="Runs, models after `predict`, or score files.")],
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
     more_runs: Annotated[list[Path] | None, typer.Argument(help="More of these.")] = None,
     split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
     method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
     submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
-    collection: Annotated[str | None, typer.Option(help="Of the scores; for a submission.")] = None,
+    collection: Annotated[str | None, typer.Option(help="Of the scores; for whole runs.")] = None,
 ) -> None:
     """Blend the scores of several models of one collection.
 
@@ -188,11 +191,10 @@ def blend(
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say(LOADING)
-    from common.checksums import write_table
     from data.tree import collection_named
     from ensembles.blend import SCALES, member_weights
     from ensembles.blend import blend as blend_scores
-    from models.predict import read_scores
+    from models.predict import collection_of_scores, read_scores, write_scores
     from submissions.check import submission_rows, write_submission
 
     every = [*runs, *(more_runs or [])]
@@ -200,19 +202,36 @@ def blend(
         raise UsageError("--runs: the same run is given twice; expected each once")
     if method not in SCALES:
         raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
-    if submission and not collection:
-        raise UsageError("--submission: pass --collection as well; rows are named by it")
-    paths = {run: run / f"scores-{split}.parquet" if run.is_dir() else run for run in every}
-    if lacking := [path for path in paths.values() if not path.exists()]:
-        command = f"predict --run RUN --split {split}"
-        raise PipelineError(f"{lacking[0]}: no such file; expected what `{command}` writes")
+    named = collection_named(collection) if collection else None
+    paths = {run: _score_file(run, split, named) for run in every}
     members = {str(run): read_scores(path) for run, path in paths.items()}
+    for path in paths.values():
+        told = collection_of_scores(path)
+        named = named or (collection_named(told) if told else None)
+        if told and named and told != named.name:
+            raise UsageError(f"{path}: holds scores of {told}; expected those of {named.name}")
+    if submission and not named:
+        raise UsageError("--submission: pass --collection as well; rows are named by it")
     blended = blend_scores(members, method=method, weights=member_weights(list(members), {}))
-    write_table(out, blended)
+    write_scores(out, blended, named.name if named else "")
     typer.echo(f"scores      {out}")
-    if submission and collection:
-        write_submission(submission, submission_rows([(collection_named(collection), blended)]))
+    if submission and named:
+        write_submission(submission, submission_rows([(named, blended)]))
         typer.echo(f"submission  {submission}")
+
+
+def _score_file(run: Path, split: str, named: "Collection | None") -> Path:
+    """Return where the scores of a whole run's collection lie, of a model's folder, or the file."""
+    from ensembles.scores import scores_path
+
+    if named and (whole := scores_path(run, named, "blend", split)).exists():
+        return whole
+    path = run / f"scores-{split}.parquet" if run.is_dir() else run
+    if not path.exists():
+        command = f"predict --run RUN --split {split}"
+        more = "" if named else "; of a whole run pass --collection, such as tile:xla"
+        raise PipelineError(f"{path}: no such file; expected what `{command}` writes{more}")
+    return path
 
 
 @tune_app.callback()

@@ -16,7 +16,6 @@ from typing import Any
 
 import polars as pl
 
-from common.checksums import write_table
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.audit import AuditRow
@@ -44,7 +43,7 @@ from ensembles.ensemble import (
 )
 from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
-from models.predict import read_scores, sampled
+from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob
 from models.run_folder import CONFIG, check_free, is_done, read_config
 from models.train import check_device, train_model
@@ -210,7 +209,7 @@ class Ranking:
         parts = self.parts(law)
         for number, path in enumerate(path for path in self.members if not path.exists()):
             own = [list(part.members)[number] for part in parts]
-            write_table(path, pl.concat(map(read_scores, own)))
+            write_scores(path, pl.concat(map(read_scores, own)), self.collection.name)
         for path in self.members:
             for left in path.parent.glob(f"{path.stem}.*{path.suffix}"):
                 left.unlink()

@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 
 from common.atomic import TEMPORARY, alone_in, sweep, write_text
-from common.checksums import write_table
 from common.errors import PipelineError
 from common.progress import in_one_step, log
 from common.reproducibility import changes, revision
@@ -39,7 +38,7 @@ from ensembles.ensemble import Source
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
-from models.predict import read_scores
+from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device, sources_of
 from models.training.device import gpu_here, tell_device
@@ -294,7 +293,7 @@ def _blended_scores(state: RunState, collection: Collection, split: str) -> pl.D
     path = scores_path(state.out, collection, "blend", split)
     if not path.exists():
         with in_one_step(f"blend {collection.name}/{split}"):
-            write_table(path, mix(tables, mixing, files))
+            write_scores(path, mix(tables, mixing, files), collection.name)
     return read_scores(path)
 
 

@@ -22,7 +22,7 @@ from ensembles.choice.choose import BEST_MEMBER, RECIPE
 from ensembles.choice.in_run import write_choice
 from ensembles.ensemble import FLOOR, Member
 from models.config.recipe import load_recipe
-from models.predict import read_scores, scores_table
+from models.predict import collection_of_scores, read_scores, scores_table, write_scores
 from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
 from models.training.dataset import family_of
@@ -202,6 +202,28 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
     for code, members, words, said in cases:
         text = call("blend", "--runs", *members, *words, "--out", tmp_path / "out", expect=code)
         assert said in text and text.count("\n") == 1
+
+
+def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_path: Path) -> None:
+    """Of whole runs the blend of the collection is taken; a file tells what it holds."""
+    graphs = map(read_graph, kernels)
+    tables = [scores_table(graph, np.arange(graph.n_configs, dtype=np.float32)) for graph in graphs]
+    for run in ("a", "b"):
+        path = tmp_path / run / "scores/tile-xla/blend/test.parquet"
+        path.parent.mkdir(parents=True)
+        write_scores(path, pl.concat(tables), "tile:xla")
+    runs = ("blend", "--runs", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out.parquet")
+    file = tmp_path / "sub.csv"
+    assert "pass --collection, such as tile:xla" in call(*runs, expect=1)
+    call(*runs, "--collection", "tile:xla", "--submission", file)
+    assert file.read_text().splitlines()[1].startswith(f"tile:xla:{kernels[0].name},0;1;2;")
+    assert collection_of_scores(tmp_path / "out.parquet") == "tile:xla"
+    other = ("blend", "--runs", tmp_path / "out.parquet", "--out", tmp_path / "again.parquet")
+    said = call(*other, "--collection", "layout:xla:random", "--submission", file, expect=2)
+    assert "out.parquet: holds scores of tile:xla; expected those of layout:xla:random" in said
+    assert not (tmp_path / "again.parquet").exists()
+    call(*other, "--submission", tmp_path / "same.csv")  # which the file itself tells
+    assert (tmp_path / "same.csv").read_text() == file.read_text()
 
 
 @pytest.fixture(scope="module")
