@@ -102,26 +102,32 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
 
 
 def checked(place: str) -> Any:
-    """Return the network at `place`, with a `forward` whose faults name it.
+    """Return the network at `place`, with an `__init__` and a `forward` whose faults name it.
 
-    It raises PipelineError where the class's own fails, or gives not one score for each config, or
-    scores from which nothing can be learned.
+    They raise PipelineError where the class's own fail, or `forward` gives not one score for each
+    config, or scores from which nothing can be learned.
     """
     import torch  # by the class, so at hand already
 
     network = imported(place)
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        inputs, *distinct = (*args, *kwargs.values())
+    def called(method: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            scores = network.forward(self, *args, **kwargs)
+            return getattr(network, method)(*args, **kwargs)
         except (PipelineError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise PipelineError(
-                f"model '{place}': in forward: {reason}; --debug shows where"
+                f"model '{place}': in {method}: {reason}; --debug shows where"
             ) from error
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        called("__init__", self, *args, **kwargs)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs, *distinct = (*args, *kwargs.values())
+        scores = called("forward", self, *args, **kwargs)
         expected = (len(distinct[0]),) if distinct else tuple(inputs.runtime.shape)
         returned = tuple(getattr(scores, "shape", ()))
         if returned != expected:
@@ -135,4 +141,4 @@ def checked(place: str) -> Any:
             )
         return scores
 
-    return type(network.__name__, (network,), {"forward": forward})
+    return type(network.__name__, (network,), {"__init__": init, "forward": forward})

@@ -67,7 +67,7 @@ def as_json(found: Optimized) -> dict[str, Any]:
             "tried": len(found.candidates),
             "by_source": dict(Counter(c.source for c in found.candidates)),
             "failed": sum(bool(candidate.reason) for candidate in found.candidates),
-            "verified": len(found.finalists),
+            "verified": len({*found.verified, *(f.candidate.choice for f in found.finalists)}),
             "unconfirmed": len(found.waiting),
         },
         "spaces": list(found.spaces),

@@ -47,6 +47,13 @@ def test_models_are_known_by_their_configuration(trained: Path, tmp_path: Path) 
     assert found == {("tile-xla", "tile_linear-seed0", True), ("layout", "a-seed0", False)}
 
 
+def test_links_are_followed_and_not_in_a_circle(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "weights").symlink_to(trained)
+    (tmp_path / "self").symlink_to(tmp_path)
+    (folder,) = find_models(tmp_path).values()
+    assert folder.is_relative_to(tmp_path / "weights")
+
+
 def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
     trained: Path, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importa
         (".squeeze(-1)", "", r"forward returned \((\d+), 1\), expected \(\1,\)"),
         ("x = x.view(", "x = x.T.view(", "in forward: RuntimeError: .*; --debug shows where"),
         (".squeeze(-1)", ".squeeze(-1).detach()", "no parameter can learn from what forward"),
+        ("config.layers)", "config.depth)", "in __init__: AttributeError: .*; --debug shows where"),
     ],
 )
 def test_a_fault_in_its_forward_names_it(
