@@ -52,9 +52,11 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         if is_done(folder) > is_done(other):
             found[key] = folder
         elif is_done(folder) == is_done(other) and not _same_content(folder, other):
+            differs = first_difference(read_config(other), config) or "other weights"
+            differs = differs.replace(", now ", ", here ")
             raise PipelineError(
-                f"{folder}: the same model is in {other}; expected one of the two: move the "
-                "other (on Kaggle, detach it), or copy what is wanted into a folder of its own"
+                f"{folder}: the same model is in {other} ({differs}); expected one of the two: "
+                "move the other (on Kaggle, detach it), or copy what is wanted elsewhere"
             )
     return found
 

@@ -102,7 +102,9 @@ def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_pat
     places = TILE, tmp_path / "out"
     assert len(continue_earlier(tmp_path / "in", *places)) == 1  # copies of one
     (tmp_path / "in" / "second" / "checkpoint.safetensors").write_bytes(b"other")
-    with pytest.raises(PipelineError, match=r"the same model is in .*first; expected one"):
+    with pytest.raises(
+        PipelineError, match=r"the same model is in .*first \(other weights\); expected one"
+    ):
         continue_earlier(tmp_path / "in", *places)
     (tmp_path / "in" / "second" / "DONE").write_text("done\n")
     shutil.rmtree(tmp_path / "out")
