@@ -115,11 +115,12 @@ class TileKernel:
     def arguments(self) -> list[NDArray[np.float32]]:
         """Return the operands, then the extras, filled with small random float32 numbers."""
         rng = np.random.default_rng(0)
+        return [rng.standard_normal(s, dtype=np.float32) * 0.1 for s in self.argument_shapes()]
+
+    def argument_shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the operands, then of the extras."""
         whole = [self.extents[axis] for axis in self.tiled]
-        return [
-            rng.standard_normal(self.block_shape(operand, whole), dtype=np.float32) * 0.1
-            for operand in (*self.operands, *self.extras)
-        ]
+        return [self.block_shape(operand, whole) for operand in (*self.operands, *self.extras)]
 
     def whole(self, *arguments: Any) -> Any:
         """Apply the kernel to whole arrays, without a loop."""
@@ -180,6 +181,9 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         return lax.fori_loop(0, n_steps(inner), lambda j, total: total + partial(j), empty)
 
     def tiled(*arguments: Any) -> Any:
+        given, expected = [tuple(a.shape) for a in arguments], kernel.argument_shapes()
+        if given != expected:  # a slice that does not fit would be moved back, without a word
+            raise PipelineError(f"{kernel.name}: given shapes {given}; expected {expected}")
         n = len(kernel.operands)
 
         def step(i: Any, output: Any) -> Any:

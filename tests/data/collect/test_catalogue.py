@@ -10,7 +10,7 @@ import pytest
 from common.errors import PipelineError
 from data.collect.programs.catalogue import catalogue, load_program
 from data.collect.tiles.catalogue import catalogue as kernels
-from data.collect.tiles.catalogue import families, make_kernel
+from data.collect.tiles.catalogue import families, find_kernel, make_kernel
 from data.collect.tiles.kernel import MAX_BLOCK_BYTES, MAX_STEPS, TileKernel, tiled_function
 
 OWN_PROGRAM = """
@@ -148,3 +148,13 @@ def test_every_tile_gives_the_whole_kernels_output(family: str) -> None:
         tile = kernel.tiles[row].tolist()
         tiled = np.asarray(jax.jit(tiled_function(kernel, tile))(*arguments))
         np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-5, err_msg=str(tile))
+
+
+def test_a_tiled_kernel_refuses_other_shapes() -> None:
+    pytest.importorskip("jax")
+    kernel = find_kernel("softmax_h8_q128_s128")
+    first, *others = kernel.arguments()
+    step = tiled_function(kernel, kernel.tiles[0].tolist())
+    for wrong in ([first[:-1], *others], others):
+        with pytest.raises(PipelineError, match=r"softmax_h8_q128_s128: given shapes .*; expected"):
+            step(*wrong)

@@ -21,6 +21,7 @@ from data.collect.measuring.search import Search, Visitor, run_search
 from data.collect.measuring.session import Description, Told
 from data.read import read_tile
 from data.tree import find_graphs
+from pipeline.cli.programs import _is_kernel
 from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
     N_PROCESSES,
@@ -537,6 +538,14 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
     assert len(seen) == 1  # what learned nothing does not lead the search
     with pytest.raises(UsageError, match="was begun with run fewest steps, not None; give another"):
         optimize(replace(asked, run=None), tmp_path / "alone")  # which proposes others
+
+
+@pytest.mark.parametrize(
+    ("program", "is_so"), [("softmax_h8_q128_s128", True), ("mlp_b16", False), ("no:one", False)]
+)
+def test_a_kernel_is_known_whatever_else_is_asked_of_it(program: str, is_so: bool) -> None:
+    pytest.importorskip("jax")
+    assert _is_kernel(program) is is_so
 
 
 def test_without_a_run_tiles_of_the_fewest_steps_come_first() -> None:
