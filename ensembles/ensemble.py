@@ -43,6 +43,11 @@ class Member:
     def name(self) -> str:
         return f"{self.model}-seed{self.seed}"
 
+    @property
+    def is_trained(self) -> bool:
+        """Tell whether there is anything to train."""
+        return self.model not in (HEURISTIC, FLOOR)
+
     def load(self) -> Ranker:
         """Load the trained model, or what needs no training.
 

@@ -4,9 +4,9 @@ A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them 
 on statistics are in models/config/recipe.py.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from common.settings import FrozenConfig
 
@@ -52,6 +52,14 @@ class TrainingConfig(FrozenConfig):
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
     eval_interval: Positive = 100
+
+    @model_serializer(mode="wrap")
+    def _without_a_default_too_long(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a warm-up that nobody set and a reader, to whom it is set, would refuse."""
+        table: dict[str, Any] = write(self)
+        if "warmup_steps" not in self.model_fields_set and self.warmup_steps > self.steps:
+            table.pop("warmup_steps", None)
+        return table
 
 
 def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:

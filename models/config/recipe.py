@@ -75,10 +75,11 @@ def imported(place: str) -> Any:
     module, _, name = place.partition(":")
     try:
         found = vars(import_module(module))
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except Exception as error:  # a user's module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"model '{place}': cannot be imported: {error}; expected 'package.module:Class', found "
-            "from the working folder or PYTHONPATH"
+            f"model '{place}': cannot be imported: {reason}; expected "
+            "'package.module:Class', found from the working folder or PYTHONPATH"
         ) from error
     if name not in found:
         own = (key for key, value in found.items() if getattr(value, "__module__", None) == module)

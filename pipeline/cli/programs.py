@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from common.errors import PipelineError, UsageError
+from common.errors import UsageError
 from pipeline.cli import options
 from pipeline.cli.console import command, print_json, print_rows, print_table, say, tell_errors
 
@@ -152,7 +152,7 @@ def optimize(
         run=str(run.resolve()) if run else None,
     )
     pick = None
-    if run is not None or (TILES in spaces and (spaces == (TILES,) or _is_kernel(program))):
+    if run is not None or TILES in spaces:
         from pipeline.optimize.ranker import pick_by, pick_tiles
 
         pick = pick_by(run, ask) if run else partial(pick_tiles, ask)
@@ -195,12 +195,3 @@ def optimize(
     if found.is_faster:
         typer.echo(f"use         {out / write.APPLY}")
     typer.echo(f"page        {out / write.PAGE}")
-
-
-def _is_kernel(program: str) -> bool:
-    from data.collect.tiles.catalogue import find_kernel
-
-    try:
-        return bool(find_kernel(program))
-    except PipelineError:
-        return False

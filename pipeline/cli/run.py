@@ -191,7 +191,7 @@ def blend(
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say(LOADING)
-    from data.tree import collection_named
+    from data.tree import SPLITS, collection_named
     from ensembles.blend import SCALES, member_weights
     from ensembles.blend import blend as blend_scores
     from models.predict import collection_of_scores, read_scores, write_scores
@@ -200,6 +200,8 @@ def blend(
     every = [*runs, *(more_runs or [])]
     if len(set(every)) < len(every):
         raise UsageError("--runs: the same run is given twice; expected each once")
+    if split not in SPLITS:
+        raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
     if method not in SCALES:
         raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
     named = collection_named(collection) if collection else None
@@ -228,6 +230,9 @@ def _score_file(run: Path, split: str, named: "Collection | None") -> Path:
         return whole
     path = run / f"scores-{split}.parquet" if run.is_dir() else run
     if not path.exists():
+        if named and (run / "scores").is_dir():
+            told = f"{named.name} is not ranked there, or the run is unfinished"
+            raise PipelineError(f"{run}: has no scores of its {split} split: {told}")
         command = f"predict --run RUN --split {split}"
         more = "" if named else "; of a whole run pass --collection, such as tile:xla"
         raise PipelineError(f"{path}: no such file; expected what `{command}` writes{more}")

@@ -164,7 +164,10 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
     """
     with time_limit(minutes), session_of(ask) as session:
         start = time.monotonic()
-        call = Call(ask, out, pick, session, session.describe())
+        description = session.describe()
+        if not ask.run and TILES not in _spaces_of(description):
+            pick = None  # what needs no training knows tiles alone
+        call = Call(ask, out, pick, session, description)
         # A process that confirms opens the program, and compiles it up to twice more.
         needed_s = (1 + N_PROCESSES * (1 + call.is_checked)) * 2 * (time.monotonic() - start)
         with alone_in(out / JOURNALS):  # makes it: only what can be opened does

@@ -4,9 +4,10 @@ Each stage writes whole files into the run's folder and skips what is there alre
 was killed goes on where it stopped and ends as if it had not been.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,9 @@ def run(
         if models is None:
             state.choose_sources()
         else:
-            take_models(given)
             state.sources = {place.name: Source(place) for place in _present(state.files)}
+        _drop_scores_of_gone_models(state)
+        take_models(given)
         law = Law(state.recipe, part_sizes(state.rows), machine_with(state.device))
         for event in workers.do(state.jobs(law, trains=models is None)).values():
             state.costs.add(event.job.stage, event.cost)
@@ -258,6 +260,20 @@ def _tidy(out: Path) -> None:
     if diff and not is_done(out):
         write_text(out / CHANGES, diff)
         log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
+
+
+def _drop_scores_of_gone_models(state: RunState) -> None:
+    """Remove scores, and blends of them, whose model was removed since: it is trained anew."""
+    for collection, split in product(state.ranked, SUBMISSION):
+        members = [m for m in state.members(collection) if m.is_trained and not is_done(m.folder)]
+        paths = {m.name: scores_path(state.out, collection, m.name, split) for m in members}
+        gone = {name: path for name, path in paths.items() if path.exists()}
+        if gone:
+            blend = scores_path(state.out, collection, "blend", split)
+            shutil.rmtree(blend.parent, ignore_errors=True)  # first: it rests on the others
+            for path in gone.values():
+                path.unlink()
+            log.info(f"{collection.name}/{split}: scored anew, as is trained: {', '.join(gone)}")
 
 
 def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:

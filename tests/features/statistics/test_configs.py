@@ -1,15 +1,25 @@
 """Statistics as parquet files, and the page of their formulas."""
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
-from features.statistics.configs import ALL_STATISTICS, statistics_frame, statistics_of
+from features.statistics.configs import (
+    ALL_STATISTICS,
+    statistics_frame,
+    statistics_names,
+    statistics_of,
+)
+from tests.features.graphs import random_layout_graph, random_tile_graph
+from tests.models.rearrange import relabel_nodes
 from tests.support.command_line import call
 from tests.support.real_data import ROOT
 
@@ -31,6 +41,20 @@ def test_a_table_has_a_row_per_config(layout_graph: LayoutGraph, tile_graph: Til
             frame.select(names).to_numpy(), statistics_of(graph, "all")(rows)
         )
         assert set(frame.select(names).dtypes) == {pl.Float32}
+
+
+@pytest.mark.parametrize("draw", [random_layout_graph, random_tile_graph])
+def test_how_nodes_are_numbered_does_not_matter(draw: Callable[[int], Graph]) -> None:
+    for seed in range(30):
+        graph = draw(seed)
+        order = np.random.default_rng(seed).permutation(graph.n_nodes)
+        other = relabel_nodes(graph, order)
+        other = replace(other, edge_index=other.edge_index[::-1])  # operands are listed in order
+        rows = np.arange(graph.n_configs)
+        usual, renumbered = (statistics_of(own, "all")(rows) for own in (graph, other))
+        for column, name in enumerate(statistics_names(graph.file.collection.kind, "all")):
+            both = renumbered[:, column], usual[:, column]
+            np.testing.assert_allclose(*both, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_files_are_scanned_as_one_table(tiny_tree: Path, tmp_path: Path) -> None:

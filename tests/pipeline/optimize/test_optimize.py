@@ -21,7 +21,6 @@ from data.collect.measuring.search import Search, Visitor, run_search
 from data.collect.measuring.session import Description, Told
 from data.read import read_tile
 from data.tree import find_graphs
-from pipeline.cli.programs import _is_kernel
 from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
     N_PROCESSES,
@@ -77,6 +76,7 @@ class Spinning:
     source: SpinSource = field(default_factory=SpinSource)
     is_reversed: bool = False
     usual: tuple[int, int] | None = None
+    space: str = "layouts"
 
     def __call__(self, *_: object) -> "Decided":
         return Decided(self)
@@ -87,9 +87,10 @@ class Decided(SpinSubject):
         super().__init__(asked.source)
         self._is_reversed = asked.is_reversed
         self._usual = np.array(asked.usual) if asked.usual else None
+        self._space = asked.space
 
     def describe(self) -> Description:
-        return replace(super().describe(), spaces={"layouts": 2}, usual=self._usual)
+        return replace(super().describe(), spaces={self._space: 2}, usual=self._usual)
 
     def tell(self, choice: NDArray[np.int64]) -> Told:
         return Told({"options": {"first": int(choice[0])}}) if choice[0] else Told({})
@@ -533,19 +534,17 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
         fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick, minutes=0.0)
         assert fewer.candidates == found.candidates
     seen.clear()
-    alone = optimize(replace(asked, run=None), tmp_path / "alone", pick=pick)
+    tiles = Spinning(is_reversed=True, usual=(0, 2), space="tiles")
+    asked = replace(asked, run=None, open_decided=tiles)
+    alone = optimize(asked, tmp_path / "alone", pick=pick)
     assert [c.source for c in alone.candidates[2:4]] == ["fewest steps"] * 2
     assert len(seen) == 1  # what learned nothing does not lead the search
     with pytest.raises(UsageError, match="was begun with run fewest steps, not None; give another"):
-        optimize(replace(asked, run=None), tmp_path / "alone")  # which proposes others
-
-
-@pytest.mark.parametrize(
-    ("program", "is_so"), [("softmax_h8_q128_s128", True), ("mlp_b16", False), ("no:one", False)]
-)
-def test_a_kernel_is_known_whatever_else_is_asked_of_it(program: str, is_so: bool) -> None:
-    pytest.importorskip("jax")
-    assert _is_kernel(program) is is_so
+        optimize(asked, tmp_path / "alone")  # which proposes others
+    seen.clear()
+    layouts = optimize(replace(asked, open_decided=Spinning()), tmp_path / "layouts", pick=pick)
+    assert {c.source for c in layouts.candidates} == {"default", "search"}
+    assert not seen  # nor does it know what is no tile
 
 
 def test_without_a_run_tiles_of_the_fewest_steps_come_first() -> None:

@@ -215,6 +215,11 @@ def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_
     runs = ("blend", "--runs", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out.parquet")
     file = tmp_path / "sub.csv"
     assert "pass --collection, such as tile:xla" in call(*runs, expect=1)
+    lacking = call(*runs, "--collection", "layout:xla:random", expect=1)
+    assert "a: has no scores of its test split: layout:xla:random is not ranked there" in lacking
+    assert "--split vlid: expected one of train, valid, test" in call(
+        *runs, "--split", "vlid", expect=2
+    )
     call(*runs, "--collection", "tile:xla", "--submission", file)
     assert file.read_text().splitlines()[1].startswith(f"tile:xla:{kernels[0].name},0;1;2;")
     assert collection_of_scores(tmp_path / "out.parquet") == "tile:xla"

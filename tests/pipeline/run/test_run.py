@@ -13,6 +13,7 @@ from common.atomic import alone_in
 from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
+from models.predict import read_scores, write_scores
 from models.run_folder import read_config
 from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
@@ -233,6 +234,22 @@ def test_a_finished_run_that_is_resumed_keeps_what_made_it(
         again = json.loads((out / "report.json").read_text())
         assert (again["revision"], again["score"]) == (made_by, report["score"])
     assert "was begun with other graphs" in call(*words, "--limit-graphs", 1, expect=2)
+
+
+def test_scores_of_a_model_that_was_removed_are_made_again(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    before = {p: p.read_bytes() for p in out.glob("scores/*/*/*.parquet")}
+    assert {p.parent.name for p in before} == {"tile_linear-seed0", "floor", "blend"}
+    for path in before:  # as another model had scored
+        scores = read_scores(path)
+        if path.parent.name != "floor":
+            write_scores(path, scores.with_columns(pl.col("score") * -1), "tile:xla")
+    shutil.rmtree(out / "models/tile-xla/tile_linear-seed0")
+    call("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+    assert {p: p.read_bytes() for p in out.glob("scores/*/*/*.parquet")} == before
+    assert (out / "submission.csv").read_bytes() == (finished / "submission.csv").read_bytes()
 
 
 def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> None:
