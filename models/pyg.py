@@ -82,6 +82,12 @@ class TpuGraph(Data):
             return self.num_nodes if x is None else len(x)  # num_nodes looks through all fields
         return 0 if key in _AS_THEY_ARE else super().__inc__(key, value, *args, **kwargs)
 
+    def __getattr__(self, key: str) -> Any:
+        if key in ("config_feat", "runtime") and "configs" in self:
+            how = "graph.take(rows) unpacks some, transform=ConfigSampler(n) of each"
+            raise AttributeError(f"{self.name}: {key}: no configs are unpacked; {how}")
+        return super().__getattr__(key)
+
     def take(self, rows: ArrayLike | Tensor) -> Self:
         """Return the graph with its configs at `rows` (r,) unpacked in place of the table of all.
 

@@ -3,6 +3,8 @@
 A model's module is imported when it is trained or loaded, with all that it needs.
 """
 
+import inspect
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -118,9 +120,10 @@ def checked(place: str) -> Any:
             raise
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise PipelineError(
-                f"model '{place}': in {method}: {reason}; --debug shows where"
-            ) from error
+            file, frames = inspect.getfile(network), traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == file]
+            at = f", line {lines[-1]} of {Path(file).name}" if lines else ""
+            raise PipelineError(f"model '{place}': in {method}{at}: {reason}") from error
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         called("__init__", self, *args, **kwargs)

@@ -314,7 +314,7 @@ def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iter
     known = {member: value for member, value in values.items() if value is not None}
     best = max(known, key=lambda member: known[member], default=None)
     own = part["value"]
-    if best is not None and known[best] > own:
+    if best is not None and round(known[best], 4) > round(own, 4):  # as both are told
         yield f"{best} alone has {known[best]:.4f}, more than the blend with it, {own:.4f}"
     if part.get("floor") is not None and part["floor"] > own:
         yield f"the floor, without training, has {part['floor']:.4f}, more than this run"

@@ -68,12 +68,18 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
     return failed
 
 
-def _write_page(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Write the page of all that a folder holds; refuse what says what of it."""
+def _refuse_trained(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, what: str
+) -> None:
+    """Refuse options that say what to train beside one that takes all that a folder holds."""
     chosen = [key for key in TRAINED if getattr(options, key) != parser.get_default(key)]
     if chosen:
         told = ", ".join(f"--{key}" for key in chosen)
-        parser.error(f"--report: writes all that --out holds; expected it without {told}")
+        parser.error(f"{what} all that --out holds; expected it without {told}")
+
+
+def _write_page(options: argparse.Namespace) -> None:
+    """Write the page of all that a folder holds."""
     found = {path.name.partition("--")[0] for path in (options.out / "cells").glob("*.json")}
     if options.report == PAGES and found != {*TASKS}:
         sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
@@ -103,11 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
         parser.error("--set: --models says what is trained, or --own, a model of one's own")
     if options.against:
+        _refuse_trained(options, parser, "--against: compares")
         for line in leads_over(options.out, options.against):
             _say(line)
         return
     if options.report:
-        _write_page(options, parser)
+        _refuse_trained(options, parser, "--report: writes")
+        _write_page(options)
         return
     sources = Sources(options.sample, options.real)
     models = [options.own] if options.own else options.models

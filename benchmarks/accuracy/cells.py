@@ -178,6 +178,7 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         if difference:
             raise UsageError(f"{path}: was made with {difference}; choose another --out")
         return False
+    _check_seeds_alike(path, cell, head)
     work = out / "work" / path.stem
     shutil.rmtree(work, ignore_errors=True)
     for judged, results in _results(cell, sources, work).items():
@@ -185,6 +186,16 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         write_text(judged.path(out), text + "\n")
     shutil.rmtree(work, ignore_errors=True)
     return True
+
+
+def _check_seeds_alike(path: Path, cell: Cell, head: dict[str, Any]) -> None:
+    """Refuse a cell whose other seeds, a row with it, were made with something else."""
+    for other in sorted(path.parent.glob(f"{cell.task}--{cell.contender}--*.json")):
+        old = json.loads(other.read_text(encoding="utf-8"))
+        of_seed = {"seed": cell.seed, "recipe": {**old["recipe"], "seeds": head["recipe"]["seeds"]}}
+        made = {key: (old | of_seed).get(key) for key in {*head, "source"}}
+        if difference := first_difference(made, head):
+            raise UsageError(f"{other}: was made with {difference}; choose another --out")
 
 
 def cell_head(cell: Cell, sources: Sources) -> dict[str, Any]:

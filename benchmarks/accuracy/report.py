@@ -176,12 +176,21 @@ def write_report(cells: Sequence[Cell], folder: Path, *, options: str | None = N
         by_collection=collection_rows(by_task.get("layouts", {})),
         by_choice=choice_rows(by_task.get("layouts", {})),
         own_models=own_budgets(cells),
-        keys_set=sorted({", ".join(cell.get("set", ())) for cell in cells}),
+        keys_set=keys_set(cells),
         made_with=made_with(cells),
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
     )
     write_page(folder / "accuracy.md", page)
+
+
+def keys_set(cells: Sequence[Cell]) -> dict[str, list[str]]:
+    """Return what `--set` changed, and the contenders that were trained with it."""
+    found: dict[str, set[str]] = {}
+    for cell in cells:
+        if keys := ", ".join(cell.get("set", ())):
+            found.setdefault(keys, set()).add(cell["contender"])
+    return {keys: sorted(names) for keys, names in sorted(found.items())}
 
 
 def own_budgets(cells: Sequence[Cell]) -> dict[str, str]:

@@ -230,7 +230,7 @@ def _why_left_out(entry: dict[str, Any], *, keep_noisy: bool) -> str:
             expected = f"less than half of its spread of {entry['spread']:.2f}"
         return (
             f"the halves of its rounds {told}; expected {expected}; "
-            "more --rounds tell more, --keep-noisy writes it as it is"
+            "more --rounds may tell more, --keep-noisy writes it as it is"
         )
     return ""
 

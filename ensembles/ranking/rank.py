@@ -30,6 +30,7 @@ from ensembles.ranking.program import (
 from models.run_folder import read_config
 
 MEASURED_PICKS = (1, 5, 10)
+NOISE = ("again_tau", "relative_noise", "aa_range")
 
 
 @dataclass(frozen=True)
@@ -179,19 +180,20 @@ class Ranked:
         has_order = len(np.unique(runtime)) > 1
         return ({"kendall_tau": kendall_tau(scores, runtime)} if has_order else {}) | picks
 
-    def noise(self) -> dict[str, float]:
+    def noise(self) -> dict[str, Any]:
         """Return how well two measurements of the configs agree; empty where nothing tells.
 
         Returns:
             `again_tau`: Kendall tau between them, of repeated configs, else by the data folder's
-            manifest; `relative_noise`, by that alone: how far the halves of the rounds differ.
+            manifest; by that alone `relative_noise`: how far the halves of the rounds differ, and
+            `aa_range`: between what 95 % of the configs lie, one half over the other.
         """
         graph = self.graph.graph
         told = measured_of(graph.file.path) if graph.is_labelled else {}
         repeated = measure_noise(graph.runtime_ns, self.group) if graph.is_labelled else None
         if repeated is not None and not np.isnan(repeated.tau):
             told = told | {"again_tau": repeated.tau}
-        return {k: told[k] for k in ("again_tau", "relative_noise") if told.get(k) is not None}
+        return {key: told[key] for key in NOISE if told.get(key) is not None}
 
     def as_json(self, *, why: bool = False) -> dict[str, Any]:
         """Return the `top` best configs with what they say, for JSON.

@@ -192,6 +192,8 @@ def optimize(
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(found)}{failed}")
     typer.echo(f"as screened {write.sources_text(found)}")
+    if told := write.uncompared_text(found):
+        typer.echo(f"compared    {told}")
     if found.is_faster:
         typer.echo(f"use         {out / write.APPLY}")
     typer.echo(f"page        {out / write.PAGE}")

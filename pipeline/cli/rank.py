@@ -22,6 +22,7 @@ MOST_PARTS = 15  # that are printed one by one
 NOISE = {
     "again_tau": "two measurements agree to tau {:.3f}",
     "relative_noise": "halves of a measurement differ by {:.1%}",
+    "aa_range": "95 % of the configs by {0[0]:.3f} to {0[1]:.3f} times",
 }
 
 

@@ -105,6 +105,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         tile=result["decisions"].get("tile"),
         is_edited=bool(_module(found)),
         module_file=MODULE,
+        uncompared=uncompared_text(found),
         options=pformat(result["decisions"].get("options", {})),
         digest=found.facts.get("function", ""),
     )
@@ -155,6 +156,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         sources=sources_text(found),
         together=all_cores_text(found),
         verdict=verdict_text(found),
+        uncompared=uncompared_text(found),
         halves=halves_text(found),
         library=library(),
         reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
@@ -171,6 +173,12 @@ def verdict_text(found: Optimized) -> str:
         were = "candidates were" if n > 1 else "candidate was"
         return f"{n} verified {were} not confirmed; the same command goes on"
     return f"nothing is surely faster than the default: {found.why_not}"
+
+
+def uncompared_text(found: Optimized) -> str:
+    """Name what a kernel's tiles are not compared with; "" of others."""
+    of_kernel = "tiles alone; jax.jit(kernel.whole), without a loop, may be faster: time it too"
+    return of_kernel if found.spaces == (TILES,) else ""
 
 
 def halves_text(found: Optimized) -> list[str]:

@@ -97,15 +97,23 @@ def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
 
 def as_first_made(out: Path, report: dict[str, Any]) -> dict[str, Any]:
     """Return the report that a finished run has, if it says the same: what made it stays there."""
-    path = out / REPORT
-    if not is_done(out) or not path.exists():
-        return report
-    try:
-        first: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # damaged: it is written anew
-        return report
+    first = _written(out) if is_done(out) else {}
     new = json.loads(json.dumps(report)) | {key: first.get(key) for key in OF_A_CALL}
     return first if first == new else report
+
+
+def revision_of(out: Path) -> str | None:
+    """Return the revision of the code that a run's report was made by, if that is known."""
+    return _written(out).get("revision")
+
+
+def _written(out: Path) -> dict[str, Any]:
+    path = out / REPORT
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError:  # damaged: it is written anew
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_report(out: Path, report: dict[str, Any]) -> Path:

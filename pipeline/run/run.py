@@ -53,7 +53,7 @@ from pipeline.run.jobs import (
     machine_with,
     part_sizes,
 )
-from pipeline.run.report import as_first_made, build_report, write_report
+from pipeline.run.report import as_first_made, build_report, revision_of, write_report
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
 
@@ -257,9 +257,19 @@ def _tidy(out: Path) -> None:
             f"{len(scores)} score files"
         )
     diff = changes()
-    if diff and not is_done(out):
+    if is_done(out):
+        _tell_other_code(out, diff)
+    elif diff:
         write_text(out / CHANGES, diff)
         log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
+
+
+def _tell_other_code(out: Path, diff: str | None) -> None:
+    """Say of a finished run that other code made it than there is now: nothing is made anew."""
+    was, now, kept = revision_of(out), revision(), out / CHANGES
+    is_kept = diff is None or (kept.exists() and kept.read_text("utf-8") == diff)
+    if was and now and not (was == now and is_kept):
+        log.info(f"{out} was made by other code ({was}, now {now}); with another --out it is anew")
 
 
 def _drop_scores_of_gone_models(state: RunState) -> None:

@@ -162,6 +162,17 @@ def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
         tpu_graph(layout_graph).take([0]).take([0])
 
 
+def test_what_has_no_configs_yet_says_how_they_are_taken(layout_graph: LayoutGraph) -> None:
+    graph = tpu_graph(layout_graph)
+    for field in ("config_feat", "runtime"):
+        assert not hasattr(graph, field) and field not in graph
+        with pytest.raises(AttributeError, match=rf"{field}: no configs .* graph\.take.*Sampler"):
+            getattr(graph, field)
+    assert graph.take([0]).runtime.shape == (1, 1)
+    with pytest.raises(AttributeError, match="nosuch"):
+        graph.nosuch  # noqa: B018
+
+
 def test_a_graph_of_many_configs_is_never_unpacked_whole(layout_graph: LayoutGraph) -> None:
     n_configs, n_nodes, n_vectors = 70_000, 3_142, 8  # 3.7 GiB if unpacked
     rng = np.random.default_rng(0)

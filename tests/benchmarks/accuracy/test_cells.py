@@ -147,6 +147,15 @@ def test_a_model_of_ones_own_is_a_row_beside_the_others(
         main([*base, "layouts", *own])
     said = capsys.readouterr().out
     assert "failed: " in said and "source.gat.py" in said
+    for changed in (["--set", "gat.hidden=9"], [*own, "--set", "gat.layers=1"]):  # a row with it
+        with pytest.raises(SystemExit, match="1 of 1 failed"):
+            main([*base[:-2], "1", "--tasks", "layouts", *own[:2], *changed])
+        told = f"failed: {path}: was made with recipe.gat."
+        assert told in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main([*base[:-1], "--against", "floor"])
+    told = "--against: compares all that --out holds; expected it without --seeds"
+    assert told in capsys.readouterr().err
     floor = json.loads((tmp_path / "cells" / "layouts--floor--0.json").read_text())
     assert cell["graphs"].keys() == floor["graphs"].keys()
     with pytest.raises(SystemExit, match="2"):  # nothing is trained by the same call

@@ -167,9 +167,8 @@ def test_the_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
         write_report(cells, tmp_path)
         pages.append((tmp_path / "accuracy.md").read_text())
     assert "| floor | 1 | " in pages[0] and "--set" not in pages[0]
-    own = "`tile_boosting.num_boost_round=3`.\n"
-    assert f"(`--set`) was nothing for some, for others {own}" in pages[1]
-    assert f"(`--set`) was {own}" in pages[2]
+    own = "(`--set`): `floor` with `tile_boosting.num_boost_round=3`.\n"
+    assert own in pages[1] and own in pages[2]
 
 
 def test_what_is_shipped_is_held_against_the_best_member_of_each_collection() -> None:

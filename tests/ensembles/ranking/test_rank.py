@@ -121,10 +121,11 @@ def test_it_is_said_how_well_two_measurements_agree(
     rewritten(file, tmp_path / "twice.npz", **twice, **both)
     words = ("--run", rankers / LAYOUT_MODEL, "--top", 1)
     assert "two measurements" not in call("rank", path, *words)
-    entry = {"again_tau": 0.75, "relative_noise": 0.0125}
+    entry = {"again_tau": 0.75, "relative_noise": 0.0125, "aa_range": [0.9, 1.125]}
     manifest = {"environments": {}, "graphs": {file.submission_id: entry}, "left_out": {}}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     told = "; two measurements agree to tau 0.750; halves of a measurement differ by 1.2%"
+    told += "; 95 % of the configs by 0.900 to 1.125 times"
     (line,) = (one for one in call("rank", path, *words).splitlines() if told in one)
     assert line.startswith("measured    kendall_tau")
     assert json.loads(call("rank", path, *words, "--json"))["noise"] == entry

@@ -328,7 +328,11 @@ def test_a_kernel_for_which_nothing_is_faster_takes_its_first_tile_and_all_name_
     printed = call("optimize", "--program", "mine:kernel", "--space", "tiles", "--out", tmp_path)
     assert "]: the default (tile: 64, 96) over itself\n" in printed
     assert json.loads((tmp_path / BEST).read_text())["default_decisions"] == {"tile": [64, 96]}
-    assert "<td>tile: 64, 96</td>" in (tmp_path / PAGE).read_text()
+    page = (tmp_path / PAGE).read_text()
+    assert "<td>tile: 64, 96</td>" in page
+    told = "tiles alone; jax.jit(kernel.whole), without a loop, may be faster: time it too"
+    assert f"\ncompared    {told}\n" in printed
+    assert f"Compared were {told}." in text and f"Compared were {told}." in page
     assert as_json(whole[1])["default_decisions"] == {}
 
 

@@ -222,6 +222,27 @@ def test_resume_says_what_it_found_done_and_keeps_what_the_code_has_since(
     )
 
 
+def test_of_a_finished_run_it_is_said_that_other_code_made_it(
+    finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, told = shutil.copytree(finished, tmp_path / "run"), " was made by other code (abc+changed"
+    report = json.loads((out / "report.json").read_text())
+    (out / "report.json").write_text(json.dumps(report | {"revision": "abc+changed"}))
+    (out / CHANGES).write_text("+old\n")
+    for now, diff, is_said in (
+        ("abc+changed", "+old\n", False),
+        ("abc+changed", "+new\n", True),
+        ("def", None, True),
+        (None, None, False),
+    ):
+        monkeypatch.setattr("pipeline.run.run.revision", lambda now=now: now)
+        monkeypatch.setattr("pipeline.run.run.changes", lambda diff=diff: diff)
+        said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+        line = f"{out}{told}, now {now}); with another --out it is anew"
+        assert (line in said) == is_said
+    assert (out / CHANGES).read_text() == "+old\n"
+
+
 def test_a_finished_run_that_is_resumed_keeps_what_made_it(
     finished: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
