@@ -7,7 +7,7 @@ started meanwhile has neither, unless it is given them anew.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -28,6 +28,14 @@ def progress(what: str, done: int, total: int) -> None:
     watcher = _watcher.get()
     if watcher:
         watcher(what, done, total)
+
+
+def each(what: str, items: Sequence[T]) -> Iterator[T]:
+    """Yield items, and tell whoever watches how many of them are done."""
+    for done, item in enumerate(items):
+        progress(what, done, len(items))
+        yield item
+    progress(what, len(items), len(items))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from common.errors import PipelineError, UsageError
-from common.progress import progress
+from common.progress import each
 from data.graph_store.stored_graph import (
     STORE_SUFFIX,
     VERSION,
@@ -138,12 +138,11 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
     """Prune every layout graph of the store by a rule, unless that is done; raises as `prepare`."""
     pruning_rule(rule)
     layouts = [file for file in files if file.collection.kind == "layout"]
-    for number, file in enumerate(layouts, start=1):
+    for file in each("prune", layouts):
         graph = read_layout(file)
         if read_pruned(graph, rule) is None:
             facts = {"version": VERSION, "source": source_digest(file)}
             write_tensors(pruned_file(file.path, rule), vars(prune(graph, rule)), facts=facts)
-        progress("prune", number, len(layouts))
 
 
 def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -176,10 +177,12 @@ class ConfigSampler(BaseTransform):
     """
 
     def __init__(self, n_configs: int, *, seed: int | None = None, distinct: bool = True) -> None:
-        if n_configs < 1 or (seed is not None and seed < 0):
+        own_seed = 0 if seed is None else seed
+        are_numbers = isinstance(n_configs, Integral) and isinstance(own_seed, Integral)
+        if not are_numbers or n_configs < 1 or own_seed < 0:
             raise UsageError(
-                f"ConfigSampler: {n_configs} configs, seed {seed}; expected at least 1, and no "
-                "seed below 0"
+                f"ConfigSampler: {n_configs!r} configs, seed {seed!r}; expected integers, at least "
+                "1 config, and no seed below 0"
             )
         self.n_configs, self.seed, self.distinct = n_configs, seed, distinct
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()

@@ -5,8 +5,9 @@ A model's module is imported when it is trained or loaded, with all that it need
 
 import inspect
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,18 +105,18 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
 
 
 def checked(place: str) -> Any:
-    """Return the network at `place`, with an `__init__` and a `forward` whose faults name it.
+    """Return the network at `place`, with an `__init__`, `forward` and losses whose faults name it.
 
-    They raise PipelineError where the class's own fail, or `forward` gives not one score for each
-    config, or scores from which nothing can be learned.
+    They raise PipelineError where the class's own fail, where `forward` gives not one score for
+    each config, or scores from which nothing can be learned, or a loss not one number per graph.
     """
     import torch  # by the class, so at hand already
 
     network = imported(place)
 
-    def called(method: str, *args: Any, **kwargs: Any) -> Any:
+    def called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(network, method)(*args, **kwargs)
+            return function(*args, **kwargs)
         except (PipelineError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -123,14 +124,14 @@ def checked(place: str) -> Any:
             file, frames = inspect.getfile(network), traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == file]
             at = f", line {lines[-1]} of {Path(file).name}" if lines else ""
-            raise PipelineError(f"model '{place}': in {method}{at}: {reason}") from error
+            raise PipelineError(f"model '{place}': in {what}{at}: {reason}") from error
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        called("__init__", self, *args, **kwargs)
+        called("__init__", network.__init__, self, *args, **kwargs)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         inputs, *distinct = (*args, *kwargs.values())
-        scores = called("forward", self, *args, **kwargs)
+        scores = called("forward", network.forward, self, *args, **kwargs)
         expected = (len(distinct[0]),) if distinct else tuple(inputs.runtime.shape)
         returned = tuple(getattr(scores, "shape", ()))
         if returned != expected:
@@ -144,4 +145,16 @@ def checked(place: str) -> Any:
             )
         return scores
 
-    return type(network.__name__, (network,), {"__init__": init, "forward": forward})
+    def loss_of(name: str, function: Callable[..., Any], scores: Any, runtime: Any) -> Any:
+        loss = called(f"loss '{name}'", function, scores, runtime)
+        expected, returned = tuple(scores.shape[:-1]), tuple(getattr(loss, "shape", ()))
+        if returned != expected or not isinstance(loss, torch.Tensor):
+            raise PipelineError(
+                f"model '{place}': loss '{name}' returned {returned} of scores "
+                f"{tuple(scores.shape)}, expected {expected}"
+            )
+        return loss
+
+    losses = {name: partial(loss_of, name, own) for name, own in network.losses.items()}
+    changed = {"__init__": init, "forward": forward, "losses": losses}
+    return type(network.__name__, (network,), changed)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from common.errors import PipelineError, UsageError
 from common.metrics import ranking_from_scores
@@ -16,13 +16,14 @@ class Evaluator:
     """The metrics of one collection, "layout:xla:random" or another.
 
     Args:
-        rows: by graph, which configs count, as `read_eval_indices` returns it; None = all.
+        rows: by graph, the row numbers (r,) of the configs that count, none twice, as
+            `read_eval_indices` returns it; None = all.
 
     Raises:
         UsageError: there is no such collection.
     """
 
-    def __init__(self, name: str, *, rows: Mapping[str, NDArray[np.int64]] | None = None) -> None:
+    def __init__(self, name: str, *, rows: Mapping[str, ArrayLike] | None = None) -> None:
         self.collection, self.rows = collection_named(name), rows
 
     def eval(self, predictions: Mapping[str, Mapping[str, Any]]) -> Report:
@@ -37,15 +38,20 @@ class Evaluator:
             own; `n_graphs`; `per_graph`, metrics by graph; `left_out`, reasons by graph.
 
         Raises:
-            UsageError: `y_pred` or `y_true` is missing, or a graph is in one alone, or unknown.
-            PipelineError: other shapes than (c,), a score that is not finite, or runtimes neither
-                all above 0 nor all 0; the line names the graph.
+            UsageError: `y_pred` or `y_true` is missing, or a graph is in one alone, or its rows are
+                none of its configs.
+            PipelineError: no numbers, other shapes than (c,), a score that is not finite, or
+                runtimes neither all above 0 nor all 0; the line names the graph.
         """
-        if not {"y_pred", "y_true"} <= predictions.keys():
+        if not isinstance(predictions, Mapping) or not {"y_pred", "y_true"} <= predictions.keys():
             raise UsageError("Evaluator: expected y_pred and y_true, each values by graph name")
         predicted, measured = predictions["y_pred"], predictions["y_true"]
-        if odd := sorted(predicted.keys() ^ measured.keys()):
-            raise UsageError(f"Evaluator: graph '{odd[0]}' is not in both y_pred and y_true")
+        for key, other in (("y_pred", predicted), ("y_true", measured)):
+            if not isinstance(other, Mapping):
+                raise UsageError(f"Evaluator: {key} is a {type(other).__name__}; expected a dict")
+        for key, one, other in (("y_true", predicted, measured), ("y_pred", measured, predicted)):
+            if missing := sorted(one.keys() - other.keys()):
+                raise UsageError(f"Evaluator: {key} has no graph '{missing[0]}', the other has it")
         graphs: dict[str, Report] = {}
         left_out: dict[str, str] = {}
         for name in predicted:
@@ -65,21 +71,45 @@ class Evaluator:
 
     def _checked(self, name: str, scores: Any, runtime: Any) -> tuple[NDArray[Any], Labels]:
         where = f"Evaluator: {self.collection.name}:{name}"
-        scores, runtime = _array(scores), _array(runtime)
+        scores, runtime = _numbers(scores, where, "scores"), _numbers(runtime, where, "runtimes")
         if scores.ndim != 1 or scores.shape != runtime.shape or not len(scores):
             raise PipelineError(
                 f"{where}: scores {scores.shape}, runtimes {runtime.shape}; expected (c,) of both"
             )
         if self.rows is not None:
-            rows = self.rows.get(name)
-            if rows is None or rows.max() >= len(scores):
-                raise UsageError(f"{where}: its rows are not known, or not all below {len(scores)}")
+            if name not in self.rows:
+                raise UsageError(f"{where}: `rows` has no such graph; expected its row numbers")
+            rows = _row_numbers(self.rows[name], where, len(scores))
             scores, runtime = scores[rows], runtime[rows]
-        is_measured = np.isfinite(runtime).all() and (runtime > 0).all()
-        if not np.isfinite(scores).all() or (runtime.any() and not is_measured):
-            raise PipelineError(f"{where}: expected finite scores, and finite runtimes above 0")
+        wrong = {"score": ~np.isfinite(scores)}
+        if runtime.any():  # else it is withheld
+            wrong["runtime"] = ~(np.isfinite(runtime) & (runtime > 0))
+        for what, is_wrong in wrong.items():
+            if is_wrong.any():
+                row = int(is_wrong.argmax())
+                value, expected = (scores if what == "score" else runtime)[row], "a finite number"
+                above = " above 0" * (what == "runtime")
+                raise PipelineError(f"{where}: {what} {row} is {value}; expected {expected}{above}")
         return scores, Labels(runtime)
 
 
-def _array(values: Any) -> NDArray[Any]:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+def _numbers(values: Any, where: str, what: str) -> NDArray[Any]:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.double() if values.is_floating_point() else values  # NumPy has no bfloat16
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of several lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "iufb":
+        raise PipelineError(f"{where}: its {what} are no real numbers; expected (c,) of them")
+    return array
+
+
+def _row_numbers(values: Any, where: str, n_configs: int) -> NDArray[np.int64]:
+    rows = _numbers(values, where, "rows")
+    is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
+    if not is_list or rows.min() < 0 or rows.max() >= n_configs or len(set(rows)) < len(rows):
+        expected = f"different integers from 0 to {n_configs - 1}, one at least"
+        raise UsageError(f"{where}: its rows are not what is expected: {expected}")
+    return rows.astype(np.int64)

@@ -11,7 +11,7 @@ import polars as pl
 
 from common.atomic import locked, sweep
 from common.errors import PipelineError
-from common.progress import progress
+from common.progress import each
 from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
@@ -36,12 +36,7 @@ class Prepared:
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
     """Pack files into a store; return what is wrong with each, or None; raises as `prepare`."""
     keep_freed_memory()
-    what, errors = f"pack {len(files)} files", list[str | None]()
-    for file in files:
-        progress(what, len(errors), len(files))
-        errors.append(_pack_one(file, store))
-    progress(what, len(errors), len(files))
-    return errors
+    return [_pack_one(file, store) for file in each(f"pack {len(files)} files", files)]
 
 
 def prepare(

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.atomic import atomic_path
-from common.progress import progress
+from common.progress import each
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing import minor_codes
@@ -90,12 +90,11 @@ def statistics_frame(graph: Graph) -> pl.DataFrame:
 def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
     """Write the statistics of graphs below `folder`, as the tree; raises as `read_graph`."""
     written = []
-    for number, file in enumerate(files, start=1):
+    for file in each("statistics", files):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"
         with atomic_path(path) as temporary:
             statistics_frame(read_graph(file)).write_parquet(temporary)
         written.append(path)
-        progress("statistics", number, len(files))
     return written
 
 

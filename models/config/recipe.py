@@ -378,13 +378,21 @@ class Recipe(FrozenConfig):
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
         try:
-            return super(Recipe, made).from_table(table, source=source)  # type: ignore[return-value]
+            recipe = super(Recipe, made).from_table(table, source=source)
         except UsageError as error:
             tables = [key for key, value in table.items() if isinstance(value, dict)]
             if not any(f": unknown key '{key}'; " in str(error) for key in tables):
                 raise
             advice = "a table of one's own needs its model in layout.models or tile.models"
             raise UsageError(f"{error}; {advice}") from None
+        for name, place in recipe.own_models.items():
+            known = imported(place).losses
+            if (loss := getattr(recipe, name).loss) not in known:
+                raise UsageError(
+                    f"{source}: {name}.loss is '{loss}'; expected one of the `losses` of {place}: "
+                    f"{', '.join(known)}"
+                )
+        return recipe  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a table: the class for models of one's own is made anew."""

@@ -5,7 +5,7 @@ One's own derives from LayoutNetwork, see docs/models.md.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
 from models.training.dataset import HeldOut, hold_out
 from models.training.loop import StepLoss, fit, save_network
-from models.training.losses import LOSSES
+from models.training.losses import LOSSES, Loss
 
 N_OPCODES = 256
 
@@ -41,10 +41,12 @@ class LayoutNetwork(nn.Module, ABC):
 
     Attributes:
         Config: what its table in a recipe, `config`, may hold.
+        losses: by the name that `config.loss` has; one's own may have more.
         reads_statistics: whether `inputs` hold statistics of configs.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
+    losses: ClassVar[Mapping[str, Loss]] = LOSSES
     reads_statistics = False
 
     def __init__(self, config: LayoutGnnConfig) -> None:
@@ -93,11 +95,14 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
 
-    def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
+    def graph_loss(self, model: Any, index: int, rng: np.random.Generator) -> Tensor:
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
         sample = rng.permutation(learned)[: self.config.configs_per_step]
-        return LOSSES[self.config.loss](model(inputs, sample), inputs.runtimes(sample))
+        loss: Tensor = model.losses[self.config.loss](
+            model(inputs, sample), inputs.runtimes(sample)
+        )
+        return loss
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of four samples as large as a step's, always the same.

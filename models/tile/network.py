@@ -5,7 +5,7 @@ One's own derives from TileNetwork, see docs/models.md.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ from models.tile.inputs import (
 )
 from models.training.dataset import HeldOut, LRUCache, hold_out
 from models.training.loop import StepLoss, fit, save_network
-from models.training.losses import TILE_LOSSES
+from models.training.losses import TILE_LOSSES, Loss
 
 LAYOUT_WIDTH = 4
 
@@ -44,11 +44,13 @@ class TileNetwork(nn.Module, ABC):
     """Scores the configs of many kernels; lower = faster. A subclass has a `forward`.
 
     Attributes:
+        losses: by the name that `config.loss` has; one's own may have more.
         node_width: w, of what `embed_nodes` gives.
         n_columns: f, of a batch's `config_feat`.
     """
 
     Config: ClassVar[type[TileGnnConfig]] = TileGnnConfig
+    losses: ClassVar[Mapping[str, Loss]] = TILE_LOSSES
 
     def __init__(self, config: TileGnnConfig) -> None:
         super().__init__()
@@ -108,7 +110,7 @@ class TileTask(JudgedGraphs[TileInputs]):
         learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
         rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
         batch = join(kernels, rows, model.config_scaler)
-        losses = TILE_LOSSES[self.config.loss](model(batch), batch.runtime)  # (g,)
+        losses = model.losses[self.config.loss](model(batch), batch.runtime)  # (g,)
         return losses.mean(), self.named(chosen)
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from common.errors import UsageError
-from common.progress import progress
+from common.progress import each
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.archive import Archive
 from data.official.published import CONFIGURABLE_SHARE, PartSize
@@ -150,8 +150,7 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> 
     costs: list[StageCost] = []
     names = list(dict.fromkeys(part.collection for part in sizes))
     learned = {part.collection: part for part in learned_parts(recipe, sizes)}
-    for number, name in enumerate(names):
-        progress("count", number, len(names))
+    for name in each("count", names):
         parts = [part for part in sizes if part.collection == name]
         ranked = [as_ranked(recipe, part) for part in parts if part.split != "train"]
         kind, train = parts[0].kind, learned.get(name)
@@ -167,7 +166,6 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> 
                 costs += [StageCost(name, stage, model, own_s, on_gpu)] * len(recipe.seeds)
         score = (part.graphs * processor_s(f"{kind} score", part) for part in ranked)
         costs.append(StageCost(name, "score", "", sum(score), False))
-    progress("count", len(names), len(names))
     return costs
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 
 import pytest
 import typer
@@ -10,7 +9,7 @@ import typer
 from common.settings import ROOT
 from models.config.recipe import load_recipe
 from pipeline.__main__ import app
-from tests.support.command_line import call
+from tests.support.command_line import call, parse
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
@@ -33,20 +32,6 @@ def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as they are shown on the web."""
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def parse(line: str) -> None:
-    """Let the command line take its arguments, and run nothing.
-
-    Raises:
-        LookupError: no such command.
-        Exception: of typer; no such option, or one that is missing.
-    """
-    command = typer.main.get_command(app)
-    words = shlex.split(line.split(" > ", maxsplit=1)[0])
-    while (commands := getattr(command, "commands", None)) and not words[0].startswith("-"):
-        command = commands[words.pop(0)]
-    command.make_context("pipeline", words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -13,7 +13,7 @@ from common.settings import ROOT
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from examples.gat import Gat
-from models.config.recipe import Recipe, load_recipe
+from models.config.recipe import Recipe, _with_own_models, load_recipe
 from models.registry import TrainJob
 from models.train import load_model, train_model
 from pipeline.jobs.here import Processes
@@ -70,6 +70,7 @@ def train_copy(tree: Path, folder: Path, steps: int, *changes: tuple[str, str]) 
 @pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
+    _with_own_models.cache_clear()
     yield tmp_path
     sys.modules.pop("mygat", None)
 
@@ -101,6 +102,46 @@ def test_a_fault_in_its_forward_names_it(
         PipelineError, match=f"model 'mygat:Gat': {told.replace('LINE', str(line))}"
     ):
         train_copy(tiny_tree, importable, 1, (old, new))
+
+
+LOSS = (
+    "class GatConfig(LayoutGnnConfig):",
+    "from typing import Literal\n"
+    "from models.training.losses import LOSSES\n\n\n"
+    "def mine(scores, runtime):\n"
+    "    return scores.square().mean(dim=-1) + 0 * runtime.isfinite().sum(dim=-1)\n\n\n"
+    "class GatConfig(LayoutGnnConfig):\n"
+    "    loss: Literal['mine', 'list_mle', 'theirs'] = 'mine'\n",
+)
+LOSSES = ("    Config = GatConfig", "    Config, losses = GatConfig, {**LOSSES, 'mine': mine}")
+
+
+def test_it_may_have_a_loss_of_its_own(tiny_tree: Path, importable: Path) -> None:
+    folder = train_copy(tiny_tree, importable, 300, LOSS, LOSSES)
+    file, *_ = find_graphs(tiny_tree, collections=(COLLECTION,))
+    assert np.abs(load_model(folder).score(read_graph(file))).max() < 0.1  # all that it asks for
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (".mean(dim=-1) +", " +", r"loss 'mine' returned \((\d+),\) of .* \(\1,\), expected \(\)"),
+        ("scores.square", "scores.cube", r"in loss 'mine', line \d+ of mygat.py: AttributeError: "),
+    ],
+)
+def test_a_fault_in_its_loss_names_it(
+    old: str, new: str, told: str, tiny_tree: Path, importable: Path
+) -> None:
+    with pytest.raises(PipelineError, match=f"model 'mygat:Gat': {told}"):
+        train_copy(tiny_tree, importable, 1, LOSS, LOSSES, (old, new))
+
+
+def test_a_loss_that_no_model_has_is_refused_with_the_recipe(
+    tiny_tree: Path, importable: Path
+) -> None:
+    told = "mygat.loss is 'mine'; expected one of the `losses` of mygat:Gat: pairwise_hinge, "
+    with pytest.raises(UsageError, match=told):
+        train_copy(tiny_tree, importable, 1, LOSS)
 
 
 def test_a_module_that_raises_is_named(importable: Path) -> None:

@@ -155,9 +155,11 @@ def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
     for rows in ([-1], [10**6], [[0]], [True, False], [0.5]):
         with pytest.raises(UsageError, match=r"expected rows from 0 to .* or a mask"):
             tpu_graph(layout_graph).take(rows)
-    for options in ({"n_configs": 0}, {"n_configs": 8, "seed": -1}):
-        with pytest.raises(UsageError, match=r"ConfigSampler: .*expected at least 1"):
+    wrong = ({"n_configs": 0}, {"n_configs": 8, "seed": -1}, {"n_configs": "8"}, {"n_configs": 1.5})
+    for options in wrong:
+        with pytest.raises(UsageError, match=r"ConfigSampler: .*expected integers, at least 1"):
             ConfigSampler(**options)
+    assert ConfigSampler(np.int64(8)).n_configs == 8
     with pytest.raises(UsageError, match="were taken already"):
         tpu_graph(layout_graph).take([0]).take([0])
 

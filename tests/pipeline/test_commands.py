@@ -5,6 +5,7 @@ And each model of the full recipe goes through a run in the small.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from models.config.recipe import load_recipe
 from pipeline.__main__ import app
 from pipeline.run.run import Inputs, run
 from submissions.check import read_submission
-from tests.support.command_line import call
+from tests.support.command_line import call, parse
 
 MOST_IMPORTED = 300
 SMOKE = ("run", "--recipe", "smoke", "--data")
@@ -96,6 +97,11 @@ def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> Non
     text = call(*command, "--help")
     assert f"python -m pipeline {' '.join(command)}" in " ".join(text.split())
     assert "--debug" in text
+    found = typer.main.get_command(app)
+    for word in command:
+        found = found.commands[word]  # type: ignore[attr-defined]
+    for line in re.findall(r"python -m pipeline (.+)", found.help or ""):
+        parse(line)
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))

@@ -48,14 +48,23 @@ def test_tensors_and_lists_do_as_well(predictions: dict) -> None:
         "y_true": {n: v.tolist() for n, v in predictions["y_true"].items()},
     }
     assert Evaluator(LAYOUT).eval(tensors) == expected
+    half = {n: torch.tensor(v, dtype=torch.bfloat16) for n, v in predictions["y_pred"].items()}
+    rounded = {n: v.float() for n, v in half.items()}
+    both = [Evaluator(LAYOUT).eval(predictions | {"y_pred": own}) for own in (half, rounded)]
+    assert both[0] == both[1]
 
 
 def test_given_rows_alone_are_judged(predictions: dict) -> None:
     rows = {name: np.arange(3, len(v)) for name, v in predictions["y_pred"].items()}
     cut = {key: {n: v[3:] for n, v in values.items()} for key, values in predictions.items()}
     assert Evaluator(LAYOUT, rows=rows).eval(predictions) == Evaluator(LAYOUT).eval(cut)
-    with pytest.raises(UsageError, match="c: its rows are not known"):
+    lists = {name: own.tolist() for name, own in rows.items()}
+    assert Evaluator(LAYOUT, rows=lists).eval(predictions) == Evaluator(LAYOUT).eval(cut)
+    with pytest.raises(UsageError, match="c: `rows` has no such graph"):
         Evaluator(LAYOUT, rows={name: rows[name] for name in "ab"}).eval(predictions)
+    for wrong in ([0, -1], [0, 0], [0, 12], [], [0.0, 1.0], [[0, 1]]):
+        with pytest.raises(UsageError, match=r"a: its rows .*: different integers from 0 to 11, "):
+            Evaluator(LAYOUT, rows=rows | {"a": wrong}).eval(predictions)
 
 
 def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
@@ -76,9 +85,16 @@ def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
     ("predicted", "measured", "told"),
     [
         ({"x": [1, 2]}, {"x": [3]}, r"x: scores \(2,\), runtimes \(1,\); expected \(c,\) of both"),
-        ({"x": [1, np.nan]}, {"x": [3, 4]}, "x: expected finite scores"),
-        ({"x": [1, 2]}, {"x": [3, 0]}, "x: expected finite scores, and finite runtimes above 0"),
-        ({"x": [1, 2]}, {}, "graph 'x' is not in both"),
+        ({"x": [1, np.nan]}, {"x": [3, 4]}, "x: score 1 is nan; expected a finite number$"),
+        ({"x": [1, 2]}, {"x": [3, 0]}, "x: runtime 1 is 0; expected a finite number above 0"),
+        ({"x": [1, 2]}, {"x": [np.inf, 1]}, "x: runtime 0 is inf; expected a finite number ab"),
+        ({"x": [1, 2]}, {}, "y_true has no graph 'x', the other has it"),
+        ({}, {"x": [1, 2]}, "y_pred has no graph 'x', the other has it"),
+        ({"x": ["1", "2"]}, {"x": [1, 2]}, "x: its scores are no real numbers"),
+        ({"x": [1j, 2]}, {"x": [1, 2]}, "x: its scores are no real numbers"),
+        ({"x": [[1], [2, 3]]}, {"x": [1, 2]}, "x: its scores are no real numbers"),
+        ({"x": [1, 2]}, {"x": [None, 2]}, "x: its runtimes are no real numbers"),
+        ([[1, 2]], {"x": [1, 2]}, "y_pred is a list; expected a dict"),
     ],
 )
 def test_what_is_wrong_is_named(predicted: dict, measured: dict, told: str) -> None:
@@ -86,5 +102,7 @@ def test_what_is_wrong_is_named(predicted: dict, measured: dict, told: str) -> N
         Evaluator(LAYOUT).eval({"y_pred": predicted, "y_true": measured})
     with pytest.raises(UsageError, match="expected y_pred and y_true"):
         Evaluator(LAYOUT).eval({"y_pred": predicted})
+    with pytest.raises(UsageError, match="expected y_pred and y_true"):
+        Evaluator(LAYOUT).eval([predicted, measured])
     with pytest.raises(UsageError, match="no such collection"):
         Evaluator("layout:xla")

@@ -1,10 +1,12 @@
 """The command line, called in this process, and Python in one of its own."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import typer
 from typer.testing import CliRunner
 
 from common.settings import ROOT
@@ -27,6 +29,20 @@ def stderr_of(*arguments: object, expect: int = 0) -> list[str]:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == expect, result.output
     return result.stderr.splitlines()
+
+
+def parse(line: str) -> None:
+    """Let the command line take its arguments, and run nothing.
+
+    Raises:
+        LookupError: no such command.
+        Exception: of typer; no such option, or one that is missing.
+    """
+    command = typer.main.get_command(app)
+    words = shlex.split(line.split(" > ", maxsplit=1)[0])
+    while (commands := getattr(command, "commands", None)) and not words[0].startswith("-"):
+        command = commands[words.pop(0)]
+    command.make_context("pipeline", words)
 
 
 def python_in(folder: Path, *words: str) -> str:

@@ -18,6 +18,10 @@ from features.statistics.configs import (
     statistics_names,
     statistics_of,
 )
+from features.statistics.layout import LAYOUT_STATISTICS
+from features.statistics.layout_details import LAYOUT_DETAILS, OF_THE_FILE
+from features.statistics.program import PROGRAM_STATISTICS
+from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS
 from tests.features.graphs import random_layout_graph, random_tile_graph
 from tests.models.rearrange import relabel_nodes
 from tests.support.command_line import call
@@ -26,8 +30,15 @@ from tests.support.real_data import ROOT
 
 def test_the_page_has_a_formula_for_every_statistic() -> None:
     page = (ROOT / "features" / "statistics" / "STATISTICS.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?`) \|", page, re.M)))
-    assert set(named) == {name for names in ALL_STATISTICS.values() for name in names}
+    _, *sections = re.split(r"^## ", page, flags=re.M)
+    named = {text.split("\n")[0]: re.findall(r"^\| `(.*?)` \|", text, re.M) for text in sections}
+    assert {heading: sorted(names) for heading, names in named.items()} == {
+        "Layout configs: plain": sorted(LAYOUT_STATISTICS),
+        "Layout configs: details": sorted(LAYOUT_DETAILS),
+        "Tile configs: plain": sorted(TILE_STATISTICS),
+        "Tile configs: details": sorted(TILE_DETAILS),
+        "The program or kernel, for both": sorted(PROGRAM_STATISTICS),
+    }
 
 
 def test_a_table_has_a_row_per_config(layout_graph: LayoutGraph, tile_graph: TileGraph) -> None:
@@ -55,6 +66,19 @@ def test_how_nodes_are_numbered_does_not_matter(draw: Callable[[int], Graph]) ->
         for column, name in enumerate(statistics_names(graph.file.collection.kind, "all")):
             both = renumbered[:, column], usual[:, column]
             np.testing.assert_allclose(*both, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_those_that_depend_on_what_else_a_file_holds_are_named() -> None:
+    names, differ = statistics_names("layout", "all"), set[str]()
+    for seed in range(30):
+        graph = random_layout_graph(seed)
+        every = np.arange(graph.n_configs)
+        rows = every[: 1 + len(every) // 2]
+        both = graph.only(np.r_[every, rows]), graph.only(rows)
+        whole, part = (statistics_of(own, "all")(rows) for own in both)
+        unlike = ~np.isclose(whole, part).all(axis=0)
+        differ |= {name for name, is_unlike in zip(names, unlike, strict=True) if is_unlike}
+    assert differ == OF_THE_FILE, "OF_THE_FILE of features/statistics/layout_details.py names them"
 
 
 def test_files_are_scanned_as_one_table(tiny_tree: Path, tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from models.trees.one_program import (
     choose_weights,
     column_features,
     load,
-    own_statistics,
     train,
 )
 from models.trees.rows import GraphRows
@@ -170,19 +169,6 @@ def test_of_few_configs_columns_are_learned_alone(
     cost = np.arange(program.n_configs, dtype=float)
     learned = measured(program, cost, tmp_path, n_configs)
     assert [*load(NAME, tmp_path, trained(learned, tmp_path)).rankers] == ["columns"]
-
-
-def test_no_statistic_that_is_read_depends_on_what_else_a_file_holds(
-    program: LayoutGraph, tmp_path: Path
-) -> None:
-    half = read_layout(write_configs(program, np.arange(40), tmp_path, "test"))
-    names, compute = own_statistics("all")
-    rows = np.flatnonzero(np.isin(distinct_configs(program)[1], np.arange(40)))
-    whole, part = compute(program)(rows), compute(half)(np.arange(half.n_configs))
-    differ = [name for at, name in enumerate(names) if not np.allclose(whole[:, at], part[:, at])]
-    assert not differ, (
-        f"name these in OF_THE_FILE of features/statistics/layout_details.py: {differ}"
-    )
 
 
 def test_scores_do_not_depend_on_what_else_a_file_holds(

@@ -7,6 +7,7 @@ import pytest
 
 from common.errors import UsageError
 from data.official.published import PartSize
+from features.pruning import RULES
 from features.statistics.configs import ALL_STATISTICS
 from models.config.recipe import load_recipe
 from models.registry import model_entry
@@ -16,6 +17,7 @@ from pipeline.planning.made_up import counted_step
 from pipeline.planning.plan import (
     CACHE_MIB,
     COUNTED,
+    KEPT_PER_CONFIGURABLE,
     Machine,
     calibrated,
     card_memory,
@@ -180,6 +182,7 @@ def test_a_card_is_known_by_its_name_to_torch_and_pruning_by_what_was_counted() 
     assert card_named("Tesla T4") == CARDS["t4"]
     assert card_named("NVIDIA A100-SXM4-80GB") == CARDS["a100"]
     assert card_named("NVIDIA GeForce RTX 3090") is None
+    assert {*RULES} - {"none"} <= KEPT_PER_CONFIGURABLE.keys()  # of others `plan` takes all nodes
     kept = [kept_nodes(rule, 43_615) for rule in ("hops-1", "hops-2", "hops-9")]
     assert kept == pytest.approx([3.6 * 3_143, 7 * 3_143, 43_615])
 
