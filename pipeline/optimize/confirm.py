@@ -28,7 +28,7 @@ from data.collect.tiles.catalogue import catalogue as kernels
 from data.graphs.distinct import hash_rows
 from pipeline.jobs.workers import granted
 
-JOURNALS, CONFIRM, ON_ALL_CORES = "journal", "confirm", "all-cores"
+JOURNALS, CONFIRM, ON_ALL_CORES = "journal", "confirm", "all-cores-median"
 N_PROCESSES = 4  # that a pass adds to confirm: they differ by more than rounds of one do
 FEWEST_PROCESSES, FEWEST_ROUNDS = 2, 2  # where the time ends; rounds of each
 MOST_PROCESSES = 8  # of one that stays undecided, before others get their turn

@@ -109,20 +109,22 @@ class _Server:
     """The open subject and its compiled programs."""
 
     clock: Clock
+    on_all_cores: bool
     load: Callable[[bytes], Loaded]
 
     def open(self, asked: tuple[OpenSubject, bool]) -> Description:
-        open_subject, on_all_cores = asked
+        open_subject, self.on_all_cores = asked
         subject = open_subject()
         self.spell, self.tell = subject.spell, subject.tell
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
-        self.clock = WALL if on_all_cores else clock_for(description.facts["platform"])
+        self.clock = WALL if self.on_all_cores else clock_for(description.facts["platform"])
         return description
 
     def visit(self, choice: NDArray[np.int64]) -> Visit:
         run, code = self.load(choice.tobytes())
-        visit = time_visit(run, self.clock, stops=host_stops() if self.clock is CPU else None)
+        stops = host_stops() if self.clock is CPU else None
+        visit = time_visit(run, self.clock, stops=stops, is_median=self.on_all_cores)
         return visit._replace(code=code)
 
     def code(self, choice: NDArray[np.int64]) -> str:
@@ -224,7 +226,7 @@ class Session(AbstractContextManager["Session"]):
     It keeps to the core that is idlest as it starts.
 
     Args:
-        on_all_cores: times what runs on as many threads as JAX likes, by the wall clock.
+        on_all_cores: times the median run on as many threads as JAX likes, by the wall clock.
     """
 
     def __init__(

@@ -57,6 +57,8 @@ def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
     assert time_visit(fake.run, fake.clock, budget_ns=100) == Visit(20, 3)  # the shortest counts
     fake = FakeClock([10] * 20)
     assert time_visit(fake.run, fake.clock, budget_ns=95).n_runs == 10
+    fake = FakeClock([50, 20, 30, 90])
+    assert time_visit(fake.run, fake.clock, budget_ns=100, is_median=True) == Visit(30, 3)
     slow = FakeClock([1000] * 20)
     assert time_visit(slow.run, slow.clock, budget_ns=95).n_runs == MIN_RUNS
     instant = FakeClock([0] * (MAX_RUNS + 1))

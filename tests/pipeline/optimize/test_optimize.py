@@ -203,7 +203,10 @@ def test_processes_are_added_while_it_is_undecided_and_there_is_time(
     best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
     assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
     assert best.together.n_looks == 2
-    assert caplog.messages.count("all-cores: first=3, beside the default, in fresh processes") == 2
+    assert (
+        caplog.messages.count("all-cores-median: first=3, beside the default, in fresh processes")
+        == 2
+    )
 
 
 def pretend(
