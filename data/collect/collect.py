@@ -192,7 +192,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     )
     entry["seconds"] = time.monotonic() - start
     with edit_manifest(out) as manifest:
-        machine = {key: fact for key, fact in description.facts.items() if key != "function"}
+        of_program = ("function", "arguments")
+        machine = {k: fact for k, fact in description.facts.items() if k not in of_program}
         entry["environment"] = add_environment(manifest, machine)
         manifest["left_out"].pop(job.submission_id, None)
         reason = _why_left_out(entry, keep_noisy=keep_noisy)
@@ -307,6 +308,7 @@ def _entry(
     return job.request() | {
         "clock": clock.name,
         "stopped_visits": sum(stopped) / len(stopped),
+        "decides": job.decides,
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),
         "n_configs": len(choices),

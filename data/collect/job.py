@@ -55,6 +55,7 @@ class Job(Effort):
     program: str  # the graph's name; its file is called so, but in the test split
     family: str  # programs of one family differ in their sizes alone
     collection: Collection  # where the graph goes
+    decides: str  # a name in SPACES
     split: str = "train"  # "train", "valid" or "test"
     search: str = "random"  # a name in `data.collect.measuring.search.SEARCHES`
     device: str | None = None  # "cpu", "gpu", "tpu", or None for what JAX chooses
@@ -122,6 +123,7 @@ def make_job(
         program=name,
         family=family,
         collection=collection_named(place),
+        decides=kind,
         split=split,
         search=search,
         device=device,

@@ -44,6 +44,7 @@ from data.collect.programs.compiled import (
     digest_of,
     loaded_module,
     raw,
+    shapes_of,
 )
 from data.collect.tiles.catalogue import catalogue, find_kernel
 from data.collect.tiles.kernel import TileSubject
@@ -250,7 +251,8 @@ class DecidedProgram:
         self._function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)
-        self._facts = {**(facts or {}), "function": digest_of(self._lowered)}
+        own = {"function": digest_of(self._lowered), "arguments": shapes_of(self._arguments)}
+        self._facts = {**(facts or {}), **own}
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
         self.options = [node_options(node) for node in self.nodes]
         kept_apart = node_positions(self.message, self._fusible)

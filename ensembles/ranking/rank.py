@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
 from data.collect.job import measured_of
+from data.collect.spaces import N_OPTIONS, options_of
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph, TileGraph
@@ -117,6 +119,26 @@ class Ranked:
         """
         return tile_of(self._graph_with(config, "tile"), config)
 
+    @cached_property
+    def decides(self) -> str:
+        """Return what the configs are: "layout", "tile", or as a manifest of `collect` tells."""
+        graph = self.graph.graph
+        return str(measured_of(graph.file.path).get("decides", self.graph.kind))
+
+    def spelled(self, config: int) -> dict[str, Any]:
+        """Say what a config decides, for JSON: `layouts`, `tile`, `options` or `kept_apart`."""
+        decides, graph = self.decides, self._graph_with(config).graph
+        if decides == "options" and isinstance(graph, TileGraph):
+            return {
+                "options": options_of(graph.config_feat[config, : len(N_OPTIONS)].astype(np.int64))
+            }
+        if decides == "tile":
+            return {"tile": {field: list(sizes) for field, sizes in self.tile(config).items()}}
+        nodes = self.layouts(config)
+        if decides == "fusion":
+            return {"kept_apart": [n.name or f"{n.node}" for n in nodes if not n.is_left_open]}
+        return {"layouts": [node.as_json() for node in nodes]}
+
     def why(self, config: int) -> dict[str, Any]:
         """Say what stands behind a config's place.
 
@@ -201,18 +223,15 @@ class Ranked:
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`, `n_distinct`,
             `ms_per_config`, `measured`, `noise` and `default` as these methods have them, and
-            `configs`: as `best` lists them, with `layouts` by node or `tile` by field, `run`, the
-            number of the tuning data's run, where there is one, and `why` where it is asked for.
+            `configs`: as `best` lists them, with what `spelled` says, `run`, the number of the
+            tuning data's run, where there is one, and `why` where it is asked for.
         """
         numbers = self.graph.run_numbers
         configs = []
         for entry in self.best():
             config = entry["config"]
             said: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
-            if self.graph.kind == "tile":
-                said["tile"] = {field: list(sizes) for field, sizes in self.tile(config).items()}
-            else:
-                said["layouts"] = [node.as_json() for node in self.layouts(config)]
+            said |= self.spelled(config)
             configs.append(entry | said | ({"why": self.why(config)} if why else {}))
         return {
             "name": self.graph.name,

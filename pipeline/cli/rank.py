@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
+OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
 MOST_PARTS = 15  # that are printed one by one
 NOISE = {
     "again_tau": "two measurements agree to tau {:.3f}",
@@ -102,6 +103,8 @@ def rank(
     if json:
         print_json({"kernels": printed} if several else printed[0])
         return
+    if told := OTHER_KINDS.get(ranked[0].decides):
+        say(f"note: configs decide {told}: only models that learned from such files rank them")
     for one, part in zip(ranked, printed, strict=True):
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
@@ -148,8 +151,11 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     for entry in best:
         bounds = [entry.get("tile", {}).get(field) for field in fields]
         sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
-        rows.append((*(entry.get(key) for key in KEYS), *sizes))
-    print_table((*KEYS, *fields), rows, if_known=("run", *fields))
+        options = " ".join(f"{name}={value}" for name, value in entry.get("options", {}).items())
+        others = options or None, ", ".join(entry.get("kept_apart", ())) or None
+        rows.append((*(entry.get(key) for key in KEYS), *sizes, *others))
+    known = (*fields, "options", "kept apart")
+    print_table((*KEYS, *known), rows, if_known=("run", *known))
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
@@ -167,7 +173,7 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], part)
-    if show_layouts and ranked.graph.kind == "layout":
+    if show_layouts and ranked.decides == "layout":
         for entry in best:
             _print_layouts(ranked, entry["config"])
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from pprint import pformat
+from textwrap import shorten
 from typing import Any
 
 from common.atomic import write_bytes, write_text
@@ -20,6 +21,7 @@ from submissions.report.page import render_page
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
 TEMPLATE = Path(__file__).with_name("optimize.html.j2")
 SHOWN = 12  # of the reasons why candidates failed
+MOST_SHAPES = 80  # characters of the arguments' shapes in apply.py
 
 
 def write_result(found: Optimized, out: Path) -> dict[str, Any]:
@@ -108,6 +110,7 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
         uncompared=uncompared_text(found),
         options=pformat(result["decisions"].get("options", {})),
         digest=found.facts.get("function", ""),
+        arguments=shorten(found.facts.get("arguments", "?"), MOST_SHAPES, placeholder=" …"),
     )
 
 

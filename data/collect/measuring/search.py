@@ -219,6 +219,9 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     journal = Journal(path)
+    if whole.count(b"\n") == 1:  # begun, and nothing was measured
+        path.unlink()
+        whole = b""
     if not whole:
         _append(path, header)
     for number, text in enumerate(whole.splitlines(), start=1):

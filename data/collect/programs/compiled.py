@@ -38,6 +38,13 @@ def digest_of(lowered: Any) -> str:
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
 
 
+def shapes_of(arguments: Any) -> str:
+    """Return types and shapes of a tree of arguments, such as "float32[4,2], int32[]"."""
+    import jax
+
+    return ", ".join(jax.typeof(leaf).str_short() for leaf in jax.tree.leaves(arguments))
+
+
 def code_of(executable: Any) -> str:
     """Return what tells the code of an executable that XLA loaded from that of others.
 

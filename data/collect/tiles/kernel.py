@@ -19,7 +19,7 @@ from common.errors import PipelineError
 from data.collect.layouts import dump_module
 from data.collect.measuring.session import Description, Loaded, Told
 from data.collect.programs.catalogue import ProgramSource
-from data.collect.programs.compiled import code_of, digest_of
+from data.collect.programs.compiled import code_of, digest_of, shapes_of
 from data.hlo.graph import featurize_module
 from data.hlo.programs import tile_bounds
 
@@ -207,7 +207,9 @@ class TileSubject:
 
         self._kernel = kernel
         self._arguments = [jax.device_put(array) for array in kernel.arguments()]
-        self._facts = {**facts, "function": digest_of(self._lowered(np.zeros(1, np.int64)))}
+        function = digest_of(self._lowered(np.zeros(1, np.int64)))
+        arguments = shapes_of(self._arguments)
+        self._facts = {**facts, "function": function, "arguments": arguments}
 
     def describe(self) -> Description:
         """Return the graph of the kernel over whole arrays, without a loop."""

@@ -95,6 +95,7 @@ def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
         "program": "spin_b8",
         "family": "spin",
         "collection": collection_named("layout:xla:random"),
+        "decides": "layout",
         "n_configs": 10,
         "timeout_s": 20.0,
     }

@@ -135,6 +135,43 @@ def test_it_is_said_how_well_two_measurements_agree(
     assert rank(load_ranker(rankers / LAYOUT_MODEL), withheld).noise() == {}
 
 
+def decided(tree: Path, folder: Path, name: str, what: str, **arrays: np.ndarray) -> Path:
+    """Copy a train file with other arrays into a tree whose manifest says what its configs are."""
+    file = first_of(tree, name)
+    path = rewritten(file, folder / file.path.relative_to(tree), **arrays)
+    graphs = {file.submission_id: {"decides": what}}
+    manifest = {"environments": {}, "graphs": graphs, "left_out": {}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def test_compiler_options_are_told_as_such(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    """As the manifest of `collect` has it: its file has the form of one of tiles."""
+    options = np.zeros((3, 24), np.float32)
+    options[1:, :2] = [[1, 0], [1, 2]]
+    of_each = {"config_runtime": np.arange(1, 4), "config_runtime_normalizers": np.ones(3, int)}
+    path = decided(tiny_tree, tmp_path, TILES, "options", config_feat=options, **of_each)
+    words = ("rank", path, "--run", rankers / TILE_MODEL)
+    printed, library = call(*words), "xla_disable_hlo_passes=dot-library-rewriter"
+    told = "configs decide compiler options: only models that learned from such files rank them"
+    assert f"note: {told}" in printed and f"{library} xla_cpu_prefer_vector_width=128" in printed
+    entries = {entry["config"]: entry for entry in json.loads(call(*words, "--json"))["configs"]}
+    assert entries[0]["options"] == {} and "tile" not in entries[0]
+    assert entries[1]["options"] == {"xla_disable_hlo_passes": "dot-library-rewriter"}
+
+
+def test_what_is_kept_apart_is_told_as_such(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    path = decided(tiny_tree, tmp_path, LAYOUTS, "fusion")
+    words = ("rank", path, "--run", rankers / LAYOUT_MODEL, "--top", 100_000, "--show-layouts")
+    printed = call(*words)
+    assert "note: configs decide which results are kept apart: only" in printed
+    assert "kept apart\n" in printed
+    assert "minor to major" not in printed
+    entries = json.loads(call(*words[:-1], "--json"))["configs"]
+    decides = (np.load(path)["node_config_feat"] >= 0).any(axis=2).sum(axis=1)  # (c,)
+    assert any(decides) and all(len(e["kept_apart"]) == decides[e["config"]] for e in entries)
+
+
 def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:
     for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
         labelled, withheld = (first_of(tiny_tree, name, split) for split in ("train", "test"))
