@@ -4,8 +4,10 @@ DIR/npz/layout/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
 DIR/npz/tile/xla/{train,valid,test}/*.npz
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
@@ -167,6 +169,20 @@ def missing_parts(files: Sequence[GraphFile], *, splits: Sequence[str] = SPLITS)
     present = {file.part for file in files}
     parts = [f"{collection.name}/{split}" for collection in COLLECTIONS for split in splits]
     return [part for part in parts if part not in present]
+
+
+def stray_folders(data_dir: Path) -> list[str]:
+    """Name the folders that hold npz files where none is looked for, and what may be meant."""
+    root = npz_root(data_dir)
+    known = [f"{collection.folder}/{split}" for collection in COLLECTIONS for split in SPLITS]
+    counts = Counter(path.parent for path in root.rglob("*.npz") if path.name[0] != ".")
+    told = []
+    for folder, n_files in sorted(counts.items()):
+        place = folder.relative_to(root).as_posix()
+        if place not in known:
+            near = get_close_matches(place.lower(), known, 1) or ["layout/xla/default/train"]
+            told.append(f"{folder}: {n_files} npz files that nothing reads; is {near[0]} meant?")
+    return told
 
 
 def duplicate_stems(files: Sequence[GraphFile]) -> list[tuple[GraphFile, GraphFile]]:

@@ -24,8 +24,8 @@ from ensembles.diversify_picks import diversify_scores
 from models.config.recipe import BlendConfig, Recipe
 from models.predict import scores_table
 from models.registry import Ranker
-from models.run_folder import CONFIG, check_done, is_done, read_config
-from models.trees.linear import BASELINES, FLOORS
+from models.run_folder import CONFIG, check_done, check_finished, is_done, read_config
+from models.trees.linear import FLOORS
 
 HEURISTIC, FLOOR = "heuristic", "floor"
 
@@ -56,8 +56,7 @@ class Member:
         """
         from models.train import load_model
 
-        untrained = {HEURISTIC: BASELINES, FLOOR: FLOORS}.get(self.model)
-        return untrained[self.kind] if untrained else load_model(self.folder)
+        return load_model(self.folder) if self.is_trained else FLOORS[self.kind]
 
 
 class Source(NamedTuple):
@@ -174,10 +173,7 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
         if wanted.kind != own.kind:
             raise PipelineError(f"{folder}: ranks {own.kind} configs, not {wanted.name}")
         return own if "collection" in config else wanted
-    if not is_done(folder):
-        raise PipelineError(
-            f"{folder}: an unfinished run; finish it with `run … --out {folder} --resume`"
-        )
+    check_finished(folder)
     check_done(folder)
     recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
     have = {  # those of which some are trained; a hole shows in loading

@@ -28,6 +28,14 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
     write_text(folder / DONE, "".join(["done\n", *lines]))
 
 
+def check_finished(folder: Path) -> None:
+    """Raise a PipelineError where a folder is that of a run, no model's, which has not ended."""
+    if (folder / CONFIG).exists() and not is_done(folder) and "model" not in read_config(folder):
+        raise PipelineError(
+            f"{folder}: an unfinished run; finish it with `run … --out {folder} --resume`"
+        )
+
+
 def check_done(folder: Path) -> None:
     """Compare the files of a folder with the checksums in its DONE mark.
 

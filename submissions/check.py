@@ -254,6 +254,24 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
     return problems, expected
 
 
+def lacking_rows(expected: Rows) -> list[str]:
+    """Say of which collections a folder lacks test graphs, by the rows expected of it.
+
+    Where some are the competition's, how many of its graphs there are; else which collections have
+    none.
+    """
+    counts, official = (
+        Counter(name.rpartition(":")[0] for name in rows)
+        for rows in (expected, official_rows() if expected.keys() & official_rows().keys() else {})
+    )
+    every = official or dict.fromkeys((collection.name for collection in COLLECTIONS), 1)
+    return [
+        f"{name} ({counts[name]} of {n} test graphs)" if official else name
+        for name, n in every.items()
+        if counts[name] < n
+    ]
+
+
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
     """List why Kaggle cannot score a submission, as `problems_with_data` does; empty if it can.
 

@@ -130,5 +130,4 @@ class Baseline:
 
 # Fewest steps over the output; among equals, the largest kernel tile.
 TILE = Baseline({"log_steps": 1.0, "log_kernel_bounds_product": -1e-3})
-BASELINES = {"layout": Baseline({"copied_bytes_share": 1.0, "log_padding": 1.0}), "tile": TILE}
 FLOORS = {"layout": Baseline({"copied_bytes_share": 1.0}), "tile": TILE}

@@ -132,19 +132,20 @@ def audit(
     from data.audit import COLUMNS, as_dict, compare_names, file_notes, totals, tree_notes
     from data.audit import audit as audit_files
     from data.collect.job import read_manifest
-    from data.tree import find_graphs, missing_parts
+    from data.tree import find_graphs, missing_parts, stray_folders
 
     folder = data_dir(data)
     files, measured = find_graphs(folder), read_manifest(folder)["graphs"]
     rows = audit_files(files, seed=seed or 0, measured=measured)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
+    notes = [*stray_folders(folder), *tree_notes(rows)]
     if json:
         facts = {
             "files": [as_dict(row) for row in rows],
             "parts": totals(rows),
             "official": compare_names(rows),
             "missing_parts": missing,
-            "notes": tree_notes(rows),
+            "notes": notes,
             "n_bad": len(errors),
         }
         print_json(facts)
@@ -161,7 +162,7 @@ def audit(
             is_most = len(missing) > len(present)
             names = ", ".join(present if is_most else missing)
             typer.echo(f"missing: {'all but ' * is_most}{names}")
-        for note in (*tree_notes(rows), *file_notes(rows)):
+        for note in (*notes, *file_notes(rows)):
             typer.echo(f"note: {note}")
     tell_errors(errors)
 

@@ -85,8 +85,11 @@ def run(
     print_scores(report)
     submission = out / SUBMISSION["test"]
     is_there = submission.exists()
+    parts = [part.split("/") for part in report["missing_parts"]]
+    lacking = [name for name, split in parts if split == "test" and not collections]
     kept = "collections" * bool(collections), "graphs" * bool(limit_graphs)
     part = f", with rows of these {' and '.join(filter(None, kept))} alone" if any(kept) else ""
+    part += f", without rows of {', '.join(lacking)}: no test graphs" if lacking else ""
     where = f"{submission}{part}" if is_there else "none: the data has no test split"
     typer.echo(f"submission  {where}")
     typer.echo(f"report      {out / REPORT_PAGE}")
@@ -225,13 +228,17 @@ def blend(
 def _score_file(run: Path, split: str, named: "Collection | None") -> Path:
     """Return where the scores of a whole run's collection lie, of a model's folder, or the file."""
     from ensembles.scores import scores_path
+    from models.run_folder import check_finished
 
     if named and (whole := scores_path(run, named, "blend", split)).exists():
         return whole
     path = run / f"scores-{split}.parquet" if run.is_dir() else run
     if not path.exists():
+        if not run.exists():
+            raise PipelineError(f"{run}: no such file or folder; expected a run, or its scores")
+        check_finished(run)
         if named and (run / "scores").is_dir():
-            told = f"{named.name} is not ranked there, or the run is unfinished"
+            told = f"{named.name} is not ranked there"
             raise PipelineError(f"{run}: has no scores of its {split} split: {told}")
         command = f"predict --run RUN --split {split}"
         more = "" if named else "; of a whole run pass --collection, such as tile:xla"

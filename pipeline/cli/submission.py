@@ -45,13 +45,15 @@ def check(
 
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """
-    from submissions.check import problems_with_data
+    from submissions.check import lacking_rows, problems_with_data
 
     problems, expected = problems_with_data(file, data_dir(data), split)
     facts = {"file": file, "rows": len(expected), "problems": problems}
     lines = [] if problems else [f"accepted    {file} ({len(expected)} rows)"]
     print_result(facts, *lines, as_json=json)
     tell_errors(problems)
+    if split == "test" and (lacking := lacking_rows(expected)):
+        say(f"note: the data is a part; Kaggle wants rows that it lacks: {', '.join(lacking)}")
 
 
 @app.command()

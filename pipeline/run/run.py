@@ -32,6 +32,7 @@ from data.tree import (
     duplicate_stems,
     find_graphs,
     missing_parts,
+    stray_folders,
 )
 from ensembles.blend import mix
 from ensembles.choice.in_run import choose_in_run, written_mixing
@@ -185,6 +186,8 @@ def _prepared(
             "layout models learn from the named collections alone, not as without --collections "
             "from all: what a change of the recipe gains, runs of the same collections tell"
         )
+    for stray in stray_folders(inputs.data_dir):
+        log.info(stray)
     if missing:
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
     with costs.stage("prepare and audit"):

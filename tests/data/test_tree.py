@@ -17,6 +17,7 @@ from data.tree import (
     find_graphs,
     missing_parts,
     npz_root,
+    stray_folders,
 )
 
 
@@ -63,6 +64,26 @@ def test_what_is_not_a_graph_of_the_tree_is_ignored(tmp_path: Path) -> None:
         "layout/xla/default/validation/e.npz",
     )
     assert [file.submission_id for file in find_graphs(tmp_path)] == ["tile:xla:a"]
+
+
+def test_folders_that_nothing_reads_are_named_with_what_is_meant(tmp_path: Path) -> None:
+    for place in (
+        "layout/xla/random/validation",
+        "layout/XLA/random/train",
+        "tile/train",
+        "layout/xla/random/valid",
+    ):
+        (tmp_path / "npz" / place).mkdir(parents=True)
+        (tmp_path / "npz" / place / "a.npz").touch()
+    (tmp_path / "npz/tile/train/.hidden.npz").touch()
+    told = [line.removeprefix(f"{tmp_path}/npz/") for line in stray_folders(tmp_path)]
+    assert told == [
+        "layout/XLA/random/train: 1 npz files that nothing reads; is layout/xla/random/train "
+        "meant?",
+        "layout/xla/random/validation: 1 npz files that nothing reads; is layout/xla/random/valid "
+        "meant?",
+        "tile/train: 1 npz files that nothing reads; is tile/xla/train meant?",
+    ]
 
 
 def test_kaggles_folder_is_found_and_the_plain_one_goes_first(tmp_path: Path) -> None:

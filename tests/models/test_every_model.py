@@ -17,7 +17,7 @@ from data.tree import GraphFile, find_graphs
 from ensembles.ranking.program import with_guests
 from models.config.recipe import Recipe, load_recipe, short_name
 from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
-from models.trees.linear import BASELINES
+from models.trees.linear import FLOORS
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 # Models of one's own that shall be tested as the built-in ones are, by kind.
@@ -66,7 +66,7 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
         graphs = map(read_graph, train_files(tiny_tree, kind))
         graph = max(graphs, key=lambda graph: graph.n_configs)
         if name not in NAMES:
-            return BASELINES[kind], graph
+            return FLOORS[kind], graph
         folder = tmp_path_factory.mktemp(name)
         entry_of(name).train(TrainJob(name, BY_HEART, [graph.file], 0, folder))
         return entry_of(name).load(folder, BY_HEART), graph

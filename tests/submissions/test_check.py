@@ -17,6 +17,7 @@ from submissions.check import (
     SubmissionRow,
     check_submission,
     expected_rows,
+    lacking_rows,
     official_rows,
     problems_before_upload,
     read_submission,
@@ -240,6 +241,23 @@ def shuffled(lines: list[str]) -> list[str]:
 def messages(tmp_path: Path, lines: list[str]) -> list[str]:
     path = write_official(tmp_path / "s.csv", lines)
     return [p.removeprefix(f"{path}: ") for p in check_submission(path, official_rows())]
+
+
+def test_what_a_part_of_the_data_lacks_is_told() -> None:
+    official = official_rows()
+    assert lacking_rows(official) == []
+    every = {f"{collection.name}:a": 5 for collection in COLLECTIONS}
+    assert lacking_rows(every) == []  # data of one's own
+    assert lacking_rows({name: 5 for name in every if "nlp" not in name}) == [
+        "layout:nlp:default",
+        "layout:nlp:random",
+    ]
+    few = [name for name in official if not name.startswith("layout:xla:random")][:850]
+    assert lacking_rows({name: official[name] for name in few}) == [
+        f"{name} ({have} of {n} test graphs)"
+        for name, n in Counter(name.rpartition(":")[0] for name in official).items()
+        if (have := sum(one.startswith(f"{name}:") for one in few)) < n
+    ]
 
 
 def test_the_rows_are_those_of_the_competition() -> None:

@@ -186,8 +186,10 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
     one, two, empty, none = (tmp_path / f"{name}-seed0" for name in ("one", "two", "empty", "none"))
     graphs = map(read_graph, kernels)
     tables = [scores_table(graph, np.zeros(graph.n_configs, np.float32)) for graph in graphs]
-    for folder in (one, two, empty):
+    begun = tmp_path / "begun"
+    for folder in (one, two, empty, begun):
         folder.mkdir()
+    (begun / CONFIG).write_text('data = "0"\n')
     for folder in (one, two):
         write_table(folder / "scores-test.parquet", pl.concat(tables))
     write_table(few := tmp_path / "few.parquet", pl.concat(tables[1:]))
@@ -196,7 +198,8 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
         (2, [one, two], ("--method", "best"), "expected one of minmax-mean, rank-mean"),
         (2, [one, one], plain, "--runs: the same run is given twice"),
         (1, [one, empty], plain, "expected what `predict --run RUN --split test` writes"),
-        (1, [one, none], plain, f"error: {none}: no such file; expected"),
+        (1, [one, none], plain, f"error: {none}: no such file or folder; expected a run"),
+        (1, [one, begun], plain, f"error: {begun}: an unfinished run; finish it with `run … --out"),
         (1, [one, few], plain, f"member {few} has no score for some configs of graph"),
     ]
     for code, members, words, said in cases:
