@@ -49,7 +49,13 @@ def plan(
     """
     from data.official.published import official_sizes
     from pipeline.planning.cards import CARDS
-    from pipeline.planning.plan import Machine, calibrated, make_plan, sizes_of
+    from pipeline.planning.plan import (
+        KEPT_PER_CONFIGURABLE,
+        Machine,
+        calibrated,
+        make_plan,
+        sizes_of,
+    )
     from pipeline.run.simulated import simulate_run
 
     card = CARDS.get(gpu)
@@ -68,6 +74,10 @@ def plan(
         print_json(made.as_json() | {"simulated": asdict(simulated)})
         return
     _print_plan(made, simulated, counted=data is not None)
+    if (rule := chosen.features.prune) not in ("none", *KEPT_PER_CONFIGURABLE):
+        say(
+            f"what features.prune={rule} keeps was not counted: networks are taken to see all nodes"
+        )
 
 
 def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> None:

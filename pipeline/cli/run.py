@@ -289,7 +289,8 @@ def tune(
     if json:
         print_json(asdict(result))
         return
-    print_table(("", "value"), [("baseline", result.baseline_value), ("best", result.best.value)])
+    best = "best" if result.best.is_baseline else f"best, trial {result.best.number}"
+    print_table(("", "value"), [("baseline", result.baseline_value), (best, result.best.value)])
     typer.echo(f"recipe      {result.best_recipe}")
     if not result.best.is_baseline:
         say("note: the best of many trials is partly lucky: judge its recipe on the valid split")

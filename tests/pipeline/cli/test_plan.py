@@ -10,7 +10,7 @@ from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.tree import find_graphs
 from pipeline.planning.plan import sizes_of
-from tests.support.command_line import call
+from tests.support.command_line import call, stderr_of
 
 
 def test_the_table_says_what_was_not_measured() -> None:
@@ -65,6 +65,13 @@ def test_what_cannot_be_is_one_line(words: tuple[object, ...], code: int, named:
     text = call("plan", *words, expect=code)
     assert named in text
     assert text.count("\n") == 1
+
+
+def test_it_says_where_a_pruning_rule_was_not_counted() -> None:
+    told = "what features.prune=hops-9 keeps was not counted: networks are taken to see all nodes"
+    for rule in ("none", "config", "hops-1", "hops-9"):
+        said = stderr_of("plan", "--recipe", "smoke", "--set", f"features.prune={rule}")
+        assert (told in said) == (rule == "hops-9")
 
 
 def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path, layout_graph: LayoutGraph) -> None:
