@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
@@ -20,9 +21,10 @@ from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, Collection, collection_named
 from ensembles.blend import Mixing, blend
 from ensembles.choice.in_run import recipe_mixing, written_mixing
-from ensembles.diversify_picks import diversify_scores
+from ensembles.diversify_picks import PickDiversity, diversify_scores
+from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig, Recipe
-from models.predict import scores_table
+from models.predict import read_scores, scores_table
 from models.registry import Ranker
 from models.run_folder import CONFIG, check_done, check_finished, is_done, read_config
 from models.trees.linear import FLOORS
@@ -101,6 +103,27 @@ def members_of(
         for model in recipe.models_of(collection.kind)
         for seed in recipe.seeds
     ]
+
+
+def blend_of_run(
+    run: Path, collection: Collection, split: str
+) -> tuple[pl.DataFrame, PickDiversity | None]:
+    """Blend what a run's members scored, best first; and say how the run spreads its picks.
+
+    Raises:
+        PipelineError: the run is unfinished, or ranks no such collection or split.
+    """
+    check_finished(run)
+    recipe = Recipe.from_table(read_config(run)["recipe"], source=str(run / CONFIG))
+    folder = scores_path(run, collection, FLOOR, split).parent.parent
+    paths = sorted(folder.glob(f"*/{split}.parquet"))
+    members = {path.parent.name: path for path in paths if path.parent.name not in ("blend", FLOOR)}
+    if not members:
+        told = f"{collection.name} is not ranked there"
+        raise PipelineError(f"{run}: has no scores of its {split} split: {told}")
+    method, weights, diversity = written_mixing(run, recipe.blend, collection, list(members))
+    tables = {name: read_scores(path) for name, path in members.items()}
+    return blend(tables, method=method, weights=weights), diversity
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pipeline.cli.console import (
 from pipeline.cli.submission import print_scores
 
 if TYPE_CHECKING:
-    from data.tree import Collection
+    pass
 
 COMPARED = (
     *("collection", "metric", "graphs", "families", "first", "second"),
@@ -186,17 +186,19 @@ def blend(
     method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
     submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
     collection: Annotated[str | None, typer.Option(help="Of the scores; for whole runs.")] = None,
+    data: options.Data = None,
 ) -> None:
     """Blend the scores of several models of one collection.
 
-    Scores are joined by what configs hold, so that differently ordered copies can be blended.
+    Scores are joined by what configs hold, so that differently ordered copies can be blended. Of
+    whole runs picks are spread as the first run's are, by the graphs in DIR; else best first.
 
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say(LOADING)
-    from data.tree import SPLITS, collection_named
-    from ensembles.blend import SCALES, member_weights
-    from ensembles.blend import blend as blend_scores
+    from data.tree import SPLITS, collection_named, find_graphs
+    from ensembles.blend import SCALES, Mixing, member_weights, mix
+    from ensembles.ensemble import blend_of_run
     from models.predict import collection_of_scores, read_scores, write_scores
     from submissions.check import submission_rows, write_submission
 
@@ -208,8 +210,14 @@ def blend(
     if method not in SCALES:
         raise UsageError(f"--method {method}: expected one of {', '.join(SCALES)}")
     named = collection_named(collection) if collection else None
-    paths = {run: _score_file(run, split, named) for run in every}
-    members = {str(run): read_scores(path) for run, path in paths.items()}
+    whole = [run for run in every if _is_whole(run)]
+    if whole and not named:
+        raise UsageError(f"{whole[0]}: a whole run; pass --collection, such as tile:xla")
+    paths = {run: _score_file(run, split) for run in every if run not in whole}
+    blends = {run: blend_of_run(run, named, split) for run in whole if named}
+    members = {
+        str(run): blends[run][0] if run in blends else read_scores(paths[run]) for run in every
+    }
     for path in paths.values():
         told = collection_of_scores(path)
         named = named or (collection_named(told) if told else None)
@@ -217,7 +225,12 @@ def blend(
             raise UsageError(f"{path}: holds scores of {told}; expected those of {named.name}")
     if submission and not named:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
-    blended = blend_scores(members, method=method, weights=member_weights(list(members), {}))
+    diversity = next((spread for _, spread in blends.values() if spread), None)
+    mixing = Mixing(method, member_weights(list(members), {}), diversity)
+    graphs = []
+    if diversity and named:
+        graphs = find_graphs(data_dir(data), collections=(named,), splits=(split,))
+    blended = mix(members, mixing, graphs)
     write_scores(out, blended, named.name if named else "")
     typer.echo(f"scores      {out}")
     if submission and named:
@@ -225,24 +238,20 @@ def blend(
         typer.echo(f"submission  {submission}")
 
 
-def _score_file(run: Path, split: str, named: "Collection | None") -> Path:
-    """Return where the scores of a whole run's collection lie, of a model's folder, or the file."""
-    from ensembles.scores import scores_path
-    from models.run_folder import check_finished
+def _is_whole(run: Path) -> bool:
+    from models.run_folder import CONFIG, read_config
 
-    if named and (whole := scores_path(run, named, "blend", split)).exists():
-        return whole
+    return (run / CONFIG).exists() and "model" not in read_config(run)
+
+
+def _score_file(run: Path, split: str) -> Path:
+    """Return where the scores of a model's folder lie, or the file itself."""
+    if not run.exists():
+        raise PipelineError(f"{run}: no such file or folder; expected a run, or its scores")
     path = run / f"scores-{split}.parquet" if run.is_dir() else run
     if not path.exists():
-        if not run.exists():
-            raise PipelineError(f"{run}: no such file or folder; expected a run, or its scores")
-        check_finished(run)
-        if named and (run / "scores").is_dir():
-            told = f"{named.name} is not ranked there"
-            raise PipelineError(f"{run}: has no scores of its {split} split: {told}")
         command = f"predict --run RUN --split {split}"
-        more = "" if named else "; of a whole run pass --collection, such as tile:xla"
-        raise PipelineError(f"{path}: no such file; expected what `{command}` writes{more}")
+        raise PipelineError(f"{path}: no such file; expected what `{command}` writes")
     return path
 
 

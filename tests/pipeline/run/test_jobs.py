@@ -199,7 +199,12 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
         (2, [one, one], plain, "--runs: the same run is given twice"),
         (1, [one, empty], plain, "expected what `predict --run RUN --split test` writes"),
         (1, [one, none], plain, f"error: {none}: no such file or folder; expected a run"),
-        (1, [one, begun], plain, f"error: {begun}: an unfinished run; finish it with `run … --out"),
+        (
+            2,
+            [one, begun],
+            plain,
+            f"error: {begun}: a whole run; pass --collection, such as tile:xla",
+        ),
         (1, [one, few], plain, f"member {few} has no score for some configs of graph"),
     ]
     for code, members, words, said in cases:
@@ -208,22 +213,18 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
 
 
 def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_path: Path) -> None:
-    """Of whole runs the blend of the collection is taken; a file tells what it holds."""
+    """A file tells what it holds."""
     graphs = map(read_graph, kernels)
     tables = [scores_table(graph, np.arange(graph.n_configs, dtype=np.float32)) for graph in graphs]
-    for run in ("a", "b"):
-        path = tmp_path / run / "scores/tile-xla/blend/test.parquet"
-        path.parent.mkdir(parents=True)
-        write_scores(path, pl.concat(tables), "tile:xla")
-    runs = ("blend", "--runs", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out.parquet")
+    for name in ("a", "b"):
+        write_scores(tmp_path / f"{name}.parquet", pl.concat(tables), "tile:xla")
+    scores = ("--runs", tmp_path / "a.parquet", tmp_path / "b.parquet")
+    runs = ("blend", *scores, "--out", tmp_path / "out.parquet")
     file = tmp_path / "sub.csv"
-    assert "pass --collection, such as tile:xla" in call(*runs, expect=1)
-    lacking = call(*runs, "--collection", "layout:xla:random", expect=1)
-    assert "a: has no scores of its test split: layout:xla:random is not ranked there" in lacking
     assert "--split vlid: expected one of train, valid, test" in call(
         *runs, "--split", "vlid", expect=2
     )
-    call(*runs, "--collection", "tile:xla", "--submission", file)
+    call(*runs, "--submission", file)
     assert file.read_text().splitlines()[1].startswith(f"tile:xla:{kernels[0].name},0;1;2;")
     assert collection_of_scores(tmp_path / "out.parquet") == "tile:xla"
     other = ("blend", "--runs", tmp_path / "out.parquet", "--out", tmp_path / "again.parquet")
@@ -251,6 +252,31 @@ def chosen_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "layout:nlp:default: 1 labelled graphs of 1 families" in text
     assert "tile:xla: " in text
     return out
+
+
+def test_whole_runs_are_blended_by_their_members_with_picks_spread_as_in_a_run(
+    chosen_run: Path, tmp_path: Path
+) -> None:
+    tree, one = chosen_run.parent / "tree", tmp_path / "one"
+    tiles = ("--data", tree, "--collections", "tile:xla", "--recipe", "smoke")
+    call("run", *tiles, "--set", "blend.tile_diversity=1", "--out", one)
+    two = shutil.copytree(one, tmp_path / "two")
+    both = ("--runs", one, two, "--out", tmp_path / "out.parquet")
+    words = ("blend", *both, "--data", tree, "--collection", "tile:xla")
+    call(*words, "--submission", tmp_path / "both.csv")
+    assert (tmp_path / "both.csv").read_bytes() == (one / "submission.csv").read_bytes()
+    members = [path.parent for path in one.glob("scores/tile-xla/*/test.parquet")]
+    members = [path / "test.parquet" for path in members if path.name not in ("blend", "floor")]
+    best_first = ("--submission", tmp_path / "best.csv", "--out", tmp_path / "best.parquet")
+    call("blend", "--runs", *members, *best_first)
+    assert (tmp_path / "best.csv").read_bytes() != (one / "submission.csv").read_bytes()
+    assert "one: a whole run; pass --collection, such as tile:xla" in call(
+        "blend", *both, "--data", tree, expect=2
+    )
+    lacking = call("blend", *both, "--collection", "layout:xla:random", expect=1)
+    assert "one: has no scores of its test split: layout:xla:random is not ranked there" in lacking
+    (two / "DONE").unlink()
+    assert f"{two}: an unfinished run; finish it with" in call(*words, expect=1)
 
 
 def test_a_run_chooses_on_valid_and_reports_the_nested_value(chosen_run: Path) -> None:
