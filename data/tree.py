@@ -158,8 +158,9 @@ def npz_root(data_dir: Path) -> Path:
     for root in (data_dir / "npz", data_dir / "npz_all" / "npz"):
         if root.is_dir():
             return root
+    meant = f"; is {data_dir.parent} meant?" * (data_dir.name == "npz")
     raise PipelineError(
-        f"{data_dir}: holds no npz/ (nor npz_all/npz/); expected files such as "
+        f"{data_dir}: holds no npz/ (nor npz_all/npz/){meant}; expected files such as "
         "npz/layout/xla/default/train/<graph>.npz"
     )
 

@@ -4,6 +4,7 @@ A graph that was begun goes on where its journal ends; one that is done is passe
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -196,7 +197,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         machine = {k: fact for k, fact in description.facts.items() if k not in of_program}
         entry["environment"] = add_environment(manifest, machine)
         manifest["left_out"].pop(job.submission_id, None)
-        reason = _why_left_out(entry, keep_noisy=keep_noisy)
+        n_choices = math.prod(description.n_options.tolist())
+        reason = _why_left_out(entry, n_choices, keep_noisy=keep_noisy)
         if reason:
             manifest["graphs"].pop(job.submission_id, None)
             for path in (job.file(out).path, names_beside(job.file(out).path)):
@@ -215,13 +217,16 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         manifest["graphs"][job.submission_id] = entry
 
 
-def _why_left_out(entry: dict[str, Any], *, keep_noisy: bool) -> str:
+def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) -> str:
     if entry["default_over_fastest"] is None:
         return "the compiler's own choice failed; expected it to run"
     if entry["spread"] < MIN_SPREAD:
+        tried = f"{entry['n_distinct']} of {n_choices} choices were tried"
+        is_most = 2 * entry["n_distinct"] >= n_choices
+        more = tried if is_most else "more --configs may reach further"
         return (
             f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more: "
-            "its time hardly depends on what was tried; more --configs may reach further"
+            f"its time hardly depends on what was tried; {more}"
         )
     if _is_noisy(entry) and not keep_noisy:
         told, expected = f"agree to tau {entry['repeat_tau']:.2f}", f"{MIN_REPEAT_TAU} or more"

@@ -15,7 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "list_mle"]
 StatisticsName = Literal["plain", "all"]
-TileLossName = LossName | Literal["best_of_five"]
+TileLossName = Literal[LossName, "best_of_five"]
 
 
 class TrainingConfig(FrozenConfig):

@@ -118,8 +118,9 @@ class ColumnFeatures:
         assert isinstance(graph, LayoutGraph)
         if program_content(graph) != self.program:
             raise PipelineError(
-                f"{graph.file.path}: another program than {self.name}, whose configs were learned; "
-                "expected that one, or a model of another kind"
+                f"{graph.file.path}: another program than {self.name}, whose configs were learned, "
+                "or other decisions (layouts, fusion) of it; expected those, or a model of another "
+                "kind"
             )
         columns = partial(self.table, graph)
         if statistics is None:

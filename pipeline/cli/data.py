@@ -30,7 +30,9 @@ def synthesize(
     ] = None,
     collections: options.Collections = None,
     splits: options.Splits = None,
-    share: Annotated[float, typer.Option(min=0, max=1, help="A share of each part.")] = 1.0,
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="A share of each part, at least a graph.")
+    ] = 1.0,
     workers: options.Workers = None,
     seed: options.Seed = None,
 ) -> None:

@@ -104,7 +104,7 @@ def rank(
         print_json({"kernels": printed} if several else printed[0])
         return
     if told := OTHER_KINDS.get(ranked[0].decides):
-        say(f"note: configs decide {told}: only models that learned from such files rank them")
+        say(f"note: configs decide {told}: unless RUN learned from such files, its order is none")
     for one, part in zip(ranked, printed, strict=True):
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")

@@ -185,7 +185,7 @@ def _row(folder: Path) -> dict[str, Any] | None:
 def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     path = CONFIGS / f"{recipe.get('name')}.toml"
     named = load_recipe(str(path)) if path.is_file() else Recipe()
-    usual = named.model_dump(mode="json")
+    shipped, usual = (named.model_dump(mode="json") for _ in range(2))
     for kind in KINDS:
         usual[kind]["models"] = models = recipe.get(kind, {}).get("models", ())
         for model in filter(is_own, models):
@@ -193,6 +193,10 @@ def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
                 defaults = own_config(model, kind)().model_dump(mode="json")
                 usual = {short_name(model): defaults} | usual
     pairs = differing_keys(*({"config": {"recipe": table}} for table in (usual, recipe)))
+    for kind in KINDS if path.is_file() else ():
+        before, now = (list(table.get(kind, {}).get("models", ())) for table in (shipped, recipe))
+        if before != now:
+            pairs[f"{kind}.models"] = [before, now]
     own = {key.removeprefix("recipe."): value for key, (_, value) in pairs.items()}
     shown = ("name", "seeds")  # in fields of their own
     return {key: value for key, value in own.items() if value is not None and key not in shown}

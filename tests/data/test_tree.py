@@ -100,6 +100,8 @@ def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None
     with pytest.raises(PipelineError, match="holds no npz/"):
         find_graphs(tmp_path)
     (tmp_path / "npz").mkdir()
+    with pytest.raises(PipelineError, match=rf"npz/\); is {tmp_path} meant\?; expected files"):
+        find_graphs(tmp_path / "npz")
     with pytest.raises(PipelineError, match=r"no graph of .* found in train, valid, test"):
         find_graphs(tmp_path)
     make(tmp_path, "npz/tile/xla/train/a.npz")

@@ -181,9 +181,14 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         return lax.fori_loop(0, n_steps(inner), lambda j, total: total + partial(j), empty)
 
     def tiled(*arguments: Any) -> Any:
-        given, expected = [tuple(a.shape) for a in arguments], kernel.argument_shapes()
+        expected = [f"float32{list(shape)}" for shape in kernel.argument_shapes()]
+        given = [
+            f"{a.dtype}{list(a.shape)}" if hasattr(a, "shape") else type(a).__name__
+            for a in arguments
+        ]
         if given != expected:  # a slice that does not fit would be moved back, without a word
-            raise PipelineError(f"{kernel.name}: given shapes {given}; expected {expected}")
+            told, asked = ", ".join(given), ", ".join(expected)
+            raise PipelineError(f"{kernel.name}: given arrays {told}; expected {asked}")
         n = len(kernel.operands)
 
         def step(i: Any, output: Any) -> Any:

@@ -150,11 +150,14 @@ def test_every_tile_gives_the_whole_kernels_output(family: str) -> None:
         np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-5, err_msg=str(tile))
 
 
-def test_a_tiled_kernel_refuses_other_shapes() -> None:
+def test_a_tiled_kernel_refuses_other_shapes_and_types() -> None:
     pytest.importorskip("jax")
     kernel = find_kernel("softmax_h8_q128_s128")
     first, *others = kernel.arguments()
     step = tiled_function(kernel, kernel.tiles[0].tolist())
-    for wrong in ([first[:-1], *others], others):
-        with pytest.raises(PipelineError, match=r"softmax_h8_q128_s128: given shapes .*; expected"):
+    other = first.astype(np.float16)  # measured was float32, of which the loop's output is
+    for wrong in ([first[:-1], *others], others, [other, *others], [first.tolist(), *others]):
+        with pytest.raises(
+            PipelineError, match=r"softmax_h8_q128_s128: given arrays .*; expected float32"
+        ):
             step(*wrong)

@@ -181,6 +181,7 @@ def test_runs_tells_what_was_set_of_a_model_of_ones_own(tmp_path: Path, is_there
     changed = {key: own for key, own in row["changed"].items() if key.startswith("gat.")}
     set_ones = {"gat.hidden": 8, "gat.training.steps": 20}
     assert changed == set_ones if is_there else len(changed) > len(set_ones)
+    assert row["changed"]["layout.models"] == table["layout"]["models"]
 
 
 def test_runs_tells_variants_of_a_recipe_of_ones_own_apart(tmp_path: Path) -> None:
