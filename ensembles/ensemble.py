@@ -161,7 +161,9 @@ class Ensemble:
         Raises:
             PipelineError: scores that are not finite.
         """
-        tables = {name: scores_table(graph, scores) for name, scores in members.items()}
+        tables = {
+            name: scores_table(graph, scores, ranker=name) for name, scores in members.items()
+        }
         method, weights, diversity = self.mixing
         if len(tables) == 1 and diversity is None:  # as a run blends
             return tables.popitem()[1]["score"].to_numpy()

@@ -71,7 +71,8 @@ def scores_by_graph(
                         write_table(begun_path(other), pl.concat(begun.values()))
             if out_of_time():
                 raise _stopped(tables, files)
-            tables[path][name] = scores_table(graph, rankers[path].score(graph))
+            scores = rankers[path].score(graph)
+            tables[path][name] = scores_table(graph, scores, ranker=path.parent.name)
             progress(what, sum(map(len, tables.values())), total)
     told = ",".join(dict.fromkeys(file.collection.name for file in files))
     for path, own in tables.items():

@@ -60,17 +60,18 @@ def read_ahead(
             yield graph
 
 
-def scores_table(graph: Graph, scores: NDArray[np.float32]) -> pl.DataFrame:
+def scores_table(graph: Graph, scores: NDArray[np.float32], *, ranker: str = "") -> pl.DataFrame:
     """Name each config of a graph, scored (c,), by what it holds; columns as in SCORE_SCHEMA.
 
     Raises:
-        PipelineError: a score is not finite.
+        PipelineError: a score is not finite; names the `ranker`.
     """
     rows = np.arange(graph.n_configs) if graph.rows is None else graph.rows
     if not np.isfinite(scores).all():
         place = int(np.argmin(np.isfinite(scores)))
         raise PipelineError(
-            f"{graph.file.path}: config {rows[place]} is scored {scores[place]}; not finite"
+            f"{ranker or 'ranking'}: {graph.file.submission_id}: config {rows[place]} is scored "
+            f"{scores[place]}; expected a finite number"
         )
     if "table" not in graph.made:  # the tables of all rankers share its columns
         names, configs = [graph.file.name] * graph.n_configs, rows.astype(np.uint32)

@@ -129,15 +129,18 @@ def checked(place: str) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         called("__init__", network.__init__, self, *args, **kwargs)
 
+    def check(what: str, made: Any, expected: tuple[int, ...], of: str = "") -> None:
+        is_tensor = isinstance(made, torch.Tensor)
+        if not is_tensor or tuple(made.shape) != expected:
+            told = tuple(made.shape) if is_tensor else f"a {type(made).__name__}"
+            wanted = f"{expected}" if is_tensor else f"a tensor {expected}"
+            raise PipelineError(f"model '{place}': {what} returned {told}{of}, expected {wanted}")
+
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         inputs, *distinct = (*args, *kwargs.values())
         scores = called("forward", network.forward, self, *args, **kwargs)
         expected = (len(distinct[0]),) if distinct else tuple(inputs.runtime.shape)
-        returned = tuple(getattr(scores, "shape", ()))
-        if returned != expected:
-            raise PipelineError(
-                f"model '{place}': forward returned {returned}, expected {expected}"
-            )
+        check("forward", scores, expected)
         if self.training and torch.is_grad_enabled() and not scores.requires_grad:
             raise PipelineError(
                 f"model '{place}': no parameter can learn from what forward returned; expected "
@@ -147,11 +150,11 @@ def checked(place: str) -> Any:
 
     def loss_of(name: str, function: Callable[..., Any], scores: Any, runtime: Any) -> Any:
         loss = called(f"loss '{name}'", function, scores, runtime)
-        expected, returned = tuple(scores.shape[:-1]), tuple(getattr(loss, "shape", ()))
-        if returned != expected or not isinstance(loss, torch.Tensor):
+        check(f"loss '{name}'", loss, tuple(scores.shape[:-1]), f" of scores {tuple(scores.shape)}")
+        if scores.requires_grad and not loss.requires_grad:
             raise PipelineError(
-                f"model '{place}': loss '{name}' returned {returned} of scores "
-                f"{tuple(scores.shape)}, expected {expected}"
+                f"model '{place}': nothing can be learned from loss '{name}'; expected one that is "
+                "computed from the scores, without detach or no_grad"
             )
         return loss
 

@@ -35,7 +35,8 @@ class Evaluator:
 
         Returns:
             Means over graphs of all metrics that `score_graph` gives; `ci95` of the collection's
-            own; `n_graphs`; `per_graph`, metrics by graph; `left_out`, reasons by graph.
+            own, drawn from graphs in order of name; `n_graphs`; `per_graph`, metrics by graph;
+            `left_out`, reasons by graph.
 
         Raises:
             UsageError: `y_pred` or `y_true` is missing, or a graph is in one alone, or its rows are
@@ -54,7 +55,7 @@ class Evaluator:
                 raise UsageError(f"Evaluator: {key} has no graph '{missing[0]}', the other has it")
         graphs: dict[str, Report] = {}
         left_out: dict[str, str] = {}
-        for name in predicted:
+        for name in sorted(predicted):  # so that no order of the graphs decides the interval
             scores, labels = self._checked(name, predicted[name], measured[name])
             if reason := reason_to_leave_out(self.collection, labels):
                 left_out[name] = reason

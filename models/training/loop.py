@@ -254,7 +254,8 @@ class _Training:
     def _stop(self, fault: str) -> NoReturn:
         exists = self.checkpoint.exists()
         kept = f"the last good state is {self.checkpoint}" if exists else "nothing was saved"
-        raise PipelineError(f"training: {fault}; {kept}; a lower learning rate may help")
+        rate = "; a lower learning rate may help" if self.state.step else ""
+        raise PipelineError(f"train {self.job.model}: {fault}; {kept}{rate}")
 
     def save(self) -> None:
         state = self.state

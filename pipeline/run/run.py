@@ -272,7 +272,8 @@ def _tell_other_code(out: Path, diff: str | None) -> None:
     was, now, kept = revision_of(out), revision(), out / CHANGES
     is_kept = diff is None or (kept.exists() and kept.read_text("utf-8") == diff)
     if was and now and not (was == now and is_kept):
-        log.info(f"{out} was made by other code ({was}, now {now}); with another --out it is anew")
+        told = f"{was}, now {now}" if was != now else f"{was}, with other changes than now"
+        log.info(f"{out} was made by other code ({told}); with another --out it is anew")
 
 
 def _drop_scores_of_gone_models(state: RunState) -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.checksums import write_table
-from common.errors import OutOfTime
+from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
@@ -129,3 +129,15 @@ def test_members_take_turns_on_each_graph_and_are_stopped_between_two(
     scores_by_graph({path: lambda: last for path in paths}, files, what="")
     assert last.asked == [names[2], names[3], names[3]]
     assert all(read_scores(path).equals(scored(files)) for path in paths)
+
+
+def test_a_score_that_is_not_finite_names_the_member_and_the_graph(
+    files: list[GraphFile], tmp_path: Path
+) -> None:
+    class Broken(Counting):
+        def score(self, graph: Graph) -> NDArray[np.float32]:
+            return np.where(np.arange(graph.n_configs) == 1, np.nan, super().score(graph))
+
+    told = rf"^mine-seed0: {files[0].submission_id}: config 1 is scored nan; expected a finite num"
+    with pytest.raises(PipelineError, match=told):
+        score(tmp_path / "mine-seed0" / "test.parquet", files, Broken())

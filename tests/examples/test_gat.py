@@ -89,6 +89,11 @@ def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importa
     [
         (".squeeze(-1)", "", r"forward returned \((\d+), 1\), expected \(\1,\)"),
         ("x = x.view(", "x = x.T.view(", "in forward, line LINE of mygat.py: RuntimeError: "),
+        (
+            ".squeeze(-1)",
+            ".squeeze(-1).detach().numpy()",
+            r"forward returned a ndarray, expected a",
+        ),
         (".squeeze(-1)", ".squeeze(-1).detach()", "no parameter can learn from what forward"),
         ("config.layers)", "config.depth)", "in __init__, line LINE of mygat.py: AttributeError: "),
     ],
@@ -126,6 +131,16 @@ def test_it_may_have_a_loss_of_its_own(tiny_tree: Path, importable: Path) -> Non
     ("old", "new", "told"),
     [
         (".mean(dim=-1) +", " +", r"loss 'mine' returned \((\d+),\) of .* \(\1,\), expected \(\)"),
+        (
+            "return scores.square",
+            "return 1.0\n    scores.square",
+            r"loss 'mine' returned a float of ",
+        ),
+        (
+            "scores.square",
+            "scores.detach().square",
+            "nothing can be learned from loss 'mine'; expect",
+        ),
         ("scores.square", "scores.cube", r"in loss 'mine', line \d+ of mygat.py: AttributeError: "),
     ],
 )

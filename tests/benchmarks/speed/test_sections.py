@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import speed
+from benchmarks.__main__ import SECTIONS
 from benchmarks.speed import (
     in_own_process,
     in_turn,
@@ -28,6 +30,12 @@ SMALL = GraphSize(1_500, 60, 40)
 
 def number(cell: str) -> float:
     return float(cell.strip().replace(",", ""))
+
+
+def test_every_module_with_a_report_is_a_section() -> None:
+    modules = {path.stem: path.read_text() for path in Path(speed.__file__).parent.glob("*.py")}
+    has_report = {name for name, text in modules.items() if "\ndef report(" in text}
+    assert has_report and has_report <= {*SECTIONS}
 
 
 def test_work_takes_turns_after_a_round_that_does_not_count() -> None:

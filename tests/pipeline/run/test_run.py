@@ -3,18 +3,20 @@
 import json
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 import pytest
+import tomli_w
 
 from common.atomic import alone_in
 from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.predict import read_scores, write_scores
-from models.run_folder import read_config
+from models.run_folder import mark_done, read_config
 from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
 from pipeline.run.run import CHANGES, _is_one_program
@@ -222,6 +224,27 @@ def test_resume_says_what_it_found_done_and_keeps_what_the_code_has_since(
     )
 
 
+def test_a_key_that_is_newer_than_a_run_has_its_default(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "run")
+    for path in out.rglob("config.toml"):
+        config = tomllib.loads(path.read_text())
+        recipe = config["recipe"]
+        del recipe["accelerator"], recipe["config_columns_boosting"]["learning_rate"]
+        path.write_text(tomli_w.dumps(config))
+        mark_done(path.parent, [path])
+    words = ("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+    before = (out / "submission.csv").read_bytes()
+    call(*words)
+    (out / "submission.csv").unlink()
+    (out / "DONE").unlink()
+    call(*words)
+    assert (out / "submission.csv").read_bytes() == before
+    told = "was begun with recipe.accelerator = 'auto', now 'cpu'"
+    assert told in call(*words, "--set", "accelerator=cpu", expect=2)
+
+
 def test_of_a_finished_run_it_is_said_that_other_code_made_it(
     finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +261,8 @@ def test_of_a_finished_run_it_is_said_that_other_code_made_it(
         monkeypatch.setattr("pipeline.run.run.revision", lambda now=now: now)
         monkeypatch.setattr("pipeline.run.run.changes", lambda diff=diff: diff)
         said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
-        line = f"{out}{told}, now {now}); with another --out it is anew"
+        other = f"now {now}" if now != "abc+changed" else "with other changes than now"
+        line = f"{out}{told}, {other}); with another --out it is anew"
         assert (line in said) == is_said
     assert (out / CHANGES).read_text() == "+old\n"
 
