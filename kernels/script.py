@@ -6,7 +6,8 @@ dataset whose folder is named `…-wheels`.
 
 A kernel stops itself before Kaggle does, since an ended session keeps its output and a killed one
 does not. kernel.json, in the output, tells whether all is done. Where it is not, the output is
-attached as a source of the next version, which goes on with it.
+attached as a source of the next version, which goes on with it. SIGTERM and Ctrl-C are passed on to
+the project, and the same script goes on with what lies in the working folder.
 
 PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
 """
@@ -19,6 +20,7 @@ import json
 import lzma
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,10 +39,33 @@ NOTE = "kernel.json"
 STARTED = time.monotonic()
 INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input")).resolve()
 WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working")).resolve()
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """A signal asked the kernel to end."""
 
 
 def main() -> None:
     """Work by the recipe, or go on with it; leave the result and kernel.json."""
+    before = {one: signal.signal(one, stop) for one in STOPS}
+    try:
+        kernel()
+    except Stopped as stopped:
+        log(f"stopped; run it again, and it goes on with what lies in {WORKING}")
+        sys.exit(128 + stopped.args[0])
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def stop(number: int, _: object) -> None:
+    for one in STOPS:  # what ends is not disturbed
+        signal.signal(one, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+def kernel() -> None:
     out = WORKING / SETTINGS["out"]
     with tempfile.TemporaryDirectory(prefix="pipeline-") as scratch:
         code, site = Path(scratch, "code"), Path(scratch, "site")
@@ -48,7 +73,7 @@ def main() -> None:
         data = find_data()
         install_missing(site)
         log(f"Python {sys.version.split()[0]}; data {data}; recipe {SETTINGS['recipe']}")
-        if SETTINGS["result"]:
+        if SETTINGS["result"] and not out.exists():
             take_over(out)
         places = {"data": data, "recipe": code / SETTINGS["recipe"], "input": INPUT, "out": out}
         command = [word.format(**places) for word in SETTINGS["command"].split()]
@@ -68,13 +93,21 @@ def work(command: list[str], code: Path, site: Path) -> None:
     left_s = max(60 * SETTINGS["max_minutes"] - (time.monotonic() - STARTED), 0)
     command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
     limit_s = left_s + 60 * SETTINGS["saving_minutes"]
-    try:
-        ended = subprocess.run(command, cwd=code, env=environment, timeout=limit_s, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        log("a step went on beyond its time; stopped at what it has kept")
-        return
-    if ended.returncode:
-        sys.exit(f"kernel: the pipeline ended with code {ended.returncode}; see its line above")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the child: a terminal sends Ctrl-C to both
+    with subprocess.Popen(command, cwd=code, env=environment) as process:  # noqa: S603
+        try:
+            signal.signal(signal.SIGINT, stop)
+            ended = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            log("a step went on beyond its time; stopped at what it has kept")
+            return
+        except Stopped:
+            process.terminate()
+            raise
+    if ended:
+        told = "see its line above; its --out lies in the working folder"
+        sys.exit(f"kernel: the pipeline ended with code {ended}; {told}, {WORKING}")
 
 
 def end(out: Path) -> None:

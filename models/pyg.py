@@ -217,8 +217,7 @@ class TpuGraphsTile(Dataset):
         split: "train", "valid" or "test"; runtimes of the last are withheld.
         collections: names, or one text of them with commas; None = all of this kind that the folder
             has.
-        prune: of layouts: "none" keeps all nodes, "hops-1" configurable ones and their neighbours;
-            see features/pruning.py.
+        prune: of layouts: a rule of features/pruning.py; "none" keeps all nodes.
         scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
             these graphs, so only for the train split: other splits are given its `scaler`.
         transform: called with each graph that is taken, such as a ConfigSampler.

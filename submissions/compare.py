@@ -85,6 +85,23 @@ def told_probabilities(compared: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
+def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
+    """Say in sentences what the figures of `compare_reports` leave out."""
+    collections = compared["collections"]
+    notes = ["over families of graphs alone; other seeds of a recipe may move a score as far"]
+    notes += [
+        f"{name}: {entry['only_in_one']} graphs that only one of the two has judged"
+        for name, entry in collections.items()
+        if entry["only_in_one"]
+    ]
+    alone = [name for name, entry in collections.items() if entry["ci95"] is None]
+    if alone:
+        notes.append(
+            f"no interval, nor one of the mean: graphs of one family alone in {', '.join(alone)}"
+        )
+    return notes
+
+
 def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:
     """Return both scores of each graph that two reports have judged by the same metric.
 

@@ -69,7 +69,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
                 line, code = ("terminated", 143) if stops else ("interrupted", 130)
-                how = " with --resume" if "resume" in kwargs else ""
+                how = " with --resume" if kwargs.get("resume") is False else ""
                 can_go_on = bool({"resume", "max_minutes", "minutes"} & kwargs.keys())
                 goes_on = f"; the same command{how} goes on" if can_go_on else ""
                 is_kept = begun and (can_go_on or "out" in kwargs)

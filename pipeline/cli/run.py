@@ -435,7 +435,7 @@ def compare(
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
-    from submissions.compare import told_probabilities
+    from submissions.compare import comparison_notes, told_probabilities
 
     rows, told = [], told_probabilities(compared)
     for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
@@ -446,10 +446,5 @@ def _print_comparison(compared: Mapping[str, Any]) -> None:
         probability = (told[name] or "-").rjust(len(COMPARED[-1]))
         rows.append((shown, *counts, *values, *interval, probability))
     print_table(COMPARED, rows)
-    say("note: over families of graphs alone; other seeds of a recipe may move a score as far")
-    for name, entry in compared["collections"].items():
-        if entry["only_in_one"]:
-            say(f"{name}: {entry['only_in_one']} graphs that only one of the two has judged")
-    alone = [name for name, entry in compared["collections"].items() if entry["ci95"] is None]
-    if alone:
-        say(f"no interval, nor one of the mean: graphs of one family alone in {', '.join(alone)}")
+    for note in comparison_notes(compared):
+        say(f"note: {note}")

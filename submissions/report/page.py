@@ -20,7 +20,7 @@ from common.atomic import atomic_path, write_text
 from common.errors import PipelineError
 from data.collect.job import read_manifest
 from data.tree import collection_named
-from submissions.compare import told_probabilities
+from submissions.compare import comparison_notes, told_probabilities
 from submissions.report.charts import (
     Chart,
     Pairs,
@@ -178,6 +178,7 @@ def write_comparison_page(
         second=names[1],
         compared=compared,
         told=told_probabilities(compared),
+        notes=comparison_notes(compared),
         keys=keys,
         charts=comparison_charts(compared, pairs),
         columns=("graph", "second − first", "collection", "first", "second"),

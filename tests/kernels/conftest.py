@@ -52,6 +52,15 @@ def run_script(
 ) -> subprocess.CompletedProcess[str]:
     """Run a kernel as Kaggle does: a fresh process that finds its working folder empty."""
     shutil.rmtree(kaggle / "working", ignore_errors=True)
+    process = started_script(script, kaggle, home, **environment)
+    out, error = process.communicate(timeout=240)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def started_script(
+    script: Path, kaggle: Path, home: Path, **environment: str
+) -> subprocess.Popen[str]:
+    """Start a kernel, in a process group of its own."""
     for folder in (kaggle / "working", kaggle / "input", home):
         folder.mkdir(parents=True, exist_ok=True)
     executes = ["-c", EXECUTE, "--inplace"] if script.suffix == ".ipynb" else []
@@ -63,14 +72,14 @@ def run_script(
         "PIPELINE_KAGGLE_INPUT": str(mounts / "input"),
         "PIPELINE_KAGGLE_WORKING": str(mounts / "working"),
     }
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, *executes, str(script)],
         cwd=home,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=240,
-        check=False,
+        start_new_session=True,
     )
 
 

@@ -1,7 +1,11 @@
 """What a kernel does on Kaggle: data, wheels, time, and versions that go on with one another."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +17,7 @@ from data.tree import COLLECTIONS
 from kernels.build import KINDS, Kind, build, kind_named
 from kernels.datasets import write_weights
 from models.config.recipe import Recipe, load_recipe
-from tests.kernels.conftest import run_script, stand_in_pipeline
+from tests.kernels.conftest import run_script, stand_in_pipeline, started_script
 from tests.support.command_line import call
 
 RECIPE = {"seed": 0, "features": {"prune": "config"}}
@@ -38,6 +42,19 @@ else:
     sys.stdout.write("model       x\\n")
     sys.stderr.write("out of time")
 """
+# The first call waits for a signal, and tells which one came.
+WAITS = (
+    TWO_CALLS
+    + """
+import os, signal, time
+def stop(number, _):
+    sys.exit(f"error: stopped by {signal.Signals(number).name}")
+signal.signal(signal.SIGTERM, stop)
+if not (out / "DONE").exists():
+    (out / "pid").write_text(str(os.getpid()))
+    time.sleep(60)
+"""
+)
 HANGS = TWO_CALLS + "import time; time.sleep(60)\n"
 ONE_MODEL = ["threads=1", 'tile.models=["late_fusion_sage"]']
 OVERRIDES = [part for value in ONE_MODEL for part in ("--set", value)]
@@ -238,6 +255,42 @@ def test_a_run_that_hangs_is_stopped_and_keeps_what_it_has(project: Path, tmp_pa
     assert "a step went on beyond its time" in machine.version()
     assert machine.facts["finished"] is False
     assert (machine.working / "run" / "models" / "a" / "calls.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
+)
+def test_a_signal_ends_the_pipeline_too_and_the_same_script_goes_on(
+    number: signal.Signals, whole_group: bool, project: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C in a terminal reaches the whole group; the pipeline hears of it once."""
+    machine = Machine(project, tmp_path, KINDS["run"], WAITS)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    def started() -> "subprocess.Popen[str]":
+        return started_script(
+            machine.script, machine.kaggle, machine.elsewhere, TMPDIR=str(scratch)
+        )
+
+    kernel, pid = started(), machine.working / "run" / "pid"
+    while not (pid.exists() and pid.read_text()) and kernel.poll() is None:
+        time.sleep(0.01)
+    (os.killpg if whole_group else os.kill)(kernel.pid, number)
+    said, error = kernel.communicate(timeout=60)
+    assert kernel.returncode == 128 + number
+    told = f"kernel: stopped; run it again, and it goes on with what lies in {machine.working}"
+    assert said.splitlines()[-1] == told
+    assert error == "out of timeerror: stopped by SIGTERM\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert list(scratch.iterdir()) == []
+    assert not (machine.working / "kernel.json").exists()
+
+    kernel = started()
+    assert "kernel: done: " in kernel.communicate(timeout=60)[0]
+    assert machine.facts["finished"] is True
 
 
 # The real pipeline

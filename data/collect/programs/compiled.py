@@ -124,6 +124,9 @@ def as_function(
 ) -> Callable[..., Any]:
     """Return what calls a loaded HLO module as its function is called, by position.
 
+    The result raises TypeError: arguments of other shapes, types or structure than the example's,
+    or traced ones, which `jax.jit` and `jax.grad` call a function with.
+
     Raises:
         PipelineError: the function returns typed random keys.
     """
@@ -150,8 +153,15 @@ def as_function(
         leaves, tree = jax.tree.flatten(given)
         own, kinds = placed(leaves)
         if (tree, kinds) != (inputs, expected):
-            raise TypeError(f"expected arguments as the example's: {inputs}, {expected}")
-        results = executable.execute_sharded(own).disassemble_into_single_device_arrays()
+            example = f"{shapes_of(arguments)} as {inputs}"
+            raise TypeError(f"{name}: expected {example}; got {shapes_of(given)} as {tree}")
+        try:
+            results = executable.execute_sharded(own).disassemble_into_single_device_arrays()
+        except TypeError as error:
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                is_compiled = "a compiled module; call it outside jax.jit, jax.grad and jax.vmap"
+                raise TypeError(f"{name}: {is_compiled}") from error
+            raise
         return jax.tree.unflatten(outputs, [arrays[0] for arrays in results])
 
     return run

@@ -278,8 +278,20 @@ def test_an_edited_module_is_applied_to_other_arguments(
         again = step(*on_host)
     for name in expected:
         np.testing.assert_array_equal(again[name], given[name])
-    with pytest.raises(TypeError, match="expected arguments as the example's"):
+    shapes = [jax.typeof(array).str_short() for array in (x, x[:4], w)]
+    expected_text = rf"module.hlo.pb: expected {shapes[0]}, {shapes[2]} as "
+    given_text = rf"got {shapes[1]}, {shapes[2]} as "
+    with pytest.raises(TypeError) as refused:
         step(x[:4], w)
+    assert expected_text in str(refused.value) and given_text in str(refused.value)
+    batch = np.stack([x, x])
+    for traced in (
+        lambda: jax.jit(step)(x, w),
+        lambda: jax.grad(lambda x: sum(map(jax.numpy.sum, step(x, w).values())))(x),
+        lambda: jax.vmap(step, in_axes=(0, None))(batch, w),
+    ):
+        with pytest.raises(TypeError, match=r"module\.hlo\.pb: a compiled module; call it outside"):
+            traced()
     with pytest.raises(PipelineError, match="before an edit; optimize it again"):
         applied(lambda x, w: network(x, 3 * w), arguments(), path, {}, digest)
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from submissions.compare import compare_reports, paired_scores
+from submissions.compare import compare_reports, comparison_notes, paired_scores
 from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import (
     MAX_SCATTERS,
@@ -256,14 +256,19 @@ def test_the_page_of_two_runs_tells_every_difference(tmp_path: Path) -> None:
     compared, pairs = compare_reports(first, second), paired_scores(first, second)
     assert set(pairs[LAYOUT]) == {"graph-00", "graph-01", "graph-02", HOSTILE}
     path = tmp_path / "both.html"
-    keys = {"recipe.name": ["<i>", "</script>"]}
+    del first["collections"][LAYOUT]["per_graph"]["graph-02"]
+    compared, pairs = compare_reports(first, second), paired_scores(first, second)
+    keys = {"recipe.name": ["<i>", "</script>"], "tile.seeds": [None, 2]}
     write_comparison_page(path, ["a", "b"], compared, pairs, keys)
     page = Page(path.read_text())
     assert page.open_tags == []
     before = first["collections"][LAYOUT]["per_graph"][HOSTILE]["kendall_tau"]
     told = f"{HOSTILE} {-0.25 - before:.4f} {LAYOUT} {before:.4f} −0.2500".replace(" -", " −")
     assert told in page.text
-    assert "recipe.name <i> </script>" in page.text
+    assert "recipe.name <i> </script>" in page.text and "tile.seeds – 2" in page.text
+    notes = comparison_notes(compared)
+    assert f"{LAYOUT}: 2 graphs that only one of the two has judged" in notes
+    assert all(note in page.text for note in notes)
     differences, both = page.charts
     assert differences["pairs"] == both["pairs"]
     assert both["pairs"][LAYOUT] == {name: list(own) for name, own in pairs[LAYOUT].items()}
