@@ -147,6 +147,7 @@ def find_graphs(
         raise PipelineError(
             f"{root}: no graph of {names} found in {', '.join(splits)}{only}; expected files such "
             f"as {collections[0].folder}/{splits[0]}/<graph>.npz"
+            + "".join(f"; {stray}" for stray in stray_folders(data_dir)[:1])
         )
     return found
 

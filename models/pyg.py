@@ -95,7 +95,7 @@ class TpuGraph(Data):
         A mask (c,) of bool serves as well.
 
         Raises:
-            UsageError: configs were taken already, or a row is none of the graph's.
+            UsageError: configs were taken already, no row is given, or one is none of the graph's.
         """
         table = self.get("configs")
         if table is None:
@@ -103,9 +103,11 @@ class TpuGraph(Data):
         index = np.asarray(rows)
         if index.dtype == bool and index.shape == (len(table),):
             index = np.flatnonzero(index)
-        is_list = index.ndim == 1 and index.dtype.kind in "iu"
+        is_list = index.ndim == 1 and index.dtype.kind in "iu" and len(index)
         if not is_list or ((index < 0) | (index >= len(table))).any():
-            raise UsageError(f"{self.name}: expected rows from 0 to {len(table) - 1}, or a mask")
+            raise UsageError(
+                f"{self.name}: expected one or more rows from 0 to {len(table) - 1}, or a mask"
+            )
         index = index.astype(np.int64)
         return copy.copy(self).unpack(index, table.runtime[index])
 

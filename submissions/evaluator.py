@@ -50,9 +50,9 @@ class Evaluator:
         for key, other in (("y_pred", predicted), ("y_true", measured)):
             if not isinstance(other, Mapping):
                 raise UsageError(f"Evaluator: {key} is a {type(other).__name__}; expected a dict")
-        for key, one, other in (("y_true", predicted, measured), ("y_pred", measured, predicted)):
-            if missing := sorted(one.keys() - other.keys()):
-                raise UsageError(f"Evaluator: {key} has no graph '{missing[0]}', the other has it")
+        for has, lacks in (("y_pred", "y_true"), ("y_true", "y_pred")):
+            if missing := sorted(predictions[has].keys() - predictions[lacks].keys()):
+                raise UsageError(f"Evaluator: {lacks} has no graph '{missing[0]}', {has} has it")
         graphs: dict[str, Report] = {}
         left_out: dict[str, str] = {}
         for name in sorted(predicted):  # so that no order of the graphs decides the interval

@@ -194,7 +194,10 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     except lightgbm.basic.LightGBMError as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     if booster.feature_name() not in map(list, known):
-        raise PipelineError(f"{path}: of other statistics; remove its folder, and train it again")
+        raise PipelineError(
+            f"{path}: of other statistics; remove its folder, and those of all models that were "
+            "trained before the statistics changed; then train them again"
+        )
     return booster
 
 

@@ -102,7 +102,10 @@ def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if not isinstance(content, dict) or tuple(content) not in known:
-        raise PipelineError(f"{path}: of other statistics; remove its folder, and train it again")
+        raise PipelineError(
+            f"{path}: of other statistics; remove its folder, and those of all models that were "
+            "trained before the statistics changed; then train them again"
+        )
     return LinearRanker(content, config.statistics)
 
 

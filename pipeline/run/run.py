@@ -264,7 +264,8 @@ def _tidy(out: Path) -> None:
         _tell_other_code(out, diff)
     elif diff:
         write_text(out / CHANGES, diff)
-        log.info(f"the code differs from revision {revision()}: {out / CHANGES} says in what")
+        head = (revision() or "").removesuffix("+changed")
+        log.info(f"the code differs from revision {head}: {out / CHANGES} says in what")
 
 
 def _tell_other_code(out: Path, diff: str | None) -> None:

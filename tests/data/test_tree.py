@@ -97,6 +97,10 @@ def test_kaggles_folder_is_found_and_the_plain_one_goes_first(tmp_path: Path) ->
 def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         find_graphs(tmp_path / "none")
+    make(tmp_path, "misnamed/npz/layout/xla/default/training/a.npz")
+    meant = r"no graph of .*; .*training: 1 npz files .*; is layout/xla/default/train meant\?$"
+    with pytest.raises(PipelineError, match=meant):
+        find_graphs(tmp_path / "misnamed")
     with pytest.raises(PipelineError, match="holds no npz/"):
         find_graphs(tmp_path)
     (tmp_path / "npz").mkdir()

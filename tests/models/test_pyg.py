@@ -152,8 +152,8 @@ def test_a_mask_takes_what_its_rows_do(layout_graph: LayoutGraph) -> None:
 
 
 def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
-    for rows in ([-1], [10**6], [[0]], [True, False], [0.5]):
-        with pytest.raises(UsageError, match=r"expected rows from 0 to .* or a mask"):
+    for rows in ([], [-1], [10**6], [[0]], [True, False], [0.5]):
+        with pytest.raises(UsageError, match=r"expected one or more rows from 0 to .* or a mask"):
             tpu_graph(layout_graph).take(rows)
     wrong = ({"n_configs": 0}, {"n_configs": 8, "seed": -1}, {"n_configs": "8"}, {"n_configs": 1.5})
     for options in wrong:

@@ -86,7 +86,7 @@ def test_a_few_rows_are_enough_and_other_statistics_are_refused(
     config = BoostingConfig(objective=objective, configs_per_graph=6, num_boost_round=3)
     assert "split_gain" in train(files[:1], config, tmp_path)
     other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
-    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
+    with pytest.raises(PipelineError, match="of other statistics; remove its folder, and those"):
         load("layout_boosting", tmp_path, other)
 
 

@@ -43,7 +43,7 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     graph = read_graph(files[0])
     scores = load(name, tmp_path, recipe).score(graph)
     assert kendall_tau(scores, graph.runtime_ns) > 0.2
-    with pytest.raises(PipelineError, match="of other statistics; remove its folder"):
+    with pytest.raises(PipelineError, match="of other statistics; remove its folder, and those"):
         load(name, tmp_path, Recipe(**{name: LinearConfig(statistics="plain")}))
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):

@@ -218,6 +218,8 @@ def test_resume_says_what_it_found_done_and_keeps_what_the_code_has_since(
     done = "done are 0 trainings (1 more begun) and 5 score files"
     assert f"{out}: goes on; {done}" in said
     assert (out / CHANGES).read_text() == "+new\n"
+    head = (revision() or "").removesuffix("+changed")
+    assert f"the code differs from revision {head}: {out / CHANGES} says in what" in said
     assert not any(
         "goes on" in line
         for line in stderr_of("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
