@@ -4,8 +4,10 @@ A model's module is imported when it is trained or loaded, with all that it need
 """
 
 import inspect
+import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -127,7 +129,11 @@ def checked(place: str) -> Any:
             raise PipelineError(f"model '{place}': in {what}{at}: {reason}") from error
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        called("__init__", network.__init__, self, *args, **kwargs)
+        known = set(sys.modules)
+        try:
+            called("__init__", network.__init__, self, *args, **kwargs)
+        finally:
+            _remove_sources_of({*sys.modules} - known)
 
     def check(what: str, made: Any, expected: tuple[int, ...], of: str = "") -> None:
         is_tensor = isinstance(made, torch.Tensor)
@@ -161,3 +167,11 @@ def checked(place: str) -> Any:
     losses = {name: partial(loss_of, name, own) for name, own in network.losses.items()}
     changed = {"__init__": init, "forward": forward, "losses": losses}
     return type(network.__name__, (network,), changed)
+
+
+def _remove_sources_of(modules: Collection[str]) -> None:
+    """Remove what PyG's convolutions leave in the temporary folder: their code, which is loaded."""
+    for name in modules:
+        file = Path(getattr(sys.modules[name], "__file__", None) or ".")
+        if file.parent == Path(tempfile.gettempdir()) and file.name.startswith(f"{name}_"):
+            file.unlink(missing_ok=True)

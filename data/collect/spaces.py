@@ -14,7 +14,7 @@ before it fuses, unless that pass is disabled; with one behind each instruction 
 unfused.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -184,8 +184,14 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
 
 
 def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "SameOutputs":
-    """Do as `open_program`, but refuse choices under which the outputs are others."""
-    return SameOutputs(open_program(program, spaces, device))
+    """Do as `open_program`, but refuse choices under which the outputs are others.
+
+    Those of a kernel are compared with what it gives without a loop.
+    """
+    subject = open_program(program, spaces, device)
+    if isinstance(subject, TileSubject):
+        return SameOutputs(subject, ("the whole kernel's", subject.whole))
+    return SameOutputs(subject)
 
 
 def open_program(program: str, spaces: Sequence[str], device: str | None) -> Subject:
@@ -371,26 +377,36 @@ def _named_layouts(orders: Orders) -> dict[str, list[int]]:
 
 
 class SameOutputs:
-    """A subject that refuses choices under which its outputs are others than the default's."""
+    """A subject that refuses choices under which its outputs are others than they should be.
 
-    def __init__(self, subject: Subject) -> None:
+    Args:
+        reference: whose outputs they should be, and what makes them; None = the default's.
+    """
+
+    def __init__(
+        self, subject: Subject, reference: tuple[str, Callable[[], object]] | None = None
+    ) -> None:
         self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
         self._load = subject.load
+        self._whose = reference[0] if reference else "the default's"
+        self._reference = reference[1] if reference else None
         self._expected: list[NDArray[Any]] | None = None
 
     def load(self, choice: NDArray[np.int64]) -> Loaded:
-        """Compile for a choice (g,), and compare what it gives with what the default gives.
+        """Compile for a choice (g,), and compare what it gives with what it should give.
 
         Raises:
             PipelineError: an output differs by more than TOLERANCE; names it and by how much.
         """
         loaded = self._load(choice)
-        if self._expected is None:
+        if self._expected is None and self._reference:
+            self._expected = _flat(self._reference())
+        elif self._expected is None:
             default = self._load(np.zeros_like(choice)) if choice.any() else loaded
             self._expected = _flat(default.run())
         outputs = _flat(loaded.run())
         for number, (own, expected) in enumerate(zip(outputs, self._expected, strict=True)):
-            _check_same(number, own, expected)
+            _check_same(f"output {number} differs from {self._whose}", own, expected)
         return loaded
 
 
@@ -400,7 +416,9 @@ def _flat(outputs: object) -> list[NDArray[Any]]:
     return [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
 
 
-def _check_same(number: int, own: NDArray[Any], expected: NDArray[Any]) -> None:
+def _check_same(what: str, own: NDArray[Any], expected: NDArray[Any]) -> None:
+    if own.shape != expected.shape:
+        raise PipelineError(f"{what}: {list(own.shape)}; expected {list(expected.shape)}")
     tolerance = TOLERANCE.get(str(expected.dtype), 0.0)
     if not tolerance:
         apart = float((own != expected).mean())
@@ -413,6 +431,5 @@ def _check_same(number: int, own: NDArray[Any], expected: NDArray[Any]) -> None:
         apart = apart if np.array_equal(np.isfinite(own), known) else np.inf
     if not apart <= tolerance:
         raise PipelineError(
-            f"output {number} differs from the default's by {apart:.2g} of its largest value; "
-            f"expected at most {tolerance:g}"
+            f"{what} by {apart:.2g} of its largest value; expected at most {tolerance:g}"
         )

@@ -216,9 +216,10 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
 
         try:
             study.optimize(objective, n_trials=1)
-        except AssertionError as error:  # Optuna's, over noting a failure on a full disk
+        except (AssertionError, UnboundLocalError) as error:
+            # Optuna's, over a full disk or a signal while it notes how a trial ended.
             cause = error.__context__
-            raise (cause if isinstance(cause, OSError) else error) from None
+            raise (cause if isinstance(cause, OSError | KeyboardInterrupt) else error) from None
     return True
 
 

@@ -151,6 +151,18 @@ def test_a_fault_in_its_loss_names_it(
         train_copy(tiny_tree, importable, 1, LOSS, LOSSES, (old, new))
 
 
+def test_no_source_of_pygs_convolutions_is_left_in_the_temporary_folder(
+    tiny_tree: Path, importable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "class Mine(GATConv):\n    pass\n\n\nclass GatNet(", "class GatNet("
+    scratch = importable / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    train_copy(tiny_tree, importable, 1, own[::-1], ("GATConv(hidden", "Mine(hidden"))
+    assert sys.modules.pop("mygat_Mine_propagate").__file__.startswith(f"{scratch}/")
+    assert not list(scratch.glob("*.py"))
+
+
 def test_a_loss_that_no_model_has_is_refused_with_the_recipe(
     tiny_tree: Path, importable: Path
 ) -> None:

@@ -69,6 +69,8 @@ def find_kernel(program: str) -> TileKernel:
     found = named_object(program)
     try:
         kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
+    except PipelineError:  # a kernel that makes no sense
+        raise
     except Exception as error:
         raise UsageError(
             f"--program {program}: cannot be called without arguments ({one_line(error)}); "

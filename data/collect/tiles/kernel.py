@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts import dump_module
-from data.collect.measuring.session import Description, Loaded, Told
+from data.collect.measuring.session import Description, Loaded, Told, one_line
 from data.collect.programs.catalogue import ProgramSource
 from data.collect.programs.compiled import code_of, digest_of, shapes_of
 from data.hlo.graph import featurize_module
@@ -55,6 +55,18 @@ class TileKernel:
     epilogue: Callable[..., Any] = lambda block, *extras: block
     extras: tuple[Operand, ...] = ()  # that only the epilogue reads; none has a contracted axis
     has_weights: bool = False  # the second operand is a weight, whose tile is the "kernel bounds"
+
+    def __post_init__(self) -> None:
+        """Raise PipelineError: an axis has no extent."""
+        axes = [("tiled", self.tiled), ("output", self.output)]
+        axes += [("operands", one.axes) for one in self.operands]
+        axes += [("extras", one.axes) for one in self.extras]
+        for where, letters in axes:
+            if missing := sorted(set(letters) - self.extents.keys()):
+                raise PipelineError(
+                    f"TileKernel {self.name}: {where} has the axis {missing[0]} ({letters}), which "
+                    f"extents lacks; expected one of {', '.join(self.extents)}"
+                )
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
@@ -123,7 +135,7 @@ class TileKernel:
         return [self.block_shape(operand, whole) for operand in (*self.operands, *self.extras)]
 
     def whole(self, *arguments: Any) -> Any:
-        """Apply the kernel to whole arrays, without a loop."""
+        """Apply the kernel to whole arrays, without a loop: what every tile has to give."""
         n = len(self.operands)
         return self.epilogue(self.combine(*arguments[:n]), *arguments[n:])
 
@@ -240,8 +252,19 @@ class TileSubject:
         code = code_of(compiled.runtime_executable())
         return Loaded(lambda: compiled(*self._arguments).block_until_ready(), code)
 
+    def whole(self) -> Any:
+        """Return what the kernel makes of its arguments without a loop."""
+        import jax
+
+        return jax.jit(self._kernel.whole)(*self._arguments)
+
     def _lowered(self, choice: NDArray[np.int64]) -> Any:
         import jax
 
         tile = self._kernel.tiles[int(choice[0])].tolist()
-        return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)
+        try:
+            return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)
+        except Exception as error:  # combine and epilogue may raise anything
+            told = one_line(f"{type(error).__name__}: {error}")
+            where = f"{self._kernel.name}: combine or epilogue of tile {tile}"
+            raise PipelineError(f"{where}: {told}") from error

@@ -2,16 +2,25 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.errors import PipelineError
+from data.collect.job import SAMPLE_TILES, make_job
 from data.collect.programs.catalogue import catalogue, load_program
 from data.collect.tiles.catalogue import catalogue as kernels
 from data.collect.tiles.catalogue import families, find_kernel, make_kernel
-from data.collect.tiles.kernel import MAX_BLOCK_BYTES, MAX_STEPS, TileKernel, tiled_function
+from data.collect.tiles.kernel import (
+    MAX_BLOCK_BYTES,
+    MAX_STEPS,
+    Operand,
+    TileKernel,
+    TileSubject,
+    tiled_function,
+)
 
 OWN_PROGRAM = """
 import numpy as np
@@ -121,6 +130,46 @@ def test_a_kernel_that_cannot_be_tiled_is_one_line() -> None:
     tiny = replace(kernel, extents={"h": 1, "q": 1, "s": 8})
     with pytest.raises(PipelineError, match="0 tiles of hq are legal; expected 2 or more"):
         _ = tiny.tiles
+
+
+def test_what_is_wrong_in_a_kernel_of_ones_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    kernel = replace(kernels()["softmax_h8_q128_s128"], name="mine")
+    for change, told in (
+        ({"operands": (Operand("hqk"),)}, "operands has the axis k (hqk)"),
+        ({"extras": (Operand("z"),)}, "extras has the axis z (z)"),
+        ({"tiled": "hx"}, "tiled has the axis x (hx)"),
+        ({"output": "hqy"}, "output has the axis y (hqy)"),
+    ):
+        monkeypatch.setattr("tests.own_kernel", partial(replace, kernel, **change), raising=False)
+        with pytest.raises(PipelineError) as refused:
+            find_kernel("tests:own_kernel")
+        expected = f"TileKernel mine: {told}, which extents lacks; expected one of h, q, s"
+        assert str(refused.value) == expected
+    for wrong in ({"combine": lambda x: x[:2, :3] + x}, {"epilogue": lambda block: block.nosuch}):
+        message = r"^mine: combine or epilogue of tile \[.*\]: (TypeError|AttributeError): "
+        with pytest.raises(PipelineError, match=message):
+            TileSubject(replace(kernel, **wrong), {})
+
+
+def test_tiles_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    kernel = TileKernel(
+        **{"name": "squares", "family": "squares", "extents": {"m": 64, "n": 64, "k": 128}},
+        **{"operands": (Operand("mk"), Operand("kn")), "output": "mn", "tiled": "mnk"},
+        combine=lambda x, w: (x @ w) ** 2,  # the squares of parts do not add up to the whole's
+    )
+    monkeypatch.setattr("tests.own_kernel", kernel, raising=False)
+    job = make_job("tests:own_kernel", kind="tile", device="cpu", effort=SAMPLE_TILES)
+    subject = job.open_subject()
+    for row, tile in enumerate(kernel.tiles.tolist()[::7]):
+        choice = np.array([7 * row])
+        if tile[2] == 128:
+            subject.load(choice)
+        else:
+            with pytest.raises(PipelineError, match="output 0 differs from the whole kernel's by"):
+                subject.load(choice)
+    assert {tile[2] == 128 for tile in kernel.tiles.tolist()[::7]} == {True, False}
 
 
 def test_config_feat_holds_kernel_output_and_input_bounds() -> None:

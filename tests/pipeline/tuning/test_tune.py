@@ -118,6 +118,19 @@ def test_what_was_tried_takes_its_value_and_a_small_space_ends(
     assert f"{n_again} more draws were of what had been tried" in page
 
 
+def test_a_signal_while_optuna_notes_a_trial_is_an_interrupt_and_loses_none(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("optuna.study._optimize._tell_with_warning", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search(tiny_tree, tmp_path, trials=2)
+    monkeypatch.undo()
+    check_two_trials(tiny_tree, tmp_path)
+
+
 @pytest.mark.parametrize("can_note", [True, False])
 def test_a_baseline_that_a_full_disk_stops_is_tried_again_where_it_was(
     can_note: bool, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,10 +146,14 @@ def test_a_baseline_that_a_full_disk_stops_is_tried_again_where_it_was(
         with pytest.raises(OSError, match="No space left"):
             search(tiny_tree, tmp_path, trials=2)
         monkeypatch.undo()
-    result = search(tiny_tree, tmp_path, trials=2)
+    check_two_trials(tiny_tree, tmp_path)
+
+
+def check_two_trials(tree: Path, out: Path) -> None:
+    result = search(tree, out, trials=2)
     assert [(t.number, t.state) for t in result.trials] == [(0, "complete"), (1, "complete")]
     assert result.baseline_value == result.trials[0].value is not None
-    assert {path.name for path in (tmp_path / "out" / "trials").iterdir()} == {"0", "1"}
+    assert {path.name for path in (out / "out" / "trials").iterdir()} == {"0", "1"}
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
 
 
