@@ -39,7 +39,7 @@ class Evaluator:
             `left_out`, reasons by graph.
 
         Raises:
-            UsageError: `y_pred` or `y_true` is missing, or a graph is in one alone, or its rows are
+            UsageError: `y_pred` or `y_true` is missing or empty, a graph is in one alone, or its rows are
                 none of its configs.
             PipelineError: no numbers, other shapes than (c,), a score that is not finite, or
                 runtimes neither all above 0 nor all 0; the line names the graph.
@@ -50,6 +50,8 @@ class Evaluator:
         for key, other in (("y_pred", predicted), ("y_true", measured)):
             if not isinstance(other, Mapping):
                 raise UsageError(f"Evaluator: {key} is a {type(other).__name__}; expected a dict")
+        if not predictions["y_pred"] and not predictions["y_true"]:
+            raise UsageError("Evaluator: y_pred and y_true hold no graph; expected one at least")
         for has, lacks in (("y_pred", "y_true"), ("y_true", "y_pred")):
             if missing := sorted(predictions[has].keys() - predictions[lacks].keys()):
                 raise UsageError(f"Evaluator: {lacks} has no graph '{missing[0]}', {has} has it")

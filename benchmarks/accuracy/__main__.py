@@ -118,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _write_page(options)
         return
     sources = Sources(options.sample, options.real)
+    if options.own and not is_own(options.own):
+        raise UsageError(f"--own {options.own}: expected 'package.module:Class'")
     models = [options.own] if options.own else options.models
     given = options.tasks, models, options.seeds, sources
     todo = list(cells_of(*given, overrides=options.set))

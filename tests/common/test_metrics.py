@@ -18,6 +18,7 @@ from common.metrics import (
     ordered_pair_accuracy,
     ranking_from_scores,
     slowdown_at_k,
+    stretched_means,
     tile_score,
 )
 
@@ -175,3 +176,12 @@ def test_the_interval_has_the_width_of_theory_and_hangs_on_the_seed_alone() -> N
     assert interval_of(family_means(values, each)) == (low, high)
     assert interval_of(family_means(values, each, seed=1)) != (low, high)
     assert family_interval(np.array([0.5, 0.5]), ["a", "b"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(("n_families", "student"), [(2, 12.706), (3, 4.303), (10, 2.262)])
+def test_few_families_widen_an_interval_as_the_pages_say(n_families: int, student: float) -> None:
+    """By sqrt(f / (f - 1)) and Student's quantile over the normal one, of a printed table."""
+    widening = math.sqrt(n_families / (n_families - 1)) * student / 1.960
+    means = np.array([0.4, 0.5, 0.65])
+    expected = [0.5 - 0.1 * widening, 0.5, 0.5 + 0.15 * widening]
+    assert stretched_means(means, 0.5, n_families).tolist() == pytest.approx(expected, rel=1e-3)

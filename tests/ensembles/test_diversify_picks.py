@@ -81,6 +81,30 @@ def test_the_second_pick_has_the_lowest_expected_minimum() -> None:
     assert expected[second] < np.median(expected)
 
 
+def test_errors_are_shared_by_how_far_apart_configs_are(
+    layout_graph: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tiles a Gaussian of the distance, of layouts an exponential; of a fifth of these, up."""
+    seen = []
+
+    def noted(
+        scores: NDArray[np.float32], shared: NDArray[np.float64], *_: object
+    ) -> NDArray[np.int64]:
+        seen.append(shared)
+        return np.arange(1)
+
+    monkeypatch.setattr("ensembles.diversify_picks.diversify_picks", noted)
+    tiles, places = grid(3), tile_places(grid(3))
+    tile_picks(np.arange(9, dtype=np.float32), tiles, SPREAD)
+    squares = np.square(places[:, None] - places).sum(axis=-1)
+    np.testing.assert_allclose(seen[0], np.exp(-squares / (2 * SPREAD.length**2)))
+    rows, _ = distinct_configs(layout_graph)
+    n = next(n for n in range(len(rows), 0, -1) if n % 5)
+    layout_picks(np.arange(n, dtype=np.float32), layout_graph.configs, rows[:n], LAYOUT_SPREAD)
+    distances = layout_distances(layout_graph.configs, rows[: n // 5 + 1])
+    np.testing.assert_allclose(seen[1], np.exp(-distances / LAYOUT_SPREAD.length))
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, N_TILE_PICKS, N_CANDIDATES + 50])
 def test_any_number_of_configs_and_equal_scores(n: int) -> None:
     tiles = tiles_at(*((1 + i % 20, 1 + i // 20) for i in range(n)))

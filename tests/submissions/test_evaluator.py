@@ -93,6 +93,7 @@ def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
         ({"x": [1, np.nan]}, {"x": [3, 4]}, "x: score 1 is nan; expected a finite number$"),
         ({"x": [1, 2]}, {"x": [3, 0]}, "x: runtime 1 is 0; expected a finite number above 0"),
         ({"x": [1, 2]}, {"x": [np.inf, 1]}, "x: runtime 0 is inf; expected a finite number ab"),
+        ({}, {}, "y_pred and y_true hold no graph; expected one at least"),
         ({"x": [1, 2]}, {}, "y_true has no graph 'x', y_pred has it"),
         ({}, {"x": [1, 2]}, "y_pred has no graph 'x', y_true has it"),
         ({"x": ["1", "2"]}, {"x": [1, 2]}, "x: its scores are no real numbers"),

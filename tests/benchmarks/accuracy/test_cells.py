@@ -176,6 +176,7 @@ def test_a_model_of_ones_own_is_a_row_beside_the_others(
         (["--own", "examples.gat:Gat"], "ranks no tile configs; expected a subclass of models.t"),
         (["--own", "examples.gat:Gaat"], "module 'examples.gat' has no class 'Gaat'"),
         (["--own", "examples.gat:Gat", "--models", "linear"], "not allowed with argument --own"),
+        (["--own", "examples.gat"], "--own examples.gat: expected 'package.module:Class'"),
         (["--set", "nosuch=1"], "unknown key 'nosuch'"),
         (["--models", "floor", "--set", "tgraph.hidden=8"], "is not read; trained is nothing"),
     ],

@@ -145,12 +145,16 @@ def slow_greedy(graphs: ScoredGraphs) -> list[int]:
     return np.bincount(max(found)[2], minlength=m).tolist()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("seed", "n_configs"),
+    # Of few configs some bags are as good as others.
+    [*((seed, 12) for seed in SEEDS), (12, 6), (13, 6), (23, 6), (6, 4), (12, 4)],
+)
 def test_greedy_selection_equals_the_slow_reference(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, n_configs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "MAX_SELECTED", BAG)
-    graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=12, seed=seed)
+    graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=n_configs, seed=seed)
     objective = partial(tau_objective(graphs), range(4))
     assert greedy_counts(objective, 4).tolist() == slow_greedy(graphs)
 
