@@ -39,8 +39,8 @@ class Evaluator:
             `left_out`, reasons by graph.
 
         Raises:
-            UsageError: `y_pred` or `y_true` is missing or empty, a graph is in one alone, or its rows are
-                none of its configs.
+            UsageError: `y_pred` or `y_true` is missing or empty, a graph is in one alone, or its
+                rows are none of its configs.
             PipelineError: no numbers, other shapes than (c,), a score that is not finite, or
                 runtimes neither all above 0 nor all 0; the line names the graph.
         """

@@ -53,7 +53,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         debug, max_minutes = bool(kwargs.pop("debug", False)), kwargs.get("max_minutes")
-        begun, stops = list[str](), list[int]()
+        begun, stops = set[str](), list[int]()
         try:
             told = _told_here(begun, debug=debug)
             with _terminated_by_sigterm(stops), told, time_limit(cast(float | None, max_minutes)):
@@ -103,14 +103,13 @@ def _fault(error: Exception) -> tuple[str, int]:
 
 
 @contextmanager
-def _told_here(begun: list[str], *, debug: bool) -> Iterator[None]:
+def _told_here(begun: set[str], *, debug: bool) -> Iterator[None]:
     bars = _Bars() if sys.stderr.isatty() else None
     told_s = time.monotonic()
 
     def watch(what: str, done: int, total: int) -> None:
         nonlocal told_s
-        if done == 0:
-            begun.append(what)
+        begun.add(what)
         if bars:
             bars.update(what, done, total)
         elif done == 0 or time.monotonic() - told_s > TOLD_EVERY_S:
