@@ -7,13 +7,15 @@ dataset whose folder is named `…-wheels`.
 A kernel stops itself before Kaggle does, since an ended session keeps its output and a killed one
 does not. kernel.json, in the output, tells whether all is done. Where it is not, the output is
 attached as a source of the next version, which goes on with it. SIGTERM and Ctrl-C are passed on to
-the project, and the same script goes on with what lies in the working folder.
+the project, which on Linux also ends with a kernel that is killed; the same script goes on with
+what lies in the working folder.
 
 PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
 """
 
 # %%
 import base64
+import ctypes
 import importlib.util
 import io
 import json
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 
 # What `kernels.build.Kind` describes, and: recipe, its file inside the archive; mounts, of
@@ -40,6 +43,10 @@ STARTED = time.monotonic()
 INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input")).resolve()
 WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working")).resolve()
 STOPS = (signal.SIGINT, signal.SIGTERM)
+SCRATCH = "pipeline-kernel-"  # a temporary folder's name begins so; the process's number follows
+PR_SET_PDEATHSIG = 1
+# Called by a child, it lets Linux send it a signal once its parent is gone.
+PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class Stopped(BaseException):
@@ -67,7 +74,8 @@ def stop(number: int, _: object) -> None:
 
 def kernel() -> None:
     out = WORKING / SETTINGS["out"]
-    with tempfile.TemporaryDirectory(prefix="pipeline-") as scratch:
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
         code, site = Path(scratch, "code"), Path(scratch, "site")
         unpack(code)
         data = find_data()
@@ -94,7 +102,13 @@ def work(command: list[str], code: Path, site: Path) -> None:
     command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
     limit_s = left_s + 60 * SETTINGS["saving_minutes"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the child: a terminal sends Ctrl-C to both
-    with subprocess.Popen(command, cwd=code, env=environment) as process:  # noqa: S603
+    ends = partial(PRCTL, PR_SET_PDEATHSIG, signal.SIGTERM) if PRCTL else None
+    with subprocess.Popen(  # noqa: S603
+        command,
+        cwd=code,
+        env=environment,
+        preexec_fn=ends,  # noqa: PLW1509
+    ) as process:
         try:
             signal.signal(signal.SIGINT, stop)
             ended = process.wait(limit_s)
@@ -108,6 +122,14 @@ def work(command: list[str], code: Path, site: Path) -> None:
     if ended:
         told = "see its line above; its --out lies in the working folder"
         sys.exit(f"kernel: the pipeline ended with code {ended}; {told}, {WORKING}")
+
+
+def sweep() -> None:
+    """Remove the scratch folders of kernels that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*-*"):
+        number = folder.name.removeprefix(SCRATCH).partition("-")[0]
+        if PRCTL and not Path("/proc", number).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def end(out: Path) -> None:

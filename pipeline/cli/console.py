@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
 import typer
 
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.progress import heard_by, teller_or, time_limit, watched_by
+from common.progress import end_now, heard_by, teller_or, time_limit, watched_by
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -56,19 +56,21 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         begun, stops = set[str](), list[int]()
         try:
             told = _told_here(begun, debug=debug)
-            with _terminated_by_sigterm(stops), told, time_limit(cast(float | None, max_minutes)):
+            with told, time_limit(cast(float | None, max_minutes)), _stopped_by_signals(stops):
                 function(*args, **kwargs)
-        except OutOfTime as stop:
-            say(f"{stop}, as --max-minutes asks; --resume goes on")
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, OutOfTime) and not stops:
+                say(f"{error}, as --max-minutes asks; --resume goes on")
+                return
             # Once more Ctrl-C, and what ends with the process would say so.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
-                line, code = ("terminated", 143) if stops else ("interrupted", 130)
+                code = 128 + (stops or [signal.SIGINT])[0]
+                line = "terminated" if code == 128 + signal.SIGTERM else "interrupted"
                 how = " with --resume" if kwargs.get("resume") is False else ""
                 can_go_on = bool({"resume", "max_minutes", "minutes"} & kwargs.keys())
                 goes_on = f"; the same command{how} goes on" if can_go_on else ""
@@ -125,18 +127,30 @@ def _told_here(begun: set[str], *, debug: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _terminated_by_sigterm(stops: list[int]) -> Iterator[None]:
-    """Stop work on SIGTERM as Ctrl-C does, and note it."""
+def _stopped_by_signals(stops: list[int]) -> Iterator[None]:
+    """Stop work on SIGTERM as on Ctrl-C, and note which it was.
+
+    A library may swallow the KeyboardInterrupt, or turn it into another error: so the time of the
+    work is over as well.
+    """
 
     def stop(number: int, frame: object) -> None:
         stops.append(number)
+        end_now()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # Who ignores Ctrl-C, as what a kernel started does, goes on doing so.
+    numbers = [one for one in (signal.SIGTERM, signal.SIGINT) if _ends_by(one)]
+    before = {one: signal.signal(one, stop) for one in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        for one, handler in before.items():
+            signal.signal(one, handler or signal.SIG_DFL)
+
+
+def _ends_by(number: signal.Signals) -> bool:
+    return number == signal.SIGTERM or signal.getsignal(number) is signal.default_int_handler
 
 
 def read_recipe(

@@ -81,7 +81,7 @@ class Optimized:
         spaces: those that there were to decide.
         candidates: the distinct ones; `n_drawn` counts those that equal another too, and `is_over`
             tells that the search ended before its time did.
-        finalists: as one process of the last pass verified them.
+        finalists: as one process verified them, of the last pass that had the time.
         waiting: finalists that gain and were not confirmed.
         contestants: the best first; without time to confirm any the best of the finalists.
         halves: what the time was over in the middle of confirming.
@@ -207,6 +207,8 @@ def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     ordered = [*kept[: N_FINALISTS // 2], *chosen_finalists(candidates, suspect)]
     finalists = distinct(ordered, others, call.code, n_affordable(default_ns))
     verified, default = _verified(call, finalists)
+    if default is None:  # no time: what an earlier pass or call verified is no less true
+        verified, default = _verified_before(call, candidates)
     if default is None and not known:
         raise PipelineError(
             f"{call.ask.program}: there was no time to verify anything; expected {FEWEST_ROUNDS} "
@@ -407,7 +409,7 @@ def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Contesta
     choices = np.zeros((2 + len(ordered), len(call.description.n_options)), np.int64)
     for row, candidate in zip(choices[2:], ordered, strict=True):
         row[:] = candidate.choice
-    least = LEAST_ROUNDS if len(ordered) > 1 else FEWEST_ROUNDS  # of one nothing is chosen
+    least = _least_rounds(len(ordered))
     n_rounds, share_s = max(least, 3 * call.ask.n_rounds // 8), VERIFY_SHARE * seconds_left()
     name = f"{VERIFY}-{hash_rows(choices).sum():016x}"
     who = f"{len(ordered)} beside the default" if ordered else "nothing but the default and itself"
@@ -424,9 +426,42 @@ def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Contesta
     return verified, of_one_process(default, same, same)
 
 
+def _verified_before(
+    call: Call, candidates: Sequence[Candidate]
+) -> tuple[list[Contestant], Pool | None]:
+    """Return as `_verified` what the last pass measured that had the time for it, if one had."""
+    known = {candidate.choice: candidate for candidate in candidates}
+    for default, pools in reversed(_passes(call)):
+        if default.n_rounds >= _least_rounds(len(pools)):
+            return [
+                Contestant(
+                    known.get(choice, Candidate(choice, "simplified")),
+                    *(call.tell(choice), pool, None, call.is_checked),
+                )
+                for choice, pool in pools.items()
+            ], default
+    return [], None
+
+
+def _least_rounds(n_finalists: int) -> int:
+    return LEAST_ROUNDS if n_finalists > 1 else FEWEST_ROUNDS  # of one nothing is chosen
+
+
 def _ever_verified(call: Call) -> dict[Choice, list[Ratio]]:
     """Return by choice what each process measured that verified it, the oldest first."""
     found: dict[Choice, list[Ratio]] = {}
+    for _, pools in _passes(call):
+        for choice, pool in pools.items():
+            found.setdefault(choice, []).append(pool.ratio)
+    return found
+
+
+def _passes(call: Call) -> list[tuple[Pool, dict[Choice, Pool]]]:
+    """Return of each process that verified some the default over itself, and them by choice.
+
+    The oldest first; what had no time for two rounds is left out.
+    """
+    found = []
     paths = (call.out / JOURNALS).glob(f"{VERIFY}-*.jsonl")
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         journal = call.journal(path.stem)
@@ -436,9 +471,11 @@ def _ever_verified(call: Call) -> dict[Choice, list[Ratio]]:
         if len(times) < FEWEST_ROUNDS:
             continue
         default, same, *others = times.T
-        for config, own in zip(ran[2:], others, strict=True):
-            ratio = of_one_process(default, same, own).ratio
-            found.setdefault(tuple(journal.choices[config]), []).append(ratio)
+        pools = {
+            tuple(journal.choices[config]): of_one_process(default, same, own)
+            for config, own in zip(ran[2:], others, strict=True)
+        }
+        found.append((of_one_process(default, same, same), pools))
     return found
 
 

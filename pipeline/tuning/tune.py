@@ -261,7 +261,7 @@ def _judged(trial: "Trial", number: int, params: Parameters, question: Question)
         log.info(f"trial {number} {pruned}{_shown(params, question)}")
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if _is_the_worlds(error):
+        if _is_the_worlds(error) or out_of_time():  # of a signal a library may make another error
             with suppress(Exception):  # on a full disk
                 trial.set_user_attr(INTERRUPTED, True)
             raise

@@ -23,7 +23,7 @@ from tests.drills.processes import (
     wait_until_gone,
 )
 
-KEPT = "; what was finished is kept; the same command with --resume goes on"
+KEPT = "; what was finished is kept; the same command goes on"
 ENDS = {signal.SIGINT: (130, "error: interrupted"), signal.SIGTERM: (143, "error: terminated")}
 SLEEPER = """
 import sys, time

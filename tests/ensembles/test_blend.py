@@ -107,6 +107,8 @@ def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
     assert without.equals(blend({"x": one}, method="minmax-mean", weights=even("x")))
     with pytest.raises(PipelineError, match=r"the weights sum to 0\.0; expected"):
         blend(tables, method="minmax-mean", weights={"x": 0.0, "y": 0.0})
+    with pytest.raises(PipelineError, match=r"the weights sum to inf; expected"):
+        blend(tables, method="minmax-mean", weights={"x": 1.7e308, "y": 1.7e308})
 
 
 @pytest.mark.parametrize(

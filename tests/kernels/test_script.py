@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -291,6 +292,27 @@ def test_a_signal_ends_the_pipeline_too_and_the_same_script_goes_on(
     kernel = started()
     assert "kernel: done: " in kernel.communicate(timeout=60)[0]
     assert machine.facts["finished"] is True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends a process with its parent")
+def test_a_kernel_that_is_killed_takes_its_pipeline_along_and_the_next_one_clears_up(
+    project: Path, tmp_path: Path
+) -> None:
+    machine = Machine(project, tmp_path, KINDS["run"], WAITS)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    places = machine.script, machine.kaggle, machine.elsewhere
+    kernel, pid = started_script(*places, TMPDIR=str(scratch)), machine.working / "run" / "pid"
+    while not (pid.exists() and pid.read_text()) and kernel.poll() is None:
+        time.sleep(0.01)
+    kernel.kill()
+    assert "stopped by SIGTERM" in kernel.communicate(timeout=60)[1]  # once the pipeline has ended
+    (left,) = scratch.iterdir()
+    assert left.name.startswith(f"pipeline-kernel-{kernel.pid}-")
+    (scratch / f"pipeline-kernel-{os.getpid()}-x").mkdir()  # of one that runs
+    kernel = started_script(*places, TMPDIR=str(scratch))
+    assert "kernel: done: " in kernel.communicate(timeout=60)[0]
+    assert [path.name for path in scratch.iterdir()] == [f"pipeline-kernel-{os.getpid()}-x"]
 
 
 # The real pipeline

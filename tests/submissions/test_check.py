@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from common.errors import PipelineError
 from common.settings import SAMPLE
-from data.tree import COLLECTIONS
+from data.tree import COLLECTIONS, collection_named
 from submissions.check import (
     MAX_PROBLEMS,
     SubmissionRow,
@@ -21,6 +22,7 @@ from submissions.check import (
     official_rows,
     problems_before_upload,
     read_submission,
+    submission_rows,
     write_submission,
 )
 from tests.submissions.made_up import ints, official_lines, place_npz, write_official
@@ -95,6 +97,21 @@ def test_problems_are_bounded(tmp_path: Path) -> None:
     assert str(found[-1]).endswith(
         f"has more than {MAX_PROBLEMS} problems; the others are not listed"
     )
+    path.write_text("ID,TopConfigs\n" + "x\n" * MAX_PROBLEMS)
+    assert all("not listed" not in str(one) for one in check_submission(path, {})[:MAX_PROBLEMS])
+    assert len(check_submission(path, {})) == MAX_PROBLEMS
+
+
+@pytest.mark.parametrize(
+    ("configs", "indices"), [([0, 1, 3], "1;0;3"), ([0, 1, 2], "1;0;2"), ([2, 5, 9], "5;2;9")]
+)
+def test_where_some_configs_alone_were_scored_these_are_written(
+    configs: list[int], indices: str, tmp_path: Path
+) -> None:
+    scores = pl.DataFrame({"graph": "a", "config": configs, "score": [0.2, 0.1, 0.3]})
+    path = tmp_path / "submission.csv"
+    write_submission(path, submission_rows([(collection_named("layout:xla:random"), scores)]))
+    assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
 
 
 def test_a_row_of_many_indices_takes_little_more_than_its_text(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from common.progress import progress
+from common.errors import OutOfTime
+from common.progress import out_of_time, progress
 from common.settings import ROOT
 from pipeline.cli import console
 from tests.support.command_line import stderr_of
@@ -138,3 +139,39 @@ def test_what_earlier_calls_did_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(typer.Exit):
         work(out="x")
     assert stream.getvalue() == "error: interrupted; what was finished is kept\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+@pytest.mark.parametrize("is_swallowed", [True, False])
+def test_a_library_that_makes_something_else_of_a_signal_does_not_hide_it(
+    number: signal.Signals, line: str, is_swallowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @console.command
+    def work() -> None:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt as error:
+            if not is_swallowed:
+                raise ValueError("of a library") from error
+        if out_of_time():
+            raise OutOfTime("work")
+
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with pytest.raises(typer.Exit) as left:
+        work()
+    assert (left.value.exit_code, stream.getvalue()) == (128 + number, f"error: {line}\n")
+
+
+def test_who_ignores_ctrl_c_goes_on_doing_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    @console.command
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        work()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -347,6 +347,22 @@ def test_without_time_to_verify_anything_that_is_said(
         optimize(ASKED, out, minutes=0.0)
 
 
+def test_a_pass_without_time_leaves_what_an_earlier_one_verified(
+    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = without(whole, tmp_path, "[ca]*.jsonl")
+    before = optimize(ASKED, out, minutes=0.0)
+    monkeypatch.setattr(
+        "pipeline.optimize.optimize.chosen_finalists", lambda candidates, _: candidates[-1:]
+    )
+    after = optimize(ASKED, out, minutes=0.0)  # begins to verify another one
+    assert [one.candidate.choice for one in after.finalists] == [
+        one.candidate.choice for one in before.finalists
+    ]
+    assert after.default == before.default and after.best == before.best
+    assert after.why_not.startswith("not confirmed in the time")
+
+
 def test_screening_leaves_the_time_that_confirming_needs() -> None:
     asked = [(60.0, 10.0), (60.0, 40.0), (60.0, 90.0), (0.0, 1.0)]
     assert [screening_s(*given) for given in asked] == pytest.approx([36, 20, 12, 0])

@@ -10,6 +10,7 @@ from torch import nn
 
 from data.graphs.distinct import distinct_configs
 from models.config.recipe import load_recipe
+from models.registry import MODELS
 from pipeline.planning.counts import FAKE_GPU, Counts, counted
 from pipeline.planning.made_up import Size, count_ranking, count_step, layout_graph, make_case
 
@@ -37,6 +38,11 @@ def counts_of(work: Callable[[], object]) -> Counts:
 
 def there(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device=FAKE_GPU)
+
+
+def test_every_network_is_counted() -> None:
+    known = {name for name, entry in MODELS.items() if entry.network}
+    assert NETWORKS.keys() == known
 
 
 def test_a_matrix_product_by_hand() -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import signal
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.pipeline.tuning.small_study import (
     small_recipe,
     space_over,
 )
+from tests.support.command_line import call, stderr_of
 
 
 def files_below(folder: Path) -> dict[str, float]:
@@ -129,6 +131,36 @@ def test_a_signal_while_optuna_notes_a_trial_is_an_interrupt_and_loses_none(
         search(tiny_tree, tmp_path, trials=2)
     monkeypatch.undo()
     check_two_trials(tiny_tree, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_library_makes_an_error_of_is_no_failure_of_the_trial(
+    number: signal.Signals, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(*args: object, **options: object) -> float:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt as error:
+            raise ValueError("of pydantic") from error
+        return 0.0
+
+    monkeypatch.setattr("pipeline.tuning.objective._value", signalled)
+    study = '[study]\ncollection = "layout:xla:random"\nmodel = "layout_linear"\nfolds = 2\n'
+    penalty = '["layout_linear.penalty"]\nchoices = [1.0, 2.0]\n'
+    (tmp_path / "space.toml").write_text(study + penalty)
+    words = ["tune", "--data", tiny_tree, "--recipe", "smoke", "--trials", 2]
+    words += ["--set", "layout.models=[layout_linear]", "--out", tmp_path / "out"]
+    words += ["--space", tmp_path / "space.toml"]
+    told = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    said = stderr_of(*words, expect=128 + number)
+    assert said[-1].startswith(f"error: {told}") and "failed" not in "".join(said)
+    monkeypatch.undo()
+    call(*words)
+    trials = json.loads((tmp_path / "out" / "trials.json").read_text())
+    assert [(trial["number"], trial["state"]) for trial in trials] == [
+        (0, "complete"),
+        (1, "complete"),
+    ]
 
 
 @pytest.mark.parametrize("can_note", [True, False])
