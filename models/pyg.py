@@ -87,6 +87,8 @@ class TpuGraph(Data):
         if key in ("config_feat", "runtime") and "configs" in self:
             how = "graph.take(rows) unpacks some, transform=ConfigSampler(n) of each"
             raise AttributeError(f"{self.name}: {key}: no configs are unpacked; {how}")
+        if key == "configs" and "config_rows" in self:
+            raise AttributeError(f"{self.name}: configs: some were taken already, in config_feat")
         return super().__getattr__(key)
 
     def take(self, rows: ArrayLike | Tensor) -> Self:

@@ -1,7 +1,9 @@
 """A model of one's own, by its place: trained, loaded, checked and refused as the built-in ones."""
 
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,26 +27,10 @@ GAT = 'layout.models=["layout_linear", "examples.gat:Gat"]'
 COLLECTION, TILES = collection_named("layout:xla:random"), collection_named("tile:xla")
 
 
-TILE_NETWORK = """
-import torch
-from models.tile.network import TileNetwork
-
-class Sums(TileNetwork):
-    def __init__(self, config):
-        super().__init__(config)
-        self.node = torch.nn.Linear(self.node_width, 8)
-        self.tile = torch.nn.Linear(self.n_columns, 8)
-        self.head = torch.nn.Linear(8, 1)
-
-    def forward(self, batch):
-        nodes = self.node(self.embed_nodes(batch))
-        kernels = nodes.new_zeros(len(batch.runtime), 8).index_add(0, batch.node_kernel, nodes)
-        return self.head(torch.relu(kernels[:, None] + self.tile(batch.config_feat))).squeeze(-1)
-"""
-
-
 def test_a_tile_network_of_ones_own_is_trained_and_ranks(tiny_tree: Path, importable: Path) -> None:
-    (importable / "sums.py").write_text(TILE_NETWORK)
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    (network,) = re.findall(r"^ *```python\n((?:(?!```).)*class Sums.*?)^ *```", page, re.M | re.S)
+    (importable / "sums.py").write_text(textwrap.dedent(network))
     recipe = load_recipe("smoke", ['tile.models=["sums:Sums"]', "sums.training.steps=2"])
     files = find_graphs(tiny_tree, collections=(TILES,), splits=("train",))
     train_model(TrainJob("sums", recipe, files, 0, importable / "model"), TILES, resume=False)

@@ -173,6 +173,8 @@ def test_what_has_no_configs_yet_says_how_they_are_taken(layout_graph: LayoutGra
     assert graph.take([0]).runtime.shape == (1, 1)
     with pytest.raises(AttributeError, match="nosuch"):
         graph.nosuch  # noqa: B018
+    with pytest.raises(AttributeError, match="configs: some were taken already, in config_feat"):
+        _ = tpu_graph(layout_graph).take([0]).configs
 
 
 def test_a_graph_of_many_configs_is_never_unpacked_whole(layout_graph: LayoutGraph) -> None:
