@@ -61,9 +61,13 @@ class ModelEntry:
         ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
 
+    @property
+    def network_class(self) -> Any:
+        """Return a network's class, of one's own as `checked` makes it."""
+        return (imported if self.name in MODELS else checked)(self.network)
+
     def _network(self) -> list[Any]:
-        made = imported if self.name in MODELS else checked
-        return [made(self.network)] if self.network else []
+        return [self.network_class] if self.network else []
 
 
 NETWORKS = {

@@ -21,7 +21,7 @@ from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileG
 from data.packing import Alphabets, PackedConfigs, vector_codes
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
-from models.config.recipe import Recipe, imported
+from models.config.recipe import Recipe
 from models.layout.network import LayoutTask
 from models.registry import ModelEntry, TrainJob, model_entry
 from models.segments.network import SegmentHistory, SegmentSage, SegmentTask
@@ -80,7 +80,7 @@ def _case(entry: ModelEntry, config: Any, size: Size) -> Case:
     graph: LayoutGraph | TileGraph = make(size, rng)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
     with torch_prepared(threads=torch.get_num_threads(), device=CPU):
-        network = imported(entry.network)(config)
+        network = entry.network_class(config)
         read = network.reader(UNPRUNED.features, scaler)
         inputs = read(graph)
     n_graphs = config.graphs_per_step if entry.kind == "layout" else config.kernels_per_step

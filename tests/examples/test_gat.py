@@ -140,11 +140,16 @@ def test_a_fault_in_its_loss_names_it(
 def test_no_source_of_pygs_convolutions_is_left_in_the_temporary_folder(
     tiny_tree: Path, importable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = "class Mine(GATConv):\n    pass\n\n\nclass GatNet(", "class GatNet("
+    text = (ROOT / "examples" / "gat.py").read_text(encoding="utf-8")
+    own = text.replace("GATConv(hidden", "Mine(hidden")
+    own = own.replace("class GatNet(", "class Mine(GATConv):\n    pass\n\n\nclass GatNet(")
+    (importable / "mygat.py").write_text(own, encoding="utf-8")
     scratch = importable / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    train_copy(tiny_tree, importable, 1, own[::-1], ("GATConv(hidden", "Mine(hidden"))
+    sets = ('layout.models=["mygat:Gat"]', "mygat.hidden=8", "mygat.training.steps=1")
+    words = ["train", "--data", tiny_tree, "--collection", COLLECTION.name, "--recipe", "smoke"]
+    call(*words, *(word for one in sets for word in ("--set", one)), "--out", importable / "out")
     assert sys.modules.pop("mygat_Mine_propagate").__file__.startswith(f"{scratch}/")
     assert not list(scratch.glob("*.py"))
 
