@@ -62,7 +62,8 @@ class DetailTables:
     """What the statistics of one graph share between configs."""
 
     summed: NDArray[np.float64]  # (m · a, f) what a slot adds to each summed statistic
-    rarity: NDArray[np.float64]  # (m, a) −log of how common each vector is in its column
+    # (m, a) −log of how common each vector is in its column; what none has, as what one has.
+    rarity: NDArray[np.float64]
     occurrences: NDArray[np.int64]  # (c,) how often each config occurs
     pair_weight: NDArray[np.float32]  # (p, 3) share of all pairs' bytes, by the consumer's group
 
@@ -100,9 +101,11 @@ def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArra
 def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     """Work out what all configs of a graph share."""
     first, group = distinct_rows(graph.configs.content_hashes())
-    rarity = vector_rarity(graph, first[first < graph.n_counted])
-    entries = _entries(graph, rarity.shape[1])
-    sums = _sums(entries.slot, _node_terms(graph, entries, rarity), rarity.size)
+    counted = first[first < graph.n_counted]
+    counts = vector_counts(graph, counted)
+    rarity = -np.log(np.maximum(counts, 1) / len(counted))
+    entries = _entries(graph, counts.shape[1])
+    sums = _sums(entries.slot, _node_terms(graph, entries, rarity, counts), counts.size)
     for terms in (_operand_terms, _reader_terms):
         entry, found = terms(graph, entries)
         sums |= _sums(entries.slot[entry], found, rarity.size)
@@ -120,18 +123,15 @@ def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDAr
     return {name: np.bincount(slot, values, n_slots) for name, values in terms.items()}
 
 
-def vector_rarity(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return −log of the share of distinct configs, at the rows `first`, with each vector; (m, a).
-
-    A vector that none has counts as one's.
-    """
+def vector_counts(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many of the distinct configs, at the rows `first`, have each vector; (m, a)."""
     shape = graph.configs.alphabets.vectors.shape
     starts = np.arange(shape[0]) * shape[1]
     counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
     for part in np.array_split(first, -(-len(first) // CHUNK_CONFIGS)):
         places = graph.configs.places(part) + starts
         counts += np.bincount(places.reshape(-1), minlength=len(counts))
-    return -np.log(np.maximum(counts, 1) / len(first)).reshape(shape)
+    return counts.reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,13 @@ def _numbered(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     return which, np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
 
 
-def _node_terms(graph: LayoutGraph, entries: _Entries, rarity: NDArray[np.float64]) -> Terms:
-    ids, sizes_used = graph.node_config_ids, graph.configs.alphabets.sizes
+def _node_terms(
+    graph: LayoutGraph,
+    entries: _Entries,
+    rarity: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> Terms:
+    ids = graph.node_config_ids
     each, share = 1.0 / len(ids), _shares(entries.bytes_of[ids])[entries.node]
     # A code holds the minor dimension and the second: 0 for one that is open, 1 for dimension 0, …
     sizes = np.pad(dimension_sizes(graph.node_feat[ids]), ((0, 0), (1, 0)), constant_values=-1)
@@ -185,8 +190,7 @@ def _node_terms(graph: LayoutGraph, entries: _Entries, rarity: NDArray[np.float6
     is_large, is_whole = minor >= TILE_MINOR, minor % TILE_MINOR == 0
     second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
     rare = rarity.reshape(-1)[entries.slot]
-    is_used = np.arange(rarity.shape[1]) < sizes_used[:, None]
-    usual = np.where(is_used, rarity, np.inf).argmin(axis=1)
+    usual = counts.argmax(axis=1)
     column = graph.configs.alphabets.column_of[entries.node]
     return {
         "minor_size_below_8": ((minor >= 0) & (minor < TILE_SECOND)) * share,

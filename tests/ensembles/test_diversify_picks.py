@@ -24,6 +24,7 @@ from ensembles.diversify_picks import (
     N_LAYOUT_PICKS,
     N_TILE_PICKS,
     PickDiversity,
+    _errors,
     diversify_scores,
     diversify_table,
     first_layouts,
@@ -103,6 +104,13 @@ def test_errors_are_shared_by_how_far_apart_configs_are(
     layout_picks(np.arange(n, dtype=np.float32), layout_graph.configs, rows[:n], LAYOUT_SPREAD)
     distances = layout_distances(layout_graph.configs, rows[: n // 5 + 1])
     np.testing.assert_allclose(seen[1], np.exp(-distances / LAYOUT_SPREAD.length))
+
+
+def test_errors_are_drawn_with_their_opposites_and_correlate_as_they_should() -> None:
+    shared = np.array([[1.0, 0.6], [0.6, 1.0]])
+    drawn = _errors(shared)
+    np.testing.assert_allclose(drawn.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose(np.cov(drawn), shared, atol=0.06)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, N_TILE_PICKS, N_CANDIDATES + 50])

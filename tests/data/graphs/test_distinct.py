@@ -14,6 +14,7 @@ from data.graphs.distinct import (
     distinct_rows,
     group_means,
     hash_rows,
+    program_content,
     sample_rows,
 )
 from data.graphs.graph import LayoutGraph, TileGraph
@@ -99,3 +100,18 @@ def test_hashes_are_the_recorded_ones() -> None:
     """A cache of scores keyed by these must stay valid from release to release."""
     table = np.arange(-1, 5, dtype=np.int8).reshape(2, 3)
     assert hash_rows(table).tolist() == [15636849807633975079, 6017607629642293983]
+
+
+def test_which_of_equal_operands_a_reader_takes_makes_another_program(
+    layout_graph: LayoutGraph,
+) -> None:
+    """Two equal parameters and two equal readers: of the same one, or of one each."""
+    few = layout_graph.only(np.arange(2))
+    nodes = {"node_feat": np.zeros((4, 140), np.float32), "node_opcode": np.array([63, 63, 2, 2])}
+    nodes["node_opcode"] = nodes["node_opcode"].astype(np.uint8)
+    nodes["node_config_ids"] = np.zeros(0, np.int64)
+    shared, apart, turned = (
+        program_content(replace(few, **nodes, edge_index=np.array(edges)))
+        for edges in ([[2, 0], [3, 0]], [[2, 0], [3, 1]], [[3, 0], [2, 1]])
+    )
+    assert shared != apart == turned
