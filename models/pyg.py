@@ -196,6 +196,8 @@ class ConfigSampler(BaseTransform):
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other configs from now on, in running workers too; for a sampler with a seed."""
+        if not isinstance(epoch, Integral) or epoch < 0:
+            raise UsageError(f"ConfigSampler: epoch {epoch!r}; expected an integer from 0 on")
         self._epoch.fill_(epoch)
 
     def forward(self, data: TpuGraph) -> TpuGraph:
@@ -247,8 +249,10 @@ class TpuGraphsTile(Dataset):
         store: str | Path | None = None,
         cache_mib: int = 1024,
     ) -> None:
-        if isinstance(scaling, str) and scaling not in ("none", *SCALINGS):
-            raise UsageError(f"scaling '{scaling}': expected none, {', '.join(SCALINGS)}")
+        if not isinstance(scaling, NodeScaler) and scaling not in (None, "none", *SCALINGS):
+            raise UsageError(
+                f"scaling {scaling!r}: expected none, {', '.join(SCALINGS)}, or a dataset's scaler"
+            )
         if scaling in SCALINGS and split != "train":
             raise UsageError(
                 f"scaling '{scaling}' of split {split}: it is learned from train graphs; expected "

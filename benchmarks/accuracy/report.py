@@ -120,6 +120,8 @@ def leads_over(out: Path, against: str) -> list[str]:
             f"--against {against}: expected a folder, or a model that {out} holds: {_held(cells)}"
         )
     if not (told := leads(cells, others)):
+        if of_one:
+            raise PipelineError(f"{out}: none of {_held(cells)} has a task and seed of {against}")
         raise PipelineError(
             f"{out} holds {_held(cells)}, and {against} {_held(others)}: "
             "no model with the same task and seed in both"

@@ -160,6 +160,9 @@ def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
         with pytest.raises(UsageError, match=r"ConfigSampler: .*expected integers, at least 1"):
             ConfigSampler(**options)
     assert ConfigSampler(np.int64(8)).n_configs == 8
+    for epoch in (-1, 1.5, "a", None):
+        with pytest.raises(UsageError, match=r"ConfigSampler: epoch .*expected an integer from 0"):
+            ConfigSampler(8, seed=0).set_epoch(epoch)
     with pytest.raises(UsageError, match="were taken already"):
         tpu_graph(layout_graph).take([0]).take([0])
 
@@ -291,6 +294,7 @@ def test_splits_and_collections(tiny_tree: Path) -> None:
         ({"collections": "tile:xla"}, "'tile:xla': expected those of layout configs alone"),
         ({"collections": "layouts"}, "no such collection"),
         ({"scaling": "sqrt"}, "scaling 'sqrt': expected none, log1p"),
+        ({"scaling": True}, "scaling True: expected none, log1p"),
         (
             {"split": "valid", "scaling": "log1p-standardise"},
             r"learned from train graphs; expected",

@@ -105,6 +105,11 @@ def test_a_folders_models_are_paired_with_one_of_them(
     told = "--against gat: expected a folder, or a model that"
     assert told in (said := capsys.readouterr().err)
     assert "holds: gcn, linear, my_pkg:Mine" in said
+    write_cells(tmp_path, "tiles", ["late_fusion"])
+    with pytest.raises(SystemExit, match="1"):
+        main(["--out", str(tmp_path), "--against", "late_fusion"])
+    told = "none of gcn, linear, my_pkg:Mine has a task and seed of late_fusion"
+    assert told in capsys.readouterr().err
 
 
 def test_differences_are_paired_by_seed_and_graph() -> None:
