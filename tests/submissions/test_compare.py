@@ -72,6 +72,18 @@ def test_one_family_has_a_difference_and_no_interval() -> None:
     assert (mean["difference"], mean["probability"]) == (0, 0.5)  # a coin's toss
 
 
+def test_the_mean_has_no_interval_where_a_collection_has_none() -> None:
+    other, reports = "layout:xla:random", []
+    for shift in (0.0, 0.1):
+        one, both = report({"bert.2x2.fp32": 0.1 + shift, "bert.4x4.fp32": 0.2 + shift}), {}
+        both = report({f"g{n}": n / 10 + shift for n in range(6)}, other)["collections"]
+        reports.append({"collections": {**one["collections"], **both}})
+    compared = compare_reports(*reports)
+    assert compared["collections"][other]["ci95"] is not None
+    assert compared["mean"]["ci95"] is compared["mean"]["probability"] is None
+    assert compared["mean"]["difference"] == pytest.approx(0.1)
+
+
 def test_the_mean_is_as_sure_as_its_collections_together() -> None:
     """Two families in one of them do not make the mean less sure than both at their worst."""
     several, two = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.2, "e": 0.1}, {"x": 0.3, "y": 0.2}

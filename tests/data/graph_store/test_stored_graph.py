@@ -277,6 +277,7 @@ def test_a_stored_graph_of_another_version_or_without_a_tensor_is_refused(
     [
         ("vector_codes", lambda values: values[:, None]),
         ("vector_codes", lambda values: values + 7**18),
+        ("vector_codes", lambda values: np.r_[values[:-1], 7**18]),
         ("vector_codes", lambda values: values[::-1]),
         ("config_indices", lambda values: values + np.uint8(200)),
         ("config_indices", lambda values: values.astype(np.int64) - 1),

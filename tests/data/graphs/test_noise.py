@@ -75,6 +75,11 @@ def test_only_the_content_counts_not_the_order_of_rows_or_the_numbers_of_groups(
     noise = measured(runtime_ns, group)
     assert measured(runtime_ns[rows], names[group[rows]]) == noise
     assert measured(runtime_ns, group, seed=1) != noise
+    middles = rng.permutation(np.arange(100, 900, 20))  # all that tells some groups from others
+    triples = np.stack([np.full(40, 1), middles, np.full(40, 1000)], axis=1).reshape(-1)
+    orders = [rng.permutation(40) for _ in range(5)]
+    noises = {measured(triples, np.repeat(order, 3)) for order in orders}
+    assert len(noises) == 1
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
