@@ -190,7 +190,7 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
         if "collection" in config:
             return collection_named(config["collection"])
         raise PipelineError(
-            f"{folder}: holds models of many collections; pass --collection (from "
+            f"{folder}: ranks more than one collection; pass --collection (from "
             "Python collection=), such as layout:xla:random"
         )
     if "model" in config:

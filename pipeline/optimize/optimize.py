@@ -26,6 +26,7 @@ from common.errors import OutOfTime, PipelineError
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.collect.measuring.search import (
+    SEARCH_ROUND,
     Choices,
     Guide,
     Space,
@@ -339,9 +340,11 @@ def _screened(call: Call, needed_s: float) -> _Screened:
     guide = call.picked if call.pick and is_known else None
     leads = guide if ask.run else None  # what needs no training is no guide to what is better
     journal, is_over = call.journal("screen"), False
+    visitor = Visitor(call.session, journal, what=ask.program, total=ask.n_candidates)
+    with suppress(OutOfTime):  # in all the time that is left: without the default nothing is told
+        visitor.visit(0, SEARCH_ROUND, np.zeros(len(description.n_options), np.int64))
     with suppress(OutOfTime), time_limit(screening_s(seconds_left(), needed_s) / 60):
         sources, proposed = _proposed(ask, description, guide)
-        visitor = Visitor(call.session, journal, what=ask.program, total=ask.n_candidates)
         space = Space(description.n_options, description.groups)
         rng = generator(ask.seed, "optimize", ask.program)
         n, first = ask.n_candidates, proposed[: ask.n_candidates]
@@ -356,7 +359,8 @@ def _screened(call: Call, needed_s: float) -> _Screened:
     if 0 not in shortest:
         raise PipelineError(
             f"{ask.program}: the default was not measured ({journal.failed.get(0, 'no time')}); "
-            "expected it to run within the time; give it more --minutes or --timeout-s"
+            "expected it to run within the time; the same command goes on, with more --minutes or "
+            "--timeout-s"
         )
     found: dict[Choice, Candidate] = {}
     for config, genes in sorted(journal.choices.items()):

@@ -531,6 +531,20 @@ def test_a_default_that_was_not_measured_is_told(
         optimize(ask(opened), tmp_path, minutes=minutes)
 
 
+def test_what_is_kept_for_confirming_is_not_kept_from_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Screening gets no time in the first pass; the default is measured all the same."""
+    shares = iter([0.0])
+    usual = screening_s
+    monkeypatch.setattr(
+        "pipeline.optimize.optimize.screening_s", lambda *given: next(shares, usual(*given))
+    )
+    found = optimize(ask(n_candidates=6, n_rounds=2), tmp_path)
+    assert not any(found.candidates[0].choice) and found.default.default_ms > 0
+    assert len(found.candidates) > 1
+
+
 def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
