@@ -13,6 +13,7 @@ c candidates of g genes, r rounds, p processes.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -142,12 +143,16 @@ class Optimized:
 
 
 class _Screened(NamedTuple):
-    """The distinct candidates, how many were drawn for them, and whether the search ended."""
+    """The distinct candidates, how many were drawn for them, and whether the search ended.
+
+    `left_out` counts by source what is tried first, but that so few candidates leave no room for.
+    """
 
     candidates: list[Candidate]
     n_drawn: int
     default_ns: float
     is_over: bool
+    left_out: Mapping[str, int]
 
 
 def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
@@ -174,6 +179,9 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
         with alone_in(out / JOURNALS):  # makes it: only what can be opened does
             _say_what_is_screened(call)
             screened = _screened(call, needed_s)
+            if screened.left_out:
+                told = ", ".join(f"{source} {n}" for source, n in screened.left_out.items())
+                log.info(f"--candidates {ask.n_candidates} leaves out what is tried first: {told}")
             if not screened.is_over:
                 log.info("the time for screening is over")
             start = time.monotonic()
@@ -196,7 +204,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
 
 def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
     """Verify finalists and confirm the best, after the first pass only what is undecided or new."""
-    candidates, n_drawn, default_ns, is_over = screened
+    candidates, n_drawn, default_ns, is_over, _ = screened
     known = contestants(call, candidates)
     kept = [one.candidate for one in known if not one.why_not or one.is_due]
     begun = {one.candidate.choice for one in known}
@@ -370,7 +378,8 @@ def _screened(call: Call, needed_s: float) -> _Screened:
         known = found.setdefault(candidate.choice, candidate)
         if ratio < known.ratio and any(genes):  # a search comes back to what is fast
             found[candidate.choice] = replace(known, ratio=ratio)
-    return _Screened(list(found.values()), len(journal.choices), shortest[0], is_over)
+    left_out = Counter(sources[ask.n_candidates :])
+    return _Screened(list(found.values()), len(journal.choices), shortest[0], is_over, left_out)
 
 
 def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[list[str], Choices]:

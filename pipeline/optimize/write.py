@@ -227,5 +227,5 @@ def tried_text(found: Optimized) -> str:
     why = "no more are new" if found.is_over else "no time for more"
     over = f"; {why}" * (drawn < found.ask.n_candidates)
     if not over and all(c.source != SEARCH for c in found.candidates):
-        over = "; that many ended before the search began"
+        over = "; so few leave no room for the search"
     return f"{tried} candidates{alike}{over}"

@@ -377,7 +377,7 @@ def test_what_was_tried_is_told_by_source_and_why_no_more_was(
     assert sources_text(found) == "menu 2, best 0.800; ranker 2, best 1.100"
     assert as_json(found)["candidates"]["by_source"] == {"default": 1, "menu": 2, "ranker": 2}
     alike = "5 candidates of 16 that were drawn, the others equal to one of them"
-    assert tried_text(found) == f"{alike}; that many ended before the search began"
+    assert tried_text(found) == f"{alike}; so few leave no room for the search"
     bred = Candidate((5,), SEARCH, 1.3)
     assert tried_text(replace(found, candidates=[*candidates[1:], bred])) == alike
     few = replace(found, n_drawn=5)
@@ -546,9 +546,10 @@ def test_what_is_kept_for_confirming_is_not_kept_from_the_default(
 
 
 def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The true order, known to the ranker, leads to the best before half of the space is seen."""
+    caplog.set_level("INFO")
     seen = []
 
     def pick(description: Description, configs: NDArray[np.int8]) -> NDArray[np.int64]:
@@ -567,9 +568,13 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
     assert {c.choice for c in found.candidates if c.source == "search"} <= {(3, 1), (3, 0), (2, 3)}
     assert seen[0] == (16, 2, 18) and len(seen) == 2  # of children too, those that are new
     assert tried_text(found) == "6 candidates"
+    assert not any("leaves out" in message for message in caplog.messages)
     for n in (2, 3):  # which changes nothing of what is known
         fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick, minutes=0.0)
         assert fewer.candidates == found.candidates
+    left_out = "leaves out what is tried first: ranker"
+    assert f"--candidates 2 {left_out} 2" in caplog.messages
+    assert f"--candidates 3 {left_out} 1" in caplog.messages
     seen.clear()
     tiles = Spinning(is_reversed=True, usual=(0, 2), space="tiles")
     asked = replace(asked, run=None, open_decided=tiles)
