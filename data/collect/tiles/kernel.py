@@ -7,6 +7,7 @@ tiles of the contracted axes before the epilogue. g is the number of tiled axes.
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,7 @@ from data.hlo.programs import tile_bounds
 MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
 MAX_BLOCK_BYTES = 128 * 1024  # all blocks of a step: a scratchpad's worth, as on an accelerator
 ELEMENT_BYTES = 4
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,17 @@ class TileKernel:
     has_weights: bool = False  # the second operand is a weight, whose tile is the "kernel bounds"
 
     def __post_init__(self) -> None:
-        """Raise PipelineError: an axis has no extent."""
+        """Raise PipelineError: a name that is no file's, an axis without extent, or one below 1."""
+        if not NAME.fullmatch(self.name):
+            raise PipelineError(
+                f"TileKernel '{self.name}': expected a name of letters, digits, '_', '.' and '-', "
+                "as it becomes a file's"
+            )
+        for axis, extent in self.extents.items():
+            if extent < 1:
+                raise PipelineError(
+                    f"TileKernel {self.name}: extents has {extent} for {axis}; expected 1 or more"
+                )
         axes = [("tiled", self.tiled), ("output", self.output)]
         axes += [("operands", one.axes) for one in self.operands]
         axes += [("extras", one.axes) for one in self.extras]

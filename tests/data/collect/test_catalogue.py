@@ -1,6 +1,7 @@
 """The catalogues of programs and kernels, and those of users."""
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -146,6 +147,13 @@ def test_what_is_wrong_in_a_kernel_of_ones_own_is_named(monkeypatch: pytest.Monk
             find_kernel("tests:own_kernel")
         expected = f"TileKernel mine: {told}, which extents lacks; expected one of h, q, s"
         assert str(refused.value) == expected
+    for change, told in (
+        ({"name": "mine/mm"}, "'mine/mm': expected a name of letters"),
+        ({"name": "../x"}, "'../x': expected a name of letters"),
+        ({"extents": {"h": 8, "q": -3, "s": 8}}, "extents has -3 for q; expected 1 or more"),
+    ):
+        with pytest.raises(PipelineError, match=f"^TileKernel .*{re.escape(told)}"):
+            replace(kernel, **change)
     for wrong in ({"combine": lambda x: x[:2, :3] + x}, {"epilogue": lambda block: block.nosuch}):
         message = r"^mine: combine or epilogue of tile \[.*\]: (TypeError|AttributeError): "
         with pytest.raises(PipelineError, match=message):
