@@ -126,9 +126,11 @@ def work(command: list[str], code: Path, site: Path) -> None:
 
 def sweep() -> None:
     """Remove the scratch folders of kernels that were killed."""
+    if sys.platform != "linux":
+        return
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*-*"):
         number = folder.name.removeprefix(SCRATCH).partition("-")[0]
-        if PRCTL and not Path("/proc", number).exists():
+        if not Path("/proc", number).exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 

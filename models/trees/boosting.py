@@ -31,7 +31,14 @@ from features.statistics.configs import STATISTICS, RowStatistics, statistics_na
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
 from models.training.dataset import family_of, grouped_folds
-from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRanker, fit_linear, read
+from models.trees.linear import (
+    LINEAR,
+    LINEAR_SCALE,
+    LinearRanker,
+    fit_linear,
+    of_other_statistics,
+    read,
+)
 from models.trees.rows import (
     GraphRows,
     Table,
@@ -194,10 +201,7 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     except lightgbm.basic.LightGBMError as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     if booster.feature_name() not in map(list, known):
-        raise PipelineError(
-            f"{path}: of other statistics; remove its folder, and those of all models that were "
-            "trained before the statistics changed; then train them again"
-        )
+        raise of_other_statistics(path)
     return booster
 
 

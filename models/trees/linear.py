@@ -89,6 +89,14 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
     return read(run_dir, getattr(recipe, name))
 
 
+def of_other_statistics(path: Path) -> PipelineError:
+    """Return what refuses a model that was trained on other statistics than there are."""
+    return PipelineError(
+        f"{path}: of other statistics; remove its folder, and those of all models that were "
+        "trained before the statistics changed; then train them again"
+    )
+
+
 def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
     """Read what `LinearRanker.write` wrote.
 
@@ -102,10 +110,7 @@ def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if not isinstance(content, dict) or tuple(content) not in known:
-        raise PipelineError(
-            f"{path}: of other statistics; remove its folder, and those of all models that were "
-            "trained before the statistics changed; then train them again"
-        )
+        raise of_other_statistics(path)
     return LinearRanker(content, config.statistics)
 
 

@@ -139,18 +139,15 @@ def _stopped_by_signals(stops: list[int]) -> Iterator[None]:
         end_now()
         raise KeyboardInterrupt
 
-    # Who ignores Ctrl-C, as what a kernel started does, goes on doing so.
-    numbers = [one for one in (signal.SIGTERM, signal.SIGINT) if _ends_by(one)]
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)  # who ignores it, as what a kernel started does, goes on so
     before = {one: signal.signal(one, stop) for one in numbers}
     try:
         yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler or signal.SIG_DFL)
-
-
-def _ends_by(number: signal.Signals) -> bool:
-    return number == signal.SIGTERM or signal.getsignal(number) is signal.default_int_handler
 
 
 def read_recipe(
