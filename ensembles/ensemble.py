@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
 from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, Collection, collection_named
 from ensembles.blend import Mixing, blend
@@ -183,13 +183,14 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
             sibling's serve.
 
     Raises:
+        UsageError: the models rank more than one collection, and none is named.
         PipelineError: no run folder, an unfinished run, or models of another kind.
     """
     config = read_config(folder)
     if wanted is None:
         if "collection" in config:
             return collection_named(config["collection"])
-        raise PipelineError(
+        raise UsageError(
             f"{folder}: ranks more than one collection; pass --collection (from "
             "Python collection=), such as layout:xla:random"
         )

@@ -231,7 +231,7 @@ class TpuGraphsTile(Dataset):
         cache_mib: graphs are kept in memory up to so many MiB in each process.
 
     Raises:
-        UsageError: no such split, collection, scaling or pruning rule.
+        UsageError: no such split, collection, scaling or pruning rule, or less than no cache.
         PipelineError: the folder holds no such graph, or a file is damaged.
     """
 
@@ -258,6 +258,8 @@ class TpuGraphsTile(Dataset):
                 f"scaling '{scaling}' of split {split}: it is learned from train graphs; expected "
                 "scaling=train.scaler, of the dataset of these"
             )
+        if cache_mib < 0:
+            raise UsageError(f"cache_mib {cache_mib}: expected 0 or more")
         pruning_rule(prune)
         if collections is not None and not isinstance(collections, str):
             collections = ",".join(collections)

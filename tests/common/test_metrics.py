@@ -17,6 +17,7 @@ from common.metrics import (
     kendall_tau,
     ordered_pair_accuracy,
     ranking_from_scores,
+    share_above_zero,
     slowdown_at_k,
     stretched_means,
     tile_score,
@@ -176,6 +177,28 @@ def test_the_interval_has_the_width_of_theory_and_hangs_on_the_seed_alone() -> N
     assert interval_of(family_means(values, each)) == (low, high)
     assert interval_of(family_means(values, each, seed=1)) != (low, high)
     assert family_interval(np.array([0.5, 0.5]), ["a", "b"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("draws", "share"),
+    [
+        ([3, -1, 1], 0.75),  # on the line through -1, 1 and 3: 0 at a quarter of it
+        ([1, 2], 1),
+        ([-1, -2], 0),
+        ([0, 0], 0.5),
+        ([0, 0, 1, 2, 3], 0.75),
+        ([0, 0, -1, -2, -3], 0.25),
+        ([-1, 0, 0, 0, 1], 0.5),
+    ],
+)
+def test_the_share_above_zero_is_found_as_an_intervals_ends_are(
+    draws: list[float], share: float
+) -> None:
+    assert share_above_zero(np.array(draws, float)) == pytest.approx(share)
+    level = 1 - 2 * share_above_zero(np.array(draws, float))
+    if 0 < level < 1:  # then the interval of this level ends at 0
+        _, high = interval_of(np.array(draws, float), confidence=level)
+        assert high == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize(("n_families", "student"), [(2, 12.706), (3, 4.303), (10, 2.262)])

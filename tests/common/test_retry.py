@@ -1,9 +1,11 @@
 """Trying again ends, waits longer each time, and tells what went wrong."""
 
 import pytest
+from requests.exceptions import ConnectionError as NoConnection
+from requests.exceptions import SSLError, Timeout
 
 from common.errors import PipelineError
-from common.retry import RetryableError, RetryPolicy, retry, retry_after_s
+from common.retry import RetryableError, RetryPolicy, network_fault, retry, retry_after_s
 
 
 def test_trying_that_brings_nothing_new_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -30,3 +32,28 @@ def test_a_wait_is_asked_for_in_seconds_or_by_a_date() -> None:
     assert retry_after_s("7") == 7.0
     assert retry_after_s("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
     assert retry_after_s("soon") is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (NoConnection("Failed to resolve 'x'"), "cannot reach x: its name does not resolve"),
+        (NoConnection("[Errno 111] Connection refused"), "cannot reach x: connection refused"),
+        (NoConnection("read timed out"), "x did not answer in time"),
+        (Timeout("/secret?token=1"), "x did not answer in time"),
+        (SSLError("CERTIFICATE_VERIFY_FAILED"), "cannot reach x: its certificate was not accepted"),
+        (SSLError("EOF"), "the connection to x was dropped"),
+        (ConnectionResetError("reset"), "the connection to x was dropped"),
+        (ValueError("no such file"), ""),
+    ],
+)
+def test_faults_of_the_network_are_told_apart_behind_other_errors(
+    fault: Exception, told: str
+) -> None:
+    try:
+        try:
+            raise fault
+        except Exception as cause:
+            raise RuntimeError("the client failed") from cause
+    except RuntimeError as error:
+        assert network_fault(error, "x") == told

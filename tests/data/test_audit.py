@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,10 @@ def altered(graph: LayoutGraph, folder: Path, **changes: np.ndarray) -> GraphFil
         (lambda g: {"config_runtime": 0 * g.runtime_ns}, "runtimes are withheld"),
         (lambda g: {"config_runtime": 0 * g.runtime_ns + 7}, "all configs have the same runtime"),
         (lambda g: {"edge_index": g.edge_index[:, ::-1]}, "nodes are not in topological order"),
+        (
+            lambda g: {"edge_index": np.r_[g.edge_index[:-1], [[1, 1]]]},
+            "nodes are not in topological order",
+        ),
         (lambda g: {"node_config_feat": configs_at(g, [0] * 40)}, "one config measured 40 times"),
     ],
 )
@@ -129,6 +134,10 @@ def test_noise_and_runtimes_where_they_are_unusual_are_noted(
     assert "measurements of 20 configs" in note
     (row,) = audit([replace(layout_graph.file, split="test")])
     assert row.notes == ("runtimes are known, which is unusual in the test split",)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (row,) = audit([with_repeats(layout_graph, tmp_path, 0 * runtime_ns)])
+    assert (row.n_repeated, row.n_apart, row.notes) == (20, 0, ("runtimes are withheld",))
     for row in audit(find_graphs(tiny_tree, splits=("test",))):
         assert (row.n_apart, row.worst_disagreement, row.noise, row.notes) == (0, None, None, ())
 
@@ -243,6 +252,10 @@ MINE = [row("layout:xla:default", "valid", f"mine{i}") for i in range(5)]
             ],
         ),
         (
+            [*rows_of(VALID), *MINE[:3]],
+            [f"{VALID}: not official: mine0, mine1, mine2"],
+        ),
+        (
             [*rows_of(TRAIN), row("layout:xla:default", "train", STRAY)],
             [f"{TRAIN}: not official: {STRAY}"],
         ),
@@ -273,6 +286,7 @@ def test_many_notes_on_files_are_cut_short() -> None:
         "tile:xla:t: odd",
         "tile:xla:t: very odd",
     ]
+    assert file_notes(rows[:10]) == [f"tile:xla:k{i}: odd" for i in range(10)]
 
 
 def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> None:

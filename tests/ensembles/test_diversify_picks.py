@@ -122,6 +122,17 @@ def test_any_number_of_configs_and_equal_scores(n: int) -> None:
         assert picked[0] == 0 or not scores.any()
 
 
+def test_candidates_are_the_best_by_score_alone() -> None:
+    """A tile far from all others is picked among the last of these, and not one place later."""
+    tiles = tiles_at(*((1 + i % 20, 1 + i // 20) for i in range(N_CANDIDATES + 9)))
+    scores = 1e-6 * np.arange(len(tiles), dtype=np.float32)
+    for place in (N_CANDIDATES - 1, N_CANDIDATES):
+        far = tiles.copy()
+        far[place, 8:16] = 5000
+        picked = tile_picks(scores, far, PickDiversity(5.0, 2.0))
+        assert (place in picked) is (place < N_CANDIDATES)
+
+
 def test_picks_come_first_and_the_others_keep_their_order(tile_graph: TileGraph) -> None:
     scores = np.random.default_rng(3).normal(size=tile_graph.n_configs).astype(np.float32)
     twice = replace(

@@ -295,6 +295,7 @@ def test_splits_and_collections(tiny_tree: Path) -> None:
         ({"collections": "layouts"}, "no such collection"),
         ({"scaling": "sqrt"}, "scaling 'sqrt': expected none, log1p"),
         ({"scaling": True}, "scaling True: expected none, log1p"),
+        ({"cache_mib": -1}, "cache_mib -1: expected 0 or more"),
         (
             {"split": "valid", "scaling": "log1p-standardise"},
             r"learned from train graphs; expected",

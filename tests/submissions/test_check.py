@@ -223,6 +223,8 @@ def test_line_ends_and_marks_are_accepted(tmp_path: Path, content: bytes) -> Non
         ("ID,TopConfigs\ntile:xla:a\n", "row 2: 'tile:xla:a' has one column"),
         ("ID,TopConfigs\ntile:xla:a,0\nfoo:a,0\n", "row 3: ID 'foo:a': expected collection:name"),
         (f"ID,TopConfigs\ntile:xla:a,{'9' * 5000}\n", "99…' is no config index"),
+        (f"ID,TopConfigs\ntile:xla:a,{'9' * 19}\n", f"'{'9' * 19}' is no config index"),
+        ('ID,TopConfigs\ntile:xla:a,"\n', "'\"' is no config index"),
         ("ID,TopConfigs\ntile:xla:a,0\ntile:xla:a,1\n", "row 3: tile:xla:a: comes twice"),
     ],
 )
