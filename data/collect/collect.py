@@ -167,7 +167,7 @@ def collect_graph(
 
 def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     start = time.monotonic()
-    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
         description = session.describe()
         journal = open_journal(job.journal(out), _header(job, description))
         job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
@@ -219,7 +219,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
 
 def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) -> str:
     if entry["default_over_fastest"] is None:
-        return "the compiler's own choice failed; expected it to run"
+        told = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
+        return f"the compiler's own choice failed{told}; expected it to run"
     if entry["spread"] < MIN_SPREAD:
         tried = f"{entry['n_distinct']} of {n_choices} choices were tried"
         is_most = 2 * entry["n_distinct"] >= n_choices
@@ -279,7 +280,7 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
-    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
         told = _told_apart(session.describe())
         if any((entry.get(key) or own) != own for key, own in told.items()):
             raise UsageError(
@@ -326,7 +327,7 @@ def _entry(
 
 
 def _measure_again(job: Job, out: Path) -> tuple[int, float]:
-    with Session(job.open_subject, timeout_s=job.timeout_s) as session:
+    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
         header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)

@@ -70,8 +70,9 @@ def dump_module(source: ProgramSource) -> Any:
             return _read_dump(source.name, Path(folder))
     except PipelineError:
         raise
-    except Exception as error:
-        raise PipelineError(f"{source.name}: cannot be compiled: {one_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise PipelineError(f"{source.name}: cannot be compiled: {one_line(told)}") from error
 
 
 def _read_dump(name: str, folder: Path) -> Any:

@@ -182,10 +182,12 @@ def optimize(
         typer.echo(f"unfinished  {half}")
     if found.best:
         label = "faster      " if found.is_faster else "best tried  "
-        pool, together = found.measured, write.all_cores_text(found)
+        pool, together = found.measured, write.all_cores_text(found.best)
         ratio = f"{write.ratio_text(pool.ratio)} of the default's {default}"
         typer.echo(f"{label}{ratio}, one thread, by {write.processes_text(pool)}{together}")
         typer.echo(f"by          {write.told_text(found.best.told)}")
+    for own in found.contestants[1:]:
+        typer.echo(f"confirmed   {write.confirmed_text(own)}")
     itself = f"the default ({write.told_text(found.default_told)}) over itself"
     typer.echo(f"itself      {write.ratio_text(found.measured.same)}: {itself}")
     reasons = [candidate.reason for candidate in found.candidates if candidate.reason]

@@ -4,7 +4,7 @@
 `runs` and `compare`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -214,6 +214,7 @@ def blend(
     if whole and not named:
         raise UsageError(f"{whole[0]}: a whole run; pass --collection, such as tile:xla")
     paths = {run: _score_file(run, split) for run in every if run not in whole}
+    _check_places(out, submission, (*paths.values(), *whole))
     blends = {run: blend_of_run(run, named, split) for run in whole if named}
     members = {
         str(run): blends[run][0] if run in blends else read_scores(paths[run]) for run in every
@@ -236,6 +237,16 @@ def blend(
     if submission and named:
         write_submission(submission, submission_rows([(named, blended)]))
         typer.echo(f"submission  {submission}")
+
+
+def _check_places(out: Path, submission: Path | None, read: Iterable[Path]) -> None:
+    """Refuse to write over, or into, what is read."""
+    if out.suffix != ".parquet":
+        raise UsageError(f"--out {out}: expected a name that ends in .parquet")
+    for option, file, taken in (("--out", out, read), ("--submission", submission, (out, *read))):
+        for path in taken:
+            if file and file.resolve().is_relative_to(path.resolve()):
+                raise UsageError(f"{option} {file}: {path} is taken; expected another place")
 
 
 def _is_whole(run: Path) -> bool:

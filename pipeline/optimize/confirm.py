@@ -172,6 +172,11 @@ class Contestant:
         return self.is_confirmed and self.alone.gains
 
     @property
+    def is_begun(self) -> bool:
+        """Tell whether it gains on one thread, and is yet to be measured on all cores."""
+        return self.gains and self.is_checked and not self.together
+
+    @property
     def is_undecided(self) -> bool:
         """Tell whether more processes may call it faster, or surely not.
 
@@ -396,14 +401,19 @@ def contestants(call: Call, candidates: Sequence[Candidate] = ()) -> list[Contes
 
 
 def half_confirmed(call: Call) -> list[Choice]:
-    """Return what is not decided by processes that the time was over before all four of."""
-    decided = {one.candidate.choice for one in contestants(call) if not one.is_undecided}
+    """Return what is not decided by processes that the time was over before all four of.
+
+    All four are missing where it gains on one thread, and was not measured on all cores.
+    """
+    known = contestants(call)
+    decided = {one.candidate.choice for one in known if not one.is_undecided}
     halves = [
         choice
         for stage in (CONFIRM, ON_ALL_CORES)
         for choice, own in _processes(call, stage).items()
         if len(own) % N_PROCESSES and choice not in decided
     ]
+    halves += [one.candidate.choice for one in known if one.is_undecided and one.is_begun]
     return [*dict.fromkeys(halves)]
 
 
@@ -428,7 +438,9 @@ def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
 
 def session_of(ask: Ask, *, on_all_cores: bool = False) -> Session:
     open_subject = partial(ask.open_decided, ask.program, ask.spaces, ask.device)
-    return Session(open_subject, timeout_s=ask.timeout_s, on_all_cores=on_all_cores)
+    return Session(
+        open_subject, timeout_s=ask.timeout_s, what=ask.program, on_all_cores=on_all_cores
+    )
 
 
 def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:

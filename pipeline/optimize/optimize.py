@@ -36,7 +36,7 @@ from data.collect.measuring.search import (
     genetic_search,
     run_search,
 )
-from data.collect.measuring.session import Description, Told
+from data.collect.measuring.session import NOT_DONE, Description, Told
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.spaces import TILES, menu, undecided
 from data.graphs.distinct import hash_rows
@@ -365,8 +365,10 @@ def _screened(call: Call, needed_s: float) -> _Screened:
         is_over = True
     shortest = journal.shortest_ns()
     if 0 not in shortest:
+        if (reason := journal.failed.get(0, "")) and not reason.startswith(NOT_DONE):
+            raise PipelineError(f"{ask.program}: the default failed: {reason}; expected it to run")
         raise PipelineError(
-            f"{ask.program}: the default was not measured ({journal.failed.get(0, 'no time')}); "
+            f"{ask.program}: the default was not measured ({reason or 'no time'}); "
             "expected it to run within the time; the same command goes on, with more --minutes or "
             "--timeout-s"
         )

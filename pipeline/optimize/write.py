@@ -96,8 +96,8 @@ def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
     module, _, name = found.ask.program.partition(":")
     told = (
         f"{result['ratio']:.2f} of the default's time by {processes_text(found.measured)}, "
-        f"one thread on {found.facts.get('cpu')}{all_cores_text(found)}."
-        if found.is_faster
+        f"one thread on {found.facts.get('cpu')}{all_cores_text(found.best)}."
+        if found.best and found.is_faster
         else f"{verdict_text(found)}."
     )
     return render_page(
@@ -121,16 +121,15 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         for n, own in enumerate(found.finalists, start=1)
         for turn, ratio in enumerate([own.alone.ratio, *reversed(found.earlier(own))])
     ]
-    rows += [
-        (f"confirmed {n}", own.alone.ratio, *_words(own))
-        for n, own in enumerate(found.contestants, start=1)
-        if own.is_confirmed
-    ]
+    confirmed = [own for own in found.contestants if own.is_confirmed]
+    rows += [(f"confirmed {n}", o.alone.ratio, *_words(o)) for n, o in enumerate(confirmed, 1)]
     default = "default", told_text(found.default_told)
     rows.append(("default again", found.measured.same, *default))
-    if found.best and (together := found.best.together):
-        rows.append(("on all cores", together.ratio, *_words(found.best)))
-        rows.append(("default again, on all cores", together.same, *default))
+    for n, own in enumerate(confirmed, start=1):
+        if own.together:
+            rows.append((f"on all cores {n}", own.together.ratio, *_words(own)))
+            again = f"default again, on all cores {n}"
+            rows.append((again, own.together.same, *default))
     by_source = {
         source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
         for source in dict.fromkeys(c.source for c in ran)
@@ -157,7 +156,7 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         charts=charts,
         tried=tried_text(found),
         sources=sources_text(found),
-        together=all_cores_text(found),
+        together=all_cores_text(found.best) if found.best else "",
         verdict=verdict_text(found),
         uncompared=uncompared_text(found),
         halves=halves_text(found),
@@ -191,9 +190,15 @@ def halves_text(found: Optimized) -> list[str]:
     ]
 
 
-def all_cores_text(found: Optimized) -> str:
-    """Say what the best takes on all cores, where that was measured."""
-    if not (found.best and (pool := found.best.together)):
+def confirmed_text(own: Contestant) -> str:
+    """Say what was confirmed besides the best, and what became of it."""
+    alone = f"{ratio_text(own.alone.ratio)}, one thread, by {processes_text(own.alone)}"
+    return f"{alone}{all_cores_text(own)} ({told_text(own.told)})"
+
+
+def all_cores_text(own: Contestant) -> str:
+    """Say what a candidate takes on all cores, where that was measured."""
+    if not (pool := own.together):
         return ""
     told = ": a loss" if pool.ratio.low >= MOST_LOSS else ": neither a gain nor a loss is sure"
     if pool.ratio.high < MOST_LOSS:

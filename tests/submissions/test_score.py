@@ -140,6 +140,8 @@ def told_report(**changes: Any) -> dict[str, Any]:
 def test_nothing_is_said_where_the_blend_leads() -> None:
     assert remarks_on(told_report()) == []
     assert remarks_on({"collections": {XLA: {"value": None}}}) == remarks_on({}) == []
+    alike = {"k": [1], "model": [1.2], "floor": [1.1996]}  # both are shown as 20.0 %
+    assert remarks_on(told_report(slowdown_curve=alike)) == []
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ HOW_TO_INSTALL = (
 )
 MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
 MAX_REASON = 400
+NOT_DONE = "not done after"
+_FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")  # its end says what
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 OPEN_TIMEOUT_S = 600.0
 KILL_WAIT_S = 10.0
@@ -142,15 +144,19 @@ def serve(connection: Connection) -> None:
             return
         try:
             connection.send((getattr(server, what)(argument), ""))
-        except Exception as error:  # compilers and users' programs raise anything
+        except (Exception, SystemExit) as error:  # compilers and users' programs raise anything
             known = isinstance(error, PipelineError)
             told = one_line(error if known else f"{type(error).__name__}: {error}")
             connection.send((None, UsageError(told) if isinstance(error, UsageError) else told))
 
 
 def one_line(said: object) -> str:
-    """Return a text, or what an error says, without line breaks, shortened to 400 characters."""
-    return shorten(str(said), MAX_REASON, placeholder="…") or type(said).__name__
+    """Return a text, or what an error says, without line breaks and the frames of tracebacks.
+
+    It is shortened to 400 characters.
+    """
+    text = _FRAMES.sub("", str(said))
+    return shorten(text, MAX_REASON, placeholder="…") or type(said).__name__
 
 
 def open_device(device: str | None) -> dict[str, str]:
@@ -226,14 +232,20 @@ class Session(AbstractContextManager["Session"]):
     It keeps to the core that is idlest as it starts.
 
     Args:
+        what: is opened, as the line says where it ends the process.
         on_all_cores: times the median run on as many threads as JAX likes, by the wall clock.
     """
 
     def __init__(
-        self, open_subject: OpenSubject, *, timeout_s: float, on_all_cores: bool = False
+        self,
+        open_subject: OpenSubject,
+        *,
+        timeout_s: float,
+        what: str = "the program",
+        on_all_cores: bool = False,
     ) -> None:
         self._open_subject, self._on_all_cores = open_subject, on_all_cores
-        self._timeout_s = timeout_s
+        self._what, self._timeout_s = what, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -299,10 +311,12 @@ class Session(AbstractContextManager["Session"]):
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
                 self.stop()
-                raise failure(f"not done after {timeout_s:g} s")
+                raise failure(f"{NOT_DONE} {timeout_s:g} s")
             value, problem = self._connection.recv()
         except (EOFError, OSError):
             value, problem = None, self._crash()
+            if failure is ProgramFailed:
+                problem = f"{self._what}: {problem}; expected a program that returns"
         if problem:
             raise problem if isinstance(problem, UsageError) else failure(problem)
         return value
@@ -313,7 +327,9 @@ class Session(AbstractContextManager["Session"]):
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
         self.stop()
-        return one_line(f"the process ended with {code}: {lines[-1] if lines else 'no word'}")
+        return one_line(
+            f"the process ended with {code}: {lines[-1] if lines else 'it said nothing'}"
+        )
 
     def stop(self) -> None:
         """End the process; the next request starts another."""

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from data.collect.measuring.search import (
     genetic_search,
     random_search,
 )
-from data.collect.measuring.session import open_device
+from data.collect.measuring.session import ProgramFailed, Session, one_line, open_device
 from data.collect.measuring.timing import (
     MAX_RUNS,
     MIN_RUNS,
@@ -33,6 +34,7 @@ from data.collect.measuring.timing import (
     host_stops,
     time_visit,
 )
+from tests.data.collect.fakes import SpinSource
 
 N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])
 GROUPS = np.array([7, 7, 7, 1, 2, 2, 3, 4])
@@ -162,6 +164,28 @@ def test_where_jax_is_missing_both_ways_to_install_it_are_told(
     with pytest.raises(PipelineError, match=rf"{told} environment, pip install -r \S*") as failure:
         open_device(None)
     assert Path(str(failure.value).split()[-1]).is_file()
+
+
+def test_a_program_that_ends_the_process_is_named() -> None:
+    told = "^mine:step: the process ended with 3: it said nothing; expected a program that returns$"
+    with (
+        Session(SpinSource(ends=3), timeout_s=5, what="mine:step") as session,
+        pytest.raises(ProgramFailed, match=told),
+    ):
+        session.describe()
+
+
+def test_an_error_is_told_in_one_line_without_frames() -> None:
+    def fails() -> None:
+        raise ValueError("of the inner\nfunction")
+
+    try:
+        fails()
+    except ValueError:
+        long = f"calling back: {traceback.format_exc()}"
+    assert one_line(long) == "calling back: ValueError: of the inner function"
+    assert one_line(ValueError("")) == "ValueError"
+    assert len(one_line("word " * 200)) <= 400
 
 
 def test_the_worker_ends_when_its_parent_is_killed() -> None:

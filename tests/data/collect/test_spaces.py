@@ -1,5 +1,6 @@
 """Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -251,8 +252,11 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
     def fails() -> None:
         raise ValueError("first line\nsecond line")
 
-    with pytest.raises(PipelineError, match=r"^broken: cannot be compiled: first line second"):
+    told = r"^broken: cannot be compiled: ValueError: first line second"
+    with pytest.raises(PipelineError, match=told):
         DecidedProgram(source_of(fails, name="broken"), ["layouts"])
+    with pytest.raises(PipelineError, match=r"^ends: cannot be compiled: SystemExit: 3"):
+        DecidedProgram(source_of(lambda: sys.exit(3), name="ends"), ["layouts"])
     monkeypatch.setattr(compiled, "TESTED_JAXLIB", ("0.1",))
     message = r"jaxlib .* was not tested.*; tested: 0\.1\.x; `make setup-collect` installs"
     with pytest.raises(PipelineError, match=message):

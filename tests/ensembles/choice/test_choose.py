@@ -232,6 +232,10 @@ def test_the_recipes_blend_stays_unless_it_is_beaten() -> None:
     replaced = choice_of(graphs, recipe=bad)
     assert replaced["chosen"] not in (BEST_MEMBER, RECIPE)
     assert replaced["recipe_difference"] > 1
+    other = np.random.default_rng(1).normal(0, 0.02, len(good))
+    unsure = choice_of(graphs, recipe=good + other)
+    assert unsure["recipe_difference"] > 0 > unsure["recipe_difference_ci99"][0]
+    assert unsure["chosen"] == RECIPE
 
 
 def test_a_fold_is_judged_by_weights_that_have_not_seen_it() -> None:

@@ -115,3 +115,7 @@ def test_files_are_scanned_as_one_table(tiny_tree: Path, tmp_path: Path) -> None
         graph = read_graph(file)
         unknown = 0 if graph.is_labelled else graph.n_configs
         assert counts[file.submission_id] == {"len": graph.n_configs, "unknown": unknown}
+    call("statistics", *options, "--splits", "valid", "--out", tmp_path / "valid")
+    table = pl.scan_parquet(tmp_path / "valid" / "**" / "*.parquet").select("graph").unique()
+    valid = {file.submission_id for file in files if file.split == "valid"}
+    assert set(table.collect()["graph"]) == valid

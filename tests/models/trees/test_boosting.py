@@ -1,6 +1,7 @@
 """Boosting: rows that are streamed, rounds that folds choose, importances."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,22 @@ def train(files: list[GraphFile], config: BoostingConfig, folder: Path) -> str:
     recipe = Recipe(threads=1, layout_boosting=config)
     module.train(TrainJob("layout_boosting", recipe, files, 0, folder))
     return (folder / MODEL_FILE).read_text()
+
+
+def test_tiles_are_labelled_by_runtimes_over_their_normalizers(
+    tiny_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file, *_) = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),))
+    graph = read_graph(file)
+    own = np.random.default_rng(0).integers(1, 9, graph.n_configs)  # files hold one for each config
+    changed = replace(graph, runtime_normalizers=own)
+    monkeypatch.setattr(boosting_rows, "read_graph", lambda _: changed)
+    (taken,) = sample_rows([file], RowsConfig(), 0)
+    _, group = distinct_configs(graph)
+    relative = graph.runtime_ns / own
+    want = [relative[group == group[row]].mean() for row in taken.rows]
+    np.testing.assert_allclose(taken.runtime, want)
+    assert (np.argsort(want) != np.argsort(graph.runtime_ns[taken.rows])).any()
 
 
 @pytest.mark.parametrize("statistics", ["plain", "all"])

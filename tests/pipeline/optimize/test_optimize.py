@@ -56,6 +56,7 @@ from pipeline.optimize.write import (
     all_cores_text,
     apply_text,
     as_json,
+    confirmed_text,
     halves_text,
     sources_text,
     tried_text,
@@ -157,6 +158,7 @@ def without(whole: tuple[Path, Optimized], out: Path, pattern: str) -> Path:
     "case",
     [
         ("all-cores-*-[2-4].jsonl", "undecided whether it is a loss on all cores", 4, True),
+        ("all-cores-*.jsonl", "undecided whether it is a loss on all cores", 4, True),
         ("[ca]*.jsonl", "not confirmed in the time; the same command goes on", 1, False),
         ("[ca]*-[2-4].jsonl", "not confirmed in the time; the same command goes on", 1, True),
         ("confirm-*-[34].jsonl", "", 2, False),
@@ -260,6 +262,10 @@ def test_what_loses_on_all_cores_makes_way_for_what_lacks_its_decisions(
     for one in lost:
         assert one.candidate.choice[0] == 3 and one.why_not and one.together
         assert one.together.n_processes == n_processes
+        assert ": a loss (first=3" in confirmed_text(one) or spread
+    write_result(found, tmp_path)
+    page = (tmp_path / PAGE).read_text()
+    assert all(f"on all cores {n}</td>" in page for n in range(1, 2 + len(lost)))
 
 
 def test_what_other_processes_verified_stands_beside_the_newest(
@@ -409,9 +415,9 @@ def test_what_may_be_a_loss_on_all_cores_is_not_called_faster_and_that_is_said(
     found = replace(whole[1], contestants=[own])
     assert found.is_faster == (not why_not) and found.why_not.startswith(why_not)
     assert (found.undecided is None) == ("undecided" not in why_not)
-    assert all_cores_text(found).endswith(told)
+    assert all_cores_text(own).endswith(told)
     alone = replace(found, contestants=[replace(own, together=None, is_checked=False)])
-    assert alone.is_faster and all_cores_text(alone) == ""
+    assert alone.is_faster and alone.best and all_cores_text(alone.best) == ""
 
 
 def test_what_is_not_surely_faster_on_one_thread_is_told(whole: tuple[Path, Optimized]) -> None:
@@ -521,13 +527,16 @@ def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("refuses", "minutes", "told"),
-    [(None, 0.0, "expected it to run within the time"), (0, 10.0, "not supported")],
+    [
+        (None, 0.0, r"was not measured \(no time\); expected it to run within the time"),
+        (0, 10.0, "failed: ValueError: layout is not supported; expected it to run$"),
+    ],
 )
 def test_a_default_that_was_not_measured_is_told(
     refuses: int | None, minutes: float, told: str, tmp_path: Path
 ) -> None:
     opened = Spinning() if refuses is None else Spinning(SpinSource(refuses=refuses))
-    with pytest.raises(PipelineError, match=f"the default was not measured .*{told}"):
+    with pytest.raises(PipelineError, match=f"the default {told}"):
         optimize(ask(opened), tmp_path, minutes=minutes)
 
 

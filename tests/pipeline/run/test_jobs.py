@@ -4,6 +4,7 @@ And its stages on their own: `train` out of time, `blend`, a recipe's blend.choo
 """
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -208,7 +209,8 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
         (1, [one, few], plain, f"member {few} has no score for some configs of graph"),
     ]
     for code, members, words, said in cases:
-        text = call("blend", "--runs", *members, *words, "--out", tmp_path / "out", expect=code)
+        out = ("--out", tmp_path / "out.parquet")
+        text = call("blend", "--runs", *members, *words, *out, expect=code)
         assert said in text and text.count("\n") == 1
 
 
@@ -231,6 +233,18 @@ def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_
     said = call(*other, "--collection", "layout:xla:random", "--submission", file, expect=2)
     assert "out.parquet: holds scores of tile:xla; expected those of layout:xla:random" in said
     assert not (tmp_path / "again.parquet").exists()
+    kept = (tmp_path / "a.parquet").read_bytes()
+    for places, told in (
+        (("--out", tmp_path / "a.parquet"), "--out .*: .* is taken; expected another place"),
+        (("--out", tmp_path / "sub.csv"), "--out .*: expected a name that ends in .parquet"),
+        (
+            ("--out", tmp_path / "c.parquet", "--submission", tmp_path / "x/../c.parquet"),
+            "--submission .*: .*c.parquet is taken",
+        ),
+    ):
+        said = call("blend", *scores, *places, expect=2)
+        assert re.search(told, said) and said.count("\n") == 1, said
+    assert (tmp_path / "a.parquet").read_bytes() == kept and not (tmp_path / "c.parquet").exists()
     call(*other, "--submission", tmp_path / "same.csv")  # which the file itself tells
     assert (tmp_path / "same.csv").read_text() == file.read_text()
 
@@ -264,6 +278,10 @@ def test_whole_runs_are_blended_by_their_members_with_picks_spread_as_in_a_run(
     both = ("--runs", one, two, "--out", tmp_path / "out.parquet")
     words = ("blend", *both, "--data", tree, "--collection", "tile:xla")
     call(*words, "--submission", tmp_path / "both.csv")
+    before = (one / "submission.csv").read_bytes()
+    said = call(*words, "--submission", one / "submission.csv", expect=2)
+    assert f"--submission {one / 'submission.csv'}: {one} is taken; expected another place" in said
+    assert (one / "submission.csv").read_bytes() == before
     assert (tmp_path / "both.csv").read_bytes() == (one / "submission.csv").read_bytes()
     members = [path.parent for path in one.glob("scores/tile-xla/*/test.parquet")]
     members = [path / "test.parquet" for path in members if path.name not in ("blend", "floor")]
