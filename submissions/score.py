@@ -316,7 +316,7 @@ def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iter
     own = part["value"]
     if best is not None and round(known[best], 4) > round(own, 4):  # as both are told
         yield f"{best} alone has {known[best]:.4f}, more than the blend with it, {own:.4f}"
-    if part.get("floor") is not None and part["floor"] > own:
+    if part.get("floor") is not None and round(part["floor"], 4) > round(own, 4):
         yield f"the floor, without training, has {part['floor']:.4f}, more than this run"
     curve = part.get("slowdown_curve")
     if not curve or not curve["model"] or not curve["floor"]:

@@ -40,7 +40,7 @@ from data.collect.measuring.search import (
     run_rounds,
     run_search,
 )
-from data.collect.measuring.session import Description, ProgramFailed, Session
+from data.collect.measuring.session import Description, ProgramFailed, Session, opening_s
 from data.collect.measuring.timing import clock_for, figures
 from data.graphs.distinct import distinct_rows, hash_rows
 from data.npz.archive import write_npz
@@ -168,7 +168,7 @@ def collect_graph(
 def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     start = time.monotonic()
     with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
-        description = session.describe()
+        description = session.describe(timeout_s=opening_s())
         journal = open_journal(job.journal(out), _header(job, description))
         job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
         n_configs = job.n_configs
@@ -281,7 +281,7 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
     with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
-        told = _told_apart(session.describe())
+        told = told_apart(session.describe())
         if any((entry.get(key) or own) != own for key, own in told.items()):
             raise UsageError(
                 f"{job.submission_id}: the program is another one than was measured; "
@@ -289,7 +289,7 @@ def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
             )
 
 
-def _told_apart(description: Description) -> dict[str, str]:
+def told_apart(description: Description) -> dict[str, str]:
     """Return what tells a program from an edited one."""
     return {
         "program_digest": program_digest(description),
@@ -319,7 +319,7 @@ def _entry(
         "n_genes": len(description.n_options),
         "n_configs": len(choices),
         "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
-        **_told_apart(description),
+        **told_apart(description),
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
         "again_configs": 0,
         "again_tau": None,

@@ -19,7 +19,7 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.metrics import CONFIDENCE, DRAWS, interval_of
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
-from data.collect.collect import program_digest
+from data.collect.collect import program_digest, told_apart
 from data.collect.measuring.search import Choices, Journal, Visitor, open_journal, run_rounds
 from data.collect.measuring.session import ConfigFailed, Description, Session, Subject, Told
 from data.collect.programs.catalogue import catalogue as programs
@@ -276,7 +276,7 @@ def measured(
     is logged where something is left to measure.
 
     Raises:
-        PipelineError: the default does not run.
+        PipelineError: the default does not run, or the program is another one.
     """
     journal, ask = call.journal(name), call.ask
     known = rounds_of(journal, len(choices))
@@ -291,6 +291,7 @@ def measured(
         visitor = Visitor(session, journal, what=what, total=len(choices) * n_rounds[1])
         order = generator(ask.seed, name, ask.program)
         with suppress(OutOfTime):
+            _open_again(call, session)
             run_rounds(visitor, choices, n_rounds=n_rounds[0], rng=order)
             with time_limit((seconds_left() - rest_s) / 60):
                 run_rounds(visitor, choices, n_rounds=n_rounds[1], rng=order)
@@ -298,6 +299,17 @@ def measured(
         reason = next(iter(journal.failed.values()))
         raise PipelineError(f"{what}: the default failed: {reason}")
     return rounds_of(journal, len(choices))
+
+
+def _open_again(call: Call, session: Session) -> None:
+    """Open the program in a fresh process; refuse one that is another than at first."""
+    if out_of_time():
+        raise OutOfTime(call.ask.program)
+    if told_apart(session.describe()) != told_apart(call.description):
+        raise PipelineError(
+            f"{call.ask.program}: is another program when it is traced again; expected the same "
+            "each time: no random numbers but from arguments, and no edit meanwhile"
+        )
 
 
 def rounds_of(journal: Journal, n_choices: int) -> tuple[list[int], Times]:

@@ -36,7 +36,7 @@ from data.collect.measuring.search import (
     genetic_search,
     run_search,
 )
-from data.collect.measuring.session import NOT_DONE, Description, Told
+from data.collect.measuring.session import NOT_DONE, Description, Told, opening_s
 from data.collect.measuring.timing import MIN_RUNS, VISIT_BUDGET_NS
 from data.collect.spaces import TILES, menu, undecided
 from data.graphs.distinct import hash_rows
@@ -170,7 +170,7 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
     """
     with time_limit(minutes), session_of(ask) as session:
         start = time.monotonic()
-        description = session.describe()
+        description = session.describe(timeout_s=opening_s())
         if not ask.run and TILES not in _spaces_of(description):
             pick = None  # what needs no training knows tiles alone
         call = Call(ask, out, pick, session, description)

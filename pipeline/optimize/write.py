@@ -199,7 +199,7 @@ def confirmed_text(own: Contestant) -> str:
 def all_cores_text(own: Contestant) -> str:
     """Say what a candidate takes on all cores, where that was measured."""
     if not (pool := own.together):
-        return ""
+        return "; not measured on all cores" * own.is_checked
     told = ": a loss" if pool.ratio.low >= MOST_LOSS else ": neither a gain nor a loss is sure"
     if pool.ratio.high < MOST_LOSS:
         told = "" if pool.gains else ": no loss there, though no sure gain"

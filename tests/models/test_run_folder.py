@@ -115,5 +115,7 @@ def test_withheld_and_single_config_graphs_teach_nothing(
     assert unusable == [(file, "runtimes are withheld") for file in withheld]
     same = layout_graph.only(np.zeros(5, np.int64))
     assert why_unusable(same) == "only one distinct config, measured 5 times"
+    noisy = replace(layout_graph.only(np.array([0, 0, 1])), runtime_ns=np.array([4, 6, 5]))
+    assert why_unusable(noisy) == "all configs have the same runtime"  # in the mean
     same = replace(layout_graph, runtime_ns=np.full(layout_graph.n_configs, 7))
     assert why_unusable(same) == "all configs have the same runtime"

@@ -105,6 +105,10 @@ def test_nothing_in_common_is_an_error() -> None:
     )
     with pytest.raises(PipelineError, match=told):
         compare_reports(report({"a": 0.1}), report({"a": 0.1, "b": 0.2}, "layout:nlp:random"))
+    other = report({"a": 0.1})
+    other["collections"][XLA] |= {"metric": "opa", "per_graph": {"a": {"opa": 0.1}}}
+    with pytest.raises(PipelineError, match="no graph in common"):
+        compare_reports(report({"a": 0.1}), other)
     with pytest.raises(PipelineError, match="the second none; "):
         compare_reports(report({"a": 0.1}), report({"a": None}))
 

@@ -142,6 +142,10 @@ def test_nothing_is_said_where_the_blend_leads() -> None:
     assert remarks_on({"collections": {XLA: {"value": None}}}) == remarks_on({}) == []
     alike = {"k": [1], "model": [1.2], "floor": [1.1996]}  # both are shown as 20.0 %
     assert remarks_on(told_report(slowdown_curve=alike)) == []
+    assert remarks_on(told_report(floor=0.65601)) == []  # all three are told as 0.6560
+    near = told_report()
+    near["models"][XLA]["member_values"]["net"] = 0.65601
+    assert remarks_on(near) == []
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
         for key, value in header.items() if number == 1 else ():
             if line.get(key, value) != value:  # what an older one does not tell cannot differ
                 if key in EDITED:
-                    told = "the program was edited since"
+                    told = "the program was edited since, or differs each time it is traced"
                 else:
                     told = f"was begun with {key} {line[key]}, not {value}"
                 raise UsageError(f"{path}: {told}; give another --out")

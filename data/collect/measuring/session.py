@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from common.progress import seconds_left
 from common.settings import ROOT
 from data.collect.measuring.timing import (
     CPU,
@@ -49,7 +50,7 @@ MAX_REASON = 400
 NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")  # its end says what
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-OPEN_TIMEOUT_S = 600.0
+OPEN_TIMEOUT_S, LEAST_OPEN_S = 600.0, 60.0  # at most, and where less time is left
 KILL_WAIT_S = 10.0
 LOAD_SAMPLE_S = 0.2
 
@@ -251,8 +252,8 @@ class Session(AbstractContextManager["Session"]):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def describe(self) -> Description:
-        """Open the subject and return what does not depend on a choice.
+    def describe(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> Description:
+        """Open the subject, within 600 s or less, and return what does not depend on a choice.
 
         Raises:
             UsageError: nothing that was asked for can be decided.
@@ -261,7 +262,7 @@ class Session(AbstractContextManager["Session"]):
         self.stop()
         self._start()
         description: Description = self._ask(
-            "open", (self._open_subject, self._on_all_cores), OPEN_TIMEOUT_S, ProgramFailed
+            "open", (self._open_subject, self._on_all_cores), timeout_s, ProgramFailed
         )
         return description
 
@@ -311,7 +312,9 @@ class Session(AbstractContextManager["Session"]):
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
                 self.stop()
-                raise failure(f"{NOT_DONE} {timeout_s:g} s")
+                told = f"{NOT_DONE} {timeout_s:.3g} s"
+                expected = f"{self._what}: {told}; expected to trace and compile it by then"
+                raise failure(expected if failure is ProgramFailed else told)
             value, problem = self._connection.recv()
         except (EOFError, OSError):
             value, problem = None, self._crash()
@@ -339,6 +342,11 @@ class Session(AbstractContextManager["Session"]):
             self._process.wait(KILL_WAIT_S)
             self._said.close()
             self._process = None
+
+
+def opening_s() -> float:
+    """Return how long a first opening may take: 600 s, or what is left, but 60 s at least."""
+    return min(OPEN_TIMEOUT_S, max(LEAST_OPEN_S, seconds_left()))
 
 
 def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:

@@ -116,7 +116,8 @@ def _load_function(name: str) -> ProgramSource:
     module_name, function_name = name.split(":", 1)
     module = sys.modules[module_name]
     beside = (f"{function_name}_arguments", "example_arguments")
-    arguments = next((getattr(module, a) for a in beside if hasattr(module, a)), None)
+    found = [name for name in beside if hasattr(module, name)]
+    arguments = getattr(module, found[0]) if found else None
     if not callable(arguments):
         raise PipelineError(
             f"--program {name}: {module_name} has no {beside[0]}() nor {beside[1]}(); "
@@ -127,7 +128,11 @@ def _load_function(name: str) -> ProgramSource:
         raise PipelineError(f"--program {name}: SOURCE is {source!r}; expected 'xla' or 'nlp'")
 
     def build() -> tuple[Callable[..., object], tuple[object, ...]]:
-        made = arguments()
+        try:
+            made = arguments()
+        except (Exception, SystemExit) as error:
+            told = one_line(f"{type(error).__name__}: {error}")
+            raise PipelineError(f"--program {name}: {found[0]}() fails: {told}") from error
         if not isinstance(made, tuple):
             told = f"its example arguments are a {type(made).__name__}; expected a tuple"
             raise PipelineError(f"--program {name}: {told}")

@@ -46,6 +46,12 @@ def wrong(x):
 
 def wrong_arguments():
     return [1]
+
+def failing(x):
+    return x
+
+def failing_arguments():
+    raise OSError("no\\ndata")
 """
 EXTENTS = {"n": 2, "h": 6, "w": 5, "c": 4, "o": 6, "b": 3, "s": 5, "d": 8, "m": 5, "k": 8}
 EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
@@ -81,6 +87,10 @@ def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_modul
     assert np.shape(function(*arguments)) == (3, 3)
     with pytest.raises(PipelineError, match="are a list; expected a tuple"):
         load_program(f"{own_module}:wrong").build()
+    with pytest.raises(
+        PipelineError, match=r"failing: failing_arguments\(\) fails: OSError: no data"
+    ):
+        load_program(f"{own_module}:failing").build()
 
 
 @pytest.mark.parametrize(

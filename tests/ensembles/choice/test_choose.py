@@ -222,7 +222,7 @@ def test_of_seven_graphs_noise_is_seldom_taken_for_a_difference_and_a_gain_is_fo
     assert choice_of(apart)["chosen"] != BEST_MEMBER
 
 
-def test_the_recipes_blend_stays_unless_it_is_beaten() -> None:
+def test_the_recipes_blend_stays_unless_it_is_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = noisy([1.0, 1.0, 1.0], n_graphs=16, n_configs=60, seed=3)
     good, bad = graphs.scores.mean(axis=1), -graphs.scores[:, 0]
     kept = choice_of(graphs, recipe=good)
@@ -232,10 +232,12 @@ def test_the_recipes_blend_stays_unless_it_is_beaten() -> None:
     replaced = choice_of(graphs, recipe=bad)
     assert replaced["chosen"] not in (BEST_MEMBER, RECIPE)
     assert replaced["recipe_difference"] > 1
-    other = np.random.default_rng(1).normal(0, 0.02, len(good))
+    other = np.random.default_rng(18).normal(0, 0.025, len(good))
     unsure = choice_of(graphs, recipe=good + other)
     assert unsure["recipe_difference"] > 0 > unsure["recipe_difference_ci99"][0]
     assert unsure["chosen"] == RECIPE
+    monkeypatch.setattr(choose, "SURE", 0.95)  # at which it would be beaten
+    assert choice_of(graphs, recipe=good + other)["chosen"] not in (BEST_MEMBER, RECIPE)
 
 
 def test_a_fold_is_judged_by_weights_that_have_not_seen_it() -> None:

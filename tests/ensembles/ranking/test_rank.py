@@ -75,6 +75,9 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     measured = replace(ranked, scores=scores).measured()
     assert measured == {"kendall_tau": 1, **{f"slowdown@{k}": 1 for k in (1, 5, 10)}}
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
+    default = ranked.default()
+    assert default is not None  # the nearest to the compiler's own is one of the equal ones, or not
+    assert default["slowdown"] == {0: 1, 1: 3, 2: 1, 3: 5 / 3, 4: 1}[default["config"]]
     whys = [ranked.why(row) for row in range(5)]
     assert [(why["runtime_ns"], why["n_equal"]) for why in whys[:2]] == [(3, 3), (9, 1)]
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--why")

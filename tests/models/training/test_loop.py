@@ -177,6 +177,16 @@ def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
     assert -abs(model.weight.item() - 1.0) == pytest.approx(max(values), abs=1e-6)
 
 
+def test_of_equal_values_the_first_is_kept_and_the_others_are_waited_through() -> None:
+    model, state = new_model(), TrainingState()
+    for value in (0.5, 0.5, 0.4, 0.5):
+        state.keep_if_best(value, model)
+        with torch.no_grad():
+            model.weight += 1
+    assert (state.best_value, state.waited) == (0.5, 3)
+    assert torch.equal(state.best["weight"], new_model().weight)
+
+
 def test_a_model_that_holds_nothing_out_cannot_stop_early(tmp_path: Path) -> None:
     class Unjudged:
         step_loss = Line.step_loss

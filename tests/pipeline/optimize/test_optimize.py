@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -538,6 +539,38 @@ def test_a_default_that_was_not_measured_is_told(
     opened = Spinning() if refuses is None else Spinning(SpinSource(refuses=refuses))
     with pytest.raises(PipelineError, match=f"the default {told}"):
         optimize(ask(opened), tmp_path, minutes=minutes)
+
+
+@dataclass(frozen=True)
+class Changing(Spinning):
+    """Is another program in each process."""
+
+    def __call__(self, *_: object) -> "Decided":
+        return Decided(replace(self, source=replace(self.source, function=str(os.getpid()))))
+
+
+def test_a_program_that_is_another_one_each_time_is_refused(tmp_path: Path) -> None:
+    opened = Changing(is_reversed=True)
+    with pytest.raises(PipelineError, match="mine:step: is another program when it is traced ag"):
+        optimize(ask(opened), tmp_path)
+    with pytest.raises(UsageError, match="was edited since, or differs each time it is traced"):
+        optimize(ask(opened), tmp_path)
+
+
+@dataclass(frozen=True)
+class Endless(Spinning):
+    def __call__(self, *_: object) -> "Decided":
+        time.sleep(60)
+        raise AssertionError("is ended before")
+
+
+def test_a_program_that_is_not_opened_in_the_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data.collect.measuring.session.LEAST_OPEN_S", 1.0)
+    told = "mine:step: not done after 1 s; expected to trace and compile it by then"
+    with pytest.raises(PipelineError, match=told):
+        optimize(ask(Endless()), tmp_path, minutes=0.001)
 
 
 def test_what_is_kept_for_confirming_is_not_kept_from_the_default(
