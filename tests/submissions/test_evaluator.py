@@ -60,6 +60,9 @@ def test_given_rows_alone_are_judged(predictions: dict) -> None:
     assert Evaluator(LAYOUT, rows=rows).eval(predictions) == Evaluator(LAYOUT).eval(cut)
     lists = {name: own.tolist() for name, own in rows.items()}
     assert Evaluator(LAYOUT, rows=lists).eval(predictions) == Evaluator(LAYOUT).eval(cut)
+    ends = {name: [0, len(v) - 1, 2] for name, v in predictions["y_pred"].items()}
+    cut = {key: {n: v[ends[n]] for n, v in values.items()} for key, values in predictions.items()}
+    assert Evaluator(LAYOUT, rows=ends).eval(predictions) == Evaluator(LAYOUT).eval(cut)
     with pytest.raises(UsageError, match="c: `rows` has no such graph"):
         Evaluator(LAYOUT, rows={name: rows[name] for name in "ab"}).eval(predictions)
     for wrong in ([0, -1], [0, 0], [0, 12], [], [0.0, 1.0], [[0, 1]]):
