@@ -1,4 +1,4 @@
-"""The command line: `python -m pipeline COMMAND …`. Each package brings its own commands."""
+"""The command line: `python -m pipeline COMMAND …`. The commands are in pipeline/cli/."""
 
 import os
 import sys

@@ -243,10 +243,13 @@ def _check_places(out: Path, submission: Path | None, read: Iterable[Path]) -> N
     """Refuse to write over, or into, what is read."""
     if out.suffix != ".parquet":
         raise UsageError(f"--out {out}: expected a name that ends in .parquet")
-    for option, file, taken in (("--out", out, read), ("--submission", submission, (out, *read))):
-        for path in taken:
+    for option, file in (("--out", out), ("--submission", submission)):
+        for path in read:
             if file and file.resolve().is_relative_to(path.resolve()):
-                raise UsageError(f"{option} {file}: {path} is taken; expected another place")
+                told = f"is or lies in {path}, which is read; expected another place"
+                raise UsageError(f"{option} {file}: {told}")
+    if submission and submission.resolve() == out.resolve():
+        raise UsageError(f"--submission {submission}: is --out; expected another place")
 
 
 def _is_whole(run: Path) -> bool:

@@ -152,7 +152,7 @@ class _Screened(NamedTuple):
     n_drawn: int
     default_ns: float
     is_over: bool
-    left_out: Mapping[str, int]
+    left_out: Counter[str]
 
 
 def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
@@ -181,7 +181,9 @@ def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = 
             screened = _screened(call, needed_s)
             if screened.left_out:
                 told = ", ".join(f"{source} {n}" for source, n in screened.left_out.items())
-                log.info(f"--candidates {ask.n_candidates} leaves out what is tried first: {told}")
+                n_first = ask.n_candidates + screened.left_out.total()
+                left_out = f"--candidates {ask.n_candidates} leaves out what is tried first: {told}"
+                log.info(f"{left_out}; {n_first} would try it all")
             if not screened.is_over:
                 log.info("the time for screening is over")
             start = time.monotonic()

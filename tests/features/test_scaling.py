@@ -59,14 +59,18 @@ def test_scaling_equals_the_two_pass_reference(scaling: str) -> None:
     assert not scaled[:, [40, 139]].any() and np.isfinite(scaled).all()
 
 
-def test_far_outside_values_are_clipped_and_no_warning_is_given() -> None:
-    scaler = fit_node_scaler(train_graphs(), scaling="standardise")
+@pytest.mark.parametrize("scaling", ["standardise", "log1p-standardise"])
+def test_far_outside_values_are_clipped_and_no_warning_is_given(scaling: str) -> None:
+    graphs = train_graphs()
+    for nodes in graphs:
+        nodes[:, 28] = 1000 + np.arange(len(nodes)) % 100  # whose logarithms differ little
+    scaler = fit_node_scaler(graphs, scaling=scaling)
     extreme = np.full((2, 140), 3e38, dtype=np.float32)
     extreme[1] *= -1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scaled = scaler(extreme)
-    assert abs(scaled).max() == 10
+    assert scaled[:, 28].tolist() == [10, -10] and abs(scaled).max() == 10
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

@@ -321,8 +321,14 @@ class Drifting:
 def test_other_outputs_are_refused() -> None:
     checked = SameOutputs(Drifting())
     checked.load(np.array([0]))
-    with pytest.raises(PipelineError, match=r"output 0 differs .* by 0\.001 .* at most 0\.0001"):
+    told = r"output 0 differs from the default's by 0\.001 .* at most 0\.0001"
+    with pytest.raises(PipelineError, match=told):
         checked.load(np.array([1]))
+    random = Drifting()
+    calls = iter([np.float32([1]), np.float32([2])])
+    random.load = lambda choice: Loaded(lambda: [next(calls)], "")  # type: ignore[method-assign]
+    with pytest.raises(PipelineError, match="output 0 differs from its own of another call by 1 "):
+        SameOutputs(random).load(np.array([0]))
 
 
 def test_keys_of_random_numbers_are_arguments_too() -> None:

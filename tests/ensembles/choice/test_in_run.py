@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
+from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.choice.choose import RECIPE
@@ -89,6 +91,22 @@ def test_a_spread_of_picks_costs_a_recipe_nothing_where_layouts_are_judged(tmp_p
     assert record["pick_diversity"] == {"error": 1.0, "length": 0.3}
     mixing = written_mixing(tmp_path, blending, SEARCHES[0], names)
     assert mixing == recipe_mixing(blending, "layout", names)
+
+
+def test_kernels_of_one_runtime_count_as_they_are_scored_and_such_layouts_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiles, layouts = (
+        find_graphs(SAMPLE, collections=(collection_named(name),), splits=("train",))[:2]
+        for name in ("tile:xla", "layout:xla:random")
+    )
+
+    def flat(file: GraphFile) -> Graph:
+        graph = read_graph(file)
+        return replace(graph, runtime_ns=np.full(graph.n_configs, 7))
+
+    monkeypatch.setattr("ensembles.choice.in_run.read_graph", flat)
+    assert labelled([*tiles, *layouts]).files == tiles
 
 
 def choosing(*names: str) -> Labelled:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.reproducibility import generator
+from data.graphs.node_columns import minor_to_major
 from data.synthetic.cost_models import LayoutCost, LayoutSpace, layout_cost, layout_space
 from data.synthetic.programs import BATCHES, FAMILIES, sized_program
 from data.synthetic.write import GraphSize, PlannedGraph, write_graphs
@@ -89,6 +90,10 @@ def test_what_many_nodes_do_together_is_shared_out_whole_and_nearly_alike() -> N
     assert parts.sum() == pytest.approx(math.tanh(weights.sum()))
     assert (np.abs(parts - exact) < 4 * errors + 1e-3).all()
     assert 0 < errors.max() < 0.2 * exact.max()
+    drawn = [shares(value, groups, np.random.default_rng(seed))[:2] for seed in range(200)]
+    each, told = np.stack([own for own, _ in drawn]), np.stack([own for _, own in drawn])
+    ratios = each.std(axis=0) / np.sqrt(np.square(told).mean(axis=0))
+    np.testing.assert_allclose(ratios, 1, atol=0.25)  # parts vary by what is told
 
 
 SIZE = GraphSize(300, 16, 200)
@@ -189,6 +194,10 @@ def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> Non
     unlike = is_open.copy()
     unlike[0, place, :2] = own[place, [1, 0]]
     two = with_configs(named, np.concatenate([unlike, like]))
+    assert default_row(two.graph) == 1
+    alike = is_open.copy()  # every output as the compiler had it outweighs what is left open
+    alike[0, :, :6] = minor_to_major(named.graph.node_feat)[named.graph.node_config_ids]
+    two = with_configs(named, np.concatenate([unlike, alike]))
     assert default_row(two.graph) == 1
 
 

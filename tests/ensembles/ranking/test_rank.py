@@ -75,6 +75,15 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     measured = replace(ranked, scores=scores).measured()
     assert measured == {"kendall_tau": 1, **{f"slowdown@{k}": 1 for k in (1, 5, 10)}}
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
+    first_counts = replace(ranked, scores=np.array([0, 3, 5, 1, 6], np.float32)).measured()
+    assert first_counts["kendall_tau"] == pytest.approx(1)  # of 0, 3 and 1, by 3, 9 and 5
+    spread = replace(ranked, blended=scores, scores=np.array([1, 4, 2, 0, 3], np.float32))
+    whys = {row: spread.why(row) for row in (0, 1, 3)}
+    assert {row: (why["place"], why["is_spread"]) for row, why in whys.items()} == {
+        0: (2, False),
+        1: (3, False),
+        3: (1, True),  # before a faster one
+    }
     default = ranked.default()
     assert default is not None  # the nearest to the compiler's own is one of the equal ones, or not
     assert default["slowdown"] == {0: 1, 1: 3, 2: 1, 3: 5 / 3, 4: 1}[default["config"]]

@@ -615,8 +615,8 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
         fewer = optimize(replace(asked, n_candidates=n), tmp_path, pick=pick, minutes=0.0)
         assert fewer.candidates == found.candidates
     left_out = "leaves out what is tried first: ranker"
-    assert f"--candidates 2 {left_out} 2" in caplog.messages
-    assert f"--candidates 3 {left_out} 1" in caplog.messages
+    assert f"--candidates 2 {left_out} 2; 4 would try it all" in caplog.messages
+    assert f"--candidates 3 {left_out} 1; 4 would try it all" in caplog.messages
     seen.clear()
     tiles = Spinning(is_reversed=True, usual=(0, 2), space="tiles")
     asked = replace(asked, run=None, open_decided=tiles)

@@ -138,8 +138,9 @@ def test_a_model_whose_cost_is_not_known_is_refused() -> None:
 def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> None:
     keys = ["segment_sage.hidden=8", "segment_sage.segment_nodes=500"]
 
-    def seconds(nodes: int, head_steps: int) -> tuple[float, float]:
-        recipe = load_recipe("segments", [*keys, f"segment_sage.head_steps={head_steps}"])
+    def seconds(nodes: int, head_steps: int, n: int = 1) -> tuple[float, float]:
+        own = [f"segment_sage.head_steps={head_steps}", f"segment_sage.graphs_per_step={n}"]
+        recipe = load_recipe("segments", [*keys, *own])
         train = part(LAYOUT, "train", 10, nodes=nodes)
         of_rank = ranking_s(recipe, "segment_sage", train, SLOW)
         return training_s(recipe, "segment_sage", train, SLOW), of_rank
@@ -150,6 +151,8 @@ def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> N
     # All of a graph's 100 configs are learned from: its head sees each of ten graphs once.
     assert seconds(2_000, 3)[0] - small == pytest.approx(3 * rank)
     assert seconds(2_000, 50)[0] - small == pytest.approx(10 * rank)
+    several, _ = seconds(2_000, 0, n=2)
+    assert seconds(2_000, 3, n=2)[0] - several == pytest.approx(6 * rank)
 
 
 def test_what_does_not_fit_the_card_is_named_with_what_to_halve() -> None:

@@ -235,11 +235,14 @@ def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_
     assert not (tmp_path / "again.parquet").exists()
     kept = (tmp_path / "a.parquet").read_bytes()
     for places, told in (
-        (("--out", tmp_path / "a.parquet"), "--out .*: .* is taken; expected another place"),
+        (
+            ("--out", tmp_path / "a.parquet"),
+            "--out .*: is or lies in .*, which is read; expected another",
+        ),
         (("--out", tmp_path / "sub.csv"), "--out .*: expected a name that ends in .parquet"),
         (
             ("--out", tmp_path / "c.parquet", "--submission", tmp_path / "x/../c.parquet"),
-            "--submission .*: .*c.parquet is taken",
+            "--submission .*c.parquet: is --out; expected another place",
         ),
     ):
         said = call("blend", *scores, *places, expect=2)
@@ -280,7 +283,8 @@ def test_whole_runs_are_blended_by_their_members_with_picks_spread_as_in_a_run(
     call(*words, "--submission", tmp_path / "both.csv")
     before = (one / "submission.csv").read_bytes()
     said = call(*words, "--submission", one / "submission.csv", expect=2)
-    assert f"--submission {one / 'submission.csv'}: {one} is taken; expected another place" in said
+    told = f"--submission {one / 'submission.csv'}: is or lies in {one}, which is read; expected"
+    assert told in said
     assert (one / "submission.csv").read_bytes() == before
     assert (tmp_path / "both.csv").read_bytes() == (one / "submission.csv").read_bytes()
     members = [path.parent for path in one.glob("scores/tile-xla/*/test.parquet")]
