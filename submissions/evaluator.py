@@ -20,10 +20,12 @@ class Evaluator:
             `read_eval_indices` returns it; None = all.
 
     Raises:
-        UsageError: there is no such collection.
+        UsageError: there is no such collection, or `rows` are no dictionary.
     """
 
     def __init__(self, name: str, *, rows: Mapping[str, ArrayLike] | None = None) -> None:
+        if rows is not None and not isinstance(rows, Mapping):
+            raise UsageError(f"Evaluator: rows are a {type(rows).__name__}; expected a dict")
         self.collection, self.rows = collection_named(name), rows
 
     def eval(self, predictions: Mapping[str, Mapping[str, Any]]) -> Report:

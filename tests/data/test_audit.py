@@ -116,6 +116,16 @@ def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path
     (row,) = audit([file])
     assert (row.n_distinct, row.n_repeated, row.n_apart, row.notes) == (20, 20, 2, ())
     assert row.worst_disagreement == pytest.approx(0.1)
+    part = read_graph(file).only(np.r_[0:23])  # the others are there once
+    assert isinstance(part, LayoutGraph)
+    some = altered(
+        layout_graph,
+        tmp_path,
+        node_config_feat=configs_at(part, [*range(23)]),
+        config_runtime=part.runtime_ns,
+    )
+    (once,) = audit([some])
+    assert (once.n_distinct, once.n_repeated, once.n_apart) == (20, 3, 2)
     assert row.noise is not None
     assert row.noise.tau == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
     assert (row.noise.n_repeated, row.noise.same, row.noise.is_dominant) == (20, 0, False)

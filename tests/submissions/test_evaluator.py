@@ -63,6 +63,8 @@ def test_given_rows_alone_are_judged(predictions: dict) -> None:
     ends = {name: [0, len(v) - 1, 2] for name, v in predictions["y_pred"].items()}
     cut = {key: {n: v[ends[n]] for n, v in values.items()} for key, values in predictions.items()}
     assert Evaluator(LAYOUT, rows=ends).eval(predictions) == Evaluator(LAYOUT).eval(cut)
+    with pytest.raises(UsageError, match="rows are a int; expected a dict"):
+        Evaluator(LAYOUT, rows=5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="c: `rows` has no such graph"):
         Evaluator(LAYOUT, rows={name: rows[name] for name in "ab"}).eval(predictions)
     for wrong in ([0, -1], [0, 0], [0, 12], [], [0.0, 1.0], [[0, 1]]):

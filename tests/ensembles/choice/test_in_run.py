@@ -93,6 +93,21 @@ def test_a_spread_of_picks_costs_a_recipe_nothing_where_layouts_are_judged(tmp_p
     assert mixing == recipe_mixing(blending, "layout", names)
 
 
+def test_a_chosen_blend_of_tiles_is_used_as_it_was_judged_best_first(tmp_path: Path) -> None:
+    tiles = collection_named("tile:xla")
+    files = find_graphs(SAMPLE, collections=(tiles,), splits=("train",))[::9]
+    rng = np.random.default_rng(0)
+    tables = {
+        "tile_linear-seed0": scored(files, lambda runtime: rng.random(len(runtime))),
+        "tile_boosting-seed0": scored(files, lambda runtime: runtime),
+    }
+    blending = BlendConfig(choose=True, weights={"tile_boosting": 0.0}, tile_diversity=2.0)
+    choose_in_run(tmp_path, blending, {tiles: files}, {tiles: tables}, seed=0)
+    record = read_choice(choice_file(tmp_path, tiles))
+    assert record is not None and record["chosen"] != RECIPE
+    assert written_mixing(tmp_path, blending, tiles, [*tables]).diversity is None
+
+
 def test_kernels_of_one_runtime_count_as_they_are_scored_and_such_layouts_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

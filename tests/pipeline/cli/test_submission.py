@@ -132,6 +132,12 @@ def test_a_file_that_answers_other_data_is_never_sent(
         f"error: {tmp_path}/submission.csv: answers the test graphs of {tmp_path}, not the "
         "competition's\n"
     )
+    official = official_lines()[500]  # one graph of the competition is not all of it
+    name = official.partition(",")[0].removeprefix("tile:xla:")
+    shutil.rmtree(tmp_path / "npz")
+    place_npz(tmp_path, "tile/xla/test", name, config_runtime=np.zeros(7, np.int64))
+    write_official(tmp_path / "submission.csv", [official])
+    assert "not the competition's" in upload(tmp_path, *options, "--force", expect=1)
     assert not fake_kaggle.received
 
 

@@ -1,6 +1,7 @@
 """A run's report: learning curves as metrics.jsonl has them, and what the first configs decide."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,8 @@ def test_the_first_configs_and_what_they_decide(kind: str, tiny_tree: Path) -> N
             for name, cells in zip(found["names"], found["cells"], strict=True)
         }
         assert told == {node: cells for node, cells in differs.items() if any(cells)}
+        alike = [max(Counter(filter(None, cells)).values()) for cells in found["cells"]]
+        assert alike == sorted(alike, reverse=True) and len(set(alike)) > 1
     else:
         assert isinstance(graph, TileGraph)
         rows = dict(zip(found["names"], found["cells"], strict=True))
