@@ -89,7 +89,7 @@ def layout_picks(
     order = np.lexsort((configs.content_hashes()[rows], scores))
     with _blas().limit(limits=1):
         n_picks = min(N_LAYOUT_PICKS, max(1, len(rows) // CONFIGS_PER_PICK))
-        n_candidates = min(N_CANDIDATES, max(n_picks, math.ceil(LAYOUT_SHARE * len(rows))))
+        n_candidates = min(N_CANDIDATES, math.ceil(LAYOUT_SHARE * len(rows)))
         candidates = rows[order[:n_candidates]]
         shared = np.exp(-layout_distances(configs, candidates) / diversity.length)
         first = first_layouts(configs, candidates)

@@ -222,7 +222,7 @@ def sources_text(found: Optimized) -> str:
     best = {c.source: c.ratio for c in sorted(found.candidates, key=lambda c: -c.ratio)}
     count = Counter(c.source for c in found.candidates)
     told = [f"{source} {count[source]}, best {best[source]:.3f}" for source in count]
-    return "; ".join(told[1:]) or "none"  # the default is the first
+    return "; ".join(["default 1", *told[1:]])
 
 
 def tried_text(found: Optimized) -> str:

@@ -142,6 +142,10 @@ def test_noise_and_runtimes_where_they_are_unusual_are_noted(
     (note,) = row.notes
     assert note.startswith("more noise than difference between configs: tau ")
     assert "measurements of 20 configs" in note
+    halves = np.random.default_rng(2).normal(0, 0.45, (2, 20)) + np.linspace(-1, 1, 20)
+    (row,) = audit([with_repeats(layout_graph, tmp_path, np.exp(halves.ravel() + 20).astype(int))])
+    assert row.noise and not row.noise.is_dominant and 0.25 < row.noise.tau < 0.5
+    assert row.notes[0].startswith(f"much noise: tau {row.noise.tau:.2f} between two measurements")
     (row,) = audit([replace(layout_graph.file, split="test")])
     assert row.notes == ("runtimes are known, which is unusual in the test split",)
     with warnings.catch_warnings():

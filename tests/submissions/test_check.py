@@ -1,5 +1,6 @@
 """Exact bytes, every kind of wrong submission, all at once; what Kaggle scores is accepted."""
 
+import itertools
 import os
 import tracemalloc
 from collections import Counter
@@ -109,9 +110,13 @@ def test_where_some_configs_alone_were_scored_these_are_written(
     configs: list[int], indices: str, tmp_path: Path
 ) -> None:
     scores = pl.DataFrame({"graph": "a", "config": configs, "score": [0.2, 0.1, 0.3]})
-    path = tmp_path / "submission.csv"
-    write_submission(path, submission_rows([(collection_named("layout:xla:random"), scores)]))
-    assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
+    path, random = tmp_path / "submission.csv", collection_named("layout:xla:random")
+    for order in itertools.permutations(range(3)):  # of the table, which decides nothing
+        write_submission(path, submission_rows([(random, scores[list(order)])]))
+        assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
+    quoted = [(random, scores.with_columns(graph=pl.lit('a"b')))]
+    with pytest.raises(PipelineError, match="expected no blanks, commas or quotes"):
+        write_submission(path, submission_rows(quoted))
 
 
 def test_a_row_of_many_indices_takes_little_more_than_its_text(tmp_path: Path) -> None:

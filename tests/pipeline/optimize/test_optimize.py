@@ -381,7 +381,7 @@ def test_what_was_tried_is_told_by_source_and_why_no_more_was(
     tried = [("default", 1.0), ("menu", 0.9), ("ranker", 1.2), ("menu", 0.8), ("ranker", 1.1)]
     candidates = [Candidate((n,), source, ratio) for n, (source, ratio) in enumerate(tried)]
     found = replace(whole[1], candidates=candidates, n_drawn=16)
-    assert sources_text(found) == "menu 2, best 0.800; ranker 2, best 1.100"
+    assert sources_text(found) == "default 1; menu 2, best 0.800; ranker 2, best 1.100"
     assert as_json(found)["candidates"]["by_source"] == {"default": 1, "menu": 2, "ranker": 2}
     alike = "5 candidates of 16 that were drawn, the others equal to one of them"
     assert tried_text(found) == f"{alike}; so few leave no room for the search"
