@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.reproducibility import generator
 from data.collect.measuring.search import Choices, Space, draw_choices
-from data.collect.measuring.session import one_line
+from data.collect.measuring.session import error_line
 from data.collect.programs.catalogue import ProgramSource
 from data.hlo.descriptor import message_class
 from data.packing import N_TENSORS, n_usual
@@ -71,8 +71,7 @@ def dump_module(source: ProgramSource) -> Any:
     except PipelineError:
         raise
     except (Exception, SystemExit) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise PipelineError(f"{source.name}: cannot be compiled: {one_line(told)}") from error
+        raise PipelineError(f"{source.name}: cannot be compiled: {error_line(error)}") from error
 
 
 def _read_dump(name: str, folder: Path) -> Any:

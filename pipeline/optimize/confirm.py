@@ -172,11 +172,6 @@ class Contestant:
         return self.is_confirmed and self.alone.gains
 
     @property
-    def is_begun(self) -> bool:
-        """Tell whether it gains on one thread, and is yet to be measured on all cores."""
-        return self.gains and self.is_checked and not self.together
-
-    @property
     def is_undecided(self) -> bool:
         """Tell whether more processes may call it faster, or surely not.
 
@@ -425,7 +420,9 @@ def half_confirmed(call: Call) -> list[Choice]:
         for choice, own in _processes(call, stage).items()
         if len(own) % N_PROCESSES and choice not in decided
     ]
-    halves += [one.candidate.choice for one in known if one.is_undecided and one.is_begun]
+    halves += [
+        one.candidate.choice for one in known if one.gains and one.is_checked and not one.together
+    ]
     return [*dict.fromkeys(halves)]
 
 

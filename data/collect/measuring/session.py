@@ -146,8 +146,7 @@ def serve(connection: Connection) -> None:
         try:
             connection.send((getattr(server, what)(argument), ""))
         except (Exception, SystemExit) as error:  # compilers and users' programs raise anything
-            known = isinstance(error, PipelineError)
-            told = one_line(error if known else f"{type(error).__name__}: {error}")
+            told = one_line(error) if isinstance(error, PipelineError) else error_line(error)
             connection.send((None, UsageError(told) if isinstance(error, UsageError) else told))
 
 
@@ -158,6 +157,11 @@ def one_line(said: object) -> str:
     """
     text = _FRAMES.sub("", str(said))
     return shorten(text, MAX_REASON, placeholder="…") or type(said).__name__
+
+
+def error_line(error: BaseException) -> str:
+    """Return what `one_line` does, after the type of the error."""
+    return one_line(f"{type(error).__name__}: {error}")
 
 
 def open_device(device: str | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from textwrap import shorten
 from typing import Any, Literal, cast, get_args
 
 from common.errors import PipelineError, UsageError
-from data.collect.measuring.session import one_line
+from data.collect.measuring.session import error_line
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
@@ -95,7 +95,7 @@ def named_object(name: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything, or be a script
-        reason = one_line(f"{type(error).__name__}: {error}")
+        reason = error_line(error)
         expected = "expected package.module:function, found from the working folder or PYTHONPATH"
         raise PipelineError(
             f"--program {name}: cannot be imported: {reason}; {expected}"
@@ -131,8 +131,8 @@ def _load_function(name: str) -> ProgramSource:
         try:
             made = arguments()
         except (Exception, SystemExit) as error:
-            told = one_line(f"{type(error).__name__}: {error}")
-            raise PipelineError(f"--program {name}: {found[0]}() fails: {told}") from error
+            told = f"--program {name}: {found[0]}() fails: {error_line(error)}"
+            raise PipelineError(told) from error
         if not isinstance(made, tuple):
             told = f"its example arguments are a {type(made).__name__}; expected a tuple"
             raise PipelineError(f"--program {name}: {told}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.collect.layouts import dump_module
-from data.collect.measuring.session import Description, Loaded, Told, one_line
+from data.collect.measuring.session import Description, Loaded, Told, error_line
 from data.collect.programs.catalogue import ProgramSource
 from data.collect.programs.compiled import code_of, digest_of, shapes_of
 from data.hlo.graph import featurize_module
@@ -277,6 +277,6 @@ class TileSubject:
         try:
             return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)
         except Exception as error:  # combine and epilogue may raise anything
-            told = one_line(f"{type(error).__name__}: {error}")
+            told = error_line(error)
             where = f"{self._kernel.name}: combine or epilogue of tile {tile}"
             raise PipelineError(f"{where}: {told}") from error
