@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test coverage docs fuzz test-slow lint bench bench-largest rehearsal gpu accuracy sample clean
+.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms bench bench-largest rehearsal gpu accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -76,11 +76,30 @@ fuzz: $(VENV)/.fuzz  ## ten minutes of coverage-guided fuzzing of each door for 
 test-slow: $(VENV)/.fuzz $(VENV)/.notebook  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
+# A CPU's instructions, as the libraries that make code for it are asked to see them.
+CPUS := sse avx2 avx512
+CPU_sse := XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
+CPU_avx2 := XLA_FLAGS=--xla_cpu_max_isa=AVX2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
+CPU_avx512 := XLA_FLAGS=--xla_cpu_max_isa=AVX512 ATEN_CPU_CAPABILITY=avx512 ONEDNN_MAX_CPU_ISA=AVX512_CORE OPENBLAS_CORETYPE=SkylakeX NPY_DISABLE_CPU_FEATURES="AVX512_SPR"
+
+test-cpus: $(VENV)/.dev  ## the tests as on three older x86-64 processors
+	$(foreach cpu,$(CPUS),$(CPU_$(cpu)) $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS) &&) true
+
 lint: $(VENV)/.dev  ## ruff, formatting, types, and that imports run downhill
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Local wheels (PIP_FIND_LINKS) can hide a conflict that all other machines have.
+PYTHONS := 3.11.0 3.12 3.13 3.14
+SYSTEMS := x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin x86_64-pc-windows-msvc
+platforms: $(VENV)/.runtime  ## all requirements have wheels in the package index, on every system
+	@printf '%s\n' $(foreach python,$(PYTHONS),$(foreach system,$(SYSTEMS),$(python)/$(system))) | \
+	env -u PIP_FIND_LINKS -u UV_FIND_LINKS MACOSX_DEPLOYMENT_TARGET=14.0 xargs -P 8 -n 1 sh -c '\
+		log=$$($(BIN)/uv pip compile --quiet --no-config --no-build --python-version $${1%/*} \
+		--python-platform $${1#*/} --constraint constraints.txt requirements*.txt 2>&1) || \
+		{ echo "Python $$1: $$log" >&2; exit 1; }' sh
 
 bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks
