@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import PAGES, render, write_page
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.machine import MAXRSS_BYTES, granted
 from common.reproducibility import revision
 from common.settings import ROOT
 from data.synthetic.write import published_graphs
@@ -115,7 +116,7 @@ def _run(command: Sequence[str], log: Path, entry: dict[str, Any]) -> int:
             _, status, usage = os.wait4(process.pid, 0)
         entry["seconds"] += time.perf_counter() - start
         entry["cpu_s"] += usage.ru_utime + usage.ru_stime
-        entry["peak_mib"] = max(entry["peak_mib"], usage.ru_maxrss / 1024)
+        entry["peak_mib"] = max(entry["peak_mib"], usage.ru_maxrss * MAXRSS_BYTES / 2**20)
         process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode
 
@@ -151,7 +152,7 @@ def page(given: argparse.Namespace, journal: Journal) -> str:
         left=[own.name for own in COLLECTIONS if own not in done],
         times=(min(times), max(times)),
         header=["collection", "files", "configs", *STAGES, "npz, GB", "store, GB", "run, GB"],
-        n_cores=os.cpu_count(),
+        n_cores=granted()[0],
         rows=_rows(given.share, ended, done),
         n_rows=json.loads(check.read_text())["rows"] if is_checked else None,
         scored=json.loads(joined.read_text())["collections"] if is_checked else {},
@@ -183,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=lambda name: Path(name).resolve(), default="runs/rehearsal")
     parser.add_argument("--share", type=float, default=1.0, help="of the graphs of each part")
     parser.add_argument("--collections", nargs="+", default=[own.name for own in COLLECTIONS])
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=granted()[0])
     parser.add_argument("--page", type=Path, default=PAGES / "rehearsal.md")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

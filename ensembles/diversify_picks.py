@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from common.errors import PipelineError
+from common.machine import thread_limits
 from data.graphs.distinct import config_hashes, distinct_rows
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing import PackedConfigs, n_usual
@@ -67,7 +67,7 @@ def tile_picks(
     # By score, then by content: trees give many equal scores, and rows may come in any order.
     order = np.lexsort((*config_feat.T[::-1], scores))
     places = tile_places(config_feat[order])[:N_CANDIDATES]
-    with _blas().limit(limits=1):  # the products are small: threads would wait for each other
+    with thread_limits(1, "blas"):  # the products are small: threads would wait for each other
         squares = np.square(places).sum(axis=1)
         distances = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
         np.fill_diagonal(distances, 0)
@@ -87,7 +87,7 @@ def layout_picks(
         One for each 25 configs, 1 to 5; int64 positions in `rows` in the order they are picked.
     """
     order = np.lexsort((configs.content_hashes()[rows], scores))
-    with _blas().limit(limits=1):
+    with thread_limits(1, "blas"):
         n_picks = min(N_LAYOUT_PICKS, max(1, len(rows) // CONFIGS_PER_PICK))
         n_candidates = min(N_CANDIDATES, math.ceil(LAYOUT_SHARE * len(rows)))
         candidates = rows[order[:n_candidates]]
@@ -141,11 +141,6 @@ def diversify_picks(
         picked.append(int(np.argmin(expected)))
         fastest = np.minimum(fastest, draws[picked[-1]])
     return np.array(picked)
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
 
 
 def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:

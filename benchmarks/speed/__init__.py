@@ -5,16 +5,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from common.settings import ROOT
-
-
-def own_peak_mib() -> float:
-    """Return the most memory that this process has held, not its parent's as by getrusage."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def in_own_process(setup: str, result: str) -> Any:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from benchmarks import render
-from benchmarks.speed import in_own_process, in_turn, own_peak_mib
+from benchmarks.speed import in_own_process, in_turn
+from common.machine import own_peak_mib
 from data.graphs.graph import N_NODE_FEATURES
 from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from data.read import read_layout

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import PAGES, render, write_page
-from benchmarks.speed import in_own_process, own_peak_mib
+from benchmarks.speed import in_own_process
+from common.machine import own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
 from data.npz.archive import CHUNK_BYTES, Archive
 from data.npz.graphs import graph_arrays

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import render
-from benchmarks.speed import in_own_process, own_peak_mib
+from benchmarks.speed import in_own_process
+from common.machine import own_peak_mib
 from common.progress import watched_by
 from data.read import read_layout
 from data.synthetic.write import GraphSize, write_sized

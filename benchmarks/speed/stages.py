@@ -1,6 +1,5 @@
 """What each stage costs as configs and nodes grow, and what workers gain of a whole `run`."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import torch
 
 from benchmarks import render
 from benchmarks.speed import in_turn
+from common.machine import granted
 from common.metrics import kendall_tau
 from common.settings import ROOT, SAMPLE
 from data.read import read_layout
@@ -110,5 +110,5 @@ def report_workers(rounds: int = ROUNDS, data: Path = SAMPLE, recipe: str = "cpu
     ratios = sorted(many / one for one, many in zip(*seconds.values(), strict=True))
     rows = [(name, f"{median(own):.0f}") for name, own in seconds.items()]
     told = {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1], "same": len(made) == 1}
-    n_cores = len(os.sched_getaffinity(0))
+    n_cores = granted()[0]
     return render("workers", recipe=recipe, rounds=rounds, n_cores=n_cores, rows=rows, **told)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from threadpoolctl import threadpool_limits
 
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
+from common.machine import thread_limits
 from common.progress import log
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import TileGraph
@@ -134,7 +134,7 @@ def choose(
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))
     place = {file.name: index for index, file in enumerate(by.files)}
     folds = [[place[f.name] for f in fold] for fold in grouped_folds(by.files, n_folds, seed)]
-    with threadpool_limits(1, user_api="blas"):  # the products are small: threads would wait
+    with thread_limits(1, "blas"):  # the products are small: threads would wait
         fixed = {method: _on_rows(by, scores) for method, scores in blends.items()}
         metric = tau_as_submitted if is_layout else best_of_five
         objective = tau_objective(graphs, seed=seed) if is_layout else tile_objective(graphs)

@@ -6,7 +6,6 @@ model is called everywhere else: its table in the recipe, its folders, its weigh
 """
 
 import functools
-import os
 import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -23,6 +22,7 @@ from pydantic import (
 )
 
 from common.errors import UsageError
+from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import KINDS, LAYOUTS, Collection
 from features.pruning import pruning_rule
@@ -420,7 +420,7 @@ class Recipe(FrozenConfig):
     @property
     def n_threads(self) -> int:
         """Return how many threads `threads` means in this process."""
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or granted()[0]
 
     @property
     def own_models(self) -> dict[str, str]:

@@ -5,7 +5,6 @@ again where a worker died, until all are done or time is up. `simulate` does so 
 """
 
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from common.errors import OutOfTime, PipelineError
+from common.machine import own_peak_mib, thread_limits
 from common.progress import log, out_of_time, progress, told_by, watched_by
 
 WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
@@ -75,7 +75,7 @@ def measured() -> Iterator[list[Cost]]:
     yield costs
     # Of this process and those that it began: user, system.
     cpu_s = sum(os.times()[:4]) - sum(before[:4])
-    costs.append(Cost(time.perf_counter() - start, cpu_s, _peak_mib() if resets else None))
+    costs.append(Cost(time.perf_counter() - start, cpu_s, own_peak_mib() if resets else None))
 
 
 def _reset_peak() -> bool:
@@ -86,16 +86,9 @@ def _reset_peak() -> bool:
     return True
 
 
-def _peak_mib() -> float | None:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1024 if found else None
-
-
 def do(job: Job) -> tuple[Any, Cost]:
     """Do a job in this process; return what it returns, and what it took."""
-    from threadpoolctl import threadpool_limits
-
-    with measured() as costs, threadpool_limits(job.threads):
+    with measured() as costs, thread_limits(job.threads):
         value = job.function(*job.arguments)
     return value, costs[0]
 

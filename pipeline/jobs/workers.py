@@ -5,11 +5,11 @@ And what is done so with the files of a tree, several in a job: they are made, p
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.machine import granted
 from data.audit import Auditor, AuditRow, rows_of
 from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
 from data.graph_store.stored_graph import stored_file
@@ -104,22 +104,6 @@ def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
     n_cores, n_bytes = granted()
     by_cores = n_gpus + (n_cores - n_gpus) // _threads(jobs)
     return max(n_gpus + 1, min(by_cores, n_bytes // WORKER_BYTES))
-
-
-def granted(groups: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:
-    """Return how many cores and how many bytes of memory this process may use.
-
-    Args:
-        groups: what bounds a container: Linux's control groups, version 2.
-    """
-    n_cores = len(os.sched_getaffinity(0))
-    n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # "max": no bound
-        n_bytes = min(n_bytes, int((groups / "memory.max").read_text()))
-    with suppress(OSError, ValueError):
-        quota, period = map(int, (groups / "cpu.max").read_text().split())
-        n_cores = min(n_cores, max(1, round(quota / period)))
-    return n_cores, n_bytes
 
 
 def _threads(jobs: Sequence[Job]) -> int:

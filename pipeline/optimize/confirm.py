@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.machine import granted
 from common.metrics import CONFIDENCE, DRAWS, interval_of
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
@@ -26,7 +27,6 @@ from data.collect.programs.catalogue import catalogue as programs
 from data.collect.spaces import SPACES, TILES, open_decided
 from data.collect.tiles.catalogue import catalogue as kernels
 from data.graphs.distinct import hash_rows
-from pipeline.jobs.workers import granted
 
 JOURNALS, CONFIRM, ON_ALL_CORES = "journal", "confirm", "all-cores-median"
 N_PROCESSES = 4  # that a pass adds to confirm: they differ by more than rounds of one do

@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Path:
 PREPARE = """
 import sys
 from pathlib import Path
+from common.machine import own_peak_mib
 from data.graph_store.prepare import prepare
 from data.tree import find_graphs
 from pipeline.jobs import workers as blocks
@@ -40,8 +41,7 @@ if __name__ == "__main__":
     blocks.BLOCK_BYTES = 0
     print("begun", flush=True)
     prepare(files, Path(sys.argv[2]), pack=blocks.packing(Workers(int(sys.argv[3]))))
-    peak = [line for line in Path("/proc/self/status").open() if line.startswith("VmHWM")]
-    print(peak[0].split()[1])
+    print(round(1024 * own_peak_mib()))
 """
 
 

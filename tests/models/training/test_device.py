@@ -4,7 +4,6 @@ And what activations are stored in.
 """
 
 import logging
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from common.errors import PipelineError, UsageError
+from common.machine import granted
 from common.progress import Watcher, watched_by
 from data.graphs.graph import Graph
 from data.read import read_graph
@@ -239,7 +239,7 @@ def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
     for sets in (["accelerator=cpu"], trees):
         assert tell_device(load_recipe("smoke", sets), T4) == {"device": "CPU"}
     assert caplog.messages == [f"device: {NAMED}", "device: CPU, 1 thread", "device: CPU, 1 thread"]
-    assert load_recipe("smoke", ["threads=0"]).n_threads == len(os.sched_getaffinity(0))
+    assert load_recipe("smoke", ["threads=0"]).n_threads == granted()[0]
 
 
 @pytest.mark.parametrize(

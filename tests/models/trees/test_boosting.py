@@ -140,7 +140,7 @@ def test_no_key_of_boosters_is_left_out() -> None:
 def test_memory_is_bytes_per_row_and_statistic() -> None:
     """100,000 configs × 200 graphs of 194 statistics are 3.9 GB of bins; as floats 15.5 GB."""
     setup = """
-from benchmarks.speed import own_peak_mib
+from common.machine import own_peak_mib
 from data.tree import GraphFile, collection_named
 from models.trees import rows as boosting_rows
 from models.trees.rows import GraphRows, binned

@@ -1,14 +1,11 @@
 """How many workers there are: what cores, memory and GPUs allow."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from pipeline.jobs import workers
 from pipeline.jobs.here import InThisProcess, Processes
 from pipeline.jobs.run_jobs import WORKER_BYTES, Job
-from pipeline.jobs.workers import Workers, default_workers, granted
+from pipeline.jobs.workers import Workers, default_workers
 
 
 def jobs_of(n: int, seconds: float = 60.0, *, threads: int = 1, on_gpu: bool = False) -> list[Job]:
@@ -35,20 +32,6 @@ def test_all_cores_and_gpus_are_taken_as_far_as_the_memory_suffices(
 ) -> None:
     monkeypatch.setattr(workers, "granted", lambda: (has[0], has[1] * WORKER_BYTES))
     assert default_workers(jobs_of(99, threads=threads), gpus) == want
-
-
-def test_a_container_has_what_it_was_granted(tmp_path: Path) -> None:
-    whole = granted(tmp_path)
-    assert whole[0] == len(os.sched_getaffinity(0)) and whole[1] > 1 << 28
-    for memory, cores, want in (
-        ("max", "max 100000", whole),
-        (str(1 << 27), "100000 100000", (1, 1 << 27)),
-        (str(1 << 60), "9900000 100000", whole),
-        (str(1 << 27), "20000 100000", (1, 1 << 27)),
-    ):
-        (tmp_path / "memory.max").write_text(f"{memory}\n")
-        (tmp_path / "cpu.max").write_text(f"{cores}\n")
-        assert granted(tmp_path) == want
 
 
 def test_what_is_done_soon_is_done_here_unless_workers_are_asked_for(

@@ -16,13 +16,13 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.machine import granted
 from common.progress import time_limit
 from common.settings import ROOT
 from data.collect.measuring.search import Search, Visitor, run_search
 from data.collect.measuring.session import Description, Told
 from data.read import read_tile
 from data.tree import find_graphs
-from pipeline.jobs.workers import granted
 from pipeline.optimize.confirm import (
     N_PROCESSES,
     SEARCH,

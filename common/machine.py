@@ -1,0 +1,106 @@
+"""The cores and the memory that this process may use, and its peak of memory.
+
+Linux bounds a process by its affinity and by control groups of version 1 or 2 (cgroups(7)). Each
+group on the way to the root of its hierarchy has limits of its own, for example a systemd slice.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path, PurePosixPath
+
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss`, getrusage(2)
+
+
+def granted(root: Path = Path("/")) -> tuple[int, int]:
+    """Return the number of cores and the bytes of memory that this process may use.
+
+    Args:
+        root: Folder with proc/self and the mount points of the control groups.
+
+    Returns:
+        The number of cores, at least 1, and the bytes, `sys.maxsize` if the system hides them.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # of Linux only
+    n_cores, n_bytes = len(affinity(0)) if affinity else os.cpu_count() or 1, _installed_bytes()
+    with suppress(OSError, ValueError):
+        for group in _control_groups(root):
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                n_bytes = min([n_bytes, *_numbers(group / name)])
+            for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+                quota_us, period_us = _numbers(*(group / name for name in names)) or (0, 1)
+                if quota_us > 0:
+                    n_cores = min(n_cores, max(1, round(quota_us / period_us)))
+    return n_cores, n_bytes
+
+
+def _installed_bytes() -> int:
+    if sys.platform == "win32":
+        import ctypes
+
+        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size, 64 bytes, then the total
+        ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+        return int(status[1])
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return sys.maxsize
+
+
+def _numbers(*files: Path) -> list[int]:
+    """Return the numbers in files; none if a file is missing or its limit is "max"."""
+    try:
+        return [int(word) for file in files for word in file.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _lines(table: Path) -> list[str]:
+    return table.read_bytes().decode(errors="surrogateescape").splitlines()  # in any locale
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control groups and of all visible groups above them."""
+    groups = dict[str, PurePosixPath]()  # by controller; version 2 has one hierarchy, ""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        groups |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
+    for line in _lines(root / "proc/self/mountinfo"):  # proc_pid_mountinfo(5)
+        mount, _, rest = line.partition(" - ")
+        top, point = mount.split(" ")[3:5]
+        kind, _, options = rest.split(" ", 2)
+        mounted = {"cgroup2": [""], "cgroup": options.split(",")}.get(kind, [])
+        for group in {groups[one] for one in mounted if one in groups}:
+            is_inside = group.is_relative_to(top) and ".." not in group.parts
+            below = group.relative_to(top) if is_inside else PurePosixPath()
+            yield from (root / point.lstrip("/") / folder for folder in (below, *below.parents))
+
+
+def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContextManager[object]:
+    """Bound the threads of the libraries that are loaded.
+
+    Args:
+        n_threads: Maximum for each library.
+        user_api: "blas" or "openmp" for libraries of that kind; None for all.
+
+    Returns:
+        The context. It changes nothing on a Linux without /proc, which lists no libraries.
+    """
+    from threadpoolctl import get_cached_controller
+
+    limits: AbstractContextManager[object] = nullcontext()
+    with suppress(OSError):
+        limits = get_cached_controller().limit(limits=n_threads, user_api=user_api)
+    return limits
+
+
+def own_peak_mib() -> float:
+    """Return the peak of this process's resident memory in MiB."""
+    try:  # Linux's getrusage counts the process that started this one as well
+        status = Path("/proc/self/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+    except (OSError, IndexError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES / 2**20
