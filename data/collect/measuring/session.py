@@ -15,9 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from common.progress import seconds_left
+from common.progress import log, seconds_left
 from common.settings import ROOT
 from data.collect.measuring.timing import (
     CPU,
@@ -53,6 +53,8 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 OPEN_TIMEOUT_S, LEAST_OPEN_S = 600.0, 60.0  # at most, and where less time is left
 KILL_WAIT_S = 10.0
 LOAD_SAMPLE_S = 0.2
+PROC_STAT = Path("/proc/stat")
+log_once = cache(log.info)  # workers start often
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,11 @@ def open_device(device: str | None) -> dict[str, str]:
 
 
 def _cpu_model() -> str:
-    information = Path("/proc/cpuinfo")
-    text = information.read_text() if information.is_file() else ""
-    names = re.findall(r"^model name\s*: (.*)$", text, re.M)
-    name = names[0] if names else platform.processor() or platform.machine()
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+        name = names[0] if names else name
+    # Of the machine: a worker that is pinned may use one core only.
     return f"{name}, {os.cpu_count()} cores"
 
 
@@ -215,7 +218,7 @@ def main() -> None:
     once. Ctrl-C is the parent's to handle: here it would look as if a config had crashed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if len(sys.argv) > 2 and hasattr(os, "sched_setaffinity"):
+    if len(sys.argv) > 2:
         os.sched_setaffinity(0, {int(sys.argv[2])})
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -367,15 +370,23 @@ def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:
 
 
 def idlest_core() -> int | None:
-    """Return the core that has been idle most in the last 0.2 s; None where no system tells."""
-    if not hasattr(os, "sched_getaffinity"):
+    """Return the core that has been idle most in the last 0.2 s; None if nothing can be pinned."""
+    try:
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)  # changes nothing; a sandbox may forbid it
+    except (AttributeError, OSError):  # AttributeError: only Linux has these functions
+        log_once("note: this system cannot pin a process to one core; expect noisier runtimes")
         return None
     before = _idle_ticks()
-    time.sleep(LOAD_SAMPLE_S)
+    time.sleep(LOAD_SAMPLE_S if before else 0.0)
     after = _idle_ticks()
-    return max(sorted(os.sched_getaffinity(0)), key=lambda core: after[core] - before[core])
+    return max(sorted(cores), key=lambda core: after.get(core, 0) - before.get(core, 0))
 
 
 def _idle_ticks() -> dict[int, int]:
-    rows = re.findall(r"^cpu(\d+) \d+ \d+ \d+ (\d+)", Path("/proc/stat").read_text(), re.M)
+    """Return the idle time of each core; nothing if the system hides it."""
+    text = ""
+    with suppress(OSError):
+        text = PROC_STAT.read_text()
+    rows = re.findall(r"^cpu(\d+) \d+ \d+ \d+ (\d+)", text, re.M)
     return {int(core): int(ticks) for core, ticks in rows}

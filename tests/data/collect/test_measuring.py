@@ -1,5 +1,6 @@
 """Searches, clocks, visits, figures, and a worker process that may crash or hang."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from common.errors import PipelineError
+from data.collect.measuring import session
 from data.collect.measuring.search import (
     Space,
     draw_choices,
@@ -155,7 +157,6 @@ def test_figures_agree_with_scipy() -> None:
     assert found["relative_noise"] == pytest.approx((relative[39] + relative[40]) / 2)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
 def test_where_jax_is_missing_both_ways_to_install_it_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -188,6 +189,43 @@ def test_an_error_is_told_in_one_line_without_frames() -> None:
     assert len(one_line("word " * 200)) <= 400
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+@pytest.mark.parametrize("stat", ["", "cpu  1 2 3 4 5\n", "cpu7777 1 2 3 4 5\n"])
+def test_a_worker_is_pinned_whatever_proc_tells(
+    stat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sandbox hides /proc/stat, or lists other cores than those of the affinity."""
+    caplog.set_level("INFO")
+    (tmp_path / "stat").write_text(stat)
+    monkeypatch.setattr(session, "PROC_STAT", tmp_path / ("stat" if stat else "none"))
+    with Session(SpinSource(), timeout_s=5) as worker:
+        worker.describe()
+        assert worker._process is not None
+        assert len(os.sched_getaffinity(worker._process.pid)) == 1
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("missing", ["sched_getaffinity", "sched_setaffinity", "permission"])
+def test_where_nothing_can_be_pinned_one_line_says_so(
+    missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    caplog.set_level("INFO")
+    session.log_once.cache_clear()
+    if missing == "permission":
+        monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
+    else:
+        monkeypatch.delattr(os, missing, raising=False)
+    for _ in range(2):
+        with Session(SpinSource(), timeout_s=5) as worker:
+            assert worker.visit(np.array([0, 0])).runtime_ns > 0
+    [line] = caplog.messages
+    assert line.startswith("note: this system cannot pin a process to one core")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses prctl and /proc")
 def test_the_worker_ends_when_its_parent_is_killed() -> None:
     code = (
         "import time; from data.collect.measuring.session import Session\n"
