@@ -2,16 +2,17 @@
 
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, get_context, parent_process, resource_tracker
+from multiprocessing import get_context, get_start_method, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import OutOfTime, PipelineError
 from common.progress import (
@@ -27,6 +28,9 @@ from common.progress import (
     watched_by,
 )
 from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Job, Lost, do
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
@@ -132,6 +136,17 @@ class Processes(Executor):
         return ended
 
 
+def worker_context() -> "ForkServerContext | SpawnContext":
+    """Return how workers start: from a fork server on Linux, elsewhere by spawn.
+
+    On macOS a process may not be forked once torch is loaded. `set_start_method("spawn")` of
+    multiprocessing is respected.
+    """
+    if sys.platform != "linux" or get_start_method(allow_none=True) == "spawn":
+        return get_context("spawn")
+    return get_context("forkserver")
+
+
 def import_once(threads: int) -> None:
     """Begin to import, in the process that workers are forked from, what takes seconds each time.
 
@@ -140,6 +155,10 @@ def import_once(threads: int) -> None:
     Args:
         threads: of the processor, that a job has; read by what is imported.
     """
+    if worker_context().get_start_method() != "forkserver":
+        return
+    from multiprocessing import forkserver
+
     forkserver.set_forkserver_preload(list(IMPORTED_ONCE))
     unset = [name for name in THREAD_POOLS if name not in os.environ]
     os.environ.update(dict.fromkeys(unset, str(threads)))
@@ -152,7 +171,7 @@ def import_once(threads: int) -> None:
 
 
 def _begun(gpu: str | None, threads: int) -> _Worker:
-    context = get_context("forkserver")
+    context = worker_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, gpu, threads))
     process.start()

@@ -87,6 +87,7 @@ def test_a_refusal_is_one_line_without_the_signature(
     assert len(files.gets(PATH)) == tries
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_full_disk_is_one_line_that_names_the_file(files: FileServer, tmp_path: Path) -> None:
     files.will(PATH, Trouble(cut_after=100_000), *[Trouble(), Trouble(cut_after=0)] * 3)
     failure(files, tmp_path)

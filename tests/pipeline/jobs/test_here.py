@@ -16,7 +16,14 @@ import pytest
 from common.errors import OutOfTime, UsageError
 from common.progress import teller_or, time_limit, watched_by
 from common.settings import ROOT
-from pipeline.jobs.here import InThisProcess, Processes, interrupts_held
+from pipeline.jobs import here
+from pipeline.jobs.here import (
+    InThisProcess,
+    Processes,
+    import_once,
+    interrupts_held,
+    worker_context,
+)
 from pipeline.jobs.run_jobs import Done, Job, run_jobs
 from tests.drills.processes import descendants, wait_until_gone
 from tests.pipeline.jobs import work
@@ -65,6 +72,38 @@ def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
     done = done_by(jobs, None, None)
     assert done["struck"].value == 2 and len(done) == 4
     assert caplog.messages == [f"struck: its worker was {said}; it goes on elsewhere"] * 2
+
+
+@pytest.mark.parametrize(
+    ("platform", "asked", "want"),
+    [
+        ("linux", None, "forkserver"),
+        ("linux", "fork", "forkserver"),  # threads of libraries do not survive a fork
+        ("linux", "spawn", "spawn"),
+        ("darwin", None, "spawn"),
+        ("win32", None, "spawn"),
+    ],
+)
+def test_workers_are_forked_on_linux_alone(
+    platform: str, asked: str | None, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(here, "get_start_method", lambda *, allow_none: asked)
+    assert worker_context().get_start_method() == want
+
+
+def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(here, "get_start_method", lambda *, allow_none: "spawn")
+    caplog.set_level("INFO")
+    import_once(1)  # does nothing
+    jobs = [Job("struck", work.struck, (tmp_path, [KILL])), *jobs_of("abc")]
+    done = done_by(jobs, "3", None)
+    assert done["struck"].value == 1
+    threads = {done[name].value[2] for name in "abc"}
+    assert threads == {"3"}
+    assert caplog.messages == ["struck: its worker was killed by SIGKILL; it goes on elsewhere"]
 
 
 def test_a_job_that_fails_is_told_as_it_was_raised_and_others_are_done() -> None:

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from errno import ECONNREFUSED
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,7 +102,9 @@ def test_a_cluster_that_does_not_answer_is_one_line(tiny_tree: Path, tmp_path: P
         address = f"127.0.0.1:{server.getsockname()[1]}"
     words = ("run", "--data", tiny_tree, *TILES, "--out", tmp_path / "run", "--ray", address)
     *_, line = call(*words, expect=2).splitlines()
-    assert line.startswith(f"error: --ray {address}: no cluster to work with: [Errno 111]")
+    assert line.startswith(
+        f"error: --ray {address}: no cluster to work with: [Errno {ECONNREFUSED}]"
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -4,8 +4,11 @@ And its stages on their own: `train` out of time, `blend`, a recipe's blend.choo
 """
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import pytest
 
 from common.checksums import write_table
 from common.progress import time_limit
-from common.settings import SAMPLE
+from common.settings import ROOT, SAMPLE
 from data.read import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
@@ -166,6 +169,28 @@ def test_the_bytes_are_the_same_whoever_the_workers_are(
     monkeypatch.setattr(jobs, "BLOCK_S", 1e-4)
     call(*words, "--workers", n, "--out", tmp_path / "many")
     check_same(tmp_path / "many", tmp_path / "one")
+
+
+def test_a_run_with_two_workers_ends_well_on_another_system_than_linux(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    """Workers start by spawn; there is no affinity, no /proc and no way to fork."""
+    words = ["run", "--data", tiny_tree, "--recipe", "smoke", "--collections", "tile:xla"]
+    words += ["--store", tmp_path / "store", "--out", tmp_path / "run", "--workers", 2]
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests/support/other_system")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert set(report["peak_mib"].values()) == {None}  # as the system does not tell
+    n_kernels = len(find_graphs(tiny_tree, collections=(TILE,), splits=("test",)))
+    lines = (tmp_path / "run" / "submission.csv").read_text().splitlines()
+    assert len(lines) == 1 + n_kernels
 
 
 # A few kernels of each split: all of the sample's would take a minute.
