@@ -8,19 +8,27 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from common.errors import PipelineError, UsageError
+from common.progress import log
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 LOCK = ".lock"
+SILENT_S, RETRY_S = 5.0, 0.5  # of a wait for a lock; a dead process's takes two tries to free
 TEMPORARY = ".*.tmp"  # what a killed process may leave
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries written in Rust
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of the file system
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)  # of the file system
 
 
 @contextmanager
@@ -125,24 +133,70 @@ def open_regular(path: Path) -> IO[bytes]:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-@contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of `path` while the block runs.
+def file_lock(path: Path) -> "BaseFileLock":
+    """Return a lock that processes of all hosts respect, and threads of this process as well.
 
-    Parent folders are made. It excludes the threads of one process as well.
+    The system frees the lock of a dead process. On a file system without flock(2) the lock is the
+    file `PATH.owner` instead. It is freed if its process was on this host and is dead.
+
+    Args:
+        path: File of the lock. It may stay afterwards; its parent folders are made.
+
+    Returns:
+        A lock of filelock. While it is held, its `lock_file` names the process and the host.
 
     Raises:
-        UsageError: another process holds it, and is not to be waited for.
-        PipelineError: the lock's file cannot be written.
+        PipelineError: The folder cannot be written.
     """
-    from filelock import FileLock
+    from filelock import FileLock, SoftFileLock
 
+    try:
+        with _temporary_beside(path) as probe, FileLock(probe, fallback_to_soft=False):
+            return FileLock(path, on_acquired=_note_holder)
+    except OSError:  # each file system has another number for this
+        return SoftFileLock(f"{path}.owner")
+
+
+def _note_holder(descriptor: int) -> None:
+    with suppress(OSError):  # a full disk keeps nobody from reading
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n{socket.gethostname()}\n".encode())
+
+
+def _holder(path: Path) -> str:
+    try:
+        number, host = path.read_text(errors="replace").split()[:2]
+        age = timedelta(seconds=max(0, int(time.time() - path.stat().st_mtime)))
+    except (OSError, ValueError):  # just freed, or of an older version
+        return f"lock {path}"
+    # filelock adds a container's namespace to the host, after a question mark.
+    return f"process {number} on {host.partition('?')[0]}, lock {path}, {age} old"
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of `path` while the block runs; see `file_lock`.
+
+    Args:
+        path: File of the lock, in the folder that it protects.
+        wait: Whether to wait for another process. A line names it after some seconds.
+
+    Raises:
+        UsageError: Another process holds the lock, and `wait` is false.
+        PipelineError: The lock's file cannot be written.
+    """
     folder = path.parent  # what a user knows of
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = FileLock(path).acquire(blocking=wait)
-    except TimeoutError:
-        raise UsageError(f"{folder}: another process works in it; wait for it to end") from None
+        lock = file_lock(path)
+        try:
+            held = lock.acquire(timeout=SILENT_S if wait else RETRY_S)
+        except TimeoutError:
+            told = f"{folder}: another process works in it ({_holder(Path(lock.lock_file))})"
+            told += "; wait for it to end, or remove the lock if that process is gone"
+            if not wait:
+                raise UsageError(told) from None
+            log.info(f"note: {told}")
+            held = lock.acquire()
     except OSError as error:
         raise PipelineError(f"{folder}: cannot be written: {error.strerror or error}") from error
     with held:
