@@ -5,7 +5,6 @@ A file is written under a temporary name, then renamed; a lock ends with the pro
 
 import errno
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 SILENT_S, RETRY_S = 5.0, 0.5  # of a wait for a lock; a dead process's takes two tries to free
 TEMPORARY = ".*.tmp"  # what a killed process may leave
-_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries written in Rust
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)  # of the file system
 
@@ -64,8 +62,7 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         temporary.open("xb").close()
         yield temporary
     except Exception as error:
-        found = _SYSTEM_ERROR.search(str(error))  # safetensors and polars have errors of their own
-        number = int(found[1]) if found else getattr(error, "errno", None)
+        number = getattr(error, "errno", None)
         is_own = getattr(error, "filename", None) in [*map(str, (temporary, *temporary.parents))]
         if number is None or not (is_own or number in _OF_WRITING):
             raise
@@ -85,8 +82,11 @@ def _flush(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8 with Unix line ends, whole or not at all."""
-    write_bytes(path, text.encode())
+    """Write `text` to `path` as UTF-8 with Unix line ends, whole or not at all.
+
+    Half a surrogate pair, which foreign text may hold and UTF-8 cannot, becomes an escape.
+    """
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -5,6 +5,7 @@ last key; then the zeros are replaced by the CRC-32 of all of the file as it sto
 """
 
 import importlib
+import io
 import mmap
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -71,16 +72,16 @@ def write_table(path: Path, table: pl.DataFrame, **facts: str) -> None:
     Args:
         facts: of the table, beside it in the file, where `table_facts` finds them.
     """
-    with atomic_path(path) as temporary:
-        table.write_parquet(temporary, metadata={**facts, SEAL_KEY: UNSEALED})
-        seal(temporary)
+    content = io.BytesIO()  # the library has its own idea of a path's encoding
+    table.write_parquet(content, metadata={**facts, SEAL_KEY: UNSEALED})
+    write_sealed(path, content.getvalue())
 
 
 def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
     """Read a parquet file; PipelineError: it is missing, damaged, or not of these columns."""
     check_seal(path, "remove the file, and it is made again")
     try:
-        table = pl.read_parquet(path)
+        table = pl.read_parquet(path.read_bytes())
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         first = (str(error).splitlines() or [""])[0]
         raise PipelineError(f"{path}: cannot be read: {first}") from error
@@ -92,5 +93,5 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFr
 
 def table_facts(path: Path) -> dict[str, str]:
     """Return what `write_table` wrote beside a table that can be read; {} if nothing."""
-    facts = pl.read_parquet_metadata(path)
+    facts = pl.read_parquet_metadata(path.read_bytes())
     return {key: value for key, value in facts.items() if key not in (SEAL_KEY, "ARROW:schema")}

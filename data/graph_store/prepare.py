@@ -133,7 +133,10 @@ def as_dict(entry: Prepared) -> dict[str, object]:
 
 def summary(prepared: Sequence[Prepared]) -> pl.DataFrame:
     """Add up files by collection and split."""
-    files = [{"collection": one.source.collection.name, **as_dict(one)} for one in prepared]
+    named = {"stored": None}  # a path may be no Unicode, of which tables are
+    files = [
+        {"collection": one.source.collection.name, **as_dict(one), **named} for one in prepared
+    ]
     parts = pl.DataFrame(files, infer_schema_length=None).group_by(
         "collection", "split", maintain_order=True
     )

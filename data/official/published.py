@@ -68,7 +68,7 @@ def official_names() -> Mapping[str, frozenset[str]]:
 
 
 def official_sizes() -> list[PartSize]:
-    return [PartSize(**row) for row in pl.read_csv(SIZES).iter_rows(named=True)]
+    return [PartSize(**row) for row in pl.read_csv(SIZES.read_bytes()).iter_rows(named=True)]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Two sets: "plain" is what networks read as well; "all" adds details of each conf
 of the whole program. features/statistics/STATISTICS.md has the formula of each.
 """
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.atomic import atomic_path
+from common.atomic import write_bytes
 from common.progress import each
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
@@ -92,8 +93,9 @@ def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
     written = []
     for file in each("statistics", files):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"
-        with atomic_path(path) as temporary:
-            statistics_frame(read_graph(file)).write_parquet(temporary)
+        content = io.BytesIO()
+        statistics_frame(read_graph(file)).write_parquet(content)
+        write_bytes(path, content.getvalue())
         written.append(path)
     return written
 

@@ -252,8 +252,8 @@ def gpu_here() -> Gpu | None:
 def _driver() -> str | None:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.check_output(command, text=True, timeout=30, stderr=subprocess.DEVNULL)  # noqa: S603
-        return told.split()[0]
+        told = subprocess.check_output(command, timeout=30, stderr=subprocess.DEVNULL)  # noqa: S603
+        return told.split()[0].decode(errors="replace")
     except (OSError, subprocess.SubprocessError, IndexError):
         return "unknown" if Path("/dev/nvidia0").exists() else None
 

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from common.atomic import write_text
@@ -316,10 +316,11 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """
     check_seal(path, "remove it, and train again")
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
-            facts.pop(SEAL_KEY, None)
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+        content = path.read_bytes()
+        tensors, length = load(content), int.from_bytes(content[:8], "little")
+        facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["facts"])
+        facts.pop(SEAL_KEY, None)
+        return tensors, facts
     except OSError as error:
         raise PipelineError(f"{path}: weights cannot be read: {error}") from error
     except NOT_OURS as error:

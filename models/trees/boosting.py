@@ -197,8 +197,8 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_file=str(path))
-    except lightgbm.basic.LightGBMError as error:
+        booster = lightgbm.Booster(model_str=path.read_text("utf-8"))
+    except (OSError, UnicodeError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     if booster.feature_name() not in map(list, known):
         raise of_other_statistics(path)

@@ -23,6 +23,8 @@ def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "file.txt"
     write_text(path, "größer\n1\n")
     assert path.read_bytes() == "größer\n1\n".encode()
+    write_text(path, "half a pair: \ud83d")
+    assert path.read_bytes() == rb"half a pair: \ud83d"
     write_bytes(path, b"other")
     assert path.read_bytes() == b"other"
     assert list(path.parent.iterdir()) == [path]
@@ -41,9 +43,6 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
-FULL = "No space left on device (os error 28)"  # as libraries written in Rust have it
-
-
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
@@ -52,7 +51,6 @@ FULL = "No space left on device (os error 28)"  # as libraries written in Rust h
         (FileNotFoundError(errno.ENOENT, "", "/nowhere/input.npz"), FileNotFoundError),
         (ConnectionResetError(errno.ECONNRESET, ""), ConnectionResetError),
         (OSError(errno.ENOSPC, ""), PipelineError),
-        (RuntimeError(FULL), PipelineError),
     ],
     ids=str,
 )
