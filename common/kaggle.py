@@ -1,9 +1,8 @@
 """An authenticated Kaggle client, with nothing secret in any message that leaves it.
 
 The client finds its credentials itself: KAGGLE_API_TOKEN, KAGGLE_USERNAME with KAGGLE_KEY, or a
-key file. It prints and exits where it should raise, and does so on import already, so both happen
-only inside `kaggle_session`. No other module knows the client's kinds of error, and where
-credentials lie.
+key file. It prints and exits where it should raise, and logs in on import already, so both happen
+only inside `kaggle_session`. No other module knows the client's kinds of error.
 
 Submissions, kernels and datasets are sent one way: the caller looks with `ask` what Kaggle has; the
 files go ahead with `upload_file`; the one request that makes something of them is left to
@@ -12,17 +11,23 @@ files go ahead with `upload_file`; the one request that makes something of them 
 
 import io
 import json
-import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from common.errors import PipelineError, escaped
+from requests import PreparedRequest, Response
+from requests.exceptions import HTTPError, RequestException
+
+from common.credentials import check_credentials, key_file, one_line, redact, texts_in
+from common.errors import PipelineError
+from common.http import LimitedAdapter, limited_session
 from common.progress import log, out_of_time, progress, seconds_left
 from common.retry import (
     PASSING_STATUS,
@@ -39,7 +44,6 @@ from common.retry import (
 T = TypeVar("T")
 
 POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
-ANSWER_WITHIN_S = 120.0
 
 _APIS = {
     "blobs": "blob_api",
@@ -70,11 +74,9 @@ _ADVICE = {
 }
 _SERVER_FAULT = "Kaggle's server failed; try again in a few minutes"
 _OTHER = "Kaggle refused the request"
-_LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pages
-_SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
-_SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
-_SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
-_SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary words
+# Of the environment, what the client's import must not see: it would log in, without a time limit,
+# make folders in a home folder that may be missing, and log signed addresses.
+_HIDDEN_AT_IMPORT = re.compile("KAGGLE_.*|VERBOSE|VERBOSE_OUTPUT|HOME")
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     """Yield an authenticated client; whatever goes wrong in the block becomes one line.
 
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
-    addresses and, where VERBOSE=1 is set, authorization headers.
+    addresses and authorization headers.
 
     Raises:
         PipelineError: no or refused credentials, a refused request, no connection, or a fault of
@@ -122,42 +124,90 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
 
 
 def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
-    # Its import calls `basicConfig` where VERBOSE=1 is set, and would log signed addresses; that
-    # leaves alone what has a handler.
-    silent = logging.NullHandler()
-    logging.getLogger().addHandler(silent)
-    try:
-        api = _limited_client()
-    finally:
-        logging.getLogger().removeHandler(silent)
-    key_file = Path(api.config)
-    try:
-        api.authenticate()
-    except (SystemExit, TypeError):  # the latter where a key file is a list
-        found = f"{key_file} does not hold them" if key_file.exists() else "none found or accepted"
-        raise PipelineError(f"{action}: no Kaggle credentials: {found}; {_HOW_TO_LOG_IN}") from None
-    user = api.config_values.get(api.CONFIG_NAME_USER, "")
-    return KaggleSession(api, user, action, policy)
+    api = _limited_client()
+    session = KaggleSession(api, "", action, policy)
+    key_path = Path(api.config)
+
+    def authenticate() -> None:
+        try:
+            api.authenticate()
+        except (SystemExit, TypeError, UnicodeError):  # the latter where a key file is damaged
+            found = f"{key_path} does not hold them" if key_path.exists() else ""
+            told = f"no Kaggle credentials: {found or 'none found or accepted'}"
+            raise PipelineError(f"{action}: {told}; {_HOW_TO_LOG_IN}") from None
+
+    check_credentials()
+    ask(session, authenticate)
+    return replace(session, username=api.config_values.get("username", ""))
 
 
 def _limited_client() -> Any:
-    from kaggle.api.kaggle_api_extended import KaggleApi
-    from requests.adapters import HTTPAdapter
-
-    class LimitedAdapter(HTTPAdapter):
-        def send(self, request: Any, *args: Any, **options: Any) -> Any:
-            options["timeout"] = options.get("timeout") or ANSWER_WITHIN_S
-            return super().send(request, *args, **options)
+    before = dict(os.environ)
+    try:
+        for name in filter(_HIDDEN_AT_IMPORT.fullmatch, before):
+            del os.environ[name]
+        with TemporaryDirectory() as folder:
+            os.environ |= {"HOME": folder, "KAGGLE_CONFIG_DIR": folder}
+            from kaggle.api.kaggle_api_extended import KaggleApi
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
     class LimitedApi(KaggleApi):
+        config = str(key_file())
+
+        def read_config_file(self, *_: Any, **__: Any) -> dict[str, str]:
+            return texts_in(Path(self.config))
+
         def build_kaggle_client(self) -> Any:
             client = super().build_kaggle_client()
             http = client.http_client().__enter__()
             for scheme in ("http://", "https://"):
-                http._session.mount(scheme, LimitedAdapter())  # there is no setting for it
+                http._session.mount(scheme, _CheckedAdapter())  # there is no setting for it
             return client
 
     return LimitedApi()
+
+
+class RefusalError(HTTPError):
+    """Kaggle refused a request, or its server failed.
+
+    Attributes:
+        status: The HTTP status; some refusals come as a 200 whose body holds the status.
+        retry_after: The Retry-After header; "" if there is none.
+        said: Kaggle's message, quotable; "" if there is none.
+    """
+
+    def __init__(self, answer: Response, error: Mapping[str, Any]) -> None:
+        super().__init__(response=answer)
+        code, said = error.get("code"), error.get("message")
+        held = code if isinstance(code, int) and code >= 400 else 500
+        self.status = held if answer.ok else answer.status_code
+        self.retry_after = answer.headers.get("Retry-After", "")
+        self.said = one_line(said) if isinstance(said, str) else ""
+
+
+class _CheckedAdapter(LimitedAdapter):
+    """Passes on a file, and else a JSON object alone, in which there is no error."""
+
+    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+        answer = super().send(request, *args, **options)
+        is_text = re.search("json|html", answer.headers.get("Content-Type", ""))
+        if answer.is_redirect or (options.get("stream") and answer.ok and not is_text):
+            return answer
+        try:
+            table = json.loads(answer.content)
+        except (ValueError, RecursionError):
+            table = None
+        if not isinstance(table, dict):
+            if answer.ok:
+                raise json.JSONDecodeError("no object", "", 0)
+            table = {}
+        error = table["error"] if isinstance(table.get("error"), dict) else table
+        code = table.get("code", 0)
+        if not answer.ok or error is not table or not (isinstance(code, int) and code < 400):
+            raise RefusalError(answer, error)
+        return answer
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
@@ -225,15 +275,13 @@ def upload_file(
     Raises:
         PipelineError: Kaggle or its storage refuses it, or the tries are used up.
     """
-    import requests
-
     about = path.stat()
     facts = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
 
     def attempt() -> str:
         begun = session.call(service, method, {**named, **facts})
-        with _Watched(path) as stream:
-            answer = requests.put(begun.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
+        with limited_session() as http, _Watched(path) as stream:
+            answer = http.put(begun.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
         status = answer.status_code
         if status in PASSING_STATUS:
             raise RetryableError(f"Kaggle's storage answers HTTP {status}")
@@ -291,17 +339,18 @@ def _explain(error: BaseException, action: str, *, in_doubt: str = "") -> Pipeli
 
     `in_doubt` is added where the request may have been acted on.
     """
-    from requests.exceptions import RequestException
-
-    answer, network = _http_answer(error), network_fault(error, "Kaggle")
-    if answer is not None:
-        status, retry_after, said = answer
-        advice = _ADVICE.get(status, _SERVER_FAULT if status >= 500 else _OTHER)
-        advice = advice.format(wait=one_line(retry_after) or "a few minutes")
-        line = f"HTTP {status}: {advice}"
-        line += f"; Kaggle says: {said}" if said else ""
+    refusal, network = _refusal(error), network_fault(error, "Kaggle")
+    if refusal:
+        advice = _SERVER_FAULT if refusal.status >= 500 else _OTHER
+        advice = _ADVICE.get(refusal.status, advice)
+        advice = advice.format(wait=one_line(refusal.retry_after) or "a few minutes")
+        line = f"HTTP {refusal.status}: {advice}"
+        line += f"; Kaggle says: {refusal.said}" if refusal.said else ""
     elif network:
         line = f"{network}; check the network and proxy settings and try again"
+    elif isinstance(error, LookupError | TypeError | AttributeError):  # such as a new state
+        line = f"the Kaggle client does not understand the answer: {one_line(repr(error))}"
+        line += "; a newer one may: pip install --upgrade kaggle"
     else:
         # What `requests` says may quote signed addresses and headers.
         said = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"
@@ -320,77 +369,17 @@ def never_acted_on(error: BaseException) -> bool:
 
 def _passing_fault(error: BaseException) -> tuple[str, str]:
     """Return what went wrong, "" unless another try may mend it, and the Retry-After header."""
-    if answer := _http_answer(error):
-        status, retry_after, _ = answer
-        return f"HTTP {status}" if status in PASSING_STATUS else "", retry_after
+    if refusal := _refusal(error):
+        passes = refusal.status in PASSING_STATUS
+        return f"HTTP {refusal.status}" if passes else "", refusal.retry_after
     return "" if certificate_refused(error) else network_fault(error, "Kaggle"), ""
 
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status with which Kaggle refused, if it answered at all."""
-    answer = _http_answer(error)
-    return answer and answer[0]
+    refusal = _refusal(error)
+    return refusal.status if refusal else None
 
 
-def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
-    """Return others' text on one line, visible, without credentials, cut to a quotable length."""
-    flat = escaped(" ".join(redact(text).split()))
-    return flat if len(flat) <= longest else f"{flat[:longest]}…"
-
-
-def _http_answer(error: BaseException) -> tuple[int, str, str] | None:
-    """Return the status, the Retry-After header and what Kaggle said, if it answered at all."""
-    from requests.exceptions import HTTPError
-
-    for link in chain(error):
-        # A refused Response is falsy, so it is compared with None.
-        if isinstance(link, HTTPError) and link.response is not None:
-            status: int = link.response.status_code
-            try:
-                body = json.loads(link.response.text)
-                code, said = body.get("code"), body.get("message")
-            except (ValueError, RecursionError, AttributeError):  # no JSON, or no object
-                code = said = None
-            if status < 400 and isinstance(code, int):
-                status = code  # some refusals come as a 200 whose body holds the status
-            quoted = one_line(said) if isinstance(said, str) else ""
-            return status, link.response.headers.get("Retry-After", ""), quoted
-    return None
-
-
-def known_secrets() -> frozenset[str]:
-    """Return the credentials that lie in the environment and in Kaggle's key files."""
-    secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
-    home = Path.home()
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    folders = (home / ".kaggle", config / "kaggle", Path(os.environ.get("KAGGLE_CONFIG_DIR", "")))
-    files = [folder / name for folder in folders for name in _SECRET_FILES]
-    for file in (*files, *map(Path, secrets)):  # a variable may name a token's file
-        secrets |= _secrets_of(file)
-    return frozenset(value.strip() for value in secrets if len(value.strip()) >= _SHORTEST_SECRET)
-
-
-def redact(text: str) -> str:
-    """Return `text` with every known credential blanked out."""
-    for secret in sorted(known_secrets(), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
-
-
-def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
-    """Raise a PipelineError that names the first of files (name, content) with a credential."""
-    secrets = [secret.encode() for secret in known_secrets()]
-    for name, content in files:
-        if any(secret in content for secret in secrets):
-            raise PipelineError(f"{name}: holds a Kaggle credential of this machine; take it out")
-
-
-def _secrets_of(file: Path) -> set[str]:
-    """Return the secrets in one key file: the values of a JSON object, or the whole text."""
-    try:
-        text = file.read_text(encoding="utf-8")
-        table = json.loads(text) if file.suffix == ".json" else {"key": text}
-    except (OSError, ValueError):  # absent, unreadable, not text, or no file name at all
-        return set()
-    values = [table.get(key) for key in _SECRET_KEYS] if isinstance(table, dict) else []
-    return {value for value in values if isinstance(value, str)}
+def _refusal(error: BaseException) -> RefusalError | None:
+    return next((link for link in chain(error) if isinstance(link, RefusalError)), None)

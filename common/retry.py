@@ -3,7 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from json import JSONDecodeError
 from typing import TypeVar
+
+from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
+from requests.exceptions import ConnectionError as NoConnection
+from urllib3.exceptions import InvalidHeader
+from urllib3.util import Retry
 
 from common.errors import PipelineError
 from common.progress import log
@@ -11,6 +17,7 @@ from common.progress import log
 T = TypeVar("T")
 
 UNREACHED = "cannot reach"
+MIN_GAIN_BYTES = 2**18
 # Answers that another try may mend: the server is busy, restarting or out of patience.
 PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -51,8 +58,8 @@ def retry(
     """Call `attempt` again after each `RetryableError`, as long as `policy` allows.
 
     Args:
-        gained: bytes held so far; an attempt that adds to the most ever held starts the count of
-            failures anew, so that a long download over a bad line comes to its end.
+        gained: Bytes that are there so far. `MIN_GAIN_BYTES` more start the count of failures
+            anew, so that a long download over a bad line comes to its end.
 
     Raises:
         PipelineError: the tries are used up.
@@ -63,8 +70,8 @@ def retry(
             return attempt()
         except RetryableError as fault:
             held = gained()
-            failures = 1 if held > best else failures + 1
-            best = max(best, held)
+            is_gain = held >= best + MIN_GAIN_BYTES
+            failures, best = (1, held) if is_gain else (failures + 1, best)
             if failures >= policy.attempts:
                 told = f"{what}: {fault}; gave up after {failures} tries; {advice}"
                 raise PipelineError(told) from None
@@ -88,18 +95,16 @@ def network_fault(error: BaseException, server: str) -> str:
 
     Nothing of the error's own text is quoted: it may hold signed addresses.
     """
-    from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
-    from requests.exceptions import ConnectionError as NoConnection
-
     for link in chain(error):
         if isinstance(link, SSLError) and certificate_refused(link):
             return f"{UNREACHED} {server}: its certificate was not accepted"
-        if isinstance(link, Timeout):
+        is_connection = isinstance(link, NoConnection | ConnectionError | ChunkedEncodingError)
+        text = str(link) if is_connection else ""
+        if isinstance(link, Timeout) or "timed out" in text:
             return f"{server} did not answer in time"
-        if isinstance(link, NoConnection | ConnectionError | ChunkedEncodingError):
-            text = str(link)
-            if "timed out" in text:
-                return f"{server} did not answer in time"
+        if isinstance(link, JSONDecodeError):
+            return f"{server}'s answer is no JSON object: it is cut short, or a proxy's page"
+        if is_connection:
             if "refused" in text or "resolve" in text:
                 why = "connection refused" if "refused" in text else "its name does not resolve"
                 return f"{UNREACHED} {server}: {why}"
@@ -109,16 +114,11 @@ def network_fault(error: BaseException, server: str) -> str:
 
 def certificate_refused(error: BaseException) -> bool:
     """Tell whether the server's certificate was not accepted, which no other try will mend."""
-    from requests.exceptions import SSLError
-
     return any(isinstance(link, SSLError) and "CERTIFICATE" in str(link) for link in chain(error))
 
 
 def retry_after_s(header: str) -> float | None:
     """Read a Retry-After header, a number of seconds or a date; None if it is neither."""
-    from urllib3.exceptions import InvalidHeader
-    from urllib3.util import Retry
-
     try:
         return Retry().parse_retry_after(header)
     except (InvalidHeader, ValueError, OverflowError):

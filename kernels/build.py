@@ -28,14 +28,19 @@ import tomli_w
 
 from common import settings
 from common.atomic import write_text
+from common.credentials import refuse_secrets
 from common.errors import PipelineError, UsageError
-from common.kaggle import refuse_secrets
 from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
 from data.tree import collection_named
 
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
+# Modules that Kaggle's image has today. A kernel looks for them before it trains, not hours later.
+_IMAGE_MODULES = (
+    *("filelock", "google", "jinja2", "lightgbm", "matplotlib", "numpy", "polars", "pydantic"),
+    *("requests", "rich", "safetensors", "scipy", "sklearn", "threadpoolctl", "torch", "typer"),
+)
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
 _INPUT_ROOT = Path("/kaggle/input")
@@ -200,7 +205,7 @@ def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
         **kind._asdict(),
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
-        "required": REQUIRED_MODULES,
+        "required": {**dict(zip(_IMAGE_MODULES, _IMAGE_MODULES, strict=True)), **REQUIRED_MODULES},
     }
     filled = pprint.pformat(values, sort_dicts=False, width=100)
     archive = base64.encodebytes(lzma.compress(pack(files))).decode()
@@ -312,10 +317,11 @@ def _check_imports(places: Sequence[str], files: Mapping[str, bytes]) -> None:
             zipfile.ZipFile(io.BytesIO(pack(files))).extractall(folder)
             words = [sys.executable, "-ISB", "-c", _IMPORT, module, folder, *installed]
             done = subprocess.run(  # noqa: S603
-                words, cwd=folder, capture_output=True, text=True, check=False
+                words, cwd=folder, capture_output=True, check=False
             )
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            lines = done.stderr.decode(errors="backslashreplace").strip().splitlines()
+            said = lines or [f"exit code {done.returncode}"]
             raise UsageError(
                 f"model module '{module}': cannot be imported from what the kernel embeds: "
                 f"{said[-1]}; of your own code that is '{module.partition('.')[0]}' alone: move "

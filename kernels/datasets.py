@@ -6,26 +6,26 @@ whether it has a folder's content already.
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run as run_pip
 from typing import Any, NamedTuple
 
 from common import settings
 from common.atomic import write_bytes, write_text
+from common.credentials import one_line, redact, refuse_secrets
 from common.errors import PipelineError, UsageError
 from common.kaggle import (
     POLICY,
     KaggleSession,
     ask,
     kaggle_session,
-    one_line,
-    redact,
-    refuse_secrets,
     send_once,
     status_of,
     upload_file,
@@ -104,16 +104,17 @@ def write_wheels(out: Path) -> list[Path]:
     """
     _require_free(out)
     wanted, pins = REQUIRED_MODULES.values(), str(settings.ROOT / "requirements.txt")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "-c", pins]
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         ended = run_pip(  # noqa: S603
-            [*command, "--dest", folder, *wanted], capture_output=True, text=True, check=False
+            [*command, "--dest", folder, *wanted], capture_output=True, check=False
         )
         if ended.returncode:
-            errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
-            said = _SIGNED_ADDRESS.sub("://***@", redact((errors or ["it said nothing"])[-1]))
-            raise PipelineError(f"pip download {' '.join(wanted)}: {said}; check the package index")
+            lines = ended.stderr.decode(errors="backslashreplace").splitlines()
+            said = [line for line in lines if line.startswith("ERROR")] or lines or ["no word"]
+            told = _SIGNED_ADDRESS.sub("://***@", redact(said[-1]))
+            raise PipelineError(f"pip download {' '.join(wanted)}: {told}; check the package index")
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
             write_bytes(out / wheel.name, wheel.read_bytes())
@@ -121,6 +122,19 @@ def write_wheels(out: Path) -> list[Path]:
     # Each wheel holds its own licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
     return [out / wheel.name for wheel in wheels]
+
+
+def _pip() -> list[str]:
+    """Return the start of a command line that runs pip, in an environment of uv's too."""
+    if find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    own = Path(sys.executable).parent
+    if uv := shutil.which("uv", path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}"):
+        return [uv, "tool", "run", "pip"]
+    raise PipelineError(
+        "kernel wheels: neither pip nor uv is installed; install pip by "
+        f"`{sys.executable} -m ensurepip`, or uv from https://docs.astral.sh/uv, and run it again"
+    )
 
 
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:

@@ -10,15 +10,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
 from common.atomic import write_text
+from common.credentials import one_line
 from common.errors import PipelineError, UsageError
-from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, one_line, send_once, status_of
+from common.http import limited_session
+from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, send_once, status_of
 from common.progress import progress
 from common.retry import RetryPolicy
-from data.fetch.download import download, http_session
+from data.fetch.download import download
 from kernels.build import read_metadata, read_object
 
 UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
-_PAGE = 200
+_PAGE, _MAX_PAGES = 200, 500
 _IN_DOUBT = (
     "the kernel may have started: look at `python -m pipeline kernel status` before pushing it "
     "again"
@@ -119,14 +121,21 @@ def _version(session: KaggleSession, kernel_id: str) -> int:
 
 def _output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
     # Names and signed addresses of what the latest session wrote; its log.
-    files, log, token = [], "", ""
-    while True:
-        asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": token}
+    files, log, tokens = [], "", [""]
+    while len(tokens) <= _MAX_PAGES:
+        asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": tokens[-1]}
         page = session.call("kernels", "list_kernel_session_output", asked)
         files += [(item.file_name, item.url) for item in page.files or []]
-        log, token = log or page.log or "", page.next_page_token
-        if not token:
+        log = log or page.log or ""
+        if not page.next_page_token:
             return files, log
+        if page.next_page_token in tokens:
+            break
+        tokens.append(page.next_page_token)
+    raise PipelineError(
+        f"kernel {kernel_id}: Kaggle's list of its files does not end (page {len(tokens)}); "
+        "nothing was fetched; try again later"
+    )
 
 
 def _named(kernel_id: str) -> dict[str, str]:
@@ -210,7 +219,7 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
-        is_plain &= all(len(part.encode()) <= MOST_BYTES for part in path.parts)
+        is_plain &= all(len(part.encode(errors="replace")) <= MOST_BYTES for part in path.parts)
         is_below = name != "." and not path.is_absolute() and ".." not in path.parts
         if not (is_plain and is_below and name != NOTE):
             raise PipelineError(
@@ -226,7 +235,7 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
     write_text(root / NOTE, json.dumps(note))
     whole = root / "whole"
     whole.mkdir(exist_ok=True)
-    with http_session(policy) as session:
+    with limited_session() as session:
         for number, (name, address) in enumerate(addresses.items()):
             download(session, address, whole / name, policy=policy)
             progress("download", number + 1, len(addresses))

@@ -143,7 +143,8 @@ def end(out: Path) -> None:
             shutil.copyfile(out / SETTINGS["result"], WORKING / SETTINGS["result"])
         if SETTINGS["dropped"]:
             shutil.rmtree(out / SETTINGS["dropped"])
-    (WORKING / NOTE).write_text(json.dumps({**noted, "finished": finished}, indent=1) + "\n")
+    text = json.dumps({**noted, "finished": finished}, indent=1) + "\n"
+    (WORKING / NOTE).write_text(text, "utf-8")
     if finished:
         log(f"done: {WORKING / (SETTINGS['result'] or SETTINGS['out'])}")
     else:
@@ -169,7 +170,7 @@ def take_over(out: Path) -> None:
 def is_unfinished(note: Path) -> bool:
     """Tell whether a kernel of this kind says of its output that it is not finished."""
     try:
-        facts = json.loads(note.read_text())
+        facts = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     is_ours = isinstance(facts, dict) and facts.get("kind") == SETTINGS["kind"]

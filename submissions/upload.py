@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.atomic import open_regular
+from common.credentials import one_line
 from common.errors import PipelineError
 from common.kaggle import (
     POLICY,
     KaggleSession,
     ask,
     kaggle_session,
-    one_line,
     send_once,
     upload_file,
     wait_for,

@@ -8,35 +8,24 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from requests import Response, Session
-from requests.adapters import HTTPAdapter
 from requests.exceptions import RequestException
-from urllib3.util import Retry
 
 from common.errors import PipelineError, UsageError
+from common.http import read_pieces
 from common.progress import progress
-from common.retry import PASSING_STATUS, RetryableError, RetryPolicy, network_fault, retry
+from common.retry import (
+    PASSING_STATUS,
+    RetryableError,
+    RetryPolicy,
+    network_fault,
+    retry,
+    retry_after_s,
+)
 
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
-_CHUNK = 64 * 1024  # what a dropped connection may cost
+_MAX_BYTES = 2**36  # several times the whole dataset
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LATER = "run the same command again: it goes on from here"
-
-
-def http_session(policy: RetryPolicy) -> Session:
-    """Return a session that asks again where a server is not reached, busy or failing."""
-    retries = Retry(
-        policy.attempts - 1,
-        backoff_factor=policy.first_wait_s,
-        backoff_max=policy.longest_wait_s,
-        retry_after_max=int(policy.longest_asked_wait_s),
-        status_forcelist=PASSING_STATUS,
-        raise_on_status=False,
-    )
-    session = Session()
-    session.headers["Accept-Encoding"] = "identity"  # sizes and ranges are those of the file itself
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retries))
-    return session
 
 
 def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -> None:
@@ -64,10 +53,14 @@ def bytes_here(target: Path) -> int:
     return sum(path.stat().st_size for path in (target, *_parts(target)) if path.exists())
 
 
-def remote_size(session: Session, url: str) -> int:
+def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
     """Ask how many bytes `url` has, 0 if the server does not tell; raises as `download`."""
-    with _ask(session, "HEAD", url) as response:
-        return _length(response) or 0
+
+    def attempt() -> int:
+        with _ask(session, "HEAD", url) as response:
+            return _length(response) or 0
+
+    return retry(attempt, what=_shown(url), policy=policy)
 
 
 def check_address(url: str) -> None:
@@ -106,8 +99,8 @@ def _attempt(session: Session, url: str, target: Path) -> None:
 def _store(answer: Response, part: Path, held: int, total: int | None) -> int:
     try:
         with part.open("ab") as file:
-            for chunk in answer.iter_content(_CHUNK):
-                held += file.write(chunk)
+            for piece in read_pieces(answer, _MAX_BYTES - held):
+                held += file.write(piece)
                 progress(f"download {part.name.partition('.part')[0]}", held, total or held + 1)
             file.flush()
             os.fsync(file.fileno())
@@ -122,16 +115,19 @@ def _ask(
     session: Session, method: str, url: str, headers: dict[str, str] | None = None
 ) -> Response:
     check_address(_shown(url))
+    headers = {"Accept-Encoding": "identity", **(headers or {})}  # of the file itself are sizes
     try:
         answer = session.request(method, url, headers=headers, timeout=_TIMEOUT_S, stream=True)
     except RequestException as error:
-        reason = f"{_fault(error, url)}; check address, network and proxy; {_LATER}"
-        raise PipelineError(f"{_shown(url)}: {reason}") from None
+        raise RetryableError(_fault(error, url)) from None
     for step in (*answer.history, answer):
         check_address(_shown(step.url))
+    status = answer.status_code
+    if status in PASSING_STATUS:
+        asked_s = retry_after_s(answer.headers.get("Retry-After", ""))
+        raise RetryableError(f"HTTP {status}", retry_after_s=asked_s)
     if not answer.ok:
-        problem = f"HTTP {answer.status_code}; check the address; {_LATER}"
-        raise PipelineError(f"{_shown(url)}: {problem}")
+        raise PipelineError(f"{_shown(url)}: HTTP {status}; check the address; {_LATER}")
     return answer
 
 

@@ -5,7 +5,6 @@ Every member of an archive is checked before any of them is read.
 
 import shutil
 import stat
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,23 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from requests import Session
 
 from common.atomic import atomic_path, sweep, write_text
 from common.errors import PipelineError
+from common.http import limited_session
 from common.progress import progress
-from common.retry import RetryableError, RetryPolicy
-from data.fetch.download import bytes_here, check_address, download, http_session, remote_size
+from common.retry import RetryPolicy
+from data.fetch.download import bytes_here, check_address, download, remote_size
 from data.official.published import PUBLISHED_GRAPHS, Part
 
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
 COMPETITION = "predict-ai-model-runtime"
 GIB = 2**30
 _KAGGLE_ABOUT = 6 * 10**9  # bytes, as the competition's page says: for a first check
-_CLIENT_MARK = ".kaggle-partial"
-_WRONG_SIZE = "does not match expected size"  # in the client's words
 _CHUNK = 2**20
 _LARGEST = 2**31  # bytes; the largest that was published has far less
 _LARGEST_TREE = 2**36  # bytes, several times the whole dataset
@@ -105,7 +103,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
     check_address(base)
     done = {part: finished(job, part) for part in job.parts}
     missing = [part for part in job.parts if done[part] is None]
-    with http_session(job.policy) as session:
+    with limited_session() as session:
         _check_space(job, missing, base, session)
         for part in missing:
             archive = job.downloads / f"{part.stem}.tar"
@@ -117,7 +115,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
 
 
 def fetch_kaggle(job: FetchJob) -> list[Fetched]:
-    """Download the whole competition, which the client resumes, and unpack the parts.
+    """Download the whole competition, resumed where it broke off, and unpack the parts.
 
     Raises:
         PipelineError: no or refused credentials, rules not accepted, the network fails for good,
@@ -128,15 +126,18 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
     done = {part: finished(job, part) for part in job.parts}
     missing = [part for part in job.parts if done[part] is None]
     if missing:
-        folder = job.downloads / COMPETITION
-        there = sum(path.stat().st_size for path in folder.glob("*"))
-        _require_space(job, _KAGGLE_ABOUT - there)
+        archive = job.downloads / f"{COMPETITION}.zip"
+        _require_space(job, _KAGGLE_ABOUT - bytes_here(archive))
         with kaggle_session(f"fetch {COMPETITION}", job.policy) as session:
-            ask(session, lambda: _ask_kaggle(session.api, folder))
-        archive = _only_file(folder)
+            named = {"competitionName": COMPETITION}
+            found = partial(session.call, "competitions", "download_data_files", named)
+            with ask(session, found) as answer:
+                address = answer.url  # signed, on another host
+        with limited_session() as http:
+            download(http, address, archive, policy=job.policy)
         with opened(archive) as graphs:
             done |= {got.part: got for got in unpack(job, graphs, missing, archive)}
-        shutil.rmtree(folder)
+        archive.unlink()
     return [fetched for fetched in done.values() if fetched]
 
 
@@ -216,7 +217,7 @@ def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) 
     archives, unpacked = [0], 0
     for part in parts:
         archive = job.downloads / f"{part.stem}.tar"
-        size = remote_size(session, base + archive.name)
+        size = remote_size(session, base + archive.name, job.policy)
         archives.append(max(0, size - bytes_here(archive)))
         unpacked += max(0, size - sum(_sizes(job.out / part.folder).values()))
     _require_space(job, unpacked + max(archives))
@@ -230,26 +231,6 @@ def _require_space(job: FetchJob, needed: int) -> None:
             f"{job.out}: needs {needed / GIB:.2f} GiB, {free / GIB:.2f} GiB are free; make room, "
             "choose another --out, or fewer --collections"
         )
-
-
-def _ask_kaggle(api: Any, folder: Path) -> None:
-    quiet = not sys.stderr.isatty()  # else the client draws its bar
-    try:
-        api.competition_download_files(COMPETITION, path=str(folder), quiet=quiet)
-    except ValueError as error:
-        # Where a resumed download is refused, the client stores the refusal itself as the file's
-        # beginning, and would go on from there the next time.
-        if _WRONG_SIZE not in str(error):
-            raise
-        shutil.rmtree(folder)
-        raise RetryableError("what came is not the file that was announced") from None
-
-
-def _only_file(folder: Path) -> Path:
-    found = [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith(_CLIENT_MARK)]
-    if len(found) != 1:
-        raise PipelineError(f"{folder}: expected one file, found {len(found)}; delete this folder")
-    return found[0]
 
 
 @contextmanager

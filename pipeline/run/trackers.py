@@ -22,8 +22,8 @@ from threading import Thread
 from typing import Any
 
 from common.atomic import locked, write_text
+from common.credentials import one_line
 from common.errors import UsageError
-from common.kaggle import one_line
 from common.progress import log
 from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat

@@ -3,6 +3,9 @@
 import base64
 import json
 import logging
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +14,11 @@ from pathlib import Path
 import pytest
 from requests.exceptions import ConnectTimeout, SSLError
 
+from common.credentials import known_secrets
 from common.errors import PipelineError
-from common.kaggle import LOOK_AFTER_S, kaggle_session, known_secrets, never_acted_on
+from common.kaggle import LOOK_AFTER_S, ask, kaggle_session, never_acted_on
 from common.retry import RetryPolicy
+from common.settings import ROOT
 from kernels.build import METADATA_FILE, build, kernel_metadata
 from kernels.datasets import push_dataset
 from kernels.remote import push, status
@@ -41,9 +46,11 @@ WITH_FILES = pytest.mark.parametrize("sending", ["submission", "dataset version"
 BUSY = refusal(429, Retry_After="7")
 
 
-def write_key_file(home: Path, text: str) -> None:
-    (home / ".kaggle").mkdir(parents=True, exist_ok=True)
-    (home / ".kaggle" / "kaggle.json").write_text(text)
+def write_key_file(home: Path, text: str) -> Path:
+    file = home / ".kaggle" / "kaggle.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
 
 
 def use_token(monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> None:
@@ -90,10 +97,122 @@ def test_a_refused_token_is_one_line(
 ) -> None:
     # The client's first import logs in as well; here it is imported already.
     use_token(monkeypatch)
-    answers = (Answer(body={"active": False}), refusal(401), DROPPED)
-    fake_kaggle.will_answer("IntrospectToken", *answers)
-    for told in ("none found or accepted; set KAGGLE_API_TOKEN", "HTTP 401", "dropped"):
+    fake_kaggle.will_answer("IntrospectToken", Answer(body={"active": False}), refusal(401))
+    for told in ("none found or accepted; set KAGGLE_API_TOKEN", "HTTP 401"):
         assert told in login_failure()
+
+
+PAGE_OF_A_PROXY = Answer(body="<html><body>log in to the proxy</body></html>")
+CUT = Answer(body='{"submissions": [{"ref"')
+
+
+NO_ANSWERS = [
+    (DROPPED, "dropped"),
+    (Answer(503, "<html>busy"), "HTTP 503"),
+    (PAGE_OF_A_PROXY, "Kaggle's answer is no JSON object: it is cut short, or a proxy's page"),
+    (CUT, "or a proxy's page"),
+    (Answer(body=[1]), "or a proxy's page"),
+    (Answer(body={"code": 500}), "HTTP 500"),
+    (Answer(body={"code": "UNAVAILABLE", "message": "later"}), "HTTP 500"),
+    (Answer(body={"error": {"code": 7, "message": "later"}}), "HTTP 500"),
+]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [(method, *case) for method in ("IntrospectToken", "ListSubmissions") for case in NO_ANSWERS],
+)
+def test_logins_and_lists_are_asked_for_again_after_what_is_no_answer(
+    fake_kaggle: FakeKaggle,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: RetryPolicy,
+    waits: list[float],
+    case: tuple[str, Answer, str],
+) -> None:
+    method, answer, told = case
+    use_token(monkeypatch)
+    fake_kaggle.submit("mine")
+
+    def listed() -> int:
+        with kaggle_session("test", policy) as session:
+            return len(ask(session, lambda: session.api.competition_submissions("x")))
+
+    fake_kaggle.will_answer(method, answer, answer)
+    assert listed() == 1
+    assert waits == [2.0, 4.0]
+    fake_kaggle.will_answer(method, *[answer] * 4)
+    assert f"{told}; gave up after 4 tries" in failure_of(listed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Answer(body={"error": {"code": 403, "message": "no rules"}}), "HTTP 403: the account"),
+        (Answer(403, "<html>"), "HTTP 403: the account"),
+        (Answer(body={"submissions": [{"ref": 1, "status": "PAUSED"}]}), "KeyError('PAUSED')"),
+        (Answer(body={"submissions": [{"ref": 1, "status": 5}]}), "does not understand the answer"),
+        (Answer(body={"submissions": 5}), "does not understand the answer"),
+    ],
+)
+def test_an_answer_that_is_an_error_or_of_a_newer_kaggle_is_one_line(
+    fake_kaggle: FakeKaggle, answer: Answer, told: str
+) -> None:
+    fake_kaggle.will_answer("ListSubmissions", answer)
+    assert told in failure_of(lambda: list_submissions(1))
+    assert len(fake_kaggle.calls("ListSubmissions")) == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_a_key_file_may_be_of_any_unicode_encoding(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
+) -> None:
+    monkeypatch.delenv("KAGGLE_USERNAME")
+    monkeypatch.delenv("KAGGLE_KEY")
+    file = write_key_file(tmp_path / "home", "")
+    file.write_bytes(json.dumps({"username": "filed", "key": "filed-key-1234"}).encode(encoding))
+    with kaggle_session("test") as session:
+        assert session.username == "filed"
+    assert known_secrets() == {"filed-key-1234"}
+
+
+BAD_TOKENS = {
+    "line end": f"{TOKEN}\n",
+    "line end within": f"{TOKEN[:14]}\n{TOKEN[14:]}",
+    "quotes": f"“{TOKEN}”",
+}
+
+
+@pytest.mark.parametrize("value", BAD_TOKENS.values(), ids=BAD_TOKENS)
+@pytest.mark.parametrize("variable", ["KAGGLE_API_TOKEN", "KAGGLE_KEY"])
+def test_what_can_be_no_token_or_key_is_refused_before_it_is_sent(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    line = login_failure()
+    assert line.startswith(f"{variable}: is no Kaggle credential; expected one line of plain ASCII")
+    assert TOKEN[14:] not in line
+    assert not fake_kaggle.received
+
+
+@pytest.mark.parametrize("content", [TOKEN.encode("utf-16"), TOKEN.encode("utf-8-sig"), b"a b"])
+def test_a_token_file_that_is_no_plain_text_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+) -> None:
+    clear_credentials(monkeypatch, tmp_path / "home")
+    write_key_file(tmp_path / "home", "{}").with_name("access_token").write_bytes(content)
+    assert "access_token: is no Kaggle credential" in login_failure()
+
+
+def test_a_token_in_the_place_of_a_key_is_told(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KAGGLE_KEY", "KGAT_0123456789abcdef")
+    told = "is an API token (KGAT_…), expected a key of 32 hex digits; put the token into"
+    assert f"KAGGLE_KEY: {told} KAGGLE_API_TOKEN" in login_failure()
+    monkeypatch.delenv("KAGGLE_KEY")
+    table = {"username": "me", "key": "KGAT_0123456789abcdef"}
+    file = write_key_file(tmp_path / "home", json.dumps(table))
+    assert f"{file}: key: {told}" in login_failure()
 
 
 @pytest.fixture(params=["key", "token"])
@@ -220,7 +339,7 @@ def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
 ) -> None:
     caplog.set_level("INFO")
     if lost is LATE:
-        monkeypatch.setattr("common.kaggle.ANSWER_WITHIN_S", 0.3)
+        monkeypatch.setattr("common.http.ANSWER_WITHIN_S", 0.3)
     fake_kaggle.will_answer(sending.method, lost)
     sending.send()
     assert sending.made() == 1
@@ -292,7 +411,8 @@ def test_a_busy_server_is_waited_for_as_it_asks_and_has_an_end(
     [
         ([Answer(500, {})] * 4, "HTTP 500; gave up after 4 tries"),
         ([refusal(401)], "HTTP 401"),
-        ([Answer(body="<html>")], "client failed"),
+        ([Answer(body="<html>")] * 4, "or a proxy's page; gave up after 4 tries"),
+        ([Answer(body={"status": 5, "metadata": 5, "submissions": 5})], "does not understand"),
     ],
 )
 def test_without_a_look_before_nothing_is_sent(
@@ -346,3 +466,39 @@ def test_an_address_that_is_none_is_not_shown(fake_kaggle: FakeKaggle, sending: 
     line = sending.failure()
     assert "the Kaggle client failed" in line
     assert "signed" not in line
+
+
+def test_an_answer_without_an_end_is_refused(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.http.MAX_ANSWER_BYTES", 10_000)
+    fake_kaggle.will_answer("ListSubmissions", Answer(body={"submissions": ["x" * 20_000]}))
+    assert "has over 10000 bytes" in failure_of(lambda: list_submissions(1))
+    assert len(fake_kaggle.calls("ListSubmissions")) == 1
+
+
+NO_HOME = """
+import pwd
+
+def getpwuid(uid):
+    raise KeyError(uid)
+
+pwd.getpwuid = getpwuid
+"""
+
+
+def test_a_user_without_a_home_gets_one_line_and_no_folder_called_tilde(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(NO_HOME)
+    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "submission", "list"],
+        cwd=tmp_path,
+        env={**kept, "PYTHONPATH": os.pathsep.join((str(tmp_path / "site"), str(ROOT)))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no Kaggle credentials: none found" in done.stderr
+    assert not (tmp_path / "~").exists()

@@ -103,12 +103,12 @@ class FakePip:
     def __init__(self, *names: str, error: str = "") -> None:
         self.names, self.error, self.command = names, error, [""]
 
-    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def __call__(self, command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
         self.command = command
         folder = Path(command[command.index("--dest") + 1])
         for name in self.names:
             (folder / name).write_bytes(name.encode())
-        return subprocess.CompletedProcess(command, bool(self.error), "", self.error)
+        return subprocess.CompletedProcess(command, bool(self.error), b"", self.error.encode())
 
 
 WHEELS = ("tomli_w-1.2.0-py3-none-any.whl", "torch_geometric-2.8.1-py3-none-any.whl")

@@ -129,6 +129,25 @@ def test_wheels_that_cannot_be_had_leave_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_without_pip_uv_runs_it_and_without_both_the_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.datasets.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineError, match="neither pip nor uv is installed; install pip by"):
+        write_wheels(tmp_path / "out")
+    uv = tmp_path / "uv"
+    uv.write_text('#!/bin/sh\necho "no pip in the index" >&2\nexit 2\n')
+    uv.chmod(0o755)
+    with pytest.raises(PipelineError, match="no pip in the index; check the package index"):
+        write_wheels(tmp_path / "out")
+    pip = FakePip(*WHEELS)
+    monkeypatch.setattr("kernels.datasets.run_pip", pip)
+    write_wheels(tmp_path / "out")
+    assert pip.command[:5] == [str(uv), "tool", "run", "pip", "download"]
+
+
 def write_dataset(out: Path) -> Path:
     for name, content in FILES.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,30 @@ def test_source_and_metadata_arrive_with_the_owner_filled_in(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("more", ["repeats itself", "never ends"])
+def test_a_list_of_files_that_does_not_end_is_given_up(
+    kaggle: FakeKaggle, out: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    monkeypatch.setattr("kernels.remote._MAX_PAGES", 9)
+    tokens = ["1"] * 20 if more == "repeats itself" else map(str, range(1, 20))
+    pages = [Answer(body={"nextPageToken": token}) for token in tokens]
+    kaggle.will_answer("ListKernelSessionOutput", *pages)
+    assert f"kernel {ID}: Kaggle's list of its files does not end" in failure(out)
+    n_asked = len(kaggle.calls("ListKernelSessionOutput"))
+    assert n_asked == (2 if more == "repeats itself" else 9)
+    assert not out.exists()
+
+
+def test_half_a_surrogate_pair_in_a_log_costs_nothing_else(kaggle: FakeKaggle, out: Path) -> None:
+    kaggle.log = "a sign: \ud83d\n"
+    fetch_output(SLUG, out, policy=POLICY)
+    found = contents(out)
+    assert found.pop(f"{SLUG}.log") == rb"a sign: \ud83d" + b"\n"
+    assert len(found) == len(FILES) + 1
+    kaggle.outputs["half\ud83d"] = kaggle.outputs["submission.csv"]
+    assert r"file 'half\ud83d': expected a path" in failure(out.with_name("other"))
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

@@ -1,7 +1,9 @@
 """What a kernel does on Kaggle: data, wheels, time, and versions that go on with one another."""
 
+import ast
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from common.settings import ROOT
 from data.tree import COLLECTIONS
 from kernels.build import KINDS, Kind, build, kind_named
 from kernels.datasets import write_weights
@@ -191,6 +194,18 @@ def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
         wheel.writestr(f"{info}/RECORD", "planted_layers.py,,\n")
     machine.version()
     assert machine.seen()["marker"] == "from the wheel"
+
+
+def test_a_kernel_looks_for_all_that_the_pipeline_needs(project: Path, tmp_path: Path) -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0].replace("_", "-") for line in lines if "==" in line}
+    elsewhere = {"kaggle", "optuna", "plotly", "six", "zlib-ng"}  # in no kernel, or not needed
+    script = build("cpu", {}, tmp_path / "kernel", root=project).read_text()
+    found = re.search(r"^SETTINGS = ({.*?^ .*?})$", script, re.M | re.S)
+    assert found is not None
+    modules = {"google": "protobuf", "sklearn": "scikit-learn"}
+    required = ast.literal_eval(found[1])["required"]
+    assert {modules.get(name, required[name]) for name in required} == pinned - elsewhere
 
 
 def test_a_train_kernel_goes_by_the_mark_and_not_by_what_is_printed(

@@ -14,10 +14,9 @@ import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -287,10 +286,6 @@ def clear_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with redirect_stdout(StringIO()):  # the client's import prints how to log in
-        from kaggle.api.kaggle_api_extended import KaggleApi
-    # Read once, at import: without this every test would see the first test's home folder.
-    monkeypatch.setattr(KaggleApi, "config", str(home / ".kaggle" / "kaggle.json"))
 
 
 def point_client_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

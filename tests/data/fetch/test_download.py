@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError, UsageError
-from data.fetch.download import check_address, download, http_session
+from common.http import limited_session
+from data.fetch.download import check_address, download
 from tests.data.fetch.conftest import POLICY
 from tests.data.fetch.file_server import FileServer, Trouble
 
@@ -22,7 +23,7 @@ def served(files: FileServer) -> None:
 def fetch(files: FileServer, folder: Path, query: str = "") -> bytes:
     """Download PATH with tries for four failures in a row; return what arrived."""
     target = folder / "a.tar"
-    with http_session(POLICY) as session:
+    with limited_session() as session:
         download(session, f"{files.url}{PATH}{query}", target, policy=POLICY)
     assert [path.name for path in folder.iterdir()] == ["a.tar"]
     return target.read_bytes()
@@ -71,7 +72,7 @@ def test_a_rest_that_is_none_starts_anew(
 def test_a_truncated_body_is_never_taken_for_the_file(
     files: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files.will(PATH, *[Trouble(cut_after=10)] * 4)
+    files.will(PATH, *[Trouble(cut_after=10)] * 7)  # who goes on asks twice
     assert "gave up after 4 tries" in failure(files, tmp_path)
     assert "was dropped; next try in" in caplog.text
     assert fetch(files, tmp_path) == CONTENT
@@ -85,6 +86,21 @@ def test_a_refusal_is_one_line_without_the_signature(
     line = failure(files, tmp_path, "?signature=planted")
     assert f"{PATH}: HTTP {status}; " in line and "planted" not in line
     assert len(files.gets(PATH)) == tries
+
+
+def test_a_server_that_drips_is_given_up(
+    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.http.SLOW_AFTER_S", 0.05)
+    files.will(PATH, *[Trouble(cut_after=10, drips=True)] * 9)
+    assert "did not answer in time; gave up after 4 tries" in failure(files, tmp_path)
+
+
+def test_a_file_without_an_end_is_refused(
+    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data.fetch.download._MAX_BYTES", 100_000)
+    assert "has over 100000 bytes, more than any that is expected" in failure(files, tmp_path)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")

@@ -17,7 +17,6 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -184,8 +183,6 @@ def kaggle(
     files.files[ARCHIVE] = packed.getvalue()
     host = files.url.replace("127.0.0.1", "localhost")
     fake_kaggle.archive = f"{host}{ARCHIVE}?signature={SIGNATURE}"
-    impatient = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
-    monkeypatch.setattr(sys.modules["kaggle.api.kaggle_api_extended"], "time", impatient)
     return fake_kaggle
 
 
@@ -207,8 +204,7 @@ def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
 def test_an_archive_that_broke_off_is_gone_on_with(
     kaggle: FakeKaggle, files: FileServer, make_job: MakeJob
 ) -> None:
-    retries = [Trouble(cut_after=0)] * 5  # the client's own
-    files.will(ARCHIVE, Trouble(cut_after=2_500_000), *retries)
+    files.will(ARCHIVE, Trouble(), Trouble(cut_after=2_500_000))
     assert "was dropped" in failure_of(
         lambda: fetch_kaggle(make_job(TRAIN, policy=RetryPolicy(attempts=1)))
     )
