@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 # Before the working folder, whose own `models` or `data` would be taken for the project's.
@@ -22,6 +23,9 @@ from pipeline.cli.run import blend, compare, predict, report, run, runs, train, 
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.submission import score
 
+# A file's name, or what a server says, may have signs that the terminal's encoding lacks.
+if isinstance(sys.stdout, TextIOWrapper):
+    sys.stdout.reconfigure(errors="backslashreplace")
 # OpenMP's threads spin while they wait, by default. On cores that other work uses as well, that
 # takes the time that the work itself needs. Read when a command imports torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

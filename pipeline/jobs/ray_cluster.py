@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
@@ -265,7 +266,8 @@ def _on_a_machine(
 
     folder = os.environ.get(FOLDER)
     sees = not folder and all(_changed_ns(path) == at for path, at in known.items())
-    own = Path(folder) if folder else Path.home() / ".cache" / "fast-or-slow"
+    home = os.environ.get("HOME") or tempfile.gettempdir()  # a user may have no home
+    own = Path(folder or f"{home}/.cache/fast-or-slow")
     root = "/" if sees else f"{own}/"
 
     def there(leaf: Any) -> Any:

@@ -92,6 +92,16 @@ def test_torchs_allocator_is_set_up_unless_the_user_has(own: dict[str, str], fou
     assert done.stdout.decode().strip() == found
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_signs_that_the_terminal_lacks_are_printed_as_escapes(encoding: str) -> None:
+    show = r"import pipeline.__main__; from typer import echo; echo('\u6570 \ud83d \udcca a')"
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", show]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=True)
+    sign = "\u6570".encode() if encoding == "utf-8" else rb"\u6570"
+    assert done.stdout.split() == [sign, rb"\ud83d", rb"\udcca", b"a"]
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
     text = call(*command, "--help")
