@@ -10,12 +10,13 @@ import mmap
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import polars as pl
+from typing import TYPE_CHECKING, Any
 
 from common.atomic import atomic_path, open_regular
 from common.errors import PipelineError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SEAL_KEY = "checksum"
 MARK = b"crc32:"
@@ -66,7 +67,7 @@ def _unsealed_checksum(content: mmap.mmap, start: int) -> bytes:
     return f"{checksum:08x}".encode()
 
 
-def write_table(path: Path, table: pl.DataFrame, **facts: str) -> None:
+def write_table(path: Path, table: "pl.DataFrame", **facts: str) -> None:
     """Write a table as parquet with its checksum, whole or not at all; raises as `atomic_path`.
 
     Args:
@@ -77,8 +78,10 @@ def write_table(path: Path, table: pl.DataFrame, **facts: str) -> None:
     write_sealed(path, content.getvalue())
 
 
-def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
+def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataFrame":
     """Read a parquet file; PipelineError: it is missing, damaged, or not of these columns."""
+    import polars as pl
+
     check_seal(path, "remove the file, and it is made again")
     try:
         table = pl.read_parquet(path.read_bytes())
@@ -93,5 +96,7 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> pl.DataFr
 
 def table_facts(path: Path) -> dict[str, str]:
     """Return what `write_table` wrote beside a table that can be read; {} if nothing."""
+    import polars as pl
+
     facts = pl.read_parquet_metadata(path.read_bytes())
     return {key: value for key, value in facts.items() if key not in (SEAL_KEY, "ARROW:schema")}
