@@ -49,7 +49,8 @@ def code_of(executable: Any) -> str:
     """Return what tells the code of an executable that XLA loaded from that of others.
 
     It is of the optimized HLO text, in the order in which it runs, and of the object files, in
-    any: which options it was compiled with stands in neither.
+    any: which options it was compiled with stands in neither. Systems without ELF files, such as
+    macOS, take the whole executable, so that code is never called equal by mistake.
     """
     text = "".join(module.to_string() for module in executable.hlo_modules())
     content, found = executable.serialize(), hashlib.blake2b(text.encode(), digest_size=16)
@@ -60,7 +61,7 @@ def code_of(executable: Any) -> str:
         end = start + table + size * count
         objects.append(hashlib.blake2b(content[start:end]).digest())
         start = content.find(ELF, end)
-    found.update(b"".join(sorted(objects)))
+    found.update(b"".join(sorted(objects)) or content)
     return found.hexdigest()
 
 

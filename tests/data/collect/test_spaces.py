@@ -1,7 +1,10 @@
 """Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
 
+import struct
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from data.collect.layouts import CONFIGURABLE, read_row, spell_row
 from data.collect.measuring.session import Description, Loaded, Told
 from data.collect.programs import compiled
 from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
-from data.collect.programs.compiled import applied
+from data.collect.programs.compiled import applied, code_of
 from data.collect.spaces import (
     GENES,
     N_OPTIONS,
@@ -138,15 +141,48 @@ def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
     }
 
 
-def test_options_that_change_nothing_in_a_program_give_the_same_code(
-    program: DecidedProgram,
-) -> None:
-    plain = DecidedProgram(source_of(lambda x: 2 * x + x[::-1], arguments()[0]), ("options",))
-    nothing, library, llvm = np.zeros(6, np.int64), *np.eye(6, dtype=np.int64)[[0, 2]]
-    library_code, own, llvm_code = (plain.load(each).code for each in (library, nothing, llvm))
-    assert library_code == own != llvm_code
-    chosen = [choice_of(program), choice_of(program, options=library), choice_of(program, fusion=1)]
-    assert len({program.load(choice).code for choice in chosen}) == 3
+@dataclass(frozen=True)
+class Executable:
+    """What XLA loads: the text of its module, and object files among options, in any order."""
+
+    text: str
+    parts: tuple[bytes, ...]
+
+    def hlo_modules(self):  # type: ignore[no-untyped-def]
+        return [SimpleNamespace(to_string=lambda: self.text)]
+
+    def serialize(self) -> bytes:
+        return b"".join(self.parts)
+
+
+def elf(code: bytes, n_sections: int = 2) -> bytes:
+    """An object file: a header, code, and at the end the table of sections of 64 bytes each."""
+    header = bytearray(b"\x7fELF".ljust(64, b"\0"))
+    struct.pack_into("<Q", header, 0x28, len(header) + len(code))
+    struct.pack_into("<HH", header, 0x3A, 64, n_sections)
+    return bytes(header) + code + bytes(64 * n_sections)
+
+
+def test_code_is_told_by_module_and_objects_and_not_by_options() -> None:
+    one, two = elf(b"add"), elf(b"multiply", 3)
+    same = [(one, two), (two, one), (b"level 1", one, b"width 512", two, b"end")]
+    assert len({code_of(Executable("module", parts)) for parts in same}) == 1
+    others = [("module", (one,)), ("module", (one, elf(b"divide", 3))), ("module 2", (one, two))]
+    others += [("module", (b"level 0", b"not ELF")), ("module", (b"level 1", b"not ELF"))]
+    codes = {code_of(Executable(*given)) for given in [*others, ("module", same[0])]}
+    assert len(codes) == 1 + len(others)
+
+
+def test_an_option_without_effect_gives_the_same_code_and_another_function_does_not() -> None:
+    """There is no dot for a library; no result depends on what a compiler makes for one CPU."""
+    x = arguments()[0]
+    plain, other = (
+        DecidedProgram(source_of(function, x), ("options",))
+        for function in (lambda x: 2 * x + x[::-1], lambda x: 3 * x + x[::-1])
+    )
+    nothing, library = np.zeros((2, len(GENES)), np.int64)
+    library[[*GENES].index("library")] = 1
+    assert plain.load(library).code == plain.load(nothing).code != other.load(nothing).code
 
 
 def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
