@@ -275,14 +275,14 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
     program = {"n_genes": n_genes, "program_digest": program_digest(description)}
     asked = job.request()
     del asked["rounds"]  # more may follow
-    return asked | program | dict(description.facts)
+    return asked | dict(description.facts) | program
 
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
     with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
-        told = told_apart(session.describe())
-        if any((entry.get(key) or own) != own for key, own in told.items()):
+        function = session.describe().facts["function"]
+        if entry.get("function") not in (None, function):
             raise UsageError(
                 f"{job.submission_id}: the program is another one than was measured; "
                 "give another --out"

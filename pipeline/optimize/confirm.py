@@ -233,9 +233,9 @@ class Call:
     def journal(self, name: str) -> Journal:
         ask = self.ask
         asked = {"program": ask.program, "spaces": list(ask.spaces), "seed": ask.seed}
-        proposed_by = ask.run or (STEPS if self.pick else None)
-        asked |= {"run": proposed_by, "program_digest": program_digest(self.description)}
-        header = asked | dict(self.description.facts)
+        asked["run"] = ask.run or (STEPS if self.pick else None)
+        program = {"program_digest": program_digest(self.description)}
+        header = asked | dict(self.description.facts) | program
         return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
 
     def picked(self, choices: Choices) -> NDArray[np.int64]:

@@ -199,6 +199,7 @@ def open_device(device: str | None) -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "system": sys.platform,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
 

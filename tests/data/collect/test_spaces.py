@@ -3,6 +3,7 @@
 import struct
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from data.collect.collect import told_apart
 from data.collect.layouts import CONFIGURABLE, read_row, spell_row
-from data.collect.measuring.session import Description, Loaded, Told
+from data.collect.measuring.session import Description, Loaded, Session, Told
 from data.collect.programs import compiled
 from data.collect.programs.catalogue import ProgramSource, catalogue, load_program
 from data.collect.programs.compiled import applied, code_of
@@ -25,6 +27,7 @@ from data.collect.spaces import (
     fusible,
     joined,
     menu,
+    open_program,
 )
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 
@@ -210,6 +213,18 @@ def drawn_choice(program: DecidedProgram, seed: int) -> NDArray[np.int64]:
     """A choice that sets the layouts of most nodes."""
     rng, n_options = np.random.default_rng(seed), program.describe().n_options
     return rng.integers(n_options) * (rng.random(len(n_options)) < 0.7)
+
+
+def test_a_worker_of_one_thread_and_one_of_all_cores_open_the_same_program() -> None:
+    """XLA makes other modules for other numbers of threads, of attention for example."""
+    opened = partial(open_program, "attention_b2", ("layouts",), None)
+    found = []
+    for on_all_cores in (False, True):
+        with Session(opened, timeout_s=60.0, on_all_cores=on_all_cores) as session:
+            found.append(session.describe())
+    assert told_apart(found[0]) == told_apart(found[1])
+    np.testing.assert_array_equal(found[0].n_options, found[1].n_options)
+    assert found[0].facts["xla_flags"] != found[1].facts["xla_flags"]
 
 
 def test_layouts_drawn_at_random_compute_the_same(laid_out: DecidedProgram) -> None:
