@@ -57,15 +57,18 @@ EXTENTS = {"n": 2, "h": 6, "w": 5, "c": 4, "o": 6, "b": 3, "s": 5, "d": 8, "m": 
 EXTENTS |= {"e": 6, "q": 7, "a": 6, "t": 3, "v": 4, "p": 2}
 
 
-def test_every_program_traces_and_equal_builds_give_equal_arguments() -> None:
+def test_programs_of_every_family_trace_and_equal_builds_give_equal_arguments() -> None:
+    """All programs, of other sizes, are compiled in a slow test of test_spaces.py."""
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    for program in catalogue():
+    programs = {p.family: p for p in sorted(catalogue(), key=lambda p: "_train_" in p.name)}
+    for place, program in enumerate(programs.values()):
         function, arguments = program.build()
         assert jax.tree.leaves(jax.eval_shape(function, *arguments))
-        leaves, again = jax.tree.leaves(arguments), jax.tree.leaves(program.build()[1])
+        leaves = jax.tree.leaves(arguments)
         assert sum(leaf.size for leaf in leaves) < 10_000_000
-        for one, other in zip(leaves, again, strict=True):
-            np.testing.assert_array_equal(one, other)
+        if place % 8 == 0:
+            again = jax.tree.leaves(program.build()[1])
+            assert all(map(np.array_equal, leaves, again)) and len(leaves) == len(again)
 
 
 @pytest.fixture
@@ -180,14 +183,12 @@ def test_tiles_that_compute_something_else_are_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("tests.own_kernel", kernel, raising=False)
     job = make_job("tests:own_kernel", kind="tile", device="cpu", effort=SAMPLE_TILES)
     subject = job.open_subject()
-    for row, tile in enumerate(kernel.tiles.tolist()[::7]):
-        choice = np.array([7 * row])
-        if tile[2] == 128:
-            subject.load(choice)
-        else:
-            with pytest.raises(PipelineError, match="output 0 differs from the whole kernel's by"):
-                subject.load(choice)
-    assert {tile[2] == 128 for tile in kernel.tiles.tolist()[::7]} == {True, False}
+    (whole, *_), (parts, *_) = (
+        np.flatnonzero((kernel.tiles[:, 2] == 128) == is_whole) for is_whole in (True, False)
+    )
+    subject.load(np.array([whole]))
+    with pytest.raises(PipelineError, match="output 0 differs from the whole kernel's by"):
+        subject.load(np.array([parts]))
 
 
 def test_config_feat_holds_kernel_output_and_input_bounds() -> None:
@@ -208,12 +209,13 @@ def test_every_tile_gives_the_whole_kernels_output(family: str) -> None:
     jax = pytest.importorskip("jax")
     kernel = small_kernel(family)
     arguments = kernel.arguments()
-    whole = np.asarray(jax.jit(kernel.whole)(*arguments))
+    quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    whole = np.asarray(quickly(kernel.whole)(*arguments))
     assert whole.shape == tuple(kernel.extents[axis] for axis in kernel.output)
     rng = np.random.default_rng(0)
-    for row in rng.permutation(np.arange(1, len(kernel.tiles)))[:3].tolist():
+    for row in rng.permutation(np.arange(1, len(kernel.tiles)))[:2].tolist():
         tile = kernel.tiles[row].tolist()
-        tiled = np.asarray(jax.jit(tiled_function(kernel, tile))(*arguments))
+        tiled = np.asarray(quickly(tiled_function(kernel, tile))(*arguments))
         np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-5, err_msg=str(tile))
 
 
