@@ -130,9 +130,8 @@ def optimize(
 ) -> None:
     """Find a faster config of a JAX function, and verify it.
 
-    It is measured on this machine. Ends with OUT/best.json, OUT/apply.py, which holds the function
-    as fast as was found, and OUT/optimize.html. Where nothing is faster than the compiler's
-    default, it says so.
+    It is measured on this machine. It writes OUT/best.json and OUT/optimize.html. If a config is
+    faster than the compiler's default, OUT/apply.py is the faster function.
 
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """

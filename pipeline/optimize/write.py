@@ -1,6 +1,6 @@
-"""What `optimize` leaves: best.json, apply.py, a page, and the edited module if there is one.
+"""The files that `optimize` writes: best.json, a page and, if something is faster, apply.py.
 
-from DIR.apply import step  # the function, as fast as was found; the plain one if nothing was
+from DIR.apply import step  # the faster function; an edited module is a file next to apply.py
 """
 
 import json
@@ -30,26 +30,23 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
     Raises:
         PipelineError: a file cannot be written.
     """
-    result = as_json(found)
-    page, apply = _page(found, result), apply_text(found, result)
-    if module := _module(found):
-        write_bytes(out / MODULE, module)
-    else:
-        (out / MODULE).unlink(missing_ok=True)
-    write_text(out / APPLY, apply)
+    result, best = as_json(found), found.faster
+    page = _page(found, result)
+    applied = {MODULE: best.told.module, APPLY: apply_text(found, best).encode()} if best else {}
+    for name in (MODULE, APPLY):
+        if content := applied.get(name):
+            write_bytes(out / name, content)
+        else:
+            (out / name).unlink(missing_ok=True)
     write_text(out / PAGE, page)
     write_text(out / BEST, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 
-def _module(found: Optimized) -> bytes | None:
-    return found.best.told.module if found.best and found.is_faster else None
-
-
 def as_json(found: Optimized) -> dict[str, Any]:
     """Return what was found, in milliseconds and as ratios over the default."""
-    best, measured = found.best, found.measured
-    used, together = best if found.is_faster else None, best and best.together
+    best, used, measured = found.best, found.faster, found.measured
+    together = best and best.together
     return {
         "program": found.ask.program,
         "is_faster": found.is_faster,
@@ -91,24 +88,22 @@ def _figures(pool: Pool) -> dict[str, Any]:
     return {"ratio": pool.ratio.value, "ci95": list(pool.ratio[1:])}
 
 
-def apply_text(found: Optimized, result: Mapping[str, Any]) -> str:
+def apply_text(found: Optimized, best: Contestant) -> str:
     """Return the Python file that holds the function with the best choice applied."""
     module, _, name = found.ask.program.partition(":")
     told = (
-        f"{result['ratio']:.2f} of the default's time by {processes_text(found.measured)}, "
-        f"one thread on {found.facts.get('cpu')}{all_cores_text(found.best)}."
-        if found.best and found.is_faster
-        else f"{verdict_text(found)}."
+        f"{best.alone.ratio.value:.2f} of the default's time by {processes_text(best.alone)}, "
+        f"one thread on {found.facts.get('cpu')}{all_cores_text(best)}."
     )
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
         **{"program": found.ask.program, "module": module, "name": name, "told": told},
         is_kernel=found.spaces == (TILES,),
-        tile=result["decisions"].get("tile"),
-        is_edited=bool(_module(found)),
+        tile=best.told.decisions.get("tile"),
+        is_edited=bool(best.told.module),
         module_file=MODULE,
         uncompared=uncompared_text(found),
-        options=pformat(result["decisions"].get("options", {})),
+        options=pformat(best.told.decisions.get("options", {})),
         digest=found.facts.get("function", ""),
         arguments=shorten(found.facts.get("arguments", "?"), MOST_SHAPES, placeholder=" …"),
     )

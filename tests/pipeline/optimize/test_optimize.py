@@ -177,8 +177,10 @@ def test_what_there_was_no_time_for_is_told_and_not_called_faster(
         patched.setattr("pipeline.optimize.optimize.n_affordable", lambda _: 4)  # as it was
         found = optimize(ASKED, out, minutes=0.0)
     assert found.why_not.startswith(why_not) and found.is_faster == (not why_not)
+    (out / APPLY).touch()  # of an earlier call
     result = write_result(found, out)
     assert (result["best_ms"] is None, result["processes"]) == (bool(why_not), n_processes)
+    assert (out / APPLY).exists() == found.is_faster
     page = (out / PAGE).read_text()
     assert ("confirmed 1</td>" in page) == (n_processes > 1)
     assert page.count("is half confirmed; the same command goes on") == is_half
@@ -326,14 +328,15 @@ def test_a_line_says_what_is_screened_or_verified_once(
     assert [sum(m.startswith(one) for m in caplog.messages) for one in begun] == [1, 1, 1]
 
 
-def test_a_kernel_for_which_nothing_is_faster_takes_its_first_tile_and_all_name_it(
+def test_a_kernels_tile_is_applied_and_the_default_is_named(
     whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, default = Ask("softmax_h8_q128_s128", ("tiles",)), Told({"tile": [64, 96]})
     found = replace(whole[1], ask=asked, spaces=asked.spaces, contestants=[], default_told=default)
-    text = apply_text(found, as_json(found))
+    best = whole[1].contestants[0]
+    text = apply_text(found, replace(best, told=Told({"tile": [32, 96]})))
     compile(text, "apply.py", "exec")
-    assert "\ntile = kernel.tiles[0].tolist()" in text and "step(*operands, *extras)" in text
+    assert "\ntile = [32, 96]\n" in text and "step(*operands, *extras)" in text
     monkeypatch.setattr("pipeline.optimize.optimize.optimize", lambda *_, **__: found)
     printed = call("optimize", "--program", "mine:kernel", "--space", "tiles", "--out", tmp_path)
     assert "]: the default (tile: 64, 96) over itself\n" in printed
@@ -523,7 +526,7 @@ def test_where_nothing_is_faster_it_says_so(tmp_path: Path) -> None:
     assert (result["is_faster"], result["best_ms"]) == (False, None)
     assert result["default_ms"] * 1e6 == pytest.approx(STEP_NS, rel=0.5)
     assert "Nothing is surely faster than the default: " in (tmp_path / PAGE).read_text()
-    assert "compiler_options={}" in (tmp_path / APPLY).read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, "journal", PAGE]
 
 
 @pytest.mark.parametrize(
