@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.machine import granted
-from common.progress import time_limit
+from common.progress import log, time_limit
 from common.settings import ROOT
 from data.collect.measuring.search import Search, Visitor, run_search
 from data.collect.measuring.session import Description, Told
@@ -189,6 +189,7 @@ def test_what_there_was_no_time_for_is_told_and_not_called_faster(
         assert result["candidates"]["unconfirmed"] == len(found.waiting) > 1
         assert "verified candidates were not confirmed; the same command" in verdict_text(found)
     if n_processes == N_PROCESSES:
+        pretend(monkeypatch, lambda choice, number: 0.6)
         assert optimize(ASKED, out).is_faster  # it goes on
 
 
@@ -205,6 +206,7 @@ def test_processes_are_added_while_it_is_undecided_and_there_is_time(
         return one.together is None or one.together.n_processes < 2 * N_PROCESSES
 
     monkeypatch.setattr(Contestant, "is_undecided", property(is_undecided))
+    pretend(monkeypatch, lambda choice, number: 0.6)
     best = optimize(ASKED, without(whole, tmp_path, "all-cores-*")).best
     assert best and best.together and best.together.n_processes == 2 * N_PROCESSES
     assert best.together.n_looks == 2
@@ -231,6 +233,8 @@ def pretend(
         said: str,
     ) -> tuple[list[int], NDArray[np.float64]]:
         journal, number = call.journal(name), int(name[-1], 16)
+        if said:
+            log.info(said)
         for turn in range(1, 1 + n_rounds[1]):
             for config, choice in enumerate(map(tuple, choices.tolist())):
                 ratio = (REVERSED - 4 * choice[0] - choice[1]) / REVERSED
@@ -494,7 +498,10 @@ def test_what_was_confirmed_stays_a_contestant_and_is_counted(
     assert found.best and found.best.candidate.choice == tuple(best)  # checked on all cores
 
 
-def test_a_search_that_is_cut_off_goes_on(whole: tuple[Path, Optimized], tmp_path: Path) -> None:
+def test_a_search_that_is_cut_off_goes_on(
+    whole: tuple[Path, Optimized], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, lambda choice, number: 0.6)
     known = (whole[0] / "journal" / "screen.jsonl").read_bytes()
     cut = tmp_path / "journal" / "screen.jsonl"
     cut.parent.mkdir()
@@ -602,6 +609,7 @@ def test_the_menu_and_a_rankers_picks_are_tried_first_and_it_leads_the_search(
         return np.argsort(-4 * configs[:, 0, 6] - configs[:, 1, 6], kind="stable")
 
     monkeypatch.setattr("pipeline.optimize.optimize.PICKED", 2)
+    pretend(monkeypatch, lambda choice, number: 0.6)
     asked = ask(Spinning(is_reversed=True, usual=(0, 2)), n_candidates=6, run="runs/mine")
     found = optimize(asked, tmp_path, pick=pick)
     assert [(c.choice, c.source) for c in found.candidates[:4]] == [
