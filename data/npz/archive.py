@@ -99,8 +99,8 @@ class Archive:
 
     def _checked_index(self) -> dict[str, zipfile.ZipInfo]:
         infos = self._zip.infolist()
-        self._raw.seek(-END.size, 2)
-        mark, _, _, *counts, _, _, _ = END.unpack(self._raw.read())
+        self._raw.seek(-END.size - len(self._zip.comment), 2)
+        mark, _, _, *counts, _, _, _ = END.unpack(self._raw.read(END.size))
         starts = [info.header_offset for info in infos]
         if mark != END_MARK or min(starts, default=0) != 0:
             raise PipelineError(f"{self.path}: bytes before or behind the archive; damaged")
@@ -108,9 +108,10 @@ class Archive:
             raise PipelineError(f"{self.path}: the archive's index does not list all; damaged")
         members: dict[str, zipfile.ZipInfo] = {}
         for info in infos:
+            # Such as .DS_Store and __MACOSX/._node_feat.npy, which macOS adds.
+            if not info.filename.endswith(".npy") or "/." in f"/{info.filename}":
+                continue
             key = info.filename.removesuffix(".npy")
-            if key == info.filename:
-                self.fail(key, "is no array; expected a name that ends in .npy")
             if key in members:
                 self.fail(key, "stands in the file twice; expected each key once")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -153,22 +154,25 @@ class Archive:
         """Read one member whole; at most MAX_ARRAY_BYTES.
 
         Args:
+            dtype: of the result; the member may have another one that holds the same numbers.
             shape: expected lengths by axis, None where any length will do.
 
         Raises:
-            PipelineError: missing, damaged, pickled, too large, or of another dtype or shape.
+            PipelineError: missing, damaged, pickled, too large, or of other numbers or shape.
         """
         with self._open(key, dtype, shape) as (stream, header):
-            if header.n_bytes > MAX_ARRAY_BYTES:
-                limit = f"at most {MAX_ARRAY_BYTES}, ten times what the largest graph has"
-                self.fail(key, f"has {header.n_bytes} bytes; expected {limit}")
-            content = np.empty(header.n_bytes, np.uint8)
-            for start in range(0, header.n_bytes, CHUNK_BYTES):
-                part = content[start : start + CHUNK_BYTES]
-                part[:] = np.frombuffer(stream.read(len(part)), np.uint8)
+            n_values, wanted = math.prod(header.shape), np.dtype(dtype)
+            if n_values * wanted.itemsize > MAX_ARRAY_BYTES:
+                limit = f"at most {MAX_ARRAY_BYTES}, or configs stored row by row (C order)"
+                self.fail(key, f"has {n_values * wanted.itemsize} bytes; expected {limit}")
+            values = np.empty(n_values, wanted)
+            step = CHUNK_BYTES // header.dtype.itemsize
+            for start in range(0, n_values, step):
+                part = values[start : start + step]
+                content = stream.read(len(part) * header.dtype.itemsize)
+                part[:] = self._exact(key, np.frombuffer(content, header.dtype), wanted)
             stream.finish()
         # The dataset's own edge_index is stored column by column in some files.
-        values = content.view(header.dtype)
         return values.reshape(header.shape, order="F" if header.by_column else "C")
 
     def header(
@@ -188,19 +192,45 @@ class Archive:
     ) -> Iterator[bytes]:
         """Yield a member's rows in C order, about `chunk_bytes` at a time, at least one row.
 
-        The checksum is compared at the end, where all have been read.
+        The checksum is compared at the end, where all have been read. A member that is stored
+        column by column is read whole.
 
         Raises:
-            PipelineError: as `array`, but for the size; or it is stored column by column.
+            PipelineError: as `array`, but for the size of one that is stored row by row.
         """
         with self._open(key, dtype, shape) as (stream, header):
+            wanted, n_values = np.dtype(dtype), math.prod(header.shape)
+            row_values = math.prod(header.shape[1:])
+            n_rows = max(1, chunk_bytes // max(1, row_values * wanted.itemsize))
             if header.by_column and len(header.shape) > 1:
-                self.fail(key, "is stored column by column; expected row by row (C order)")
-            row_bytes = header.n_bytes // max(1, header.shape[0])
-            step = max(1, chunk_bytes // max(1, row_bytes)) * row_bytes
-            for start in range(0, header.n_bytes, max(1, step)):
-                yield stream.read(min(step, header.n_bytes - start))
+                whole = self.array(key, dtype=dtype, shape=shape)
+                for start in range(0, len(whole), n_rows):
+                    yield whole[start : start + n_rows].tobytes()
+                return
+            for start in range(0, n_values, max(1, n_rows * row_values)):
+                n_read = min(n_rows * row_values, n_values - start)
+                content = stream.read(n_read * header.dtype.itemsize)
+                if header.dtype != wanted:
+                    values = np.frombuffer(content, header.dtype)
+                    content = self._exact(key, values, wanted).tobytes()
+                yield content
             stream.finish()
+
+    def _exact(self, key: str, values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
+        """Return the same numbers in another dtype; PipelineError: it cannot hold one of them."""
+        if np.can_cast(values.dtype, wanted):
+            return values.astype(wanted, copy=False)
+        with np.errstate(all="ignore"):
+            held = values.astype(wanted)
+            is_same = (held.astype(values.dtype) == values) & ((held < 0) == (values < 0))
+        whole = [dtype for dtype in (values.dtype, wanted) if dtype.kind != "f"]
+        if len(whole) == 1:  # beyond its range, what a cast does depends on the processor
+            floats = held if values.dtype in whole else values
+            is_same &= floats < float(np.iinfo(whole[0]).max) + 1
+        if not is_same.all():
+            given = f"{values.dtype.newbyteorder('=')} with a value {values[np.argmin(is_same)]}"
+            self.fail(key, f"has dtype {given}; expected numbers that {wanted} holds exactly")
+        return held
 
     @contextmanager
     def _open(
@@ -239,7 +269,7 @@ class Archive:
     ) -> None:
         if header.dtype.hasobject:
             self.fail(key, "is an object array (pickle); expected plain numbers")
-        if header.dtype != np.dtype(dtype):
+        if header.dtype.kind not in "iuf":
             given = str(header.dtype)[:MAX_REASON]
             self.fail(key, f"has dtype {given}; expected {np.dtype(dtype).name}")
         longest = max(header.shape, default=0)

@@ -75,6 +75,108 @@ def test_row_chunks_joined_are_the_array(tmp_path: Path, chunk_bytes: int) -> No
     assert all(len(chunk) <= max(1, chunk_bytes // 24) for chunk in chunks)
 
 
+@pytest.mark.parametrize("form", ["<i4", ">i8", "<u2", "<f4", ">f8", "F"])
+def test_equal_numbers_in_another_form_are_read(tmp_path: Path, form: str) -> None:
+    values = np.asfortranarray(COUNTING) if form == "F" else COUNTING.astype(form)
+    path = write(tmp_path, packed([("a.npy", npy(values))]))
+    found = read(path)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, COUNTING)
+    with Archive(path) as archive:
+        chunks = row_chunks(archive, "a", dtype=np.int64, shape=(200, 3), chunk_bytes=100)
+    assert {len(chunk) for chunk in chunks} == {4}
+    np.testing.assert_array_equal(np.concatenate(chunks), COUNTING)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored", "wanted"),
+    [
+        (2**63, "<u8", np.int64),
+        (2.0**63, "<f8", np.int64),
+        (-(2.0**64), "<f8", np.int64),
+        (np.inf, "<f8", np.int64),
+        (np.nan, "<f8", np.int64),
+        (1.5, "<f4", np.int64),
+        (-1, "<i8", np.uint8),
+        (256, "<i8", np.uint8),
+        (2**53 + 1, "<i8", np.float32),
+        (2**63 - 1, "<i8", np.float32),
+        (2**31 - 1, "<i4", np.float32),
+        (0.1, "<f8", np.float32),
+    ],
+)
+def test_numbers_that_the_right_dtype_cannot_hold_are_refused(
+    tmp_path: Path, value: float, stored: str, wanted: type[np.generic]
+) -> None:
+    """The ends of a range are refused on every processor, whatever its casts do there."""
+    path = write(tmp_path, packed([("a.npy", npy(np.array([3, value], stored)))]))
+    with Archive(path) as archive:
+        told = f"with a value {np.array(value, stored)}; expected numbers that {wanted.__name__} "
+        with pytest.raises(PipelineError) as caught:
+            archive.array("a", dtype=wanted, shape=(2,))
+        assert told in str(caught.value)
+        with pytest.raises(PipelineError, match="holds exactly"):
+            list(archive.rows("a", dtype=wanted, shape=(2,)))
+
+
+def test_numbers_at_the_ends_of_a_range_are_read(tmp_path: Path) -> None:
+    for value, stored, wanted in (
+        (-(2**63), "<i8", np.float32),
+        (-(2.0**63), "<f8", np.int64),
+        (2.0**100, "<f8", np.float32),
+        (255.0, "<f8", np.uint8),
+    ):
+        path = write(tmp_path, packed([("a.npy", npy(np.array([value], stored)))]))
+        with Archive(path) as archive:
+            assert archive.array("a", dtype=wanted, shape=(1,)).tolist() == [value]
+
+
+def test_rows_by_column_are_turned_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, packed([("a.npy", npy(np.asfortranarray(COUNTING)))]))
+    monkeypatch.setattr("data.npz.archive.MAX_ARRAY_BYTES", COUNTING.nbytes - 1)
+    line = "key 'a': has 4800 bytes; expected at most 4799, or configs stored row by row"
+    with Archive(path) as archive, pytest.raises(PipelineError, match=line):
+        list(archive.rows("a", dtype=np.int64, shape=(200, 3)))
+    monkeypatch.undo()
+    small = write(tmp_path, packed([("a.npy", npy(np.zeros(1 << 26, np.int8)))]))
+    with (
+        less_memory_than(1 << 20),
+        Archive(small) as archive,
+        pytest.raises(PipelineError, match="key 'a': has 536870912 bytes; expected at most"),
+    ):
+        archive.array("a", dtype=np.int64, shape=(None,))
+
+
+def test_a_comment_and_what_macos_adds_are_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.comment = b"packed by hand"
+        archive.writestr("__MACOSX/._a.npy", b"a resource fork")
+        archive.writestr("a.npy", npy(COUNTING))
+        for name in (".DS_Store", "__MACOSX/", "readme.txt"):
+            archive.writestr(name, b"")
+    np.testing.assert_array_equal(read(path), COUNTING)
+    with Archive(path) as archive_read:
+        assert archive_read.keys == ("a",)
+    write(tmp_path, path.read_bytes() + b"x")
+    with pytest.raises(PipelineError, match="bytes before or behind the archive"):
+        read(path)
+
+
+def test_an_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path) -> None:
+    """No bytes are as many as such a shape takes, and yet no array can have it."""
+    for shape in (0, 2**62), (2**62, 0), (0, 10**30):
+        header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n"
+        path = write(tmp_path, packed([("a.npy", raw_npy(header))]))
+        with (
+            Archive(path) as archive,
+            pytest.raises(PipelineError, match="key 'a': has a shape that its bytes cannot hold"),
+        ):
+            archive.array("a", dtype=np.int64, shape=(None, None))
+
+
 def test_the_first_missing_key_is_named_with_what_is_there(tmp_path: Path) -> None:
     names = [f"k{i:02d}.npy" for i in range(30)]
     path = write(tmp_path, packed([(name, npy(COUNTING)) for name in names]))
