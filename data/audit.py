@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.progress import progress
 from data.graph_store.prepare import Prepared
-from data.graphs.distinct import distinct_configs, group_means
+from data.graph_store.stored_graph import is_stored
+from data.graphs.distinct import config_hashes, distinct_rows, graph_content, group_means
 from data.graphs.graph import Graph, LayoutGraph
 from data.graphs.noise import Noise, measure_noise
+from data.npz.graphs import other_forms
 from data.official.published import PUBLISHED_GRAPHS, official_names
 from data.read import read_graph
-from data.tree import GraphFile, duplicate_stems
+from data.tree import SPLITS, GraphFile, duplicate_stems
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
 COLUMNS = {  # of the table, each with its key among the totals
@@ -62,6 +64,7 @@ class AuditRow:
     worst_disagreement: float | None = None
     noise: Noise | None = None  # what repeated configs say of the runtimes; None for too few
     again_tau: float | None = None  # with a second measurement, where a manifest tells of one
+    content: str = ""  # equal for copies of a graph, as `graph_content` says; "" of a bad file
 
     @property
     def ceiling(self) -> float | None:
@@ -128,7 +131,8 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
         return AuditRow(file, error=str(error))
     except MemoryError:
         return AuditRow(file, error=f"{file.path}: does not fit into memory")
-    first, group = distinct_configs(graph)
+    hashes = config_hashes(graph)
+    first, group = distinct_rows(hashes)
     spread, mean_ns = _spread(graph.runtime_ns, group), group_means(graph.runtime_ns, group)
     judged = graph.is_labelled and mean_ns.min() < mean_ns.max()
     noise = measure_noise(graph.runtime_ns, group, seed=seed) if judged else None
@@ -145,6 +149,7 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
         n_apart=int((spread > MAX_DISAGREEMENT).sum()) if graph.is_labelled else 0,
         worst_disagreement=float(spread.max()) if graph.is_labelled and len(spread) else None,
         noise=noise,
+        content=graph_content(graph, hashes),
     )
 
 
@@ -175,6 +180,10 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
     edges = graph.edge_index
     if len(edges) and not (edges[:, 0] > edges[:, 1]).all():
         yield "nodes are not in topological order"
+    if not is_stored(graph.file):
+        forms = other_forms(graph.file.path, graph.file.collection.kind)
+        if forms:
+            yield f"read as the same numbers in the dataset's form: {', '.join(forms)}"
 
 
 def as_dict(row: AuditRow) -> dict[str, object]:
@@ -245,7 +254,27 @@ def compare_names(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
 
 def tree_notes(rows: Sequence[AuditRow]) -> list[str]:
     """Say what concerns more than one file, or how a file stands to the public dataset."""
-    return [*_disagreements(rows), *_name_notes(rows)]
+    return [*leaks(rows), *_disagreements(rows), *_name_notes(rows)]
+
+
+def leaks(rows: Sequence[AuditRow]) -> list[str]:
+    """List, for each split of a collection, the graphs that an earlier split has too.
+
+    The order of splits is train, valid, test. Names decide nothing: nodes, edges and configs do.
+    """
+    first: dict[tuple[str, str], GraphFile] = {}
+    copies: dict[str, list[str]] = {}
+    good = (row for row in rows if row.content)
+    for row in sorted(good, key=lambda row: SPLITS.index(row.file.split)):
+        file = row.file
+        known = first.setdefault((file.collection.kind, row.content), file)
+        if known.split != file.split:
+            copies.setdefault(file.part, []).append(f"{file.name} ({known.part}/{known.name})")
+    return [
+        f"{part}: holds copies of another split's graphs, so that its scores are too good: "
+        f"{_listed(names)}; expected each graph in one split"
+        for part, names in copies.items()
+    ]
 
 
 def file_notes(rows: Sequence[AuditRow]) -> list[str]:
@@ -281,5 +310,9 @@ def _name_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
             told = f"{part['n_present']} of {part['n_official']} official graphs present"
             yield f"{part['part']}: {told}"
         if foreign := part["foreign"]:
-            more = f" and {len(foreign) - MAX_NAMES} more" if len(foreign) > MAX_NAMES else ""
-            yield f"{part['part']}: not official: {', '.join(foreign[:MAX_NAMES])}{more}"
+            yield f"{part['part']}: not official: {_listed(foreign)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES])}{more}"

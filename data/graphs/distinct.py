@@ -53,6 +53,19 @@ def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return distinct_rows(config_hashes(graph))
 
 
+def graph_content(graph: Graph, hashes: NDArray[np.uint64]) -> str:
+    """Return 16 hex digits: equal for graphs of equal nodes, edges and configs in any order.
+
+    Args:
+        graph: Graph whose runtimes decide nothing.
+        hashes: Its `config_hashes` (c,), uint64.
+    """
+    parts = [graph.node_opcode, graph.node_feat + np.float32(0), graph.edge_index, np.sort(hashes)]
+    parts += [graph.node_config_ids] if isinstance(graph, LayoutGraph) else []
+    content = b"".join(part.tobytes() for part in parts)
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
 def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
     """Draw measurements of a graph's configs by their content, in whatever order a file holds them.
 

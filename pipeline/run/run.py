@@ -18,7 +18,7 @@ from common.errors import PipelineError
 from common.progress import in_one_step, log
 from common.reproducibility import changes, revision
 from common.settings import default_store_dir
-from data.audit import AuditRow, audit
+from data.audit import AuditRow, audit, leaks
 from data.collect.job import read_manifest
 from data.graph_store.prepare import file_bytes, prepare
 from data.graph_store.stored_graph import fingerprint
@@ -193,6 +193,8 @@ def _prepared(
     with costs.stage("prepare and audit"):
         rows = _audited(inputs, files, workers)
     _refuse_or_tell_bad([row for row in rows if row.error], inputs)
+    for leak in leaks(rows):
+        log.info(leak)
     good = [row.file for row in rows if not row.error]
     if not good:
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")

@@ -13,10 +13,10 @@ from scipy.stats import kendalltau
 
 from common.progress import watched_by
 from common.settings import SAMPLE
-from data.audit import AuditRow, as_dict, audit, file_notes, totals, tree_notes
+from data.audit import AuditRow, as_dict, audit, file_notes, leaks, totals, tree_notes
 from data.graph_store.prepare import prepare
 from data.graphs.distinct import distinct_configs
-from data.graphs.graph import LayoutGraph
+from data.graphs.graph import LayoutGraph, TileGraph
 from data.graphs.noise import Noise
 from data.official.published import official_names
 from data.read import read_graph
@@ -100,6 +100,59 @@ def test_odd_files_carry_a_note(
 ) -> None:
     (row,) = audit([altered(layout_graph, tmp_path, **changes(layout_graph))])
     assert (row.error, row.notes) == (None, (note,) if note else ())
+
+
+def test_numbers_in_another_form_are_noted(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+    values = configs_at(layout_graph, range(layout_graph.n_configs))
+    file = altered(
+        layout_graph,
+        tmp_path,
+        node_config_feat=np.asfortranarray(values.astype(np.int8)),
+        config_runtime=layout_graph.runtime_ns.astype(">i8"),
+        edge_index=np.asfortranarray(layout_graph.edge_index),  # as in the dataset's own files
+    )
+    (row,), (plain,) = audit([file]), audit([layout_graph.file])
+    assert replace(row, file=plain.file, notes=()) == plain
+    assert row.notes == (
+        "read as the same numbers in the dataset's form: config_runtime as >i8, "
+        "node_config_feat as int8, node_config_feat by column",
+    )
+
+
+def test_copies_of_a_graph_in_another_split_are_noted(
+    layout_graph: LayoutGraph, tile_graph: TileGraph, tmp_path: Path
+) -> None:
+    """Whatever their names, the order of their configs, and whether runtimes are withheld."""
+    order = np.random.default_rng(0).permutation(layout_graph.n_configs)
+    configs = configs_at(layout_graph, [*order])
+    moved = altered(
+        layout_graph, tmp_path, node_config_feat=configs, config_runtime=0 * layout_graph.runtime_ns
+    )
+    tile = tile_graph.file
+    rows = audit(
+        [
+            replace(
+                moved, split="test", name="hidden", collection=collection_named("layout:nlp:random")
+            ),
+            *[replace(tile, split="valid", name=f"k{number}") for number in range(4)],
+            replace(tile, name="again"),
+            replace(tile, split="test", name="other", path=other_kernel(tile)),
+            *(layout_graph.file, tile),
+        ]
+    )
+    train = f"layout:xla:random/train/{layout_graph.file.name}"
+    copies = ", ".join(f"k{number} (tile:xla/train/again)" for number in range(3))
+    told = "holds copies of another split's graphs, so that its scores are too good:"
+    end = "; expected each graph in one split"
+    assert leaks(rows) == [
+        f"tile:xla/valid: {told} {copies} and 1 more{end}",
+        f"layout:nlp:random/test: {told} hidden ({train}){end}",
+    ]
+    assert tree_notes(rows)[:2] == leaks(rows)
+
+
+def other_kernel(tile: GraphFile) -> Path:
+    return next(path for path in sorted(tile.path.parent.iterdir()) if path != tile.path)
 
 
 def with_repeats(graph: LayoutGraph, folder: Path, runtime_ns: np.ndarray) -> GraphFile:
