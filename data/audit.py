@@ -22,7 +22,7 @@ from data.graphs.noise import Noise, measure_noise
 from data.npz.graphs import other_forms
 from data.official.published import PUBLISHED_GRAPHS, official_names
 from data.read import read_graph
-from data.tree import SPLITS, GraphFile, duplicate_stems
+from data.tree import SPLITS, GraphFile, name_faults
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
 COLUMNS = {  # of the table, each with its key among the totals
@@ -86,7 +86,7 @@ def audit(
     look: Auditor | None = None,
     measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[AuditRow]:
-    """Read files one by one: a row each, in order; stems used twice in a collection are errors.
+    """Read files one by one: a row each, in order; names that `name_faults` lists are errors.
 
     Args:
         prepared: what became of each file on its way into the store; good files are then read
@@ -102,12 +102,8 @@ def audit(
         for row in rows
     ]
     places = {id(file): place for place, file in enumerate(files)}
-    for first, second in duplicate_stems(files):
-        error = (
-            f"{second.path}: the name stands in {second.collection.name} already ({first.path}); "
-            "expected each graph once, in one split"
-        )
-        rows[places[id(second)]] = AuditRow(second, error=error)
+    for file, fault in name_faults(files):
+        rows[places[id(file)]] = AuditRow(file, error=fault)
     return rows
 
 

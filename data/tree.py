@@ -4,8 +4,10 @@ DIR/npz/layout/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
 DIR/npz/tile/xla/{train,valid,test}/*.npz
 """
 
+import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -48,6 +50,12 @@ COLLECTIONS = (
 KINDS = ("layout", "tile")
 LAYOUT_COLLECTIONS = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
 LAYOUTS = Collection("layout")  # all of these as one, where models learn from all
+FOLDERS = tuple(f"{collection.folder}/{split}" for collection in COLLECTIONS for split in SPLITS)
+TREES = ("npz", "npz_all/npz")  # the second as Kaggle unpacks it
+NOT_UTF8 = re.compile(r"[\ud800-\udfff]")  # in a name whose bytes are something else
+NO_ID = re.compile(r'[\s,"\ud800-\udfff]')  # in a cell of a CSV file, as Kaggle reads it
+MAX_DEPTH = 6  # folders below npz/ in which misplaced files are looked for
+MAX_NAME_BYTES = 200  # a file system takes 255; the store adds an ending, and a temporary one
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,12 @@ class GraphFile:
     def part(self) -> str:
         """Return where it stands in the dataset: "layout:xla:default/train"."""
         return f"{self.collection.name}/{self.split}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Return the folder that holds npz/, of a file that `file_from_path` has placed."""
+        parents = self.path.parents
+        return parents[min(3 + self.collection.folder.count("/"), len(parents) - 1)]
 
 
 def names_beside(path: Path) -> Path:
@@ -133,15 +147,14 @@ def find_graphs(
         GraphFile(collection, split, path.stem, path)
         for collection in collections
         for split in splits
-        for path in sorted((root / collection.folder / split).glob("*.npz"))
-        if not path.name.startswith(".")
+        for path in sorted(npz_files(root / collection.folder / split))
     ]
     if not found:
         names = ", ".join(collection.name for collection in collections)
         others = [
             split
             for split in SPLITS
-            if any(any((root / one.folder / split).glob("*.npz")) for one in collections)
+            if any(any(npz_files(root / one.folder / split)) for one in collections)
         ]
         only = f" (only in {', '.join(others)})" if others else ""
         raise PipelineError(
@@ -152,13 +165,23 @@ def find_graphs(
     return found
 
 
+def npz_files(folder: Path) -> Iterator[Path]:
+    """Yield the npz files of a folder, without hidden ones, such as the `._x.npz` of macOS."""
+    return folder.glob("[!.]*.npz")
+
+
+def has_graphs(root: Path, splits: Sequence[str] = SPLITS) -> bool:
+    """Tell whether a folder `npz` has a graph of some collection, in one of `splits`."""
+    return any(any(npz_files(root / c.folder / split)) for c in COLLECTIONS for split in splits)
+
+
 def npz_root(data_dir: Path) -> Path:
-    """Return DIR/npz, or DIR/npz_all/npz as Kaggle unpacks it; PipelineError: there is none."""
+    """Return DIR/npz, or DIR/npz_all/npz if it alone has graphs; PipelineError: there is none."""
     if not data_dir.is_dir():
         raise PipelineError(f"{data_dir}: no such folder; expected one that holds npz/")
-    for root in (data_dir / "npz", data_dir / "npz_all" / "npz"):
-        if root.is_dir():
-            return root
+    roots = [data_dir / tree for tree in TREES if (data_dir / tree).is_dir()]
+    if roots:
+        return next(filter(has_graphs, roots), roots[0])
     meant = f"; is {data_dir.parent} meant?" * (data_dir.name == "npz")
     raise PipelineError(
         f"{data_dir}: holds no npz/ (nor npz_all/npz/){meant}; expected files such as "
@@ -176,39 +199,57 @@ def missing_parts(files: Sequence[GraphFile], *, splits: Sequence[str] = SPLITS)
 def stray_folders(data_dir: Path) -> list[str]:
     """Name the folders that hold npz files where none is looked for, and what may be meant."""
     root = npz_root(data_dir)
-    known = [f"{collection.folder}/{split}" for collection in COLLECTIONS for split in SPLITS]
-    counts = Counter(path.parent for path in root.rglob("*.npz") if path.name[0] != ".")
-    told = []
+    told = [
+        f"{other}: its graphs are not read, because {root} has graphs; expected one of the two; "
+        f"move one away, or pass --data {other.parent}"
+        for other in (data_dir / tree for tree in TREES)
+        if other != root and has_graphs(other)
+    ]
+    # Not rglob, which follows no links to folders.
+    found = (path for depth in range(MAX_DEPTH + 1) for path in root.glob("*/" * depth + "*.npz"))
+    counts = Counter(path.parent for path in found if path.name[0] != ".")
     for folder, n_files in sorted(counts.items()):
         place = folder.relative_to(root).as_posix()
-        if place not in known:
-            near = get_close_matches(place.lower(), known, 1) or ["layout/xla/default/train"]
+        if place not in FOLDERS:
+            near = get_close_matches(place.lower(), FOLDERS, 1) or ["layout/xla/default/train"]
             told.append(f"{folder}: {n_files} npz files that nothing reads; is {near[0]} meant?")
     return told
 
 
-def duplicate_stems(files: Sequence[GraphFile]) -> list[tuple[GraphFile, GraphFile]]:
-    """Return pairs of files of one collection that share a stem across or within splits.
+def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
+    """List the files that a run refuses by their names alone, each with the line that says why.
 
-    Submission rows and reports are keyed by collection and stem, so a repeated stem is ambiguous,
-    and a graph that is in train and in another split leaks.
+    A name is too long for the store, is no UTF-8 text, or, in the splits that are ranked, cannot
+    stand in a submission. Or it stands in a collection already: rows and reports are keyed by
+    collection and name, and a graph that is in train and in another split leaks.
     """
-    first_by_id: dict[str, GraphFile] = {}
-    pairs = []
+    first_by_id, faults = dict[str, GraphFile](), []
     for file in files:
-        first = first_by_id.setdefault(file.submission_id, file)
-        if first is not file:
-            pairs.append((first, file))
-    return pairs
+        first, fault = first_by_id.setdefault(file.submission_id, file), ""
+        if len(os.fsencode(file.name)) > MAX_NAME_BYTES:
+            fault = f"the name is too long; expected at most {MAX_NAME_BYTES} bytes"
+        elif (NOT_UTF8 if file.split == "train" else NO_ID).search(file.name):
+            fault = "no row of a submission can have this name; expected UTF-8 text without "
+            fault += "blanks, commas and quotes"
+        elif first is not file:
+            fault = f"the name stands in {file.collection.name} already ({first.path}); expected "
+            fault += "each graph once, in one split"
+        if fault:
+            faults.append((file, f"{file.path}: {fault}; rename or remove it"))
+    return faults
 
 
 def file_from_path(path: Path) -> GraphFile:
-    """Place a file in the tree by its parent folders' names; PipelineError: they are others."""
-    parts = path.resolve().parts
-    for collection in COLLECTIONS:
-        folder = tuple(collection.folder.split("/"))
-        if parts[-2 - len(folder) : -2] == folder and parts[-2] in SPLITS:
-            return GraphFile(collection, parts[-2], path.stem, path)
+    """Place a file in the tree by its parent folders' names, as given or else where links lead.
+
+    The path becomes absolute. PipelineError: the folders have other names.
+    """
+    for place in (path.absolute(), path.resolve()):
+        parts = place.parts
+        for collection in COLLECTIONS:
+            folder = tuple(collection.folder.split("/"))
+            if parts[-2 - len(folder) : -2] == folder and parts[-2] in SPLITS:
+                return GraphFile(collection, parts[-2], place.stem, place)
     raise PipelineError(
         f"{path}: cannot tell its collection from its folders; expected "
         "…/layout/xla/default/<split>/<graph>.npz or the like, or pass --collection"

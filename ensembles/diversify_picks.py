@@ -25,7 +25,7 @@ from data.graphs.distinct import config_hashes, distinct_rows
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.packing import PackedConfigs, n_usual
 from data.read import read_graph
-from data.tree import GraphFile, duplicate_stems
+from data.tree import GraphFile
 
 # Chosen together; the others follow by score. The best of ten tiles is reported as well, while
 # layouts are judged by their whole order.
@@ -212,11 +212,9 @@ def diversify_table(
     """Diversify the picks of a table, graph by graph; its rows keep their order.
 
     Raises:
-        PipelineError: a graph has no file, two, a damaged one, or other configs; of layouts some
-            may be scored alone.
+        PipelineError: a graph has no file, a damaged one, or other configs; of layouts some may be
+            scored alone.
     """
-    for file, twin in duplicate_stems(files):
-        raise PipelineError(f"{twin.path}: has the name of {file.path}; expected one of them")
     by_name = {file.name: file for file in files}
     tables = []
     numbered = scores.with_row_index("number")

@@ -37,7 +37,7 @@ from data.official.published import (
     OTHER_LAYOUT_CONFIGS,
     official_names,
 )
-from data.tree import COLLECTIONS, Collection, find_graphs, npz_root
+from data.tree import COLLECTIONS, NO_ID, Collection, find_graphs, has_graphs, npz_root
 
 HEADER = "ID,TopConfigs"
 # The first part that is no index: one that fits int64. A search takes no memory, as a match of the
@@ -102,7 +102,7 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
     """
     lines: dict[str, list[str]] = {collection.name: [] for collection in COLLECTIONS}
     for row in rows:
-        if re.search(r'[\s,"]', row.id):
+        if NO_ID.search(row.id):
             raise PipelineError(f"{path}: '{row.id}': expected no blanks, commas or quotes")
         picks = row.ranking[: n_picks(row.id, len(row.ranking))]
         indices = picks if row.configs is None else row.configs[picks]
@@ -278,8 +278,7 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
     Raises:
         PipelineError: as `problems_with_data`, but a folder may have no test graphs.
     """
-    has_graphs = any(npz_root(data_dir).rglob("test/*.npz"))
-    folder = data_dir if has_graphs else SAMPLE
+    folder = data_dir if has_graphs(npz_root(data_dir), ("test",)) else SAMPLE
     problems, rows = problems_with_data(path, folder, "test")
     if not problems and rows.keys() != official_rows().keys():
         return [f"{path}: answers the test graphs of {folder}, not the competition's"]

@@ -195,9 +195,7 @@ def measured_of(path: Path) -> dict[str, Any]:
         file = file_from_path(path)
     except PipelineError:
         return {}  # outside the official folders
-    parents = path.resolve().parents
-    folder = parents[min(2 + len(Path(file.collection.folder).parts), len(parents) - 1)]
-    return read_manifest(folder)["graphs"].get(file.submission_id, {})
+    return read_manifest(file.data_dir)["graphs"].get(file.submission_id, {})
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from common.errors import PipelineError
 from common.progress import each
 from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
-from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs
+from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs, name_faults
 
 LOCK = ".lock"
 
@@ -45,11 +45,14 @@ def prepare(
     """Pack files that the store lacks, or holds from another source; one entry per file, in order.
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
-    Another process that prepares the same store is waited for. PipelineError: it cannot be written.
+    Files that `name_faults` lists are left out. Another process that prepares the same store is
+    waited for. PipelineError: it cannot be written.
     """
+    faults: dict[GraphFile, str | None] = dict(name_faults(files))
+    good = [file for file in files if file not in faults]
     with alone(store):
-        todo = [file for file in files if not is_fresh(stored_file(store, file), file)]
-        errors = dict(zip(todo, pack(todo, store) if todo else (), strict=True))
+        todo = [file for file in good if not is_fresh(stored_file(store, file), file)]
+        errors = faults | dict(zip(todo, pack(todo, store) if todo else (), strict=True))
     return [
         Prepared(
             source=file,

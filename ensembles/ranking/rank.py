@@ -339,9 +339,9 @@ def learned_from(ranker: Ensemble, graph: NamedGraph) -> list[str]:
         file = file_from_path(graph.path)
         if file.split != "train" or file.collection.name not in names:
             return []
-        data_dir = graph.path.resolve().parents[2 + len(Path(file.collection.folder).parts)]
         collections = [collection_named(name) for name in names]
-        learned = fingerprint(find_graphs(data_dir, collections=collections, splits=("train",)))
+        files = find_graphs(file.data_dir, collections=collections, splits=("train",))
+        learned = fingerprint(files)
     except PipelineError:
         return []  # outside the official folders, or beside a damaged file
     return [name for name, own in configs.items() if own["train_data"] == learned]

@@ -29,9 +29,9 @@ from data.tree import (
     SPLITS,
     Collection,
     GraphFile,
-    duplicate_stems,
     find_graphs,
     missing_parts,
+    name_faults,
     stray_folders,
 )
 from ensembles.blend import mix
@@ -78,18 +78,13 @@ class Inputs:
     skip_bad: bool = False
 
     def find(self, splits: Sequence[str]) -> list[GraphFile]:
-        """List the files; refuse none at all, and a name that stands twice unless `skip_bad`."""
+        """List the files; refuse none at all, and names that no run takes, unless `skip_bad`."""
         files = find_graphs(self.data_dir, collections=self.collections, splits=splits)
         parts = groupby(files, lambda file: (file.collection, file.split))
         files = [file for _, part in parts for file in list(part)[: self.limit_graphs]]
-        twins = duplicate_stems(files)
-        if twins and not self.skip_bad:
-            first, second = twins[0]
-            raise PipelineError(
-                f"{second.path}: the name stands in {second.collection.name} already "
-                f"({first.path}); expected each graph once, in one split; remove one of them, or "
-                "pass --skip-bad"
-            )
+        faults = name_faults(files)
+        if faults and not self.skip_bad:
+            raise PipelineError(f"{faults[0][1]}, or pass --skip-bad")
         return files
 
 

@@ -1,5 +1,6 @@
 """The official tree: what is found, in which order, and what its absence says."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from data.tree import (
     GraphFile,
     collection_named,
     collections_named,
-    duplicate_stems,
     file_from_path,
     find_graphs,
+    has_graphs,
     missing_parts,
+    name_faults,
     npz_root,
     stray_folders,
 )
@@ -94,6 +96,68 @@ def test_kaggles_folder_is_found_and_the_plain_one_goes_first(tmp_path: Path) ->
     assert [file.name for file in find_graphs(tmp_path)] == ["b"]
 
 
+def test_the_tree_with_graphs_is_read_and_the_other_one_is_named(tmp_path: Path) -> None:
+    make(tmp_path, "npz_all/npz/tile/xla/train/a.npz", "npz/tile/xla/train/._b.npz")
+    assert [file.name for file in find_graphs(tmp_path)] == ["a"]
+    assert stray_folders(tmp_path) == []
+    make(tmp_path, "npz/tile/xla/train/b.npz")
+    plain, kaggles = tmp_path / "npz", tmp_path / "npz_all" / "npz"
+    assert stray_folders(tmp_path) == [
+        f"{kaggles}: its graphs are not read, because {plain} has graphs; expected one of the two; "
+        f"move one away, or pass --data {tmp_path / 'npz_all'}"
+    ]
+
+
+def test_hidden_files_are_no_graphs_of_a_split(tmp_path: Path) -> None:
+    """macOS writes a file `._x.npz` beside each file `x.npz` on disks of other systems."""
+    make(tmp_path / "npz/tile/xla", "train/a.npz", "test/._a.npz")
+    with pytest.raises(PipelineError, match=r"found in test, valid \(only in train\);"):
+        find_graphs(tmp_path, splits=("test", "valid"))
+
+
+def test_links_to_folders_and_files_are_followed_and_keep_their_place(tmp_path: Path) -> None:
+    make(tmp_path / "disk", "a/test/k.npz", "b/c/d/e.npz")
+    (tmp_path / "npz/tile/xla").mkdir(parents=True)
+    (tmp_path / "npz/tile/xla/test").symlink_to(tmp_path / "disk/a/test")
+    (tmp_path / "npz/tile/xla/training").symlink_to(tmp_path / "disk/b/c/d")
+    (tmp_path / "npz/tile/xla/valid").mkdir()
+    link = tmp_path / "npz/tile/xla/valid/mine.npz"
+    link.symlink_to(tmp_path / "disk/b/c/d/e.npz")
+    names = [file.submission_id for file in find_graphs(tmp_path)]
+    assert names == ["tile:xla:mine", "tile:xla:k"]
+    assert has_graphs(tmp_path / "npz", ("test",)) and not has_graphs(tmp_path / "npz", ("train",))
+    for file in find_graphs(tmp_path):
+        assert file_from_path(file.path) == file
+        assert file_from_path(file.path).data_dir == tmp_path
+    assert [line.split(":")[0] for line in stray_folders(tmp_path)] == [
+        f"{tmp_path}/npz/tile/xla/training"
+    ]
+    shortcut = tmp_path / "shortcut.npz"  # outside the tree; the file that it leads to is in it
+    shortcut.symlink_to(tmp_path / "npz/tile/xla/train/real.npz")
+    placed = file_from_path(shortcut)
+    assert (placed.submission_id, placed.split) == ("tile:xla:real", "train")
+    assert placed.data_dir == tmp_path
+
+
+def test_names_that_a_run_refuses_are_listed(tmp_path: Path) -> None:
+    def file(name: str, split: str = "test") -> GraphFile:
+        return GraphFile(COLLECTIONS[0], split, name, tmp_path / split / f"{name}.npz")
+
+    good = [file("a.4x4-_+'é;&1"), file("graph (2)", "train"), file("a, b", "train")]
+    bad = [file("graph (1)"), file("a,b", "valid"), file('a"'), file("a\u2028b")]
+    assert name_faults(good) == []
+    assert [named for named, _ in name_faults([*good, *bad])] == bad
+    assert name_faults(bad[:1])[0][1] == (
+        f"{tmp_path}/test/graph (1).npz: no row of a submission can have this name; expected UTF-8 "
+        "text without blanks, commas and quotes; rename or remove it"
+    )
+    broken = file(os.fsdecode(b"a\xff"), "train")  # a name in Latin-1, as older systems wrote it
+    long, twin = file("é" * 101, "train"), file(good[0].name, "valid")
+    told = [line for _, line in name_faults([*good, broken, long, file("é" * 100), twin])]
+    assert ["UTF-8" in told[0], "at most 200 bytes" in told[1]] == [True, True]
+    assert ["stands in tile:xla already" in line for line in told] == [False, False, True]
+
+
 def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         find_graphs(tmp_path / "none")
@@ -126,9 +190,10 @@ def test_missing_parts_and_stems_that_stand_twice_in_a_collection_are_named(tmp_
         *(f"layout/xla/{search}/train/a.npz" for search in ("random", "default")),
     )
     files = find_graphs(tmp_path)
-    pairs = duplicate_stems(files)
-    found = [(first.split, second.split, second.collection.name) for first, second in pairs]
-    assert found == [("train", "valid", "tile:xla"), ("train", "test", "tile:xla")]
+    twins = name_faults(files)
+    assert [file.part for file, _ in twins] == ["tile:xla/valid", "tile:xla/test"]
+    first = f"the name stands in tile:xla already ({tmp_path}/npz/tile/xla/train/a.npz); expected"
+    assert all(first in line for _, line in twins)
     missing = missing_parts(files)
     assert len(missing) == len(COLLECTIONS) * len(SPLITS) - 5
     assert missing[0] == "layout:xla:default/valid"

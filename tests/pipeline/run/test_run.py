@@ -24,6 +24,7 @@ from submissions.check import read_submission
 from submissions.score import remarks_on
 from tests.support.command_line import call, stderr_of
 
+LOADING = "stage: load the libraries"
 TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear]", "--collections", "tile:xla")
 
 
@@ -98,19 +99,32 @@ def test_a_recipe_file_may_be_renamed_before_a_run_is_gone_on_with(
     assert json.loads((tmp_path / "run/report.json").read_text())["recipe"] == "old"
 
 
-def test_a_name_in_two_splits_is_refused_before_anything_is_packed(
+def test_a_name_that_no_run_takes_is_refused_before_anything_is_packed(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
+    """A name in two splits, and one that no submission can have, which `audit` lists as well."""
     tree, store, out = (tmp_path / name for name in ("tree", "store", "out"))
     shutil.copytree(tiny_tree / "npz/tile", tree / "npz/tile")
     first = next((tree / "npz/tile/xla/train").iterdir())
-    shutil.copy(first, tree / "npz/tile/xla/valid" / first.name)
     words = ("run", "--data", tree, "--store", store, "--out", out, *TILES)
+    twin, test = tree / "npz/tile/xla/valid" / first.name, tree / "npz/tile/xla/test"
+    blank = test / "graph (1).npz"
+    next(test.iterdir()).rename(blank)
+    faults = [f"{blank}: no row of a submission can have this name"]
     *stages, error = stderr_of(*words, expect=1)
-    assert f"valid/{first.name}: the name stands in tile:xla already ({first})" in error
-    assert stages == ["stage: load the libraries"]
+    assert f"error: {faults[0]}" in error and error.endswith(", or pass --skip-bad")
+    assert stages == [LOADING]
+    shutil.copy(first, twin)
+    faults.insert(0, f"{twin}: the name stands in tile:xla already ({first})")
+    *stages, error = stderr_of(*words, expect=1)
+    assert f"error: {faults[0]}" in error and stages == [LOADING]
     assert not store.exists()
-    assert f"left out: {tree}/npz/tile/xla/valid/{first.name}" in call(*words, "--skip-bad")
+    shutil.copy(first, twin.with_name("copy.npz"))
+    listed, told = call("audit", "--data", tree, expect=1), call(*words, "--skip-bad")
+    for fault in faults:
+        assert f"error: {fault}" in listed and f"left out: {fault}" in told
+    leak = "tile:xla/valid: holds copies of another split's graphs, so that its scores are too good"
+    assert leak in listed and leak in told
 
 
 def test_models_that_are_not_there_are_refused_before_anything_is_packed(
