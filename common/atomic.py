@@ -50,6 +50,17 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
         temporary.replace(path)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a place that takes no file, before work is done for it; parent folders are made.
+
+    Raises:
+        PipelineError: As `atomic_path`, or the place is a folder.
+    """
+    with _temporary_beside(path):
+        if path.is_dir():
+            raise PipelineError(f"{path}: is a folder; expected the name of a file")
+
+
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
     """Yield a new file in the folder of `path`, that is gone after the block.

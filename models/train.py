@@ -1,7 +1,9 @@
 """Train one model into its run folder, once."""
 
 import inspect
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from common.atomic import alone_in
 from common.checksums import checksum_of
 from common.errors import OutOfTime, PipelineError
 from common.progress import out_of_time, progress
+from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.recipe import Recipe, imported
@@ -16,6 +19,8 @@ from models.registry import ModelEntry, Ranker, TrainJob, model_entry
 from models.run_folder import CONFIG, begin, check_done, is_done, mark_done, read_config
 from models.training.device import TRAINING_KEYS, memory_told, training_device
 from models.training.loop import CHECKPOINT
+
+PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2", "matplotlib")
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
@@ -49,6 +54,14 @@ def check_device(recipe: Recipe, model: str) -> None:
     """Raise UsageError where the recipe asks for a GPU that its model cannot be trained on."""
     if recipe.training_of(model):
         training_device(recipe.accelerator)
+
+
+def check_packages() -> None:
+    """Raise a PipelineError if a package is missing that a run needs, if only at its end."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        install = f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}"
+        raise PipelineError(f"package {missing[0]}: is not installed; {install}")
 
 
 def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
 
 import typer
 
+from common.atomic import check_writable
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import end_now, heard_by, teller_or, time_limit, watched_by
 
@@ -203,6 +204,17 @@ def say(line: str) -> None:
         typer.echo(line, err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def check_output(option: str, path: Path | None, ending: str = "") -> None:
+    """Refuse a file to write, if one is asked for, of another ending or in a place that has none.
+
+    Raises UsageError, or PipelineError as `check_writable`.
+    """
+    if path and not path.name.endswith(ending):
+        raise UsageError(f"{option} {path}: expected a name that ends in {ending}")
+    if path:
+        check_writable(path)
 
 
 def tell_errors(errors: Sequence[str]) -> None:

@@ -195,9 +195,10 @@ def prepare(
 
     if prune is not None:
         pruning_rule(prune)
-    folder = data_dir(data)
+    folder, who = data_dir(data), Workers(workers, ray)
+    who.check()
     target = store or default_store_dir(folder)
-    prepared = prepare_files(find_graphs(folder), target, pack=packing(Workers(workers, ray)))
+    prepared = prepare_files(find_graphs(folder), target, pack=packing(who))
     if prune is not None:
         with alone(target):  # from others, who would sweep up what is half written
             store_pruned([entry.stored for entry in prepared if entry.stored], prune)

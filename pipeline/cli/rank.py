@@ -8,7 +8,7 @@ import typer
 from common.atomic import write_text
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, print_json, print_table, say
+from pipeline.cli.console import check_output, command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ensembles.ensemble import Ensemble
@@ -68,8 +68,7 @@ def rank(
     """
     if explain is None and (against is not None or explain_out):
         raise UsageError("--against, --explain-out: of no use without --explain RANK")
-    if explain_out and explain_out.suffix != ".svg":
-        raise UsageError(f"--explain-out {explain_out}: expected a name that ends in .svg")
+    check_output("--explain-out", explain_out, ".svg")
     from ensembles.ranking.program import load_graphs
 
     graphs = load_graphs(file, collection=collection, kernel=kernel)

@@ -15,6 +15,7 @@ from common.errors import PipelineError, UsageError
 from pipeline.cli import options
 from pipeline.cli.console import (
     LOADING,
+    check_output,
     command,
     data_dir,
     print_json,
@@ -241,8 +242,6 @@ def blend(
 
 def _check_places(out: Path, submission: Path | None, read: Iterable[Path]) -> None:
     """Refuse to write over, or into, what is read."""
-    if out.suffix != ".parquet":
-        raise UsageError(f"--out {out}: expected a name that ends in .parquet")
     for option, file in (("--out", out), ("--submission", submission)):
         for path in read:
             if file and file.resolve().is_relative_to(path.resolve()):
@@ -250,6 +249,8 @@ def _check_places(out: Path, submission: Path | None, read: Iterable[Path]) -> N
                 raise UsageError(f"{option} {file}: {told}")
     if submission and submission.resolve() == out.resolve():
         raise UsageError(f"--submission {submission}: is --out; expected another place")
+    check_output("--out", out, ".parquet")
+    check_output("--submission", submission)
 
 
 def _is_whole(run: Path) -> bool:
@@ -360,6 +361,7 @@ def report(
 
     if graph is None and data is not None:
         raise UsageError("--data: of no use without --graph NAME")
+    check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
     alone = None if graph is None else explain_best(run, graph, data)
     page = draw_report(run, read_report(run), alone=alone)
     typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
@@ -423,8 +425,7 @@ def compare(
 
     Example: python -m pipeline compare runs/first runs/hops2
     """
-    if out is not None and out.suffix != ".html":
-        raise UsageError(f"--out {out}: expected a name that ends in .html")
+    check_output("--out", out, ".html")
     from pipeline.run.folders import differing_keys, read_report
     from submissions.compare import compare_reports, paired_scores
     from submissions.report.page import write_comparison_page

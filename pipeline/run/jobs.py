@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from common.atomic import check_writable
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.audit import AuditRow
@@ -46,7 +47,7 @@ from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob
 from models.run_folder import CONFIG, check_free, is_done, read_config, with_newer_keys
-from models.train import check_device, train_model
+from models.train import check_device, check_packages, train_model
 from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.run_jobs import Cost, Job, measured
@@ -406,10 +407,16 @@ def train_collection(
     if model is not None and model not in names:
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
     chosen = names if model is None else (model,)
+    workers.check()
+    check_packages()
     for name in chosen:
         check_device(recipe, name)
     device = tell_device(recipe, gpu_here())
     recipe = as_begun(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
+    folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]
+    for folder in folders:
+        check_free(folder, {}, resume=resume)
+    check_writable(folders[0] / CONFIG)
     place = recipe.learned_as(collection)
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
     files = stored_graphs(data_dir, collections=learned, splits=("train",), pack=packing(workers))
@@ -419,13 +426,9 @@ def train_collection(
     if not usable:
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
     trainings = [
-        (place, TrainJob(name, recipe, usable, seed, out / f"{name}-seed{seed}"))
-        for name in chosen
-        for seed in recipe.seeds
+        (place, TrainJob(name, recipe, usable, seed, folder))
+        for (name, seed), folder in zip(product(chosen, recipe.seeds), folders, strict=True)
     ]
-    folders = [training.run_dir for _, training in trainings]
-    for folder in folders:
-        check_free(folder, {}, resume=resume)
     sources = find_graphs(data_dir, collections=learned, splits=("train",))
     law = Law(recipe, [part_size(sources)], machine_with(device))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
@@ -456,8 +459,10 @@ def predict_split(
     wanted = collection_named(collection) if collection else None
     own = ranked_by(run, wanted)
     target = wanted or own
-    files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     path = out or run / f"scores-{split}.parquet"
+    workers.check()
+    check_writable(path)
+    files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     recipe, models = models_of(run, target.kind)
     at_most = recipe.valid_configs if split == "valid" else 0
     sources = find_graphs(data_dir, collections=(target,), splits=(split,))

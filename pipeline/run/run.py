@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import TEMPORARY, alone_in, sweep, write_text
-from common.errors import PipelineError
+from common.atomic import TEMPORARY, alone_in, check_writable, sweep, write_text
+from common.errors import PipelineError, UsageError
 from common.progress import in_one_step, log
 from common.reproducibility import changes, revision
 from common.settings import default_store_dir
@@ -42,7 +42,7 @@ from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
-from models.train import check_device, sources_of
+from models.train import check_device, check_packages, sources_of
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.workers import HERE, Workers, auditing, packing
 from pipeline.run.jobs import (
@@ -153,6 +153,7 @@ def _prepared(
 ) -> tuple[RunState, dict[Path, Path]]:
     """Refuse what cannot be, then pack and check all files; return the models to take as well."""
     workers.check()
+    check_packages()
     files, costs = inputs.find(splits), Costs()
     if recipe.layout.one_program and _is_one_program(files):
         recipe = recipe.for_one_program()
@@ -168,6 +169,9 @@ def _prepared(
     }
     check_free(out, config, resume=resume)
     given = {} if models is None else models_to_take(models, recipe, _present(files), out)
+    if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
+        raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
+    check_writable(out / CONFIG)
     trainings = [recipe.training_of(model) for model in recipe.all_models if "train" in splits]
     n_steps = len(recipe.seeds) * sum(training.steps for training in trainings if training)
     workers.expect(sum(file_bytes(file.path) for file in files), n_steps, recipe.n_threads)

@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 
 from common.atomic import alone_in
+from common.errors import UsageError
 from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
@@ -125,6 +126,63 @@ def test_a_name_that_no_run_takes_is_refused_before_anything_is_packed(
         assert f"error: {fault}" in listed and f"left out: {fault}" in told
     leak = "tile:xla/valid: holds copies of another split's graphs, so that its scores are too good"
     assert leak in listed and leak in told
+
+
+def test_places_that_cannot_be_written_are_refused_before_any_work(
+    finished: Path, tiny_tree: Path, tmp_path: Path
+) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder.parquet"
+    file.touch()
+    folder.mkdir()
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "tile_linear-seed0").touch()
+    out, train = tmp_path / "out", (*TILES[:-2], "--collection", "tile:xla")
+    predict = ("predict", "--run", finished, "--collection", "tile:xla", "--out")
+    for words, expect, named in (
+        (
+            ("run", *TILES, "--out", file / "x"),
+            1,
+            "config.toml: cannot be written: Not a directory",
+        ),
+        (("run", *TILES, "--out", out, "--store", out / "x"), 2, f"{out}/x: is in --out {out};"),
+        (("train", *train, "--out", file / "x"), 1, "file/x/DONE: Not a directory"),
+        (("train", *train, "--out", tmp_path / "trained"), 2, "seed0: is in the way and no run"),
+        ((*predict, folder), 1, f"{folder}: is a folder; expected the name of a file"),
+        ((*predict, file / "x.parquet"), 1, "x.parquet: cannot be written: "),
+    ):
+        *stages, error = stderr_of(*words, "--data", tiny_tree, expect=expect)
+        assert named in error
+        assert [stage for stage in stages if stage.startswith("stage: ")] in ([], [LOADING])
+
+
+def test_a_package_that_only_the_report_needs_is_missed_before_any_work(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.train.PACKAGES", ("torch", "package_of_the_report"))
+    for command, part in (("run", "--collections"), ("train", "--collection")):
+        words = ("--recipe", "smoke", part, "tile:xla", "--out", tmp_path / command)
+        *stages, error = stderr_of(command, "--data", tiny_tree, *words, expect=1)
+        assert "package package_of_the_report: is not installed; " in error
+        assert "pip install -r " in error
+        assert stages == [LOADING]
+
+
+def test_a_cluster_that_does_not_answer_is_refused_however_little_there_is_to_do(
+    finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_cluster(workers: Workers) -> None:
+        raise UsageError(f"--ray {workers.ray}: no cluster to work with")
+
+    monkeypatch.setattr(Workers, "check", no_cluster)
+    for words in (
+        ("prepare", "--store", tmp_path / "store"),
+        ("run", *TILES, "--out", tmp_path / "run"),
+        ("train", *TILES[:-2], "--collection", "tile:xla", "--out", tmp_path / "trained"),
+        ("predict", "--run", finished, "--collection", "tile:xla", "--out", tmp_path / "p.parquet"),
+    ):
+        error = call(*words, "--data", tiny_tree, "--ray", "far", expect=2)
+        assert error == "error: --ray far: no cluster to work with\n"
+    assert not any(tmp_path.iterdir())
 
 
 def test_models_that_are_not_there_are_refused_before_anything_is_packed(
