@@ -4,7 +4,8 @@ Nobody tells of which message type a file is: its content has to.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -32,6 +33,18 @@ TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
 NO_RUNTIME_NS = {"layout": 0, "tile": 1}
 CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
 _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
+_BLANK = rb"(?>\s+|\xef\xbb\xbf|//[^\n]*|/\*.*?\*/)*+"  # a byte order mark, and comments too
+# How files begin in which programs are kept otherwise.
+_OTHERS = {
+    "HLO text": _BLANK + rb"HloModule\b",
+    "StableHLO or MLIR text": _BLANK + rb'(#\w+ = |"?(builtin\.)?module\b|func\.func)',
+    "MLIR bytecode, such as StableHLO": rb"ML\xefR",
+    "a function that jax.export serialised": rb".{1,2}\x00\x00.*ML\xefR",
+    "a protobuf as text": _BLANK + rb"(hlo|hlo_module|name|modules?)\s*[:{]",
+    "compressed by gzip (gunzip unpacks it)": rb"\x1f\x8b",
+    "compressed by zstd (unzstd unpacks it)": rb"\x28\xb5\x2f\xfd",
+    "a zip archive, as npz files are": rb"PK\x03\x04",
+}
 
 
 @dataclass(frozen=True)
@@ -186,14 +199,13 @@ def signed_hex(fingerprint: int) -> str:
 
 def _read_message(path: Path) -> tuple[str, Any]:
     """Return the type and the message of a file; of an HloProto the module that it holds."""
+    if path.is_dir():
+        first = min(path.glob("*.pb"), default=path / "module.hlo.pb")
+        raise PipelineError(f"{path}: is a folder; expected {EXPECTED}, such as {first}")
     with open_regular(path) as file:
         content = file.read()
     if not content:
         raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
-    if content.startswith(b"HloModule "):
-        raise PipelineError(
-            f"{path}: is HLO text; expected {EXPECTED} (XLA writes one with xla_dump_hlo_as_proto)"
-        )
     for name in ("TuningData", "ModuleTuningData", "HloProto", "HloModuleProto"):
         # In this order: tuning data of one module can be read as an HloProto, which starts alike.
         try:
@@ -206,7 +218,18 @@ def _read_message(path: Path) -> tuple[str, Any]:
         fits = _is_module if name.startswith("Hlo") else _is_tuned
         if entries and all(map(fits, entries)):
             return name, message
+    made = 'XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" makes one'
+    for told in _formats_of(content):
+        raise PipelineError(f"{path}: is {told}; expected {EXPECTED}; {made}")
     raise PipelineError(f"{path}: damaged, cut short or something else; expected {EXPECTED}")
+
+
+def _formats_of(content: bytes) -> Iterator[str]:
+    """Name what a file is that is none of the expected."""
+    yield from (name for name, start in _OTHERS.items() if re.match(start, content, re.DOTALL))
+    with suppress(DecodeError):
+        if _is_module(message_class("HloSnapshot").FromString(content).hlo.hlo_module):
+            yield "an HloSnapshot"
 
 
 def _is_tuned(entry: Any) -> bool:

@@ -15,6 +15,7 @@ from data.read import read_graph
 from data.tree import GraphFile, collection_named
 from models.config.recipe import load_recipe
 from submissions.check import check_submission, read_submission
+from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 
 MAX_MESSAGE = 4_000  # characters
@@ -61,9 +62,14 @@ def _npz_seeds() -> Iterator[bytes]:
         files = sorted((SAMPLE / "npz" / kind).rglob("*.npz"), key=lambda path: path.stat().st_size)
         for path in files[:2]:
             yield path.read_bytes()
+    arrays = read_arrays(files[0].read_bytes())  # the same numbers in another form
+    other = {key: np.asfortranarray(values.astype(">f8")) for key, values in arrays.items()}
+    yield repacked(other)
 
 
 def _hlo_seeds() -> Iterator[bytes]:
+    yield b"/* a comment */ // and another\nHloModule text, is_scheduled=true"
+    yield b"\x3c\x00\x00\x00 a flatbuffer that holds ML\xefR\x0dStableHLO_v1.15.0"
     for message in (layout_tuning(), tile_tuning(), small_module()):
         yield message.SerializeToString()
 
