@@ -106,6 +106,21 @@ def model() -> SegmentSage:
     return SegmentSage(SegmentSageConfig(hidden=16)).eval()
 
 
+def test_query_configs_do_not_count_in_the_normaliser(
+    layout_graph: LayoutGraph,
+    with_query_configs: LayoutGraph,
+    scaler: NodeScaler,
+    model: SegmentSage,
+) -> None:
+    graphs = (layout_graph, with_query_configs, replace(with_query_configs, n_guests=0))
+    alone, beside, counted = (
+        model.score_all(segments_of(graph, scaler, SEGMENT_NODES)) for graph in graphs
+    )
+    assert len(beside) == len(alone) + 3
+    np.testing.assert_allclose(beside[:-3], alone, rtol=0, atol=1e-5 * np.ptp(alone))
+    assert np.abs(counted[:-3] - alone).max() > 1e-3 * np.ptp(alone)
+
+
 def test_segments_keep_their_own_edges_and_every_configurable_node(
     layout_graph: LayoutGraph, parts: SegmentedGraph
 ) -> None:
