@@ -51,14 +51,16 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place that takes no file, before work is done for it; parent folders are made.
+    """Refuse a place that takes no file, before work is done for it; nothing is left there.
 
     Raises:
-        PipelineError: As `atomic_path`, or the place is a folder.
+        PipelineError: The place is a folder, or the nearest folder above it cannot be written.
     """
-    with _temporary_beside(path):
-        if path.is_dir():
-            raise PipelineError(f"{path}: is a folder; expected the name of a file")
+    if path.is_dir():
+        raise PipelineError(f"{path}: is a folder; expected the name of a file")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    with _temporary_beside(folder / path.name):
+        pass
 
 
 @contextmanager

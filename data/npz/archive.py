@@ -169,8 +169,12 @@ class Archive:
             step = CHUNK_BYTES // header.dtype.itemsize
             for start in range(0, n_values, step):
                 part = values[start : start + step]
-                content = stream.read(len(part) * header.dtype.itemsize)
-                part[:] = self._exact(key, np.frombuffer(content, header.dtype), wanted)
+                # Without a name for the bytes, so that the next ones take their memory.
+                part[:] = self._exact(
+                    key,
+                    np.frombuffer(stream.read(len(part) * header.dtype.itemsize), header.dtype),
+                    wanted,
+                )
             stream.finish()
         # The dataset's own edge_index is stored column by column in some files.
         return values.reshape(header.shape, order="F" if header.by_column else "C")
@@ -208,12 +212,12 @@ class Archive:
                     yield whole[start : start + n_rows].tobytes()
                 return
             for start in range(0, n_values, max(1, n_rows * row_values)):
-                n_read = min(n_rows * row_values, n_values - start)
-                content = stream.read(n_read * header.dtype.itemsize)
-                if header.dtype != wanted:
-                    values = np.frombuffer(content, header.dtype)
-                    content = self._exact(key, values, wanted).tobytes()
-                yield content
+                n_bytes = min(n_rows * row_values, n_values - start) * header.dtype.itemsize
+                if header.dtype == wanted:
+                    yield stream.read(n_bytes)
+                else:
+                    values = np.frombuffer(stream.read(n_bytes), header.dtype)
+                    yield self._exact(key, values, wanted).tobytes()
             stream.finish()
 
     def _exact(self, key: str, values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:

@@ -142,7 +142,7 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(
         (
             ("run", *TILES, "--out", file / "x"),
             1,
-            "config.toml: cannot be written: Not a directory",
+            "file/config.toml: cannot be written: ",
         ),
         (("run", *TILES, "--out", out, "--store", out / "x"), 2, f"{out}/x: is in --out {out};"),
         (("train", *train, "--out", file / "x"), 1, "file/x/DONE: Not a directory"),
@@ -153,6 +153,7 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(
         *stages, error = stderr_of(*words, "--data", tiny_tree, expect=expect)
         assert named in error
         assert [stage for stage in stages if stage.startswith("stage: ")] in ([], [LOADING])
+        assert not out.exists()
 
 
 def test_a_package_that_only_the_report_needs_is_missed_before_any_work(
