@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
 RAW_DATA = ROOT / "data" / "raw"
 SAMPLE = ROOT / "data" / "sample"
+RUN_CONFIG = "config.toml"  # of a run folder
 
 # Where Kaggle mounts the competition's files: today's place, then that of older images.
 KAGGLE_MOUNTS = (

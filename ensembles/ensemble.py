@@ -40,6 +40,7 @@ class Member:
     seed: int
     folder: Path  # where the trained model lies; nothing is there of what needs none
     kind: str
+    trust: tuple[str, ...] = ()  # custom models that may be imported
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ class Member:
         """
         from models.train import load_model
 
-        return load_model(self.folder) if self.is_trained else FLOORS[self.kind]
+        return load_model(self.folder, self.trust) if self.is_trained else FLOORS[self.kind]
 
 
 class Source(NamedTuple):
@@ -99,7 +100,7 @@ def members_of(
         return [Member(HEURISTIC, 0, out / "models" / HEURISTIC, collection.kind)]
     folder = out / "models" / recipe.learned_as(collection).slug
     return [
-        Member(model, seed, folder / f"{model}-seed{seed}", collection.kind)
+        Member(model, seed, folder / f"{model}-seed{seed}", collection.kind, recipe.trust)
         for model in recipe.models_of(collection.kind)
         for seed in recipe.seeds
     ]
@@ -211,16 +212,19 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     return source
 
 
-def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
+def load_ranker(
+    run: Path | str, *, collection: str | None = None, trust: Container[str] = ()
+) -> Ensemble:
     """Load the trained models of a run folder.
 
     Args:
         collection: whose models, such as "layout:xla:random"; of one model's folder by default the
             one that it was trained on. Where the run has none of it, a sibling's serve.
+        trust: Custom models that may be imported, as "package.module:Class"; see docs/trust.md.
 
     Raises:
         PipelineError: not a run folder, unfinished, damaged, or no fitting models.
-        UsageError: no such collection.
+        UsageError: no such collection, or a custom model that is not in `trust`.
     """
     from models.train import load_model
 
@@ -228,8 +232,10 @@ def load_ranker(run: Path | str, *, collection: str | None = None) -> Ensemble:
     source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
         alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
-        return Ensemble(source, {folder.name: load_model(folder)}, alone, {folder.name: folder})
-    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
+        return Ensemble(
+            source, {folder.name: load_model(folder, trust)}, alone, {folder.name: folder}
+        )
+    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
     members = members_of(recipe, source, folder)
     rankers = {member.name: member.load() for member in members}

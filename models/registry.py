@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.graph import Graph
 from data.tree import GraphFile
-from models.config.recipe import Recipe, imported
+from models.config.custom import imported
+from models.config.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class ModelEntry:
     # Has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)` alone.
     module: str
     network: str = ""  # where its class stands, "package.module:Class"
+    own: Any = None  # the class itself of a custom model
 
     def train(self, job: TrainJob) -> None:
         """Train into the job's run folder."""
@@ -64,7 +66,7 @@ class ModelEntry:
     @property
     def network_class(self) -> Any:
         """Return a network's class, of one's own as `checked` makes it."""
-        return (imported if self.name in MODELS else checked)(self.network)
+        return checked(self.network, self.own) if self.own else imported(self.network)
 
     def _network(self) -> list[Any]:
         return [self.network_class] if self.network else []
@@ -100,25 +102,25 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
 
     Raises:
         PipelineError: there is no such model; the known ones are listed.
+        UsageError: a custom model that the recipe may not import.
     """
     own = recipe.own_models
     if name in own:
-        return _network(name, "layout" if own[name] in recipe.layout.models else "tile", own[name])
+        kind = "layout" if own[name] in recipe.layout.models else "tile"
+        return replace(_network(name, kind, own[name]), own=recipe.own_class(name))
     if name not in MODELS:
         known = ", ".join((*MODELS, *own))
         raise PipelineError(f"model '{name}': no such model; known: {known}")
     return MODELS[name]
 
 
-def checked(place: str) -> Any:
-    """Return the network at `place`, with an `__init__`, `forward` and losses whose faults name it.
+def checked(place: str, network: Any) -> Any:
+    """Return the network of `place`, with an `__init__`, `forward` and losses whose faults name it.
 
     They raise PipelineError where the class's own fail, where `forward` gives not one score for
     each config, or scores from which nothing can be learned, or a loss not one number per graph.
     """
     import torch  # by the class, so at hand already
-
-    network = imported(place)
 
     def called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:

@@ -9,10 +9,10 @@ import tomli_w
 from common.atomic import create_text, write_text
 from common.checksums import checksum_of
 from common.errors import PipelineError, UsageError
-from common.settings import read_toml
+from common.settings import RUN_CONFIG, read_toml
 from models.config.recipe import Recipe
 
-CONFIG = "config.toml"
+CONFIG = RUN_CONFIG
 DONE = "DONE"
 METRICS = "metrics.jsonl"
 REPORT = "report.json"

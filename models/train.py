@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Collection as Container
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from common.progress import out_of_time, progress
 from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
-from models.config.recipe import Recipe, imported
+from models.config.recipe import Recipe
 from models.registry import ModelEntry, Ranker, TrainJob, model_entry
 from models.run_folder import CONFIG, begin, check_done, is_done, mark_done, read_config
 from models.training.device import TRAINING_KEYS, memory_told, training_device
@@ -81,14 +82,14 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
 
 def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return as `source` the checksums of the files of one's own models among some; or nothing."""
-    own = [place for name, place in recipe.own_models.items() if name in models]
-    checksums = {file: value for place in own for file, value in source_of(place).items()}
+    own = [recipe.own_class(name) for name in models if name in recipe.own_models]
+    checksums = {file: value for network in own for file, value in source_of(network).items()}
     return {"source": checksums} if checksums else {}
 
 
-def source_of(place: str) -> dict[str, str]:
-    """Return the checksum of the file that the class at `place` stands in, by the file's name."""
-    path = Path(inspect.getfile(imported(place)))
+def source_of(network: Any) -> dict[str, str]:
+    """Return the checksum of the file that a class stands in, by the file's name."""
+    path = Path(inspect.getfile(network))
     return {path.name: checksum_of(path.read_bytes())}
 
 
@@ -103,12 +104,16 @@ def _train_begun(job: TrainJob, entry: ModelEntry, place: str) -> None:
     mark_done(job.run_dir, (p for p in held if p.name != CHECKPOINT and p.name[0] != "."))
 
 
-def load_model(folder: Path) -> Ranker:
+def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
     """Load the trained model of a run folder.
+
+    Args:
+        trust: Custom models that may be imported, as "package.module:Class".
 
     Raises:
         PipelineError: not a model's run folder, its training has not ended, or it is damaged, or
             the file of one's own class has changed since.
+        UsageError: a custom model that is not in `trust`.
     """
     config = read_config(folder)
     missing = [key for key in ("model", "recipe") if key not in config]
@@ -117,10 +122,11 @@ def load_model(folder: Path) -> Ranker:
     if not is_done(folder):
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
     check_done(folder)
-    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
+    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
     own = recipe.own_models.get(config["model"])
-    if own and config.get("source") != source_of(own):
-        file = ", ".join(source_of(own))
+    now = source_of(recipe.own_class(config["model"])) if own else None
+    if now and config.get("source") != now:
+        file = ", ".join(now)
         raise PipelineError(
             f"{folder}: model '{own}': {file} has changed since; bring it back, or train anew"
         )

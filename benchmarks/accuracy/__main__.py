@@ -17,7 +17,7 @@ from benchmarks.accuracy.report import leads_over, read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
 from common.atomic import alone_in
 from common.errors import PipelineError, UsageError
-from models.config.recipe import is_own
+from models.config.custom import is_own
 from models.registry import MODELS
 
 EXAMPLE = """

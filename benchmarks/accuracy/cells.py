@@ -23,7 +23,8 @@ from data.tree import Collection, GraphFile
 from data.withheld import read_withheld
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
-from models.config.recipe import Recipe, is_own, load_recipe, short_name
+from models.config.custom import is_own, short_name
+from models.config.recipe import Recipe, load_recipe
 from models.registry import Ranker, TrainJob
 from models.run_folder import first_difference
 from models.train import load_model, sources_of, train_model
@@ -268,7 +269,7 @@ def _trained(cell: Cell, part: Part, folder: Path) -> tuple[dict[str, Ranker], d
         job = TrainJob(model, recipe, part.train, seed, folder / name)
         train_model(job, part.train[0].collection, resume=False)
         cpu_s[name] = time.process_time() - begin
-    return {name: load_model(folder / name) for name in cell.members}, cpu_s
+    return {name: load_model(folder / name, recipe.trust) for name in cell.members}, cpu_s
 
 
 def _blended(cell: Cell, rankers: dict[str, Ranker], collection: Collection) -> Ensemble:

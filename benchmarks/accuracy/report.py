@@ -17,7 +17,7 @@ from benchmarks.accuracy.tasks import TASKS, sample_families
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, family_means, interval_of
 from common.settings import SAMPLE
-from models.config.recipe import is_own, short_name
+from models.config.custom import is_own, short_name
 from submissions.report.charts import FAINT, OURS, picture
 
 Cell = dict[str, Any]

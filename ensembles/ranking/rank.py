@@ -1,6 +1,7 @@
 """Rank the configs of one graph."""
 
 import time
+from collections.abc import Collection as Container
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -321,10 +322,11 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
         check_layout_configs(graph, str(graph.path))
 
 
-def ranker_for(run: Path, graph: NamedGraph) -> Ensemble:
+def ranker_for(run: Path, graph: NamedGraph, trust: Container[str] = ()) -> Ensemble:
     """Load the models of a run that rank a graph, as `load_ranker`: of its collection, if known."""
     told = graph.collection.name if graph.collection else None
-    return load_ranker(run, collection=told or ("tile:xla" if graph.kind == "tile" else None))
+    told = told or ("tile:xla" if graph.kind == "tile" else None)
+    return load_ranker(run, collection=told, trust=trust)
 
 
 def learned_from(ranker: Ensemble, graph: NamedGraph) -> list[str]:

@@ -6,11 +6,9 @@ model is called everywhere else: its table in the recipe, its folders, its weigh
 """
 
 import functools
-import re
-from collections.abc import Iterable, Sequence
-from importlib import import_module
-from inspect import isabstract
-from typing import Annotated, Any, Literal, Self, get_args
+from collections.abc import Collection as Container
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import tomli_w
 from pydantic import (
@@ -26,18 +24,24 @@ from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
 from data.tree import KINDS, LAYOUTS, Collection
 from features.pruning import pruning_rule
+from models.config.custom import (
+    UncheckedConfig,
+    custom_class,
+    is_own,
+    own_models,
+    run_folder_of,
+    short_name,
+)
 from models.config.networks import (
     BaselineGcnConfig,
     CrossConfigSageConfig,
     EarlyFusionSageConfig,
     LateFusionSageConfig,
-    LayoutGnnConfig,
     Positive,
     PositiveFloat,
     SegmentSageConfig,
     StatisticsName,
     TgraphConfig,
-    TileGnnConfig,
     TrainingConfig,
     Weight,
 )
@@ -52,59 +56,6 @@ LayoutModelName = Literal[
     "config_columns_boosting",
 ]
 TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting", "tile_linear"]
-PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-CONFIGS: dict[str, type[FrozenConfig]] = {"layout": LayoutGnnConfig, "tile": TileGnnConfig}
-BASES = {"layout": "models.layout.network:LayoutNetwork", "tile": "models.tile.network:TileNetwork"}
-
-
-def is_own(model: str) -> bool:
-    return PLACE.fullmatch(model) is not None
-
-
-def short_name(model: str) -> str:
-    """Return what a model is called: of "my_pkg.gat:Gat" it is "gat", other names stay."""
-    return model.partition(":")[0].rpartition(".")[2]
-
-
-def imported(place: str) -> Any:
-    """Return the class at `place`, "package.module:Class".
-
-    Raises:
-        UsageError: there is none, or its module cannot be imported.
-    """
-    module, _, name = place.partition(":")
-    try:
-        found = vars(import_module(module))
-    except Exception as error:  # a user's module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(
-            f"model '{place}': cannot be imported: {reason}; expected "
-            "'package.module:Class', found from the working folder or PYTHONPATH"
-        ) from error
-    if name not in found:
-        own = (key for key, value in found.items() if getattr(value, "__module__", None) == module)
-        has = ", ".join(own) or "none of its own"
-        raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
-    return found[name]
-
-
-def own_config(place: str, kind: str) -> type[FrozenConfig]:
-    """Return what the table of one's own model may hold: its class's `Config`.
-
-    Raises:
-        UsageError: as `imported`, or it is no network for configs of `kind` ("layout" or "tile").
-    """
-    network = imported(place)
-    if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
-        base = BASES[kind].replace(":", ".")
-        raise UsageError(f"model '{place}': ranks no {kind} configs; expected a subclass of {base}")
-    if isabstract(network):
-        raise UsageError(f"model '{place}': has no forward; expected one that scores its configs")
-    config = getattr(network, "Config", None)
-    if not (isinstance(config, type) and issubclass(config, CONFIGS[kind])):
-        base = f"models.config.networks.{CONFIGS[kind].__name__}"
-        raise UsageError(f"model '{place}': its Config is {config}; expected a subclass of {base}")
-    return config
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -323,6 +274,9 @@ class Recipe(FrozenConfig):
             else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
     """
 
+    # By name, the classes of the custom models that may be imported; see models/config/custom.py.
+    own_classes: ClassVar[Mapping[str, Any]] = {}
+
     name: str = "unnamed"
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
@@ -366,15 +320,23 @@ class Recipe(FrozenConfig):
         return self
 
     @classmethod
-    def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
-        """Check a table, those of one's own models by their own classes.
+    def from_table(cls, table: dict[str, Any], *, source: str, trust: Container[str] = ()) -> Self:
+        """Check a table, those of trusted custom models by their own classes.
+
+        Args:
+            table: The recipe as nested tables.
+            source: Where the table comes from, for messages.
+            trust: Custom models that may be imported, as "package.module:Class". The tables of all
+                others are kept as they are, and `own_class` refuses these models.
 
         Raises:
             UsageError: names `source`, the dotted key, and what was expected.
         """
-        own = {kind: _own_models(table, kind) for kind in ("layout", "tile")}
+        layout, tile = (own_models(table, kind) for kind in ("layout", "tile"))
+        trust = (trust,) if isinstance(trust, str) else trust  # a text contains parts of names
+        allowed = frozenset(place for place in (*layout, *tile) if place in trust)
         try:
-            made = _with_own_models(own["layout"], own["tile"]) if any(own.values()) else cls
+            made = _with_own_models(layout, tile, allowed) if layout or tile else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
         try:
@@ -385,19 +347,38 @@ class Recipe(FrozenConfig):
                 raise
             advice = "a table of one's own needs its model in layout.models or tile.models"
             raise UsageError(f"{error}; {advice}") from None
-        for name, place in recipe.own_models.items():
-            known = imported(place).losses
-            if (loss := getattr(recipe, name).loss) not in known:
+        for name, network in made.own_classes.items():
+            if (loss := getattr(recipe, name).loss) not in network.losses:
                 raise UsageError(
-                    f"{source}: {name}.loss is '{loss}'; expected one of the `losses` of {place}: "
-                    f"{', '.join(known)}"
+                    f"{source}: {name}.loss is '{loss}'; expected one of the `losses` of "
+                    f"{recipe.own_models[name]}: {', '.join(network.losses)}"
                 )
         return recipe  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a table: the class for models of one's own is made anew."""
-        read = functools.partial(Recipe.from_table, source="recipe")
+        read = functools.partial(Recipe.from_table, source="recipe", trust=self.trust)
         return read, (self.model_dump(mode="json"),)
+
+    def own_class(self, model: str) -> Any:
+        """Return the class of the custom model of that name.
+
+        Raises:
+            UsageError: The recipe was read without consent to import the model.
+        """
+        if model not in self.own_classes:
+            place = self.own_models[model]
+            raise UsageError(
+                f"model '{place}': its code is not imported, because a run folder names it and no "
+                f"recipe of yours; if you know the code, pass --trust {place} (from Python "
+                f"trust=['{place}'])"
+            )
+        return self.own_classes[model]
+
+    @property
+    def trust(self) -> tuple[str, ...]:
+        """Return the custom models that may be imported, as "package.module:Class"."""
+        return tuple(place for name, place in self.own_models.items() if name in self.own_classes)
 
     def models_of(self, kind: str) -> tuple[str, ...]:
         """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
@@ -452,46 +433,62 @@ def of_kind(kind: str) -> tuple[str, str]:
     return f"{kind}.", f"blend.{kind}_"
 
 
-def _own_models(table: dict[str, Any], kind: str) -> tuple[str, ...]:
-    match table.get(kind):
-        case {"models": [*entries]}:
-            own = (entry for entry in entries if isinstance(entry, str) and is_own(entry))
-            return tuple(dict.fromkeys(own))
-    return ()
-
-
 @functools.cache
-def _with_own_models(layout: tuple[str, ...], tile: tuple[str, ...]) -> type[Recipe]:
+def _with_own_models(
+    layout: tuple[str, ...], tile: tuple[str, ...], trust: frozenset[str]
+) -> type[Recipe]:
     tables: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
     for kind, models in (("layout", layout), ("tile", tile)):
         for model in models:
-            name, config = short_name(model), own_config(model, kind)
-            if name in Recipe.model_fields or name in tables:
+            name = short_name(model)
+            is_taken = name in tables or name in Recipe.model_fields or hasattr(Recipe, name)
+            if is_taken or name.startswith("_"):
                 raise UsageError(
                     f"model '{model}': '{name}' is taken; give its module another name"
                 )
+            if model in trust:
+                classes[name] = custom_class(model, kind)
+            config = classes[name].Config if name in classes else UncheckedConfig
             tables[name] = (config, config())
-    return create_model("Recipe", __base__=Recipe, **tables)
+    made = create_model("Recipe", __base__=Recipe, **tables)
+    made.own_classes = classes
+    return made
 
 
 def load_recipe(
-    name_or_file: str, overrides: Sequence[str] = (), *, seed: int | None = None
+    name_or_file: str,
+    overrides: Sequence[str] = (),
+    *,
+    seed: int | None = None,
+    trust: Container[str] = (),
 ) -> Recipe:
     """Read a recipe by name, from a .toml file, or from a run's config.toml.
 
-    Overrides, "dotted.key=value", come before the check.
+    Overrides, "dotted.key=value", come before the check. Custom models that a recipe outside of run
+    folders or an override names are imported.
 
     A `seed` becomes the first of the recipe's seeds; the others follow it.
 
+    Args:
+        trust: Custom models of a recipe in a run folder that may be imported too.
+
     Raises:
-        UsageError: no such recipe, no TOML, an unknown key, or a value that does not fit.
+        UsageError: no such recipe, no TOML, an unknown key, a value that does not fit, or a custom
+            model that nobody consents to.
     """
     path = recipe_path(name_or_file)
     read = read_toml(path, UsageError)
     of_run = read.get("recipe")
     table = {"name": path.stem, **(of_run if isinstance(of_run, dict) else read)}
     table = apply_overrides(table, overrides)
-    recipe = Recipe.from_table(table, source=f"recipe {path.stem}")
+    is_of_run = isinstance(of_run, dict) or run_folder_of(path)
+    by_user = apply_overrides({}, overrides) if is_of_run else table
+    consent = {place for kind in ("layout", "tile") for place in own_models(by_user, kind)}
+    source = f"recipe {path.stem}"
+    recipe = Recipe.from_table(table, source=source, trust={*trust, *consent})
+    for model in recipe.own_models:
+        recipe.own_class(model)
     if seed is None:
         return recipe
     return recipe.model_copy(update={"seeds": tuple(range(seed, seed + len(recipe.seeds)))})

@@ -156,8 +156,10 @@ def read_recipe(
     overrides: Sequence[str] | None,
     seed: int | None = None,
     collections: Iterable["Collection"] = (),
+    *,
+    trust: Sequence[str] | None,
 ) -> "Recipe":
-    """Read a recipe as --recipe, --set and --seed ask.
+    """Read a recipe as --recipe, --set, --seed and --trust ask.
 
     Refused are keys of models that it lacks, or that rank none of the collections (none = all), and
     a warm-up that outlasts a training.
@@ -167,7 +169,7 @@ def read_recipe(
     from models.config.recipe import load_recipe
     from models.run_folder import flat
 
-    recipe = load_recipe(name, overrides or [], seed=seed)
+    recipe = load_recipe(name, overrides or [], seed=seed, trust=trust or [])
     kinds = [*dict.fromkeys(collection.kind for collection in collections)] or KINDS
     for key, _ in flat(apply_overrides({}, overrides or [])):
         if recipe.is_idle(key, kinds):

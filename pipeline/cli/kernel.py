@@ -32,6 +32,7 @@ def build(
         float | None, typer.Option(help="Minutes until it stops itself. Default: 690, of 720.")
     ] = None,
     overrides: options.Overrides = None,
+    trust: options.Trust = None,
     gpu: Annotated[
         bool | None,
         typer.Option(help="Ask for Kaggle's T4 pair. Default: if the recipe has a network."),
@@ -60,7 +61,7 @@ def build(
     from kernels.build import build as build_kernel
     from kernels.build import kind_named
 
-    chosen = read_recipe(recipe, overrides, seed)
+    chosen = read_recipe(recipe, overrides, seed, trust=trust)
     source = build_kernel(
         chosen.name,
         chosen.model_dump(mode="json", exclude_none=True),

@@ -33,6 +33,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key; may be repeated."),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="PACKAGE.MODULE:CLASS",
+        help="Import this custom model, whose code you know; may be repeated.",
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
 MaxMinutes = Annotated[
     float | None, typer.Option(min=0, help="Stop after so many minutes; it can be gone on with.")

@@ -41,6 +41,7 @@ def plan(
         bool, typer.Option(help="Time a training step here, and scale what networks take by that.")
     ] = False,
     overrides: options.Overrides = None,
+    trust: options.Trust = None,
     json: options.Json = False,
 ) -> None:
     """Compute what a recipe costs.
@@ -61,7 +62,7 @@ def plan(
     card = CARDS.get(gpu)
     if gpus > 1 and not card:
         raise UsageError(f"--gpus {gpus}: there is no GPU with --gpu none")
-    chosen = read_recipe(recipe, overrides)
+    chosen = read_recipe(recipe, overrides, trust=trust)
     if gpus > 1 and chosen.accelerator == "cpu":
         raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
     sizes = sizes_of(data) if data else official_sizes()

@@ -56,6 +56,7 @@ def rank(
     explain_out: Annotated[
         Path | None, typer.Option(help="Draw the program around those nodes here, as .svg.")
     ] = None,
+    trust: options.Trust = None,
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
@@ -81,7 +82,7 @@ def rank(
     from models.training.device import gpu_here, tell_device
     from pipeline.run.jobs import models_of
 
-    ranker = ranker_for(run, graphs[0])
+    ranker = ranker_for(run, graphs[0], trust or ())
     recipe, models = models_of(run, graphs[0].kind)
     if any(recipe.training_of(model) for model in models):
         tell_device(recipe, gpu_here())

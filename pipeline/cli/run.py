@@ -41,6 +41,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs/first"),
     recipe: options.Recipe = "cpu",
     overrides: options.Overrides = None,
+    trust: options.Trust = None,
     resume: options.Resume = False,
     collections: options.Collections = None,
     limit_graphs: Annotated[
@@ -66,7 +67,7 @@ def run(
     from pipeline.run.trackers import known_trackers
 
     named, trackers = collections_named(collections), known_trackers(log_to)
-    chosen = read_recipe(recipe, overrides, seed, named)
+    chosen = read_recipe(recipe, overrides, seed, named, trust=trust)
     say(LOADING)
     from pipeline.jobs.workers import Workers
     from pipeline.run.run import Inputs
@@ -104,6 +105,7 @@ def train(
     recipe: options.Recipe = "cpu",
     model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
     overrides: options.Overrides = None,
+    trust: options.Trust = None,
     resume: options.Resume = False,
     resume_from: Annotated[
         Path | None, typer.Option(help="Folder of what an earlier training left, to go on from.")
@@ -126,7 +128,7 @@ def train(
     from pipeline.run.trackers import known_trackers
 
     wanted = collection_named(collection)
-    chosen = read_recipe(recipe, overrides, seed)
+    chosen = read_recipe(recipe, overrides, seed, trust=trust)
     trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
     say(LOADING)
@@ -160,6 +162,7 @@ def predict(
     data: options.Data = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     collection: Annotated[str | None, typer.Option(help="Default: the model's own.")] = None,
+    trust: options.Trust = None,
     workers: options.Workers = None,
     ray: options.Ray = None,
 ) -> None:
@@ -173,7 +176,13 @@ def predict(
 
     who = Workers(workers, ray)
     path, n_graphs = predict_split(
-        data_dir(data), run, split=split, out=out, collection=collection, workers=who
+        data_dir(data),
+        run,
+        split=split,
+        out=out,
+        collection=collection,
+        workers=who,
+        trust=trust or (),
     )
     typer.echo(f"scores      {path} ({n_graphs} graphs)")
 
@@ -286,6 +295,7 @@ def tune(
     ray: options.Ray = None,
     max_minutes: options.MaxMinutes = None,
     overrides: options.Overrides = None,
+    trust: options.Trust = None,
     json: options.Json = False,
     seed: options.FirstSeed = None,
 ) -> None:
@@ -304,7 +314,7 @@ def tune(
     from pipeline.tuning.objective import load_space
     from pipeline.tuning.tune import tune as search
 
-    chosen = read_recipe(recipe, overrides, seed)
+    chosen = read_recipe(recipe, overrides, seed, trust=trust)
     held, who = storage or out / "journal.log", Workers(workers, ray)
     wanted = load_space(space, chosen)
     result = search(
@@ -344,6 +354,7 @@ def report(
         str | None, typer.Option(help="Explain this graph's best config on its page, to send it.")
     ] = None,
     data: options.Data = None,
+    trust: options.Trust = None,
 ) -> None:
     """Draw a run's report anew.
 
@@ -359,10 +370,10 @@ def report(
     from pipeline.run.report import draw_report
     from submissions.report.page import graph_address
 
-    if graph is None and data is not None:
-        raise UsageError("--data: of no use without --graph NAME")
+    if graph is None and (data is not None or trust):
+        raise UsageError("--data, --trust: of no use without --graph NAME")
     check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
-    alone = None if graph is None else explain_best(run, graph, data)
+    alone = None if graph is None else explain_best(run, graph, data, trust or ())
     page = draw_report(run, read_report(run), alone=alone)
     typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
     if alone is not None:

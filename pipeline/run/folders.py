@@ -1,8 +1,8 @@
 """Run folders as they lie there: a list of them, their reports, and how two differ."""
 
 import json
+from collections.abc import Collection as Container
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain
 from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
-from models.config.recipe import Recipe, is_own, load_recipe, of_kind, own_config, short_name
+from models.config.custom import CONFIGS as CUSTOM_CONFIGS
+from models.config.custom import is_own, short_name
+from models.config.recipe import Recipe, load_recipe, of_kind
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
@@ -107,7 +109,9 @@ def _ranked(config: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     return {kind: recipe.get(kind, {}).get("models", ()) for kind in kinds}
 
 
-def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[str, str]:
+def explain_best(
+    run: Path, name: str, data_dir: Path | None = None, trust: Container[str] = ()
+) -> tuple[str, str]:
     """Draw which nodes set a graph's best config apart, where its page looks.
 
     It is the one ranked first that is not the compiler's choice, with which it is compared.
@@ -116,6 +120,7 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         name: of a judged graph, "collection:name" where several collections have it; the page of a
             tile kernel has no such picture.
         data_dir: holds npz/; default: where the run says that its data were.
+        trust: Custom models that may be imported, as "package.module:Class".
 
     Returns:
         The graph's collection and name.
@@ -139,7 +144,7 @@ def explain_best(run: Path, name: str, data_dir: Path | None = None) -> tuple[st
         program = load_graph(path)
         _, group = distinct_configs(program.graph)  # a file may hold the default several times
         config = next((row for row in configs if group[row] != group[default]), default)
-        ranker = load_ranker(run, collection=collection.name)
+        ranker = load_ranker(run, collection=collection.name, trust=trust)
         explained = explain(ranker, program, config)
         write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
     return found[0]
@@ -189,9 +194,8 @@ def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
     for kind in KINDS:
         usual[kind]["models"] = models = recipe.get(kind, {}).get("models", ())
         for model in filter(is_own, models):
-            with suppress(Exception):  # one's own code, which may not be there, or not as it was
-                defaults = own_config(model, kind)().model_dump(mode="json")
-                usual = {short_name(model): defaults} | usual
+            defaults = CUSTOM_CONFIGS[kind]().model_dump(mode="json")  # its own are in its code
+            usual = {short_name(model): defaults} | usual
     pairs = differing_keys(*({"config": {"recipe": table}} for table in (usual, recipe)))
     for kind in KINDS if path.is_file() else ():
         before, now = (list(table.get(kind, {}).get("models", ())) for table in (shipped, recipe))

@@ -45,7 +45,7 @@ from ensembles.ensemble import (
 from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
-from models.registry import Ranker, TrainJob
+from models.registry import Ranker, TrainJob, model_entry
 from models.run_folder import CONFIG, check_free, is_done, read_config, with_newer_keys
 from models.train import check_device, check_packages, train_model
 from models.training.dataset import Unusable, split_usable
@@ -162,9 +162,11 @@ class WholeRun:
 
     folder: Path
     wanted: Collection | None
+    trust: tuple[str, ...] = ()  # custom models that may be imported
 
     def load(self) -> Ranker:
-        return load_ranker(self.folder, collection=self.wanted.name if self.wanted else None)
+        wanted = self.wanted.name if self.wanted else None
+        return load_ranker(self.folder, collection=wanted, trust=self.trust)
 
 
 @dataclass(frozen=True)
@@ -444,14 +446,17 @@ def predict_split(
     out: Path | None,
     collection: str | None,
     workers: Workers = HERE,
+    trust: Sequence[str] = (),
 ) -> tuple[Path, int]:
     """Score the configs of a split with a run's models: of valid as its recipe says, else all.
 
     Args:
         out: parquet file; RUN/scores-SPLIT.parquet if None.
         collection: which to score; None takes the model's own.
+        trust: Custom models that may be imported, as "package.module:Class".
 
     Raises:
+        UsageError: A custom model that is not in `trust`.
         PipelineError: no such split, a damaged file, or models of another kind.
     """
     if split not in SPLITS:
@@ -462,14 +467,16 @@ def predict_split(
     path = out or run / f"scores-{split}.parquet"
     workers.check()
     check_writable(path)
+    recipe, models = models_of(run, target.kind, trust)
+    for model in models:
+        model_entry(recipe, model)
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
-    recipe, models = models_of(run, target.kind)
     at_most = recipe.valid_configs if split == "valid" else 0
     sources = find_graphs(data_dir, collections=(target,), splits=(split,))
     law = Law(recipe, [part_size(sources)], machine_with(tell_device(recipe, gpu_here())))
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
-    member = {parts / path.name: WholeRun(run, wanted)}
+    member = {parts / path.name: WholeRun(run, wanted, tuple(trust))}
     ranking = Ranking(target, split, files, member, models, at_most)
     try:
         workers.do(list(ranking_jobs([ranking], set(), law)))
@@ -480,9 +487,9 @@ def predict_split(
     return path, len(files)
 
 
-def models_of(run: Path, kind: str) -> tuple[Recipe, Sequence[str]]:
+def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
     """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
     config = read_config(run)
-    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG))
+    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG), trust=trust)
     every = recipe.models_of(kind) * len(recipe.seeds)
     return recipe, (config["model"],) if "model" in config else every

@@ -193,7 +193,7 @@ def space_from_table(
                 + ", ".join(f"{table}.…" for table in read)
             )
         for value in parameter.examples():
-            Recipe.from_table(with_values(own, {key: value}), source=source)
+            Recipe.from_table(with_values(own, {key: value}), source=source, trust=recipe.trust)
     return space
 
 
@@ -307,7 +307,7 @@ class Question:
 
         def trained(job: TrainJob) -> Ranker:
             train_model(job, recipe.learned_as(collection), resume=True)
-            return load_model(job.run_dir)
+            return load_model(job.run_dir, job.recipe.trust)
 
         if study.model != BLEND:
             return trained(TrainJob(study.model, recipe, learned, seed, folder)).score
@@ -328,7 +328,7 @@ class Question:
 
     def recipe_with(self, params: Parameters) -> Recipe:
         table = with_values(self.recipe.model_dump(mode="json"), params)
-        return Recipe.from_table(table, source="trial")
+        return Recipe.from_table(table, source="trial", trust=self.recipe.trust)
 
     def decisive(self, params: Parameters) -> Parameters:
         """Return what tells a trial's value: what it sets or the recipe has, by key of the space.

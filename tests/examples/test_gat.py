@@ -24,6 +24,7 @@ from tests.pipeline.jobs.work import handed_back
 from tests.support.command_line import call, stderr_of
 
 GAT = 'layout.models=["layout_linear", "examples.gat:Gat"]'
+MYGAT = ["mygat:Gat"]
 COLLECTION, TILES = collection_named("layout:xla:random"), collection_named("tile:xla")
 
 
@@ -34,7 +35,7 @@ def test_a_tile_network_of_ones_own_is_trained_and_ranks(tiny_tree: Path, import
     recipe = load_recipe("smoke", ['tile.models=["sums:Sums"]', "sums.training.steps=2"])
     files = find_graphs(tiny_tree, collections=(TILES,), splits=("train",))
     train_model(TrainJob("sums", recipe, files, 0, importable / "model"), TILES, resume=False)
-    scores = load_model(importable / "model").score(read_graph(files[0]))
+    scores = load_model(importable / "model", ["sums:Sums"]).score(read_graph(files[0]))
     assert np.isfinite(scores).all() and scores.std() > 0
     sys.modules.pop("sums")
 
@@ -63,11 +64,11 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importable: Path) -> None:
     folder = train_copy(tiny_tree, importable, 1)
-    load_model(folder)
+    load_model(folder, MYGAT)
     with pytest.raises(UsageError, match=r"model: was begun with source\.mygat\.py = '.*', now '"):
         train_copy(tiny_tree, importable, 1, ("F.gelu(layer", "F.relu(layer"))
     with pytest.raises(PipelineError, match=r"model 'mygat:Gat': mygat\.py has changed since; "):
-        load_model(folder)
+        load_model(folder, MYGAT)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,8 @@ LOSSES = ("    Config = GatConfig", "    Config, losses = GatConfig, {**LOSSES, 
 def test_it_may_have_a_loss_of_its_own(tiny_tree: Path, importable: Path) -> None:
     folder = train_copy(tiny_tree, importable, 300, LOSS, LOSSES)
     file, *_ = find_graphs(tiny_tree, collections=(COLLECTION,))
-    assert np.abs(load_model(folder).score(read_graph(file))).max() < 0.1  # all that it asks for
+    scores = load_model(folder, MYGAT).score(read_graph(file))
+    assert np.abs(scores).max() < 0.1  # all that it asks for
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,8 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
     recipe = load_recipe("smoke", [GAT, "gat.hidden=8", "blend.weights.gat=0.5"])
     done = run_jobs([Job("sent", handed_back, (recipe,))], Processes([None]))
     assert done["sent"].value == recipe
-    assert Recipe.from_table(recipe.model_dump(mode="json"), source="again") == recipe
+    table = recipe.model_dump(mode="json")
+    assert Recipe.from_table(table, source="again", trust=recipe.trust) == recipe
 
 
 @pytest.mark.parametrize(
@@ -234,3 +237,15 @@ def test_a_run_and_a_search_are_not_gone_on_with_by_another_class(
         call(*words)
         (importable / "mygat.py").write_text(text.replace("F.gelu(layer", "F.relu(layer"))
         assert "was begun with source.mygat.py = '" in stderr_of(*words, expect=2)[-1]
+
+
+def test_ranking_asks_for_consent(tiny_tree: Path, importable: Path) -> None:
+    folder = train_copy(tiny_tree, importable, 1)
+    file, *_ = find_graphs(tiny_tree, collections=(COLLECTION,), splits=("valid",))
+    asked = "pass --trust mygat:Gat (from Python trust=['mygat:Gat'])"
+    words = ("rank", "--run", folder, file.path, "--collection", COLLECTION.name)
+    assert asked in call(*words, expect=2)
+    assert "ranked by   model\n" in call(*words, "--trust", "mygat:Gat")
+    words = ("predict", "--run", folder, "--data", tiny_tree, "--split", "valid")
+    assert asked in call(*words, expect=2)
+    assert "scores " in call(*words, "--trust", "mygat:Gat")

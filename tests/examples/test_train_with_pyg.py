@@ -69,7 +69,7 @@ def taus(seed: int, folder: Path) -> tuple[float, float]:
     recipe = load_recipe("smoke", [*sets, f"gat.training.steps={STEPS}"])
     assert recipe.gat.configs_per_step == 64 and recipe.gat.loss == "pairwise_hinge"
     train_model(TrainJob("gat", recipe, train.files, seed, folder), LAYOUTS, resume=False)
-    ranker = load_model(folder)
+    ranker = load_model(folder, recipe.trust)
     with torch_prepared(threads=1, device=CPU):  # as recipes train
         model = plain.train_model(train, STEPS, seed)
     return mean_tau(valid, partial(plain.predict, model)), mean_tau(

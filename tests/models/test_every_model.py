@@ -15,7 +15,8 @@ from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from ensembles.ranking.program import with_guests
-from models.config.recipe import Recipe, load_recipe, short_name
+from models.config.custom import short_name
+from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
 from models.trees.linear import FLOORS
 from tests.models.rearrange import permute_configs, relabel_nodes
@@ -53,6 +54,7 @@ BY_HEART = Recipe.from_table(
         "config_columns_boosting": {"num_boost_round": 300, "min_rows_per_leaf": 1},
     },
     source="one graph",
+    trust=SMOKE.trust,
 )
 
 
@@ -162,7 +164,7 @@ PROGRAM = """
 import os, sys
 before = dict(os.environ)
 from ensembles import load_graph, load_ranker, rank
-from models.config.recipe import imported
+from models.config.custom import imported
 from models.config.recipe import Recipe
 from models.registry import NETWORKS, model_entry
 recipe = Recipe()

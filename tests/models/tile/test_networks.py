@@ -15,8 +15,9 @@ from data.read import read_tile
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
+from models.config.custom import imported
 from models.config.networks import TileGnnConfig
-from models.config.recipe import Recipe, imported, load_recipe
+from models.config.recipe import Recipe, load_recipe
 from models.registry import NETWORKS
 from models.tile.early_fusion_sage import EarlyFusionSage
 from models.tile.inputs import ConfigScaler, TileInputs, join, n_config_columns, tile_inputs
