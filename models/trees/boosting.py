@@ -31,6 +31,7 @@ from features.statistics.configs import STATISTICS, RowStatistics, statistics_na
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
 from models.training.dataset import family_of, grouped_folds
+from models.trees.booster_text import read_booster_text
 from models.trees.linear import (
     LINEAR,
     LINEAR_SCALE,
@@ -197,12 +198,12 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_str=path.read_text("utf-8"))
-    except (OSError, UnicodeError, lightgbm.basic.LightGBMError) as error:
+        names, text = read_booster_text(path)
+        if names not in map(list, known):
+            raise of_other_statistics(path)
+        return lightgbm.Booster(model_str=text)
+    except (ValueError, OverflowError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
-    if booster.feature_name() not in map(list, known):
-        raise of_other_statistics(path)
-    return booster
 
 
 def predict(
