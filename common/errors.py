@@ -1,5 +1,8 @@
 """The one exception that reaches the user as a single line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 MAX_CHARACTERS = 3_000
 
 
@@ -31,6 +34,26 @@ class UsageError(PipelineError):
 
     The command line prints it and exits with 2.
     """
+
+
+@contextmanager
+def blame(place: object, expected: str) -> Iterator[None]:
+    """Blame a file for the errors of a block that uses the values of that file.
+
+    Args:
+        place: The file or folder, for the message.
+        expected: The content that the block can use, for the message.
+
+    Raises:
+        PipelineError: The block raised an error that is neither one of ours nor of the system.
+    """
+    try:
+        yield
+    except (PipelineError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PipelineError(f"{place}: cannot be used: {reason}; expected {expected}") from error
 
 
 def escaped(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError, blame
 from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, Collection, collection_named
 from ensembles.blend import Mixing, blend
@@ -26,7 +26,14 @@ from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig, Recipe
 from models.predict import read_scores, scores_table
 from models.registry import Ranker
-from models.run_folder import CONFIG, check_done, check_finished, is_done, read_config
+from models.run_folder import (
+    CONFIG,
+    check_done,
+    check_finished,
+    is_done,
+    read_config,
+    read_recipe,
+)
 from models.trees.linear import FLOORS
 
 HEURISTIC, FLOOR = "heuristic", "floor"
@@ -115,7 +122,7 @@ def blend_of_run(
         PipelineError: the run is unfinished, or ranks no such collection or split.
     """
     check_finished(run)
-    recipe = Recipe.from_table(read_config(run)["recipe"], source=str(run / CONFIG))
+    recipe = read_recipe(run)
     folder = scores_path(run, collection, FLOOR, split).parent.parent
     paths = sorted(folder.glob(f"*/{split}.parquet"))
     members = {path.parent.name: path for path in paths if path.parent.name not in ("blend", FLOOR)}
@@ -196,13 +203,14 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
             "Python collection=), such as layout:xla:random"
         )
     if "model" in config:
-        own = collection_named(config.get("collection") or config["collections"][0])
+        with blame(folder / CONFIG, "the config of a trained model"):
+            own = collection_named(config.get("collection") or config["collections"][0])
         if wanted.kind != own.kind:
             raise PipelineError(f"{folder}: ranks {own.kind} configs, not {wanted.name}")
         return own if "collection" in config else wanted
     check_finished(folder)
     check_done(folder)
-    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG))
+    recipe = read_recipe(folder)
     have = {  # those of which some are trained; a hole shows in loading
         c.name for c in COLLECTIONS if any(is_done(m.folder) for m in members_of(recipe, c, folder))
     }
@@ -235,7 +243,7 @@ def load_ranker(
         return Ensemble(
             source, {folder.name: load_model(folder, trust)}, alone, {folder.name: folder}
         )
-    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
+    recipe = read_recipe(folder, trust)
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
     members = members_of(recipe, source, folder)
     rankers = {member.name: member.load() for member in members}

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from common.errors import PipelineError
+from common.errors import PipelineError, blame
+from common.settings import RUN_CONFIG
 from data.graphs.graph import Graph
 from data.read import read_layout
 from data.tree import GraphFile
@@ -159,9 +160,13 @@ def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> Networ
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    device = ranking_device(recipe.accelerator)
+    device, config = ranking_device(recipe.accelerator), getattr(recipe, name)
+    if name not in recipe.own_models:  # whose code may need tensors with values
+        # Takes no memory, and refuses a config that asks for other sizes than the weights have.
+        with blame(run_dir / RUN_CONFIG, "a network's settings"), torch.device("meta"):
+            load_network(network(config), run_dir)
     with torch_prepared(threads=recipe.n_threads, device=device):
-        model = network(getattr(recipe, name))
+        model = network(config)
         scaler = load_network(model, run_dir)
     read = model.reader(recipe.features, scaler)
     return NetworkRanker(model.to(device), read, recipe.n_threads)

@@ -1,5 +1,6 @@
 """A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
 
+from collections.abc import Collection as Container
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,22 @@ def read_config(folder: Path) -> dict[str, Any]:
         inner = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}")))
         told = f", but holds such: {inner}; pass one" if inner else f"; {CONFIG} is missing"
         raise PipelineError(f"{folder}: not a run folder{told}")
-    return read_toml(folder / CONFIG)
+    config = read_toml(folder / CONFIG)
+    if not isinstance(config.get("recipe", {}), dict):
+        raise PipelineError(f"{folder / CONFIG}: 'recipe' is no table; expected a run's recipe")
+    return config
+
+
+def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
+    """Read the recipe of a run folder; `trust` as in `Recipe.from_table`.
+
+    Raises:
+        PipelineError: `folder` is no run folder, or its recipe is missing or damaged.
+    """
+    config = read_config(folder)
+    if "recipe" not in config:
+        raise PipelineError(f"{folder / CONFIG}: key 'recipe' is missing; expected a run's config")
+    return Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:

@@ -17,7 +17,15 @@ from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.recipe import Recipe
 from models.registry import ModelEntry, Ranker, TrainJob, model_entry
-from models.run_folder import CONFIG, begin, check_done, is_done, mark_done, read_config
+from models.run_folder import (
+    CONFIG,
+    begin,
+    check_done,
+    is_done,
+    mark_done,
+    read_config,
+    read_recipe,
+)
 from models.training.device import TRAINING_KEYS, memory_told, training_device
 from models.training.loop import CHECKPOINT
 
@@ -122,7 +130,7 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
     if not is_done(folder):
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
     check_done(folder)
-    recipe = Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
+    recipe = read_recipe(folder, trust)
     own = recipe.own_models.get(config["model"])
     now = source_of(recipe.own_class(config["model"])) if own else None
     if now and config.get("source") != now:

@@ -260,7 +260,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _mixing_in(record)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"{path}: cannot be read: {error}; expected a choice with method and weights; {remedy}"
         ) from error

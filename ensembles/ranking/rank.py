@@ -336,14 +336,15 @@ def learned_from(ranker: Ensemble, graph: NamedGraph) -> list[str]:
     the train split of a tree that is still as it was.
     """
     configs = {name: read_config(folder) for name, folder in ranker.folders.items()}
-    names = {n for own in configs.values() for n in own.get("collections") or [own["collection"]]}
     try:
+        every = configs.values()
+        names = {n for own in every for n in own.get("collections") or [own["collection"]]}
         file = file_from_path(graph.path)
         if file.split != "train" or file.collection.name not in names:
             return []
         collections = [collection_named(name) for name in names]
         files = find_graphs(file.data_dir, collections=collections, splits=("train",))
         learned = fingerprint(files)
-    except PipelineError:
+    except (PipelineError, LookupError, TypeError):
         return []  # outside the official folders, or beside a damaged file
-    return [name for name, own in configs.items() if own["train_data"] == learned]
+    return [name for name, own in configs.items() if own.get("train_data") == learned]

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 from common.settings import FrozenConfig
 
 Positive = Annotated[int, Field(gt=0)]
+Depth = Annotated[int, Field(gt=0, le=100)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "list_mle"]
@@ -101,7 +102,7 @@ class SageConfig(LayoutGnnConfig):
     """
 
     hidden: Positive = 64
-    blocks: Positive = 2
+    blocks: Depth = 2
     opcode_width: Positive = 16
     layout_width: Positive = 4
     channel_reduction: Positive = 8
@@ -157,7 +158,7 @@ class TgraphConfig(LayoutGnnConfig):
     """
 
     hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
-    blocks: Positive = 2
+    blocks: Depth = 2
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     cross_config: bool = True
     inference_configs: Positive = 128
@@ -173,7 +174,7 @@ class BaselineGcnConfig(LayoutGnnConfig):
     """
 
     hidden: Positive = 32
-    layers: Positive = 2
+    layers: Depth = 2
     loss: LossName = "list_mle"
     graphs_per_step: Positive = 8
     configs_per_step: Annotated[int, Field(ge=2)] = 16
@@ -211,7 +212,7 @@ class LateFusionSageConfig(TileGnnConfig):
     """
 
     hidden: Positive = 64
-    blocks: Positive = 2
+    blocks: Depth = 2
     cross_config: bool = True
 
 
@@ -226,6 +227,6 @@ class EarlyFusionSageConfig(TileGnnConfig):
     """
 
     hidden: Positive = 64
-    layers: Positive = 3
+    layers: Depth = 3
     opcode_width: Positive = 64
     inference_tensor_mib: Positive = 12

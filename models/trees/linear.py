@@ -106,12 +106,13 @@ def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
     path = run_dir / MODEL_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        weights = {name: float(weight) for name, weight in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
-    if not isinstance(content, dict) or tuple(content) not in known:
+    if tuple(weights) not in known:
         raise of_other_statistics(path)
-    return LinearRanker(content, config.statistics)
+    return LinearRanker(weights, config.statistics)
 
 
 @dataclass(frozen=True)

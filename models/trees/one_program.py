@@ -313,7 +313,7 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
         weights = {part: float(weight) for part, weight in content.pop("weights").items()}
         files = {part: run_dir / FILES[part] for part in weights}
         features = ColumnFeatures(**content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     rankers = {}
     for part, file in files.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError, blame
 from pipeline.cli import options
 from pipeline.cli.console import (
     LOADING,
@@ -365,7 +365,7 @@ def report(
 
     Example: python -m pipeline report --run runs/first
     """
-    from models.run_folder import REPORT_PICTURE
+    from models.run_folder import REPORT, REPORT_PICTURE
     from pipeline.run.folders import explain_best, read_report
     from pipeline.run.report import draw_report
     from submissions.report.page import graph_address
@@ -374,7 +374,8 @@ def report(
         raise UsageError("--data, --trust: of no use without --graph NAME")
     check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
     alone = None if graph is None else explain_best(run, graph, data, trust or ())
-    page = draw_report(run, read_report(run), alone=alone)
+    with blame(run / REPORT, "the report of a run"):
+        page = draw_report(run, read_report(run), alone=alone)
     typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
     if alone is not None:
         typer.echo(f"graph       {run / graph_address(*alone)}")
@@ -404,13 +405,13 @@ def runs(
         lines: list[tuple[object, ...]] = []
         for row in rows:
             seeds = " ".join(map(str, row["seeds"])) or None
-            revision = row["revision"] and row["revision"][:12]
+            revision = row["revision"] and str(row["revision"])[:12]
             facts = (str(row["folder"]), row["state"], row["recipe"], seeds, revision, row["score"])
             values = row["values"] or {}
             cut = f", {row['limit_graphs']} graphs of each" if row["limit_graphs"] else ""
             among = f"{len(values)} of {len(COLLECTIONS)}{cut}" if values else None
             changed = (f"{key}={value}" for key, value in row["changed"].items())
-            made_with = " ".join((*row["models"], *changed)) or None
+            made_with = " ".join(map(str, (*row["models"], *changed))) or None
             lines.append((*facts, among, *map(values.get, names), made_with))
         print_table((*header, "models, and keys that differ"), lines)
     else:
@@ -442,22 +443,23 @@ def compare(
     from submissions.report.page import write_comparison_page
 
     reports = [read_report(run) for run in (first, second)]
-    compared = compare_reports(*reports)
-    keys = differing_keys(*reports)
-    if out is not None:
-        pairs, names = paired_scores(*reports), [str(first), str(second)]
-        write_comparison_page(out, names, compared, pairs, keys)
-        say(f"page        {out}")
-    if json:
-        print_json({"first": first, "second": second, "config": keys, **compared})
-        return
-    typer.echo(f"first = {first}, second = {second}")
-    if keys:
-        print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
-        typer.echo("")
-    elif all(report.get("config") for report in reports):
-        typer.echo("no key of their configs differs")
-    _print_comparison(compared)
+    with blame(f"{first} or {second}", "the reports of two runs"):
+        compared = compare_reports(*reports)
+        keys = differing_keys(*reports)
+        if out is not None:
+            pairs, names = paired_scores(*reports), [str(first), str(second)]
+            write_comparison_page(out, names, compared, pairs, keys)
+            say(f"page        {out}")
+        if json:
+            print_json({"first": first, "second": second, "config": keys, **compared})
+            return
+        typer.echo(f"first = {first}, second = {second}")
+        if keys:
+            print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
+            typer.echo("")
+        elif all(report.get("config") for report in reports):
+            typer.echo("no key of their configs differs")
+        _print_comparison(compared)
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:

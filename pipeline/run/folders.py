@@ -8,7 +8,7 @@ from typing import Any
 
 from common.atomic import open_regular, write_text
 from common.checksums import read_table
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError, blame
 from common.settings import CONFIGS
 from data.graphs.distinct import distinct_configs
 from data.tree import COLLECTIONS, KINDS, collection_named, npz_root
@@ -66,7 +66,7 @@ def read_report(run: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
             report = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         expected = f"expected a run's folder, its {REPORT}, or what `score --json` printed"
         raise PipelineError(f"{path}: cannot be read: {error}; {expected}") from error
     if not isinstance(report, dict) or not isinstance(report.get("collections"), dict):
@@ -138,7 +138,7 @@ def explain_best(
         raise UsageError(f"--graph {name}: {len(found)} graphs of that name; expected {known}")
     collection, graph = collection_named(found[0][0]), found[0][1]
     if collection.kind == "layout":
-        root = npz_root(data_dir or Path(report["data"]))
+        root = npz_root(data_dir or Path(str(report.get("data"))))
         path = root / collection.folder / "valid" / f"{graph}.npz"
         configs, default = firsts[found[0]]
         program = load_graph(path)
@@ -163,12 +163,21 @@ def _row(folder: Path) -> dict[str, Any] | None:
     row |= dict.fromkeys(("recipe", "model", "revision", "score", "values", "problem"))
     row |= {"models": (), "changed": {}, "seeds": (), "limit_graphs": None}
     try:
-        config = read_config(folder)
-        report = read_report(folder) if (folder / REPORT).exists() else None
+        with blame(folder, f"the {CONFIG} and {REPORT} of a run"):
+            facts = _facts(folder)
+            json.dumps(facts, allow_nan=False)  # as it is printed
     except PipelineError as error:
         return row | {"problem": " ".join(str(error).split())}
+    return None if facts is None else row | facts
+
+
+def _facts(folder: Path) -> dict[str, Any] | None:
+    """Return the fields of a row that the files of a run folder fill; None for a search."""
+    config = read_config(folder)
+    report = read_report(folder) if (folder / REPORT).exists() else None
     if "space" in config:
-        return None  # a search
+        return None
+    row: dict[str, Any] = {}
     recipe, model = config.get("recipe", {}), config.get("model")
     if report is not None:
         parts = {c.name: report["collections"].get(c.name) or {} for c in COLLECTIONS}

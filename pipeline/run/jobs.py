@@ -46,7 +46,7 @@ from ensembles.scores import begun_path, scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob, model_entry
-from models.run_folder import CONFIG, check_free, is_done, read_config, with_newer_keys
+from models.run_folder import CONFIG, check_free, is_done, read_config, read_recipe, with_newer_keys
 from models.train import check_device, check_packages, train_model
 from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
@@ -489,7 +489,6 @@ def predict_split(
 
 def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
     """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
-    config = read_config(run)
-    recipe = Recipe.from_table(config["recipe"], source=str(run / CONFIG), trust=trust)
+    config, recipe = read_config(run), read_recipe(run, trust)
     every = recipe.models_of(kind) * len(recipe.seeds)
     return recipe, (config["model"],) if "model" in config else every

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.checksums import read_table, write_table
-from common.errors import PipelineError
+from common.errors import PipelineError, blame
 from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
@@ -332,9 +332,10 @@ def learning_curves(run: Path) -> list[dict[str, Any]]:
     for place in (LAYOUTS, *COLLECTIONS):
         for path in sorted((run / "models" / place.slug).glob(f"*/{METRICS}")):
             lines = list(_metric_lines(path))
-            step, loss = _thinned(lines, "loss")
-            if step:
+            with blame(path, "numbers as step, loss and held_out"):
+                step, loss = _thinned(lines, "loss")
                 at, value = _thinned(lines, "held_out")
+            if step:
                 curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
                 curves.append({"group": place.name, "member": path.parent.name, **curve})
     return curves
@@ -346,7 +347,7 @@ def _metric_lines(path: Path) -> Iterator[dict[str, Any]]:
         try:
             point = json.loads(line)
             point["step"] + 0
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise PipelineError(
                 f"{path}: line {number} cannot be read: {error}; expected a JSON object with `step`"
             ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-WATCHED = ["common", "data", "models.config", "submissions", "tomllib"]
+WATCHED = ["common", "data", "models.config", "models.trees", "submissions", "tomllib"]
 
 with atheris.instrument_imports(include=WATCHED, enable_loader_override=False):
     from tests.fuzz.doors import DOORS, mutate_npz, try_door
@@ -46,7 +46,7 @@ def main() -> None:
         }
         words = [sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), str(corpus)]
         more = {}
-        if given.door == "npz":
+        if given.door in ("npz", "run"):
             more["custom_mutator"] = lambda content, max_size, seed: mutate_npz(
                 content, max_size, seed, atheris.Mutate
             )

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from common.errors import PipelineError, UsageError
 from data.graphs.graph import LayoutGraph
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import load_recipe
 from models.registry import TrainJob
-from models.run_folder import DONE, begin, check_done, first_difference, mark_done
+from models.run_folder import DONE, begin, check_done, first_difference, mark_done, read_config
 from models.train import load_model, train_model
 from models.training.dataset import split_usable, why_unusable
 
@@ -35,6 +36,21 @@ def test_a_finished_model_has_no_checkpoint_and_is_not_trained_again(
     assert {path.name: path.stat().st_mtime_ns for path in job.run_dir.iterdir()} == before
     (job.run_dir / DONE).unlink()
     with pytest.raises(PipelineError, match="has not ended"):
+        load_model(job.run_dir)
+
+
+@pytest.mark.parametrize("hidden", [10**6, 10**20])
+def test_a_network_of_another_size_takes_no_memory(
+    hidden: int, tiny_tree: Path, tmp_path: Path
+) -> None:
+    job = job_in(tmp_path / "model", tiny_tree, model="cross_config_sage")
+    train_model(job, XLA_RANDOM, resume=False)
+    config = job.run_dir / "config.toml"
+    own = read_config(job.run_dir)
+    own["recipe"]["cross_config_sage"]["hidden"] = hidden
+    config.write_text(tomli_w.dumps(own))
+    (job.run_dir / DONE).write_text("done\n")
+    with pytest.raises(PipelineError, match=r"weights of another model|config\.toml: can"):
         load_model(job.run_dir)
 
 

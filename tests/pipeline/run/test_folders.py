@@ -199,12 +199,36 @@ def test_runs_tells_variants_of_a_recipe_of_ones_own_apart(tmp_path: Path) -> No
         ("{", "cannot be read: Expecting property name"),
         ("[]", "has no key `collections`; expected a run's report.json"),
         ('{"collections": 3}', "has no key `collections`; expected a run's report.json"),
+        ("[" * 100_000, "cannot be read: maximum recursion depth"),
+        ('{"collections": {"tile:xla": {"value": 1}}}', "cannot be used: KeyError: "),
+        ('{"collections": {"tile:xla": [1]}}', "cannot be used: TypeError: "),
     ],
 )
 def test_a_damaged_report_is_named(content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(content)
     line = call("report", "--run", tmp_path, expect=1)
     assert line.startswith(f"error: {tmp_path / 'report.json'}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("config", "report"),
+    [
+        ("recipe = 3\n", None),
+        ("[recipe]\nlayout = 3\n", None),
+        ("[recipe]\nseeds = 3\n", None),
+        ("[recipe]\nthreads = nan\n", None),
+        ("[recipe]\nthreads = 2026-01-01\n", None),
+        ("", {"collections": {"tile:xla": [1]}}),
+        ("", {"collections": {}, "score": float("nan")}),
+    ],
+)
+def test_odd_values_are_the_problem_of_their_folder(
+    config: str, report: object, folder: Path
+) -> None:
+    write_run(folder / "odd", config, report)
+    *_, line = call("runs", folder).splitlines()
+    assert line.startswith(f"error: {folder / 'odd'}")
+    assert "odd" in call("runs", folder, "--json")
 
 
 def test_a_run_without_a_report_is_told_what_to_do(tmp_path: Path) -> None:

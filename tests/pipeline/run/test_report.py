@@ -56,6 +56,16 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
         learning_curves(tmp_path)
 
 
+@pytest.mark.parametrize("odd", ['"loss": [1]', '"loss": {}', '"step": NaN, "loss": 1'])
+def test_odd_values_of_a_curve_name_their_file(tmp_path: Path, odd: str) -> None:
+    net = tmp_path / "models" / "tile-xla" / "net-seed0"
+    put(net, {"step": 1, "loss": 1.0})
+    with (net / METRICS).open("a") as file:
+        file.write(f'{{"step": 2, {odd}}}\n')
+    with pytest.raises(PipelineError, match=r"metrics\.jsonl: cannot be used: "):
+        learning_curves(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 def test_the_first_configs_and_what_they_decide(kind: str, tiny_tree: Path) -> None:
     file = next(f for f in find_graphs(tiny_tree, splits=("valid",)) if f.collection.kind == kind)
