@@ -2,12 +2,13 @@
 
 A recipe names a custom model by its class: "my_pkg.gat:Gat". The import of that module runs its
 code, so nothing that comes with a run folder may cause it: `Recipe.from_table` imports the custom
-models that its caller trusts by name, and `custom_class` refuses modules in run folders.
+models that its caller trusts by name, and `imported` refuses modules in run folders.
 """
 
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from inspect import isabstract
 from itertools import accumulate
@@ -53,13 +54,21 @@ def imported(place: str) -> Any:
     """Return the class at `place`, "package.module:Class", and run its module's code for that.
 
     Raises:
-        UsageError: there is none, or its module cannot be imported.
+        UsageError: The module is in a run folder or cannot be imported, or it has no such class.
     """
     module, _, name = place.partition(":")
     try:
+        for part in accumulate(module.split("."), "{}.{}".format):
+            _refuse_run_folder(place, find_spec(part))  # runs the code of the packages above alone
         found = vars(import_module(module))
+    except UsageError:
+        raise
     except Exception as error:  # a user's module may raise anything
-        raise _import_error(place, error) from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(
+            f"model '{place}': cannot be imported: {reason}; expected "
+            "'package.module:Class', found from the working folder or PYTHONPATH"
+        ) from error
     if name not in found:
         own = (key for key, value in found.items() if getattr(value, "__module__", None) == module)
         has = ", ".join(own) or "none of its own"
@@ -67,12 +76,13 @@ def imported(place: str) -> Any:
     return found[name]
 
 
-def _import_error(place: str, error: Exception) -> UsageError:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return UsageError(
-        f"model '{place}': cannot be imported: {reason}; expected "
-        "'package.module:Class', found from the working folder or PYTHONPATH"
-    )
+def _refuse_run_folder(place: str, spec: ModuleSpec | None) -> None:
+    for location in (spec.origin, *(spec.submodule_search_locations or ())) if spec else ():
+        if location and (folder := run_folder_of(Path(location))):
+            raise UsageError(
+                f"model '{place}': {location} is in the run folder {folder}; expected a module "
+                "outside of run folders; if you know its code, copy it to a folder of your own"
+            )
 
 
 def custom_class(place: str, kind: str) -> Any:
@@ -86,10 +96,8 @@ def custom_class(place: str, kind: str) -> Any:
         The class, a network with a `Config`.
 
     Raises:
-        UsageError: The module is in a run folder, or as `imported`, or the class is no network for
-            configs of `kind`.
+        UsageError: As `imported`, or the class is no network for configs of `kind`.
     """
-    _refuse_run_folders(place)
     network = imported(place)
     if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
         base = BASES[kind].replace(":", ".")
@@ -101,21 +109,6 @@ def custom_class(place: str, kind: str) -> Any:
         base = f"models.config.networks.{CONFIGS[kind].__name__}"
         raise UsageError(f"model '{place}': its Config is {config}; expected a subclass of {base}")
     return network
-
-
-def _refuse_run_folders(place: str) -> None:
-    """Raise UsageError if a module, or a package that it is in, is in a run folder."""
-    for module in accumulate(place.partition(":")[0].split("."), "{}.{}".format):
-        try:
-            spec = find_spec(module)  # imports the packages above it, which were looked at before
-        except Exception as error:
-            raise _import_error(place, error) from error
-        for location in (spec.origin, *(spec.submodule_search_locations or ())) if spec else ():
-            if location and (folder := run_folder_of(Path(location))):
-                raise UsageError(
-                    f"model '{place}': {location} is in the run folder {folder}; expected a module "
-                    "outside of run folders; if you know its code, copy it to a folder of your own"
-                )
 
 
 def run_folder_of(path: Path) -> Path | None:
