@@ -1,9 +1,12 @@
 """The one exception that reaches the user as a single line."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 MAX_CHARACTERS = 3_000
+# Of an address, up to the last @: a password may hold @ and / as well.
+_CREDENTIALS = re.compile(r"://\S*@")
 
 
 class PipelineError(Exception):
@@ -13,11 +16,11 @@ class PipelineError(Exception):
     and, where it is not obvious, what to do. The command line prints it and exits with 1.
 
     Whatever of a foreign file stands in the message: what cannot be printed is escaped, and a long
-    text is cut in its middle, so that the line stays a line.
+    text is cut in its middle, so that the line stays a line. Credentials in addresses are left out.
     """
 
     def __init__(self, message: str) -> None:
-        printed, half = escaped(message), MAX_CHARACTERS // 2
+        printed, half = escaped(hide_credentials(message)), MAX_CHARACTERS // 2
         is_short = len(printed) <= MAX_CHARACTERS
         super().__init__(printed if is_short else f"{printed[:half]} … {printed[-half:]}")
 
@@ -59,3 +62,8 @@ def blame(place: object, expected: str) -> Iterator[None]:
 def escaped(text: str) -> str:
     """Return `text` with escapes in place of what a terminal would act on or could not show."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def hide_credentials(text: str) -> str:
+    """Return `text` with *** in place of the user and the password of addresses."""
+    return _CREDENTIALS.sub("://***@", text)

@@ -7,7 +7,6 @@ whether it has a folder's content already.
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -48,7 +47,6 @@ _LEFT_OUT = (".", "checkpoint.", "report.")
 
 WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
 
-_SIGNED_ADDRESS = re.compile(r"://[^/\s@]+@")  # an index may be given with a password in it
 
 _READY = "ready"
 _SETTLED = (_READY, "failed", "deleted")  # all other states are of a version that is being made
@@ -113,7 +111,7 @@ def write_wheels(out: Path) -> list[Path]:
         if ended.returncode:
             lines = ended.stderr.decode(errors="backslashreplace").splitlines()
             said = [line for line in lines if line.startswith("ERROR")] or lines or ["no word"]
-            told = _SIGNED_ADDRESS.sub("://***@", redact(said[-1]))
+            told = redact(said[-1])
             raise PipelineError(f"pip download {' '.join(wanted)}: {told}; check the package index")
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
 import typer
 
 from common.atomic import check_writable
-from common.errors import OutOfTime, PipelineError, UsageError
+from common.errors import OutOfTime, PipelineError, UsageError, hide_credentials
 from common.progress import end_now, heard_by, teller_or, time_limit, watched_by
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def say(line: str) -> None:
     Where nobody reads it any more, as after `2>&1 | head -1`, the work goes on in silence.
     """
     try:
-        typer.echo(line, err=True)
+        typer.echo(hide_credentials(line), err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

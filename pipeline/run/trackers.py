@@ -23,7 +23,7 @@ from typing import Any
 
 from common.atomic import locked, write_text
 from common.credentials import one_line
-from common.errors import UsageError
+from common.errors import UsageError, hide_credentials
 from common.progress import log
 from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
@@ -283,7 +283,7 @@ def _scores(report: Mapping[str, Any]) -> dict[str, float]:
 
 def _told(error: BaseException) -> str:
     """Return a client's error on one line, without what the environment holds of credentials."""
-    text = re.sub(r"//[^/\s]*@", "//***@", f"{type(error).__name__}: {error}")
+    text = hide_credentials(f"{type(error).__name__}: {error}")
     for name, value in os.environ.items():
         if SECRET.search(name) and value:
             text = text.replace(value, "***")

@@ -1,6 +1,8 @@
 """A message is one line, whatever it quotes."""
 
-from common.errors import MAX_CHARACTERS, PipelineError, UsageError
+import pytest
+
+from common.errors import MAX_CHARACTERS, PipelineError, UsageError, hide_credentials
 
 
 def test_what_would_break_the_line_is_escaped() -> None:
@@ -12,3 +14,10 @@ def test_a_long_message_keeps_its_ends() -> None:
     error = UsageError(f"recipe.toml: key '{'k' * 10_000}'; expected one of: loss")
     assert len(str(error)) <= MAX_CHARACTERS + 3
     assert str(error).startswith("recipe.toml: key 'k") and str(error).endswith("one of: loss")
+
+
+@pytest.mark.parametrize("password", ["secret", "sec@ret", "sec/ret", "s/ec@ret", "s:ec@r/et"])
+def test_credentials_of_an_address_are_not_shown(password: str) -> None:
+    line = f"storage dialect://me:{password}@host/name: cannot be opened; see https://host/x"
+    expected = "storage dialect://***@host/name: cannot be opened; see https://host/x"
+    assert hide_credentials(line) == str(PipelineError(line)) == expected

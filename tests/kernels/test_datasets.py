@@ -122,7 +122,7 @@ def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.Monk
 def test_wheels_that_cannot_be_had_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pip = FakePip(error="x\nERROR: no index at https://me:planted@host/simple\n")
+    pip = FakePip(error="x\nERROR: no index at https://me:pl@nt/ed@host/simple\n")
     monkeypatch.setattr("kernels.datasets.run_pip", pip)
     with pytest.raises(PipelineError, match=r"no index at https://\*\*\*@host/simple; check the"):
         write_wheels(tmp_path / "out")
