@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, get_start_method, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +190,7 @@ def _news(worker: _Worker) -> Event | None:
         worker.process.join()
         code = worker.process.exitcode or 0
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return Lost(job, died)
+        return Lost(job, died + " (out of memory?)" * (code == -signal.SIGKILL))
     if what == "progress":
         with told_by(job.name):
             progress(*told)
@@ -202,6 +203,8 @@ def _news(worker: _Worker) -> Event | None:
 
 def _work(connection: Connection, gpu: str | None, threads: int) -> None:
     end_with_parent()
+    with suppress(OSError):  # on Linux, memory that runs out ends a worker and not the command
+        Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
     for name in THREAD_POOLS:  # read by what is not imported yet

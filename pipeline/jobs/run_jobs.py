@@ -41,6 +41,7 @@ class Job:
         after: names of jobs that must have ended before.
         reads, makes: files and folders, for machines that do not see those of this one.
         stage: what its cost is booked under.
+        repeats: Whether the function is called again and again, until it returns False.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Job:
     reads: tuple[Path, ...] = ()
     makes: tuple[Path, ...] = ()
     stage: str = ""
+    repeats: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,8 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
     that fails keeps only those from being done that come after it.
 
     Raises:
-        PipelineError: the first job's that failed, or a worker died thrice of the same job.
+        PipelineError: the first job's that failed, or workers died of a call of the same job, one
+            after the other, MAX_TRIES times.
         OutOfTime: the time is over; the same jobs go on where they stopped.
     """
     queue, done, losses = Queue(jobs), dict[str, Done](), Counter[str]()
@@ -209,6 +212,9 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
                 with told_by(event.job.name):
                     progress(event.job.name, 1, 1)  # whoever did it does so no more
                 match event:
+                    case Done(job, True) if job.repeats:
+                        del losses[job.name]
+                        queue.put_back(job)
                     case Done(job):
                         done[job.name] = event
                         queue.ended(job)
@@ -216,12 +222,12 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
                     case Lost(job, reason):
                         losses[job.name] += 1
                         told, times = f"{job.name}: its worker {reason}", losses[job.name]
-                        if times < MAX_TRIES:
+                        if times < MAX_TRIES + job.repeats:  # a call may be given up first
                             log.info(f"{told}; it goes on elsewhere")
                             queue.put_back(job)
                         else:
-                            hint = "(out of memory?); the same command goes on"
-                            failures.append(PipelineError(f"{told}, {times} times {hint}"))
+                            hint = f"{times} times; the same command goes on"
+                            failures.append(PipelineError(f"{told}, {hint}"))
                     case Failed(job, error):
                         failures.append(error)
                         if len(jobs) > 1 and not isinstance(error, OutOfTime):

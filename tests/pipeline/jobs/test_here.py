@@ -63,7 +63,9 @@ def test_what_workers_say_and_how_far_they_are_is_told_here(
     assert told["a", "a"] == told["b", "b"] == 1  # that nobody does it any more
 
 
-@pytest.mark.parametrize(("number", "said"), [(KILL, "killed by SIGKILL"), (TERM, "told to stop")])
+@pytest.mark.parametrize(
+    ("number", "said"), [(KILL, "killed by SIGKILL (out of memory?)"), (TERM, "told to stop")]
+)
 def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
     number: signal.Signals, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +106,13 @@ def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
     threads = {done[name].value[2] for name in "abc"}
     assert threads == {"3"}
     assert caplog.messages == ["struck: its worker was killed by SIGKILL; it goes on elsewhere"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="needs Linux's /proc")
+def test_memory_that_runs_out_ends_a_worker_and_not_the_command() -> None:
+    done = done_by(jobs_of("ab", work.oom_score), None, None)
+    assert [done[name].value for name in "ab"] == [1000, 1000]
+    assert work.oom_score() < 1000
 
 
 def test_a_job_that_fails_is_told_as_it_was_raised_and_others_are_done() -> None:

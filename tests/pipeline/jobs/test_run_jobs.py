@@ -1,6 +1,7 @@
 """Which job comes next, what becomes of those that fail or are late, and jobs done on paper."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,8 @@ class Scripted(Clockwork):
                 return [Lost(done.job, "was killed")]
             case "failed":
                 return [Failed(done.job, PipelineError("x.npz: bad"))]
+            case "again":
+                return [Done(done.job, True, Cost(1.0, 1.0, None))]
             case "late":
                 return [Failed(done.job, OutOfTime("stopped at 3"))]
         return [Done(done.job, f"{done.job.name}!", Cost(1.0, 1.0, None))]
@@ -78,10 +81,20 @@ def test_a_job_whose_worker_dies_is_done_again_and_named_the_third_time(
     assert names(executor) == ["a"] * 3 + ["b", "c"]
     assert caplog.messages == ["a: its worker was killed; it goes on elsewhere"] * 2
     executor = Scripted(a=["lost"] * 3)
-    named = r"a: its worker was killed, 3 times .*; the same command goes on"
+    named = r"a: its worker was killed, 3 times; the same command goes on"
     with pytest.raises(PipelineError, match=named):
         run_jobs(JOBS, executor)
     assert names(executor) == ["a"] * 3 + ["c"]
+
+
+def test_losses_of_a_job_that_repeats_are_counted_from_its_last_call_that_ended() -> None:
+    lane, a_call = replace(job("a"), repeats=True), ["lost", "lost", "lost", "again"]
+    executor = Scripted(a=3 * a_call)
+    assert run_jobs([lane, *JOBS[1:]], executor).keys() == {"a", "b", "c"}
+    assert names(executor) == ["a"] * 13 + ["b", "c"]
+    executor = Scripted(a=[*a_call, *["lost"] * 4])
+    with pytest.raises(PipelineError, match="a: its worker was killed, 4 times"):
+        run_jobs([lane], executor)
 
 
 def test_a_job_that_fails_keeps_only_its_followers_from_being_done(

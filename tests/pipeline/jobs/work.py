@@ -43,6 +43,10 @@ def struck(folder: Path, numbers: list[signal.Signals]) -> int:
     return tries
 
 
+def oom_score() -> int:
+    return int(Path("/proc/self/oom_score_adj").read_text())
+
+
 def handed_back(value: object) -> object:
     return value
 
