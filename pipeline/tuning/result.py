@@ -261,7 +261,7 @@ def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
     place = storage or out / JOURNAL
     if "://" not in str(place) and not Path(place).exists():
         raise PipelineError(f"{place}: no such journal; expected the --storage of the search")
-    with open_storage(place) as shared:
+    with open_storage(place, out) as shared:
         page = _page(out, asked, shared.study(asked.name))
     write_text(out / PAGE, page)
     return out / PAGE

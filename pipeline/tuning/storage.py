@@ -1,10 +1,14 @@
 """Where Optuna keeps the trials of a search: a journal file on a disk, or a database.
 
-Both serve many workers. A trial whose worker died is found out by the lock that it held beside a
-journal, or by Optuna's heartbeats in a database, and queued again.
+Both serve many workers. A worker locks a file while it does a trial. A trial whose file is there
+and free was left by a dead worker, and is queued again. A trial of another machine has no such file
+here: then Optuna's heartbeats in the database decide.
 """
 
 import logging
+import os
+import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from filelock import FileLock, Timeout
 
 from common.errors import PipelineError
+from common.progress import log, out_of_time
 from common.retry import chain
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial
+    from sqlalchemy.engine import URL, Connection, Engine
 
 HEARTBEAT_S = 60  # three without one: the worker counts as dead
 RETRIES = 2  # of a trial that may itself be what kills its workers
@@ -35,6 +41,14 @@ REPEATS = 30  # draws in a row of what has been tried: then hardly anything else
 REASON, INTERRUPTED, NUMBER, AGAIN = "reason", "interrupted", "number", "again"
 JOURNAL_START = b'{"op_code"'
 TURN = 0x74756E65  # this project's number among PostgreSQL's advisory locks
+MAX_TURN_S = 60  # a server ends the turn of a machine that is silent for so long
+TURN_POLL_S, TURN_TOLD_S = 0.2, 20.0
+CONNECT_WAITS_S = (1, 2, 4, 8, 16)
+# Refusals of a server that another try may mend, as PostgreSQL words them.
+BUSY = re.compile("too many|slots are reserved|starting up|shutting down|recovery mode")
+FIRST_HEARTBEATS = """INSERT INTO trial_heartbeats (trial_id, heartbeat)
+SELECT trial_id, CURRENT_TIMESTAMP FROM trials WHERE study_id = :study AND state = 'RUNNING'
+AND NOT EXISTS (SELECT 1 FROM trial_heartbeats h WHERE h.trial_id = trials.trial_id)"""
 
 
 @dataclass(frozen=True)
@@ -42,14 +56,28 @@ class SharedStorage:
     """A storage that several workers use at once, as one of them sees it.
 
     Attributes:
-        turn: keeps all other workers from taking a trial while it is entered.
-        running: the lock that the worker of a trial holds, by study and trial; None where
-            heartbeats tell who lives.
+        turn: Keeps all other workers of a study from taking a trial while it is entered. Its value
+            is a function that raises an error if the turn was lost.
+        locks: Folder of the files that workers lock, one for each try of a trial.
+        silent: Returns by a study's id the ids of running trials without a recent heartbeat; None
+            if all workers see the folder of locks.
     """
 
     optuna: "BaseStorage"
-    turn: Callable[[], AbstractContextManager[Any]]
-    running: Callable[[str, int], FileLock] | None = None
+    turn: Callable[[str], AbstractContextManager[Callable[[], Any]]]
+    locks: Path
+    silent: Callable[[int], list[int]] | None = None
+
+    def running(self, study: str, trial: int) -> FileLock:
+        """Return the lock that the worker of a trial holds."""
+        return FileLock(self.locks / f"{study}-{trial}")
+
+    def is_running_here(self, study: str, trial: int) -> bool:
+        """Return True if a process that shares the folder of locks does the trial."""
+        lock = self.running(study, trial)
+        with suppress(Timeout), lock.acquire(timeout=0):
+            return False
+        return True
 
     def study(self, name: str, pruner: "BasePruner | None" = None) -> "Study":
         """Return a study that has been begun; raise PipelineError where there is none."""
@@ -64,14 +92,15 @@ class SharedStorage:
 
 
 @contextmanager
-def open_storage(place: Path | str) -> Iterator[SharedStorage]:
+def open_storage(place: Path | str, out: Path) -> Iterator[SharedStorage]:
     """Open a storage for the block, in which Optuna keeps silent.
 
     Args:
-        place: a journal file's path, or a database URL such as postgresql://user@host/name.
+        place: Path of a journal file, or a database URL such as postgresql+psycopg://host/name.
+        out: Folder of the search; the locks are in it if the storage is a server.
 
     Raises:
-        PipelineError: the storage cannot be opened, or a database goes away.
+        PipelineError: The storage cannot be opened, is damaged, or a database goes away.
     """
     import optuna
 
@@ -81,95 +110,228 @@ def open_storage(place: Path | str) -> Iterator[SharedStorage]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            with _database(str(place)) if is_url else nullcontext(_journal(Path(place))) as shared:
+            warnings.filterwarnings("ignore", "Heartbeat of storage is supposed")
+            opened = _database(str(place), out) if is_url else nullcontext(_journal(Path(place)))
+            with opened as shared:
                 yield shared
     finally:
         optuna.logging.set_verbosity(level)
 
 
 def _journal(path: Path) -> SharedStorage:
-    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
 
-    lock, running = FileLock(f"{path}.lock"), path.with_name(f"{path.name}.running")
-    refusal = f"{path}: not a tuning journal; choose another --storage"
+    lock = FileLock(f"{path}.lock")
+
+    class Journal(JournalFileBackend):
+        """A journal that names itself and its damaged line, and leaves no half of a line."""
+
+        line = 1
+
+        def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+            self.line = log_number_from + 1
+            try:
+                for entry in super().read_logs(log_number_from):
+                    yield entry
+                    self.line += 1
+            except ValueError as error:
+                raise _damaged(path, self.line) from error
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with lock:
+                n_bytes = path.stat().st_size
+                try:
+                    super().append_logs(logs)
+                except OSError as error:
+                    os.truncate(path, n_bytes)  # another worker's line would follow the half
+                    error.filename = str(path)
+                    raise
+
     try:
-        running.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with lock, path.open("ab+") as file:
             file.seek(0)
             content = file.read()
-            if content[: len(JOURNAL_START)] != JOURNAL_START[: len(content)]:
-                raise PipelineError(refusal)
-            file.truncate(content.rfind(b"\n") + 1)  # a full disk leaves half a line
-        backend = optuna.storages.journal.JournalFileBackend(
-            str(path), lock_obj=cast("BaseJournalFileLock", lock)
-        )
-        opened = optuna.storages.JournalStorage(backend)
+            starts = {line[: len(JOURNAL_START)] for line in content.split(b"\n")}
+            if JOURNAL_START not in starts and not JOURNAL_START.startswith(content):
+                raise PipelineError(f"{path}: not a tuning journal; choose another --storage")
+            file.truncate(content.rfind(b"\n") + 1)  # a loss of power leaves half a line
+        backend = Journal(str(path), lock_obj=cast("BaseJournalFileLock", lock))
+        opened = JournalStorage(backend)
     except OSError as error:
         raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise PipelineError(refusal) from error
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        raise _damaged(path, backend.line) from error
+    if backend.line <= content.count(b"\n"):  # Optuna passes over a damaged last line
+        raise _damaged(path, backend.line)
     return SharedStorage(
-        opened,
-        turn=lambda: FileLock(f"{path}.turn"),
-        running=lambda study, trial: FileLock(running / f"{study}-{trial}"),
+        opened, partial(_file_turn, f"{path}.turn"), path.with_name(f"{path.name}.running")
     )
 
 
-@contextmanager
-def _database(url: str) -> Iterator[SharedStorage]:
-    import optuna
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
+def _damaged(path: Path, line: int) -> PipelineError:
+    rest = "choose another --storage"
+    if line > 1:
+        kept = f"`head -n {line - 1} {path} > NEW.log`"
+        rest = f"{kept} keeps the trials before: pass --storage NEW.log and another --out"
+    return PipelineError(f"{path}: line {line} is damaged; expected what Optuna writes; {rest}")
 
-    class PatientStorage(optuna.storages.RDBStorage):
+
+@contextmanager
+def _file_turn(path: str, study: str) -> Iterator[Callable[[], Any]]:
+    lock = FileLock(path)
+    try:
+        held = lock.acquire(timeout=TURN_TOLD_S)
+    except Timeout:
+        log.info(f"{path}: another worker holds it for {TURN_TOLD_S:.0f} s; if it hangs, end it")
+        held = lock.acquire()
+    with held:
+        yield lambda: None
+
+
+@contextmanager
+def _database(url: str, out: Path) -> Iterator[SharedStorage]:
+    from optuna.exceptions import StorageInternalError
+    from optuna.storages import RDBStorage
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import (
+        IntegrityError,
+        InterfaceError,
+        InternalError,
+        OperationalError,
+        SQLAlchemyError,
+    )
+    from sqlalchemy.pool import NullPool
+
+    class PatientStorage(RDBStorage):
         """Its heartbeats may miss the database: the trial's own calls tell of it."""
 
         def record_heartbeat(self, trial_id: int) -> None:
-            with suppress(SQLAlchemyError, optuna.exceptions.StorageInternalError):
+            with suppress(SQLAlchemyError, StorageInternalError):
                 super().record_heartbeat(trial_id)
 
-    try:
-        parts = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise PipelineError("storage: not a database URL; expected dialect://host/name") from error
+        def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+            # A worker may have died before its first heartbeat: its time counts from now on.
+            with suppress(IntegrityError), self.engine.begin() as connection:
+                connection.execute(text(FIRST_HEARTBEATS), {"study": study_id})
+            return cast(list[int], super()._get_stale_trial_ids(study_id))
+
+    parts, where = _read_url(url)
     # It would log with a traceback that it cannot tidy up.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL + 1)
-    where = f"storage {parts.set(query={}).render_as_string()}"  # without passwords
-    if parts.database in (None, "", ":memory:"):
-        raise PipelineError(f"{where}: names no database; workers would share nothing")
     is_file = parts.get_backend_name() == "sqlite"
-    turn = partial(FileLock, f"{parts.database}.turn") if is_file else partial(_server_turn, url)
     try:
-        with turn():  # of workers that start together, one makes the tables
+        # Without a pool, workers hold no connection while they train.
+        options = {"poolclass": NullPool, "creator": _connector(parts, where)}
+        blank = f"{parts.drivername}://"  # Optuna would format a whole URL
+        turn = partial(_server_turn, create_engine(blank, **options))
+        if is_file:
+            turn = partial(_file_turn, f"{parts.database}.turn")
+        with turn(""):  # of workers that start together, one makes the tables
+            beats_s = None if is_file else HEARTBEAT_S
             opened = PatientStorage(
-                url, heartbeat_interval=HEARTBEAT_S, grace_period=3 * HEARTBEAT_S
+                blank, options, heartbeat_interval=beats_s, grace_period=3 * HEARTBEAT_S
             )
-    except (ImportError, SQLAlchemyError, RuntimeError, OSError) as error:
-        is_missing = isinstance(error, ImportError)
-        hint = "; for PostgreSQL: pip install 'psycopg[binary]'" * is_missing
-        raise PipelineError(f"{where}: cannot be opened: {_cause(error)}{hint}") from error
+    except (ImportError, SQLAlchemyError, StorageInternalError, RuntimeError, OSError) as error:
+        is_missing = isinstance(error, ImportError) or "load plugin" in str(error)
+        hint = "; expected postgresql+psycopg://…, after pip install 'psycopg[binary]'"
+        told = _cause(error) + hint * is_missing
+        raise PipelineError(f"{where}: cannot be opened: {told}") from error
     try:
-        yield SharedStorage(opened, turn)
+        if is_file:
+            yield SharedStorage(opened, turn, Path(f"{parts.database}.running"))
+        else:
+            yield SharedStorage(opened, turn, out / "running", opened._get_stale_trial_ids)
     except Exception as error:  # Optuna's own, over noting a failure, tells nothing
-        lost = [e for e in chain(error) if isinstance(e, OperationalError | InterfaceError)]
+        faults = OperationalError | InterfaceError | InternalError
+        lost = [e for e in chain(error) if isinstance(e, faults)]
         if not lost or isinstance(error, PipelineError):
             raise
-        what = _cause(lost[0]) if is_file else "connection lost"
+        what = _cause(lost[0]) if is_file or BUSY.search(str(lost[0])) else "connection lost"
         raise PipelineError(f"{where}: {what}; the same command goes on") from error
 
 
-@contextmanager
-def _server_turn(url: str) -> Iterator[None]:
-    from sqlalchemy import create_engine, text
-    from sqlalchemy.pool import NullPool
+def _read_url(url: str) -> "tuple[URL, str]":
+    """Return a database URL, and how messages name it, without passwords."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
 
-    with create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect() as server:
-        server.execute(text(f"SELECT pg_advisory_lock({TURN})"))
-        yield
+    try:
+        parts = make_url(url)
+    except (ArgumentError, ValueError):
+        what = "storage: not a database URL; expected dialect://host/name"
+        raise PipelineError(what) from None
+    base, _, query = url.partition("?")
+    shown = f"{parts.drivername}://***" if "@" in query else re.sub("://.*@", "://***@", base)
+    where = f"storage {shown}"
+    if parts.database in (None, "", ":memory:"):
+        raise PipelineError(f"{where}: names no database; workers would share nothing")
+    if parts.get_backend_name() != "sqlite" and "@" in f"{parts.host}{parts.database}":
+        raise PipelineError(
+            f"{where}: the password contains @; expected %40 for @ and %2F for /, or PGPASSWORD"
+        )
+    return parts, where
+
+
+def _connector(parts: "URL", where: str) -> Callable[[], Any]:
+    """Return what connects to a database, and waits for a server that is full or restarts."""
+    dialect_type: Any = parts.get_dialect()
+    dialect = dialect_type(dbapi=dialect_type.import_dbapi())
+    words, options = dialect.create_connect_args(parts)
+    is_known = False
+
+    def connect() -> Any:
+        nonlocal is_known
+        for wait_s in (*CONNECT_WAITS_S, 0):
+            try:
+                connection: Any = dialect.connect(*words, **options)
+                break
+            except dialect.loaded_dbapi.Error as error:
+                if not wait_s or out_of_time() or not (is_known or BUSY.search(str(error))):
+                    raise
+                log.info(f"{where}: {_cause(error)}; next try in {wait_s} s")
+                time.sleep(wait_s)
+        is_known = parts.get_backend_name() != "sqlite"
+        if parts.get_backend_name() == "postgresql":
+            # Heartbeats are compared as local times: machines of other zones must agree.
+            connection.cursor().execute("SET TIME ZONE 'UTC'")
+            connection.commit()
+        return connection
+
+    return connect
+
+
+@contextmanager
+def _server_turn(engine: "Engine", study: str) -> Iterator[Callable[[], Any]]:
+    """Hold a lock of the study on a PostgreSQL server, which takes it from a machine that hangs."""
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    while not (server := _try_lock(engine, study)):
+        time.sleep(TURN_POLL_S)  # without a connection
+    try:
+        yield lambda: server.execute(text("SELECT 1"))
+    finally:
+        with suppress(DBAPIError):  # the lock was lost
+            server.close()
+
+
+def _try_lock(engine: "Engine", study: str) -> "Connection | None":
+    from sqlalchemy import text
+
+    server = engine.connect()
+    server.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_TURN_S}s'"))
+    ask = text("SELECT pg_try_advisory_xact_lock(:project, hashtext(:study))")
+    if server.scalar(ask, {"project": TURN, "study": study}):
+        return server
+    server.close()
+    return None
 
 
 def _cause(error: BaseException) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())
+    own = next((one for one in chain(error) if getattr(one, "orig", None)), error)
+    return " ".join(str(getattr(own, "orig", error)).split())
 
 
 def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
@@ -180,13 +342,17 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     """
     import optuna
 
-    states = optuna.trial.TrialState
-    optuna.storages.fail_stale_trials(study)  # as heartbeats tell
+    states, name = optuna.trial.TrialState, study.study_name
+    silent = storage.silent(study._study_id) if storage.silent else []
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        if storage.running:
-            lock = storage.running(study.study_name, trial.number)
-            with suppress(Timeout), lock.acquire(timeout=0):
-                study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
+        is_elsewhere = storage.silent and not (storage.locks / f"{name}-{trial.number}").exists()
+        is_alive = (
+            trial._trial_id not in silent
+            if is_elsewhere
+            else storage.is_running_here(name, trial.number)
+        )
+        if not is_alive:
+            study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
     retry, requeued = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
     for number, kept in numbered(study).items():
         if kept.state == states.FAIL and REASON not in kept.user_attrs:

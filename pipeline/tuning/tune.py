@@ -7,14 +7,22 @@ take their trials one after the other, so that together they never begin more th
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from math import nan
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
-from models.run_folder import CONFIG, DONE, begin, first_difference, mark_done, read_config
+from models.run_folder import (
+    CONFIG,
+    DONE,
+    begin,
+    check_free,
+    first_difference,
+    mark_done,
+    read_config,
+)
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.run.jobs import as_begun
 from pipeline.tuning.objective import (
@@ -36,6 +44,7 @@ from pipeline.tuning.result import (
 )
 from pipeline.tuning.storage import (
     AGAIN,
+    HEARTBEAT_S,
     INTERRUPTED,
     NUMBER,
     REASON,
@@ -51,7 +60,7 @@ from pipeline.tuning.storage import (
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial, TrialState
 
 QUESTION = "question"  # an attribute of the study
 
@@ -82,21 +91,27 @@ def tune(
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or all workers were killed.
     """
+    workers.check()
     question = ask(as_begun(recipe, out / "trials" / "0"), space, data_dir, out)
     if (out / CONFIG).exists():
         begun = read_config(out)
         if "space" not in begun:
             raise UsageError(f"{out}: holds a run, not a search; choose another --out")
         _refuse_other_space(f"{out}: was begun", begun, question, "--out")
-    begin(out, question.config(), resume=True)
-    (out / DONE).unlink(missing_ok=True)
+    check_free(out, question.config(), resume=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
-    with open_storage(place) as shared:
+    workers.expect(0, 0, recipe.n_threads)
+    if isinstance(place, Path) and out.absolute() in place.parents:
+        begin(out, question.config(), resume=True)  # no journal of another search can be in it
+    with open_storage(place, out) as shared:
         study, verdict = _enter(question, shared), None
+        begin(out, question.config(), resume=True)
+        (out / DONE).unlink(missing_ok=True)
         parts = [f"search {number} of {n}" for number in range(1, n + 1)]
         with suppress(OutOfTime):
-            workers.do([question.job(part, search, question, place, trials) for part in parts])
-        with shared.turn():
+            jobs = [question.job(part, search, question, place, trials) for part in parts]
+            workers.do([replace(job, repeats=True) for job in jobs])
+        with shared.turn(study.study_name):
             requeue_lost(study, shared)  # what the time limit has just cut short
             counted, records = count_trials(study), records_of(study)
             is_searched = repeats_in_a_row(study) >= REPEATS
@@ -116,7 +131,10 @@ def tune(
                 f"trials that were cut short wait to be tried again: --trials {more} ends them"
             )
         elif not ended:
-            log.info("other workers' last trials are still running; the same command goes on")
+            dead = f"; one that died is noticed after {3 * HEARTBEAT_S} s" * bool(shared.silent)
+            log.info(
+                f"other workers' last trials are still running{dead}; the same command goes on"
+            )
         elif space.study.finalists:
             with suppress(OutOfTime):
                 verdict = judge_finalists(question, records, workers)
@@ -132,7 +150,7 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
     import optuna
 
     config, name = question.config(), question.space.study.name
-    with shared.turn():
+    with shared.turn(name):
         study = optuna.create_study(
             storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
         )
@@ -167,60 +185,87 @@ def _refuse_other_space(
             )
 
 
-def search(question: Question, storage: Path | str, trials: int) -> None:
-    """Run trials, beside others that do the same, until none is left.
+def search(question: Question, storage: Path | str, trials: int) -> bool:
+    """Run the next trial, beside others that do the same; return False if none is left.
 
     Raises:
         PipelineError: the storage has gone, or is not seen from here.
         OutOfTime: the time is over.
     """
-    with open_storage(storage) as shared:
+    with open_storage(storage, question.out) as shared:
         study = shared.study(question.space.study.name, pruner_of(question.space.study))
-        while _run_next(question, shared, study, trials):
+        has_run = _run_next(question, shared, study, trials)
+        if has_run:
             write_history(study, question)
             progress("trial", count_trials(study), trials)
+        return has_run
 
 
 def _run_next(question: Question, shared: SharedStorage, study: "Study", trials: int) -> bool:
-    with ExitStack() as running, ExitStack() as turn:
-        turn.enter_context(shared.turn())
-        for number in requeue_lost(study, shared):
-            log.info(f"trial {number} did not come to its end; it is tried again")
-        repeats, known = repeats_in_a_row(study), numbered(study)
-        if count_trials(study) >= trials or repeats >= REPEATS:
-            return False
-        if out_of_time():
-            raise OutOfTime("out of time before a trial")
-        study.sampler = _sampler(question, study, is_random=repeats > 0)
+    import optuna
+    from optuna.storages._heartbeat import get_heartbeat_thread
 
-        def objective(trial: "Trial") -> float:
-            if shared.running:
-                running.enter_context(shared.running(study.study_name, trial.number))
+    with ExitStack() as running:
+        with shared.turn(study.study_name) as check_turn:
+            for number in requeue_lost(study, shared):
+                log.info(f"trial {number} did not come to its end; it is tried again")
+            repeats, known = repeats_in_a_row(study), numbered(study)
+            if count_trials(study) >= trials or repeats >= REPEATS:
+                return False
+            if out_of_time():
+                raise OutOfTime("out of time before a trial")
+            study.sampler = _sampler(question, study, is_random=repeats > 0)
+            trial = study.ask()
+            running.enter_context(shared.running(study.study_name, trial.number))
+            running.enter_context(get_heartbeat_thread(trial._trial_id, shared.optuna))
             params = _drawn(trial, question)
             number = trial.user_attrs.get(NUMBER, len(known))
-            tried = {} if number in known else known
-            for other, earlier in tried.items():
-                if question.decisive(earlier.params) == question.decisive(params):
-                    # As in Optuna's FAQ; a failure to it, as it learns nothing from this.
-                    trial.set_user_attr(AGAIN, other)
-                    value = earlier.value
-                    told = earlier.state.name.lower() if value is None else f"{value:.4f}"
-                    if not repeats:
-                        log.info(
-                            f"trial {other} again, not counted: {told}{_shown(params, question)}"
-                        )
-                    return nan
+            check_turn()
+            if number not in known and _is_again(trial, params, known, question, repeats):
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)  # it learns nothing from this
+                return True
             trial.set_user_attr(NUMBER, number)
-            turn.close()
-            return _judged(trial, number, params, question)
-
+        folder = question.out / "trials" / _folder_name(study, trial, number, shared)
         try:
-            study.optimize(objective, n_trials=1)
-        except (AssertionError, UnboundLocalError) as error:
-            # Optuna's, over a full disk or a signal while it notes how a trial ended.
-            cause = error.__context__
-            raise (cause if isinstance(cause, OSError | KeyboardInterrupt) else error) from None
+            state, value = _judged(trial, number, folder, params, question)
+            is_ours = study.tell(trial, value, state, skip_if_finished=True).state == state
+        except optuna.exceptions.UpdateFinishedTrialError:
+            is_ours = False
+        except BaseException:
+            with suppress(Exception):  # on a full disk
+                study.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+            raise
+        if not is_ours:
+            log.info(f"trial {number}: this worker was silent for long, and another one took over")
     return True
+
+
+def _is_again(
+    trial: "Trial",
+    params: Parameters,
+    known: Mapping[int, "FrozenTrial"],
+    question: Question,
+    repeats: int,
+) -> bool:
+    """Tell whether a known trial has such parameters, note which one, and say so the first time."""
+    for other, earlier in known.items():
+        if question.decisive(earlier.params) == question.decisive(params):
+            trial.set_user_attr(AGAIN, other)
+            value = earlier.value
+            told = earlier.state.name.lower() if value is None else f"{value:.4f}"
+            if not repeats:
+                log.info(f"trial {other} again, not counted: {told}{_shown(params, question)}")
+            return True
+    return False
+
+
+def _folder_name(study: "Study", trial: "Trial", number: int, shared: SharedStorage) -> str:
+    """Return the trial's number, or another name while the worker of an earlier try lives."""
+    from optuna.storages import RetryHeartbeatStaleTrialCallback as Retry
+
+    earlier = Retry.retry_history(shared.optuna.get_trial(trial._trial_id))
+    is_used = any(shared.is_running_here(study.study_name, one) for one in earlier)
+    return f"{number}-{trial.number}" if is_used else str(number)
 
 
 def _sampler(question: Question, study: "Study", *, is_random: bool) -> "BaseSampler":
@@ -245,21 +290,22 @@ def _drawn(trial: "Trial", question: Question) -> Parameters:
     return {key: parameters[key].suggest(trial, key) for key in keys}
 
 
-def _judged(trial: "Trial", number: int, params: Parameters, question: Question) -> float:
-    """Return a trial's value, nan where it fails; say how it ended, and note why."""
+def _judged(
+    trial: "Trial", number: int, folder: Path, params: Parameters, question: Question
+) -> "tuple[TrialState, float | None]":
+    """Return how a trial ends, and its value if it is complete; say so, and note a reason."""
     import optuna
 
-    is_baseline = BASELINE in trial.user_attrs
+    is_baseline, states = BASELINE in trial.user_attrs, optuna.trial.TrialState
     try:
         recipe = question.recipe if is_baseline else question.recipe_with(params)
-        folder = question.out / "trials" / str(number)
         after_fold = give_up_or_go_on(trial, question.space.study, never=is_baseline)
         value = question.cross_validate(recipe, folder, after_fold).value
         log.info(f"trial {number}: {value:.4f}{_shown(params, question)}")
-        return value
+        return states.COMPLETE, value
     except optuna.TrialPruned as pruned:
         log.info(f"trial {number} {pruned}{_shown(params, question)}")
-        raise
+        return states.PRUNED, None
     except (Exception, KeyboardInterrupt) as error:
         if _is_the_worlds(error) or out_of_time():  # of a signal a library may make another error
             with suppress(Exception):  # on a full disk
@@ -271,7 +317,7 @@ def _judged(trial: "Trial", number: int, params: Parameters, question: Question)
         reason = " ".join(told.split())
         log.info(f"trial {number} failed: {reason}{_shown(params, question)}")
         trial.set_user_attr(REASON, reason)
-        return nan  # a failure to Optuna, which then goes on
+        return states.FAIL, None
 
 
 def _shown(params: Parameters, question: Question) -> str:
@@ -283,5 +329,6 @@ def _shown(params: Parameters, question: Question) -> str:
 def _is_the_worlds(error: BaseException) -> bool:
     import optuna
 
-    world = KeyboardInterrupt | OSError | OutOfTime | optuna.exceptions.StorageInternalError
+    lost = optuna.exceptions.StorageInternalError | optuna.exceptions.UpdateFinishedTrialError
+    world = KeyboardInterrupt | OSError | OutOfTime | lost
     return isinstance(error, world) or isinstance(error.__cause__, OSError)

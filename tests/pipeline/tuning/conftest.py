@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,52 @@ def searched(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return folder, search(tiny_tree, folder, trials=3)
 
 
+@dataclass(frozen=True)
+class Server:
+    """A PostgreSQL server of the test's own; `control` runs `pg_ctl` with such words."""
+
+    folder: Path
+    control: Callable[..., None]
+
+    def url(self, user: str = "tuner", database: str = "postgres") -> str:
+        return f"postgresql+psycopg://{user}@/{database}?host={self.folder}"
+
+    def run(self, *statements: str, database: str = "postgres") -> None:
+        from psycopg import connect
+
+        name = f"host={self.folder} user=tuner dbname={database}"
+        with connect(name, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def stop(self) -> None:
+        self.control("stop", "-m", "immediate")
+
+    def restart(self) -> None:
+        self.control("restart", "-m", "immediate")
+
+
 @pytest.fixture
-def server() -> Iterator[tuple[str, Callable[[], None]]]:
-    """An empty database's URL, and what ends its server at once; skip without PostgreSQL."""
+def server() -> Iterator[Server]:
+    """A server that the test may stop; skip without PostgreSQL."""
+    yield from _started()
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Server]:
+    """A server that tests share, each with a `database` of its own."""
+    yield from _started()
+
+
+@pytest.fixture
+def database(shared_server: Server, request: pytest.FixtureRequest) -> str:
+    """The name of an empty database of the shared server."""
+    name = f"test_{abs(hash(request.node.name))}"
+    shared_server.run(f"CREATE DATABASE {name}")
+    return name
+
+
+def _started() -> Iterator[Server]:
     pytest.importorskip("psycopg", reason="needs psycopg, see requirements-dev.txt")
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
     if not programs:
@@ -47,14 +90,12 @@ def server() -> Iterator[tuple[str, Callable[[], None]]]:
         with (folder / "log").open("a") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log, cwd=folder, **identity)
 
+    server = Server(folder, control)
     try:
         control("init", "-o", "-U tuner --auth=trust --no-sync")
         control("start", "-o", f"-k {folder} -F -c listen_addresses=")
-        yield (
-            f"postgresql+psycopg://tuner@/postgres?host={folder}",
-            partial(control, "stop", "-m", "immediate"),
-        )
+        yield server
     finally:
         with suppress(subprocess.CalledProcessError):  # it has ended already
-            control("stop", "-m", "immediate")
+            server.stop()
         shutil.rmtree(folder)

@@ -108,7 +108,7 @@ def test_finalists_train_with_other_seeds_and_decide(
 def folder_of(out: Path, *states: str) -> Path:
     space = space_from_table(TABLE, source="test")
     begin(out, {"train_data": "x", "space": space.decisive()}, resume=False)
-    with open_storage(out / "journal.log") as shared:
+    with open_storage(out / "journal.log", out) as shared:
         study = optuna.create_study(
             study_name=space.study.name,
             storage=shared.optuna,

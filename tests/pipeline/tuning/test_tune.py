@@ -16,7 +16,7 @@ from models.config.recipe import load_recipe
 from models.run_folder import is_done
 from pipeline.tuning.objective import value_at
 from pipeline.tuning.result import TuneResult, write_tune_report
-from pipeline.tuning.storage import REPEATS
+from pipeline.tuning.storage import REPEATS, open_storage
 from tests.pipeline.tuning.small_study import (
     DIVERGES,
     LEARNING_RATE,
@@ -78,6 +78,51 @@ def test_a_smaller_budget_first_ends_as_one_call_and_reads_no_valid_or_test_file
     assert outcome(again) == outcome(resumed) and files_below(tmp_path) == before
 
 
+def test_a_trial_that_others_failed_meanwhile_is_no_error_and_is_tried_again(
+    tiny_tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    def fail_it(*args: object, **options: object) -> float:
+        monkeypatch.undo()
+        with open_storage(tmp_path / "journal.log", tmp_path) as shared:
+            study = shared.study(SPACE.study.name)
+            study.tell(0, state=optuna.trial.TrialState.FAIL)
+        return 0.5
+
+    monkeypatch.setattr("pipeline.tuning.objective._value", fail_it)
+    check_two_trials(tiny_tree, tmp_path)
+    assert "trial 0: this worker was silent for long, and another one took over" in caplog.messages
+
+
+def test_a_trial_whose_earlier_worker_still_works_takes_another_folder(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    with time_limit(0), pytest.raises(PipelineError, match="no trial has come to its end"):
+        search(tiny_tree, tmp_path, trials=1)
+    with open_storage(tmp_path / "journal.log", tmp_path) as shared:
+        study = shared.study(SPACE.study.name)
+        study.tell(study.ask(), state=optuna.trial.TrialState.FAIL)
+        with shared.running(study.study_name, 0):
+            result = search(tiny_tree, tmp_path, trials=1)
+    assert [trial.state for trial in result.trials] == ["complete"]
+    assert [path.name for path in (tmp_path / "out" / "trials").iterdir()] == ["0-1"]
+
+
+def test_a_refused_storage_leaves_a_search_that_has_ended(
+    searched: tuple[Path, TuneResult], tiny_tree: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
+    other = tmp_path / "notes.txt"
+    other.write_text("no journal")
+    with pytest.raises(PipelineError, match="not a tuning journal"):
+        search(tiny_tree, tmp_path, trials=3, storage=other)
+    assert is_done(tmp_path / "out")
+
+
 def test_a_failing_trial_is_recorded_and_the_study_goes_on(
     tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,7 +171,7 @@ def test_a_signal_while_optuna_notes_a_trial_is_an_interrupt_and_loses_none(
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("optuna.study._optimize._tell_with_warning", interrupted)
+    monkeypatch.setattr("optuna.study.study._tell_with_warning", interrupted)
     with pytest.raises(KeyboardInterrupt):
         search(tiny_tree, tmp_path, trials=2)
     monkeypatch.undo()
