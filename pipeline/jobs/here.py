@@ -1,5 +1,6 @@
 """Executors on this machine: this process itself, or a pool of processes."""
 
+import importlib
 import os
 import signal
 import sys
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context, get_start_method, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,15 @@ POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
-IMPORTED_ONCE = ("polars", "lightgbm", "sklearn.linear_model", "torch", "torch._dynamo")
+FIRST_TO_END = "pipeline.jobs.first_to_end"
+IMPORTED_ONCE = (
+    FIRST_TO_END,
+    "polars",
+    "lightgbm",
+    "sklearn.linear_model",
+    "torch",
+    "torch._dynamo",
+)
 
 
 class InThisProcess(Executor):
@@ -175,7 +183,11 @@ def _begun(gpu: str | None, threads: int) -> _Worker:
     context = worker_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, gpu, threads))
-    process.start()
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        what = "no worker can be started: the process that starts them was ended (out of memory?)"
+        raise PipelineError(f"{what}; the same command goes on") from error
     theirs.close()
     return _Worker(process, ours)
 
@@ -203,8 +215,7 @@ def _news(worker: _Worker) -> Event | None:
 
 def _work(connection: Connection, gpu: str | None, threads: int) -> None:
     end_with_parent()
-    with suppress(OSError):  # on Linux, memory that runs out ends a worker and not the command
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    importlib.import_module(FIRST_TO_END)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
     for name in THREAD_POOLS:  # read by what is not imported yet

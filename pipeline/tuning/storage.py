@@ -239,10 +239,8 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
         told = _cause(error) + hint * is_missing
         raise PipelineError(f"{where}: cannot be opened: {told}") from error
     try:
-        if is_file:
-            yield SharedStorage(opened, turn, Path(f"{parts.database}.running"))
-        else:
-            yield SharedStorage(opened, turn, out / "running", opened._get_stale_trial_ids)
+        locks = Path(f"{parts.database}.running") if is_file else out / "running"
+        yield SharedStorage(opened, turn, locks, None if is_file else opened._get_stale_trial_ids)
     except Exception as error:  # Optuna's own, over noting a failure, tells nothing
         faults = OperationalError | InterfaceError | InternalError
         lost = [e for e in chain(error) if isinstance(e, faults)]
@@ -289,6 +287,7 @@ def _connector(parts: "URL", where: str) -> Callable[[], Any]:
                 break
             except dialect.loaded_dbapi.Error as error:
                 if not wait_s or out_of_time() or not (is_known or BUSY.search(str(error))):
+                    is_known = False  # what follows need not wait as long again
                     raise
                 log.info(f"{where}: {_cause(error)}; next try in {wait_s} s")
                 time.sleep(wait_s)

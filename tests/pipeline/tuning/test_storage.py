@@ -288,7 +288,7 @@ def test_a_server_that_goes_away_is_told_in_one_line(
     search = start(tiny_tree, tmp_path, trials=40, storage=secret, workers=workers)
     wait_for(tmp_path / "out" / "trials" / "1" / "fold-0" / "config.toml", search)
     server.stop()
-    said = search.communicate(timeout=60)[1]
+    said = search.communicate(timeout=180)[1]
     assert search.returncode == 1, said
     assert "connection lost; the same command goes on" in said.splitlines()[-1]
     assert "Traceback" not in said and "Error" not in said and "SECRET" not in said
