@@ -271,11 +271,9 @@ def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _header(job: Job, description: Description) -> dict[str, Any]:
-    n_genes = len(description.n_options)
-    program = {"n_genes": n_genes, "program_digest": program_digest(description)}
     asked = job.request()
     del asked["rounds"]  # more may follow
-    return asked | dict(description.facts) | program
+    return asked | dict(description.facts) | {"program_digest": program_digest(description)}
 
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
@@ -287,14 +285,6 @@ def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
                 f"{job.submission_id}: the program is another one than was measured; "
                 "give another --out"
             )
-
-
-def told_apart(description: Description) -> dict[str, str]:
-    """Return what tells a program from an edited one."""
-    return {
-        "program_digest": program_digest(description),
-        "function": description.facts["function"],
-    }
 
 
 def program_digest(description: Description) -> str:
@@ -319,7 +309,8 @@ def _entry(
         "n_genes": len(description.n_options),
         "n_configs": len(choices),
         "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
-        **told_apart(description),
+        "program_digest": program_digest(description),
+        "function": description.facts["function"],
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
         "again_configs": 0,
         "again_tau": None,

@@ -20,7 +20,7 @@ from common.machine import granted
 from common.metrics import CONFIDENCE, DRAWS, interval_of
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
-from data.collect.collect import program_digest, told_apart
+from data.collect.collect import program_digest
 from data.collect.measuring.search import Choices, Journal, Visitor, open_journal, run_rounds
 from data.collect.measuring.session import ConfigFailed, Description, Session, Subject, Told
 from data.collect.programs.catalogue import catalogue as programs
@@ -300,7 +300,7 @@ def _open_again(call: Call, session: Session) -> None:
     """Open the program in a fresh process; refuse one that is another than at first."""
     if out_of_time():
         raise OutOfTime(call.ask.program)
-    if told_apart(session.describe()) != told_apart(call.description):
+    if session.describe().facts["function"] != call.description.facts["function"]:
         raise PipelineError(
             f"{call.ask.program}: is another program when it is traced again; expected the same "
             "each time: no random numbers but from arguments, and no edit meanwhile"

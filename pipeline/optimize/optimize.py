@@ -125,11 +125,6 @@ class Optimized:
         return not self.why_not
 
     @property
-    def faster(self) -> Contestant | None:
-        """Return the best if it is faster than the default."""
-        return self.best if self.is_faster else None
-
-    @property
     def is_open(self) -> bool:
         """Tell whether another candidate may be faster where the one that was confirmed is not."""
         return not self.is_faster and any(one.alone.gains for one in self.finalists)

@@ -30,7 +30,7 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
     Raises:
         PipelineError: a file cannot be written.
     """
-    result, best = as_json(found), found.faster
+    result, best = as_json(found), found.best if found.is_faster else None
     page = _page(found, result)
     applied = {MODULE: best.told.module, APPLY: apply_text(found, best).encode()} if best else {}
     for name in (MODULE, APPLY):
@@ -45,8 +45,8 @@ def write_result(found: Optimized, out: Path) -> dict[str, Any]:
 
 def as_json(found: Optimized) -> dict[str, Any]:
     """Return what was found, in milliseconds and as ratios over the default."""
-    best, used, measured = found.best, found.faster, found.measured
-    together = best and best.together
+    best, measured = found.best, found.measured
+    used, together = best if found.is_faster else None, best and best.together
     return {
         "program": found.ask.program,
         "is_faster": found.is_faster,
