@@ -1,7 +1,6 @@
 """The command that tells what a recipe costs: plan."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +12,6 @@ from pipeline.cli.console import command, print_json, print_table, read_recipe, 
 
 if TYPE_CHECKING:
     from pipeline.planning.plan import CollectionPlan, Plan
-    from pipeline.run.simulated import SimulatedRun
 
 MIB, GIB = 2**20, 2**30
 HOUR_S, CORES_PER_GPU = 3600, 8
@@ -49,15 +47,13 @@ def plan(
     Example: python -m pipeline plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
     from data.official.published import official_sizes
-    from pipeline.planning.cards import CARDS
+    from pipeline.planning.cards import CARDS, Machine
     from pipeline.planning.plan import (
         KEPT_PER_CONFIGURABLE,
-        Machine,
         calibrated,
         make_plan,
         sizes_of,
     )
-    from pipeline.run.simulated import simulate_run
 
     card = CARDS.get(gpu)
     if gpus > 1 and not card:
@@ -66,22 +62,21 @@ def plan(
     if gpus > 1 and chosen.accelerator == "cpu":
         raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
     sizes = sizes_of(data) if data else official_sizes()
-    machine = Machine(card, gpus)
+    machine = Machine(card, gpus, cores or CORES_PER_GPU * gpus)
     if calibrate:
         machine = calibrated(machine, chosen)
     made = make_plan(chosen, sizes, machine)
-    simulated = simulate_run(chosen, sizes, machine, n_cores=cores or CORES_PER_GPU * gpus)
     if json:
-        print_json(made.as_json() | {"simulated": asdict(simulated)})
+        print_json(made.as_json())
         return
-    _print_plan(made, simulated, counted=data is not None)
+    _print_plan(made, counted=data is not None)
     if (rule := chosen.features.prune) not in ("none", *KEPT_PER_CONFIGURABLE):
         say(
             f"what features.prune={rule} keeps was not counted: networks are taken to see all nodes"
         )
 
 
-def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> None:
+def _print_plan(made: "Plan", *, counted: bool) -> None:
     for kind in ("tile", "layout"):
         rows = [_row(row) for row in made.collections if row.collection.startswith(f"{kind}:")]
         if rows:
@@ -94,7 +89,9 @@ def _print_plan(made: "Plan", simulated: "SimulatedRun", *, counted: bool) -> No
         typer.echo(f"GPU         {_time(gpu_s)} of one {card.name}")
     typer.echo(f"CPU         {_time(cpu_s)} of one thread")
     typer.echo(f"disk        {_size(made.total('disk_bytes'))}")
-    _print_simulated(simulated, card.name if card else "")
+    least = _time(HOUR_S * made.min_run_hours)
+    cards = f"{made.machine.n_cards} {card.name} and " if card and gpu_s else ""
+    typer.echo(f"run         at least {least} on {cards}{made.machine.n_cores} cores")
     _print_card_memory(made)
     say("computed, not run: networks are counted, the rest was measured on a thread of an EPYC")
     if not counted:
@@ -115,19 +112,6 @@ def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
     times = gpu["train"], gpu["rank"], cpu["prepare"], cpu["train"], cpu["rank"], cpu["score"]
     disk, peak = sum(plan.disk_bytes.values()), MIB * max(plan.peak_mib.values(), default=0.0)
     return plan.collection, *times, _size(disk), _size(peak)
-
-
-def _print_simulated(run: "SimulatedRun", card: str) -> None:
-    cards = f"{run.n_gpus} {card} and " if run.n_gpus else ""
-    at_work = f"{'GPUs' if run.n_gpus else 'workers'} at work {run.work.efficiency:.0%}"
-    typer.echo(f"run         {_time(HOUR_S * run.hours)} on {cards}{run.n_cores} cores")
-    parts = (run.prepare.seconds, run.work.seconds, run.score_s)
-    packing, work, scores = (_time(seconds) for seconds in parts)
-    typer.echo(
-        f"            packing {packing}, trainings and rankings {work} ({at_work}), scores {scores}"
-    )
-    if run.work.limit:
-        typer.echo(f"limit       {', then '.join(run.work.limit)}")
 
 
 def _print_card_memory(made: "Plan") -> None:

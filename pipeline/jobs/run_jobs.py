@@ -1,7 +1,7 @@
 """Jobs, pieces of work that any process can do, and the loop that has an executor do them.
 
 A job is begun once its forerunners have ended, at the start of the longest way first. It is done
-again where a worker died, until all are done or time is up. `simulate` does so on paper.
+again where a worker died, until all are done or time is up.
 """
 
 import os
@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from common.errors import OutOfTime, PipelineError
 from common.machine import own_peak_mib, thread_limits
-from common.progress import log, out_of_time, progress, told_by, watched_by
+from common.progress import log, out_of_time, progress, told_by
 
 WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
 MAX_TRIES = 3
 ALL = "all jobs"
-ALMOST = 0.97  # of all seconds: then the longest way is why it takes no less
 
 
 @dataclass(frozen=True)
@@ -256,59 +254,3 @@ def _tell(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
         with told_by(ALL):
             what = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
             progress(what, round(done_s), round(sum(1 + job.seconds for job in jobs)))
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """What jobs would take on some workers.
-
-    Attributes:
-        seconds: until the last one is done.
-        efficiency: the share of its time in which a GPU does what needs one; without GPUs, in
-            which a worker does something.
-        limit: jobs of which each waits for the one before, if these are why all take no less; else
-            some workers idle at the end, or those without a GPU have most to do.
-    """
-
-    seconds: float
-    efficiency: float
-    limit: list[str]
-
-
-def simulate(jobs: Sequence[Job], workers: Sequence[bool]) -> Simulated:
-    """Let each job take the seconds that it says; `workers`: of each, whether it has a GPU."""
-    clockwork, n_gpus, ways = Clockwork(workers), sum(workers), ways_s(jobs)
-    with watched_by(None):
-        run_jobs(jobs, clockwork)
-    useful_s = sum(job.seconds for job in jobs if job.on_gpu or not n_gpus)
-    whole_s = (n_gpus or len(workers)) * clockwork.now_s
-    limit, ready = list[str](), [job.name for job in jobs if not job.after]
-    while ready and max(ways.values()) >= ALMOST * clockwork.now_s:
-        limit.append(max(ready, key=ways.__getitem__))
-        ready = [job.name for job in jobs if limit[-1] in job.after]
-    return Simulated(clockwork.now_s, useful_s / whole_s if whole_s else 1.0, limit)
-
-
-class Clockwork(Executor):
-    """An executor whose clock goes on to the next end of a job."""
-
-    def __init__(self, workers: Sequence[bool]) -> None:
-        self._idle, self._n_gpus = list(workers), sum(workers)
-        self._running: list[tuple[float, int, Job, bool]] = []
-        self.now_s, self._begun = 0.0, 0
-
-    def free(self) -> Sequence[bool]:
-        return list(self._idle)
-
-    def n_gpus(self) -> int:
-        return self._n_gpus
-
-    def begin(self, job: Job, *, gpu: bool) -> None:
-        self._idle.remove(gpu)
-        self._begun += 1
-        heappush(self._running, (self.now_s + job.seconds, self._begun, job, gpu))
-
-    def events(self) -> Sequence[Event]:
-        self.now_s, _, job, gpu = heappop(self._running)
-        self._idle.append(gpu)
-        return [Done(job, None, Cost(job.seconds, job.seconds, None))]

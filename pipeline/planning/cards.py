@@ -96,3 +96,29 @@ MOST_RAW_BYTES = 25e6
 RAW_NODE_CONFIG, RAW_TILE_CONFIG = 0.11, 16.0
 STORE_NODE, STORE_TILE_CONFIG = 800.0, 182.0
 SCORES_OF_CONFIG = {"layout": 46.0, "tile": 25.0}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a recipe runs on.
+
+    Attributes:
+        card: None = there is no GPU.
+        n_cards, n_cores: Cards and cores that share the work. A training takes one card.
+        gpu_scale, cpu_scale: how many times as long as computed networks take there; what else
+            the processor does is not scaled.
+        measured: what says so; "" = nothing was measured.
+    """
+
+    card: Card | None = CARDS["t4"]
+    n_cards: int = 1
+    n_cores: int = 8
+    gpu_scale: float = 1.0
+    cpu_scale: float = 1.0
+    measured: str = ""
+
+    def seconds(self, counts: Counts, *, on_gpu: bool, **times: float) -> float:
+        """Return how long a network's work takes on a card, or on one thread of the processor."""
+        if on_gpu and self.card:
+            return self.card.seconds(counts, **times) * self.gpu_scale
+        return THREAD.seconds(counts, **times) * self.cpu_scale

@@ -34,7 +34,7 @@ from models.training.device import (
     training_device,
 )
 from pipeline.planning import cards
-from pipeline.planning.cards import CARDS, CONTEXT_MIB, LIBRARIES_MIB, THREAD, Card, card_named
+from pipeline.planning.cards import CONTEXT_MIB, LIBRARIES_MIB, Card, Machine, card_named
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import (
     Size,
@@ -60,31 +60,6 @@ STAGES = ("prepare", "train", "rank", "score")
 HOUR_S = 3600.0
 CACHE_MIB = CACHE_BYTES >> 20  # on host and device together
 MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a recipe runs on.
-
-    Attributes:
-        card: None = there is no GPU.
-        n_cards: of them, each with a training of its own.
-        gpu_scale, cpu_scale: how many times as long as computed networks take there; what else
-            the processor does is not scaled.
-        measured: what says so; "" = nothing was measured.
-    """
-
-    card: Card | None = CARDS["t4"]
-    n_cards: int = 1
-    gpu_scale: float = 1.0
-    cpu_scale: float = 1.0
-    measured: str = ""
-
-    def seconds(self, counts: Counts, *, on_gpu: bool, **times: float) -> float:
-        """Return how long a network's work takes on a card, or on one thread of the processor."""
-        if on_gpu and self.card:
-            return self.card.seconds(counts, **times) * self.gpu_scale
-        return THREAD.seconds(counts, **times) * self.cpu_scale
 
 
 @dataclass(frozen=True)
@@ -354,6 +329,7 @@ class Plan:
 
     Attributes:
         machine: hours on a GPU are those of one of its cards.
+        min_run_hours: Lower bound for the wall time of `run` on all cards and cores.
         card_memory: whether each network fits a card, in training and in ranking.
     """
 
@@ -361,6 +337,7 @@ class Plan:
     seeds: int
     collections: list[CollectionPlan]
     machine: Machine
+    min_run_hours: float
     card_memory: list[CardMemory]
 
     def total(self, table: str) -> float:
@@ -388,7 +365,26 @@ def make_plan(recipe: Recipe, sizes: Sequence[PartSize], machine: Machine) -> Pl
         peaks = peak_mib(recipe, [part for part in held if part.collection == name], machine)
         rows.append(CollectionPlan(name, hours[True], hours[False], disk, peaks))
     memory = card_memory(recipe, [row.peak_mib for row in rows], machine)
-    return Plan(recipe.name, len(recipe.seeds), rows, machine, memory)
+    least_h = min_run_s(every, machine, threads=recipe.threads or machine.n_cores) / HOUR_S
+    return Plan(recipe.name, len(recipe.seeds), rows, machine, least_h, memory)
+
+
+def min_run_s(costs: Sequence[StageCost], machine: Machine, *, threads: int) -> float:
+    """Return a lower bound for the wall time of `run`, in seconds.
+
+    Args:
+        costs: Cost of every stage of the run.
+        machine: Cards and cores that share the work.
+        threads: Threads of a training on the processor.
+
+    Returns:
+        The largest of three: GPU time by cards, thread time by cores, the longest training.
+    """
+    gpu_s = sum(cost.seconds for cost in costs if cost.on_gpu)
+    cpu_s = sum(cost.seconds for cost in costs if not cost.on_gpu)
+    trainings = (cost for cost in costs if cost.stage == "train")
+    trainings_s = (cost.seconds / (1 if cost.on_gpu else threads) for cost in trainings)
+    return max(gpu_s / machine.n_cards, cpu_s / machine.n_cores, *trainings_s)
 
 
 def card_memory(

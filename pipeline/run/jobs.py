@@ -52,9 +52,8 @@ from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.run_jobs import Cost, Job, measured
 from pipeline.jobs.workers import HERE, Workers, packing
-from pipeline.planning.cards import CARDS
+from pipeline.planning.cards import CARDS, Machine
 from pipeline.planning.plan import (
-    Machine,
     as_ranked,
     learned_parts,
     mean_size,

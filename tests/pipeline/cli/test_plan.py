@@ -26,6 +26,18 @@ def test_the_table_says_what_was_not_measured() -> None:
     assert f"{hint} (there is none here)" in text
 
 
+def test_the_run_has_a_lower_bound_on_all_cards_and_cores() -> None:
+    few = ("--recipe", "smoke", "--gpus", 3, "--cores", 5)
+    run = r"^run +at least [\d.]+ (s|min|h) on 3 t4 and 5 cores$"
+    assert re.search(run, call("plan", *few), re.MULTILINE)
+    linear = ("layout.models=[layout_linear]", "tile.models=[tile_linear]")
+    no_networks = [word for key in linear for word in ("--set", key)]
+    text = call("plan", *few, *no_networks)
+    assert re.search(r"^run +at least .* on 5 cores$", text, re.MULTILINE)
+    one_core = json.loads(call("plan", "--recipe", "smoke", "--cores", 1, *no_networks, "--json"))
+    assert one_core["min_run_hours"] == pytest.approx(one_core["total"]["cpu_hours"])
+
+
 def test_it_says_which_network_fits_the_card() -> None:
     few = ("--recipe", "reference", "--set", "tile.models=[tile_linear]", "--set")
     text = call("plan", *few, "tgraph.permutations=1")

@@ -1,4 +1,4 @@
-"""Which job comes next, what becomes of those that fail or are late, and jobs done on paper."""
+"""Which job comes next, and what becomes of jobs that fail or are late."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,20 +8,19 @@ import pytest
 from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
 from pipeline.jobs.run_jobs import (
-    Clockwork,
     Cost,
     Done,
     Event,
+    Executor,
     Failed,
     Job,
     Lost,
     Queue,
     run_jobs,
-    simulate,
 )
 
 
-class Scripted(Clockwork):
+class Scripted(Executor):
     """Workers, with a GPU or without, of whom one ends after the other.
 
     Args:
@@ -29,29 +28,38 @@ class Scripted(Clockwork):
     """
 
     def __init__(self, workers: Sequence[bool] = (False,), **fates: list[str]) -> None:
-        super().__init__(workers)
+        self.idle, self.running = list(workers), list[tuple[Job, bool]]()
+        self.n_with_gpu = sum(workers)
         self.fates, self.begun, self.left = fates, list[tuple[str, bool]](), False
 
     def __exit__(self, *error: object) -> None:
         self.left = True
 
+    def free(self) -> Sequence[bool]:
+        return list(self.idle)
+
+    def n_gpus(self) -> int:
+        return self.n_with_gpu
+
     def begin(self, job: Job, *, gpu: bool) -> None:
         self.begun.append((job.name, gpu))
-        super().begin(job, gpu=gpu)
+        self.idle.remove(gpu)
+        self.running.append((job, gpu))
 
     def events(self) -> list[Event]:
-        (done,) = super().events()
-        fates = self.fates.get(done.job.name)
+        job, gpu = self.running.pop(0)
+        self.idle.append(gpu)
+        fates = self.fates.get(job.name)
         match fates.pop(0) if fates else "done":
             case "lost":
-                return [Lost(done.job, "was killed")]
+                return [Lost(job, "was killed")]
             case "failed":
-                return [Failed(done.job, PipelineError("x.npz: bad"))]
+                return [Failed(job, PipelineError("x.npz: bad"))]
             case "again":
-                return [Done(done.job, True, Cost(1.0, 1.0, None))]
+                return [Done(job, True, Cost(1.0, 1.0, None))]
             case "late":
-                return [Failed(done.job, OutOfTime("stopped at 3"))]
-        return [Done(done.job, f"{done.job.name}!", Cost(1.0, 1.0, None))]
+                return [Failed(job, OutOfTime("stopped at 3"))]
+        return [Done(job, f"{job.name}!", Cost(1.0, 1.0, None))]
 
 
 def job(name: str, seconds: float = 0.0, *after: str, on_gpu: bool = False) -> Job:
@@ -165,6 +173,12 @@ def test_jobs_that_need_a_gpu_go_to_workers_with_one() -> None:
     assert taken(Queue(jobs[:1]), gpu=True, n_gpus=1) == "trees"  # rather than nothing
 
 
+def test_workers_without_a_gpu_are_served_first() -> None:
+    executor = Scripted([True, False])
+    run_jobs([job("trees", 9), job("a", 4, on_gpu=True), job("b", 3, on_gpu=True)], executor)
+    assert executor.begun == [("trees", False), ("a", True), ("b", True)]
+
+
 def test_a_job_that_would_end_last_goes_to_a_gpu_too() -> None:
     """It takes longer than what is left for each GPU."""
     jobs = [job("trees", 9), job("network", 12, on_gpu=True), job("other", 4, on_gpu=True)]
@@ -173,28 +187,3 @@ def test_a_job_that_would_end_last_goes_to_a_gpu_too() -> None:
     for seconds, first in ((15, "network"), (17, "trees")):
         queue = Queue([job("trees", seconds), *jobs[1:]])
         assert taken(queue, gpu=True, n_gpus=1) == first
-
-
-def test_equal_jobs_that_are_no_multiple_of_the_workers_leave_some_idle() -> None:
-    jobs = [job(str(number), 10.0) for number in range(9)]
-    for n, seconds, efficiency in ((1, 90, 1), (3, 30, 1), (8, 20, 9 / 16), (20, 10, 9 / 20)):
-        told = simulate(jobs, [False] * n)
-        assert (told.seconds, told.efficiency) == (seconds, pytest.approx(efficiency))
-        assert bool(told.limit) == (n == 20)
-
-
-def test_a_way_of_jobs_that_wait_is_what_limits_many_workers() -> None:
-    jobs = [job("a", 5), job("b", 9, "a", "c"), job("c", 2), *(job(f"{n}", 1) for n in range(9))]
-    told = simulate(jobs, [False] * 9)
-    assert told.seconds == 14 and told.limit == ["a", "b"]
-    assert simulate(jobs, [False]).seconds == 25
-    assert simulate([], [False]).efficiency == 1
-
-
-def test_gpus_are_at_work_only_with_what_needs_one() -> None:
-    jobs = [job("trees", 6), job("net", 4, on_gpu=True), job("other", 4, on_gpu=True)]
-    told = simulate(jobs, [True, False])
-    assert (told.seconds, told.efficiency) == (8, 1)
-    alone = simulate(jobs, [True])
-    assert (alone.seconds, alone.efficiency) == (14, pytest.approx(8 / 14))
-    assert simulate(jobs, [True, True, False]).efficiency == pytest.approx(8 / 12)

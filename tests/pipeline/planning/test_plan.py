@@ -11,18 +11,18 @@ from features.pruning import RULES
 from features.statistics.configs import ALL_STATISTICS
 from models.config.recipe import load_recipe
 from models.registry import model_entry
-from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card, card_named
+from pipeline.planning.cards import CARDS, CONTEXT_MIB, THREAD, Card, Machine, card_named
 from pipeline.planning.counts import Counts
 from pipeline.planning.made_up import counted_step
 from pipeline.planning.plan import (
     CACHE_MIB,
     COUNTED,
     KEPT_PER_CONFIGURABLE,
-    Machine,
     calibrated,
     card_memory,
     kept_nodes,
     make_plan,
+    min_run_s,
     peak_mib,
     ranking_s,
     stage_costs,
@@ -126,6 +126,22 @@ def test_a_plan_adds_seeds_up() -> None:
     alone = make_plan(RECIPE, SIZES, Machine(None))
     assert alone.total("gpu_hours") == 0
     assert alone.total("cpu_hours") > plan.total("cpu_hours")
+
+
+def test_a_run_takes_at_least_its_longest_training_or_an_even_share_of_all_work() -> None:
+    assert RECIPE.threads == 1
+    for card in (SLOW.card, None):
+        few, many = Machine(card, 2, 3), Machine(card, 1000, 2000)
+        plan = make_plan(RECIPE, SIZES, few)
+        shares = plan.total("gpu_hours") / 2, plan.total("cpu_hours") / 3
+        assert plan.min_run_hours == pytest.approx(max(shares))
+        costs = stage_costs(RECIPE, SIZES, few)
+        longest_s = max(cost.seconds for cost in costs if cost.stage == "train")
+        assert make_plan(RECIPE, SIZES, many).min_run_hours == pytest.approx(longest_s / 3600)
+    costs = [cost for cost in costs if cost.stage == "train" and cost.seconds == longest_s][:1]
+    assert min_run_s(costs, many, threads=4) == pytest.approx(longest_s / 4)
+    assert min_run_s([replace(costs[0], on_gpu=True)], many, threads=4) == longest_s
+    assert min_run_s(costs, Machine(None, 1, 2), threads=4) == pytest.approx(longest_s / 2)
 
 
 def test_a_model_whose_cost_is_not_known_is_refused() -> None:

@@ -31,8 +31,8 @@ from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
 from models.training.dataset import family_of
 from pipeline.jobs.workers import HERE
-from pipeline.planning.cards import CARDS
-from pipeline.planning.plan import Machine, part_size
+from pipeline.planning.cards import CARDS, Machine
+from pipeline.planning.plan import part_size
 from pipeline.run import jobs
 from pipeline.run.jobs import UNKNOWN_S, Law, Ranking, ranking_jobs, training_jobs
 from tests.drills.processes import check_same

@@ -17,7 +17,8 @@ from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
 from models.training.dataset import family_of, grouped_folds, split_usable
-from pipeline.planning.plan import Machine, stage_costs
+from pipeline.planning.cards import Machine
+from pipeline.planning.plan import stage_costs
 from pipeline.run.jobs import Law
 from pipeline.tuning.objective import Question, space_from_table
 from submissions.check import read_submission
