@@ -1,17 +1,15 @@
 """Jobs on a cluster, by Ray Core: it knows machines and their resources, and says what was lost.
 
-Machines that see this one's files work on them. To others the files that a job reads are sent, once
-each, and what it makes comes back; there they lie below a folder of their own.
+All machines work in the same folders. A machine that does not see them is refused.
 """
 
 import logging
 import os
 import signal
 import socket
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -31,16 +29,16 @@ from common.progress import (
     watched_by,
 )
 from common.settings import ROOT
-from models.run_folder import DONE
 from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttled
 from pipeline.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 
 LOCAL = "local"
 LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk
-FOLDER = "FAST_OR_SLOW_FOLDER"  # where a machine keeps copies, even if it sees our files
 NOT_SENT = [".git", ".venv", "tests", "docs", "site", "data/sample", "data/raw", "data/store"]
-PROBE = ".seen-by-ray.tmp"  # beside what a job makes: are these the same files?
-WANTS = "wants"
+# Start of the name of a file in the folder that jobs write to. A machine with another folder at the
+# same path does not see it. The name is new each time, because NFS caches which names were missing.
+PROBE = ".seen-by-ray."
+UNSEEN = "unseen"
 CONNECT_S = 5.0
 # Read by Ray when it is imported: nothing is reported to its makers; a local cluster serves this
 # process alone; another one that does not answer is given up soon.
@@ -56,18 +54,22 @@ class RayCluster(Executor):
         address: of its head, or "local" for one on this machine that ends with the block.
         at_most: so many jobs at once; None = as many as it has cores for. A local one has so many
             times `threads` cores.
+        folder: Folder that the jobs write to. All machines must see it.
         threads: of the processor, that a job has.
 
     Raises:
         UsageError: Ray is not installed, or no cluster answers there.
     """
 
-    def __init__(self, address: str, *, at_most: int | None, threads: int = 1) -> None:
+    def __init__(
+        self, address: str, *, at_most: int | None, folder: Path, threads: int = 1
+    ) -> None:
         self._address, self._at_most, self._threads = address, at_most, threads
         self._folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
         self._head = ""
-        self._running: dict[Any, tuple[Job, dict[Path, Any]]] = {}  # and what was sent for it
-        self._probes = set[Path]()
+        self._running: dict[Any, Job] = {}
+        self._shared = folder.absolute()
+        self._probe = self._shared / f"{PROBE}{token_hex(4)}.tmp"
 
     def __enter__(self) -> Self:
         check_cluster(self._address)
@@ -75,7 +77,7 @@ class RayCluster(Executor):
         from ray.util.queue import Queue
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._ray, self._on = ray, NodeAffinitySchedulingStrategy
+        self._ray = ray
         before = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place
         try:
             self._connect()
@@ -88,9 +90,10 @@ class RayCluster(Executor):
             signal.signal(signal.SIGTERM, before)
         here = ray.get_runtime_context()
         self._head = here.gcs_address
-        beside = self._on(here.get_node_id(), soft=False)
+        beside = NodeAffinitySchedulingStrategy(here.get_node_id(), soft=False)
         self._told = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
         self._do = ray.remote(max_retries=0)(_on_a_machine)
+        write_bytes(self._probe, b"")
         return self
 
     def _connect(self) -> None:
@@ -118,18 +121,18 @@ class RayCluster(Executor):
         )
 
     def __exit__(self, *error: object) -> None:
+        self._probe.unlink(missing_ok=True)  # jobs that begin later do nothing
         if not self._head:
             return
         try:
             self._stop()
             until = monotonic() + STOP_S
-            while self._running and monotonic() < until:
-                self.events()
+            while self._running and self._head and monotonic() < until:
+                with suppress(PipelineError):  # another machine is refused, or the head is gone
+                    self.events()
         finally:
             self._ray.shutdown()
             self._folder.cleanup()
-            for probe in self._probes:
-                probe.unlink(missing_ok=True)
 
     def _stop(self) -> None:
         """Let jobs leave checkpoints and end; those that Ray has not begun are dropped."""
@@ -150,7 +153,7 @@ class RayCluster(Executor):
     def free(self) -> Sequence[bool]:
         self._look_for_head()
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        begun = [job for job, _ in self._running.values()]
+        begun = list(self._running.values())
         # What a job takes of a machine, which the largest one has at least.
         self._share = {
             name: min(wanted, max([1, *(has.get(name, 0) for has in nodes)]))
@@ -168,23 +171,15 @@ class RayCluster(Executor):
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         job = replace(job, on_gpu=gpu and job.on_gpu)
-        self._send(moved(job, lambda p: p.absolute() if isinstance(p, Path) else p), {}, None)
-
-    def _send(self, job: Job, sent: dict[Path, Any], strategy: Any) -> None:
-        probes = {path.parent / PROBE for path in job.makes}
-        self._probes |= probes
-        for probe in probes:
-            if not probe.exists():
-                write_bytes(probe, b"")
-        paths = [*_files((*job.reads, *job.makes)), *probes]
-        known = {path: _changed_ns(path) for path in paths}
+        others = {path.absolute() for path in _folders(job.arguments)}
+        seen = [p for p in sorted(others) if p.exists() and not p.is_relative_to(self._shared)]
         do = self._do.options(
             num_cpus=self._share["CPU"],
             memory=self._share["memory"],
             num_gpus=int(job.on_gpu),
-            scheduling_strategy=strategy,
         )
-        self._running[do.remote(job, self._told, known, sent)] = job, sent
+        shared = {self._probe: self._shared, **{path: path for path in seen}}
+        self._running[do.remote(job, self._told, Path.cwd(), shared)] = job
 
     def events(self) -> Sequence[Event]:
         if out_of_time():
@@ -195,25 +190,22 @@ class RayCluster(Executor):
             for name, *told in self._told.get_nowait_batch(self._told.size()):
                 with told_by(name):
                     log.info(*told) if len(told) == 1 else progress(*told)
-        ended = [self._ended(reference) for reference in ready]
-        return [event for event in ended if event]
+        return [self._ended(reference) for reference in ready]
 
-    def _ended(self, reference: Any) -> Event | None:
-        job, sent = self._running.pop(reference)
+    def _ended(self, reference: Any) -> Event:
+        job = self._running.pop(reference)
         try:
-            (how, *told), made = self._ray.get(reference)
+            how, *told = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             lost = Lost(job, f"was lost ({type(error).__name__})")
             return Failed(job, OutOfTime(f"{job.name}: out of time")) if out_of_time() else lost
-        if how == WANTS:
-            node, paths = told
-            held = {path: ref for _, own in self._running.values() for path, ref in own.items()}
-            for path in paths:
-                sent[path] = held.get(path) or self._ray.put(path.read_bytes())
-            self._send(job, sent, self._on(node, soft=True))
-            return None
-        if made is not None:
-            _keep(job, made)
+        if how == UNSEEN:
+            machine, folder = told
+            raise PipelineError(
+                f"--ray {self._address}: machine {machine} does not see {folder}; expected a "
+                "folder that all machines share, for example over NFS; choose --data, --store "
+                "and --out in such a folder"
+            )
         return event_of(job, how, *told)
 
 
@@ -248,88 +240,40 @@ def _reach(address: str) -> None:
     socket.create_connection((host, int(port)), CONNECT_S).close()
 
 
-def _on_a_machine(
-    job: Job, queue: Any, known: Mapping[Path, int], sent: Mapping[Path, Any]
-) -> tuple[tuple[Any, ...], dict[Path, tuple[int, bytes]] | None]:
+def _on_a_machine(job: Job, queue: Any, cwd: Path, shared: Mapping[Path, Path]) -> tuple[Any, ...]:
     """Do a job on a machine of the cluster.
 
     Args:
+        job: Job, whose relative paths begin at `cwd`.
         queue: takes what it tells.
-        known: when each file that it reads, or goes on with, was changed, in ns.
-        sent: some of these, as objects of Ray's.
+        cwd: Working folder of the command.
+        shared: Absolute paths that this machine must see, with their folders.
 
     Returns:
-        As `outcome`, or ("wants", this machine, paths) without doing anything; and the files that
-        the job made, with when they were changed, where the other side does not see them.
+        As `outcome`, or ("unseen", name of this machine, folder) without doing anything.
     """
-    import ray
-
-    folder = os.environ.get(FOLDER)
-    sees = not folder and all(_changed_ns(path) == at for path, at in known.items())
-    home = os.environ.get("HOME") or tempfile.gettempdir()  # a user may have no home
-    own = Path(folder or f"{home}/.cache/fast-or-slow")
-    root = "/" if sees else f"{own}/"
-
-    def there(leaf: Any) -> Any:
-        return root / leaf.relative_to("/") if isinstance(leaf, Path) else leaf
-
-    def here(leaf: Any) -> Any:  # of a text, the paths that it names
-        return type(leaf)(str(leaf).replace(root, "/"))
+    for path, folder in shared.items():
+        if not os.access(path, os.F_OK):
+            return UNSEEN, socket.gethostname(), folder
+    with suppress(OSError):  # then all paths of the job are absolute
+        os.chdir(cwd)
 
     def tell(*message: Any) -> None:
-        queue.put((job.name, *moved(message, here)))
+        queue.put((job.name, *message))
 
-    lacking = [path for path, at in known.items() if _changed_ns(there(path)) != at]
-    if wants := [path for path in lacking if path not in sent]:
-        return (WANTS, ray.get_runtime_context().get_node_id(), wants), None
-    for path in lacking:
-        _write(there(path), known[path], ray.get(sent[path]))
-    mine = moved(job, there)
-    for path in () if sees else set(_files(mine.makes)) - set(map(there, known)):
-        path.unlink()  # of a try whose end the other side does not know
     with watched_by(throttled(tell)), heard_by(tell), time_limit(None):
         signal.signal(signal.SIGINT, lambda *_: end_now())  # `cancel` comes as this
-        ended = moved(outcome(mine), here)
-    if sees:
-        return ended, None
-    made = _files(mine.makes)
-    return ended, {here(path): (_changed_ns(path), path.read_bytes()) for path in made}
+        return outcome(job)
 
 
-def _keep(job: Job, made: Mapping[Path, tuple[int, bytes]]) -> None:
-    for path in sorted(made, key=lambda path: path.name == DONE):  # the mark last
-        _write(path, *made[path])
-    for path in set(_files(job.makes)) - set(made):
-        path.unlink()
-
-
-def _write(path: Path, changed_ns: int, content: bytes) -> None:
-    write_bytes(path, content)
-    os.utime(path, ns=(changed_ns, changed_ns))
-
-
-def _changed_ns(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        below = sorted(path.rglob("*")) if path.is_dir() else [path]
-        yield from (file for file in below if file.is_file() and not file.name.startswith("."))
-
-
-def moved(value: Any, to: Callable[[Any], Any]) -> Any:
-    """Return a value with what `to` makes of the paths and texts that it holds, at any depth."""
-    if isinstance(value, Path | str):
-        return to(value)
-    if isinstance(value, Mapping):
-        return {moved(key, to): moved(held, to) for key, held in value.items()}
-    if isinstance(value, list | tuple | frozenset):
-        parts = [moved(held, to) for held in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, Exception):
-        value.args = moved(value.args, to)
-    elif is_dataclass(value) and not isinstance(value, type):
-        held = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-        return replace(value, **{name: moved(own, to) for name, own in held.items()})
-    return value
+def _folders(value: Any) -> Iterator[Path]:
+    """Yield the folder of each path in a value, at any depth."""
+    if isinstance(value, Path):
+        yield value.parent
+    elif isinstance(value, Mapping):
+        yield from _folders([*value, *value.values()])
+    elif isinstance(value, list | tuple | frozenset):
+        for item in value:
+            yield from _folders(item)
+    elif is_dataclass(value):
+        yield from _folders([*vars(value).values()])

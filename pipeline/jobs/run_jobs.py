@@ -37,7 +37,6 @@ class Job:
         threads: of the processor.
         on_gpu: whether it needs a GPU for itself.
         after: names of jobs that must have ended before.
-        reads, makes: files and folders, for machines that do not see those of this one.
         stage: what its cost is booked under.
         repeats: Whether the function is called again and again, until it returns False.
     """
@@ -49,8 +48,6 @@ class Job:
     threads: int = 1
     on_gpu: bool = False
     after: frozenset[str] = frozenset()
-    reads: tuple[Path, ...] = ()
-    makes: tuple[Path, ...] = ()
     stage: str = ""
     repeats: bool = False
 

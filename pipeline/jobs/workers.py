@@ -12,7 +12,6 @@ from typing import Any
 from common.machine import granted
 from data.audit import Auditor, AuditRow, rows_of
 from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
-from data.graph_store.stored_graph import stored_file
 from data.synthetic.write import PlannedGraph, write_graphs
 from data.tree import GraphFile
 from pipeline.jobs.here import VISIBLE, InThisProcess, Processes, import_once
@@ -61,14 +60,18 @@ class Workers:
         if self.ray is None and self.n != 1 and is_much and granted()[0] > 1:
             import_once(threads)
 
-    def do(self, jobs: Sequence[Job]) -> dict[str, Done]:
+    def do(self, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
         """Do jobs; see `run_jobs`.
+
+        Args:
+            jobs: Jobs with different names.
+            folder: Folder that the jobs write to. All machines of a Ray cluster must see it.
 
         Raises:
             UsageError: Ray is not installed, or its cluster cannot be reached.
             PipelineError, OutOfTime: as `run_jobs`.
         """
-        return run_jobs(jobs, self._executor(jobs)) if jobs else {}
+        return run_jobs(jobs, self._executor(jobs, folder)) if jobs else {}
 
     def are_here(self, jobs: Sequence[Job]) -> bool:
         """Tell whether this process does such jobs itself, one after the other."""
@@ -79,12 +82,12 @@ class Workers:
             return 1
         return min(self.n or default_workers(jobs, n_gpus), max(1, len(jobs)))
 
-    def _executor(self, jobs: Sequence[Job]) -> Executor:
+    def _executor(self, jobs: Sequence[Job], folder: Path) -> Executor:
         if self.ray is not None:
             from pipeline.jobs.ray_cluster import LOCAL, RayCluster
 
             at_most = self._count(jobs, 0) if self.ray == LOCAL else self.n
-            return RayCluster(self.ray, at_most=at_most, threads=_threads(jobs))
+            return RayCluster(self.ray, at_most=at_most, folder=folder, threads=_threads(jobs))
         gpus = _gpus() if any(job.on_gpu for job in jobs) else []
         n = self._count(jobs, len(gpus))
         if n == 1:
@@ -127,17 +130,16 @@ def packing(workers: Workers) -> Packer:
                 pack_in_turn,
                 (block, store),
                 seconds=PACK_S * _bytes(block),
-                reads=tuple(file.path for file in block),
-                makes=tuple(stored_file(store, file).path for file in block),
             )
             for block in _blocks(files)
         ]
-        return pack_in_turn(files, store) if workers.are_here(jobs) else _in_order(jobs, workers)
+        is_here = workers.are_here(jobs)
+        return pack_in_turn(files, store) if is_here else _in_order(jobs, workers, store)
 
     return pack
 
 
-def auditing(workers: Workers) -> Auditor:
+def auditing(workers: Workers, store: Path) -> Auditor:
     def look(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
         of = {entry.source: entry for entry in entries}
         jobs = [
@@ -146,12 +148,11 @@ def auditing(workers: Workers) -> Auditor:
                 rows_of,
                 ([of[file] for file in block], seed),
                 seconds=AUDIT_S * _bytes(block),
-                reads=tuple(s.path for s in (of[file].stored for file in block) if s),
             )
             for block in _blocks([entry.source for entry in entries])
         ]
         is_here = workers.are_here(jobs)
-        return rows_of(entries, seed) if is_here else _in_order(jobs, workers)
+        return rows_of(entries, seed) if is_here else _in_order(jobs, workers, store)
 
     return look
 
@@ -168,15 +169,15 @@ def make(graphs: Sequence[PlannedGraph], tree: Path, seed: int, workers: Workers
                 write_graphs,
                 (tree, seed, block),
                 seconds=len(block) / 10 + MAKE_S * block[0].size.config_bytes,
-                makes=tuple(graph.file(tree).path for graph in block),
             )
             for block in [*layouts, *blocks]
-        ]
+        ],
+        tree,
     )
 
 
-def _in_order(jobs: Sequence[Job], workers: Workers) -> list[Any]:
-    done = workers.do(jobs)
+def _in_order(jobs: Sequence[Job], workers: Workers, store: Path) -> list[Any]:
+    done = workers.do(jobs, store)
     return [value for job in jobs for value in done[job.name].value]
 
 

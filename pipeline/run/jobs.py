@@ -42,7 +42,7 @@ from ensembles.ensemble import (
     members_of,
     ranked_by,
 )
-from ensembles.scores import begun_path, scores_by_graph, scores_path
+from ensembles.scores import scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob, model_entry
@@ -145,8 +145,6 @@ def training_jobs(
             seconds=law.left_s(collection, training.model, training.run_dir),
             threads=training.recipe.n_threads,
             on_gpu=law.takes_gpu(training.model),
-            reads=tuple(file.path for file in training.files),
-            makes=(training.run_dir,),
             stage=f"train {collection.name} {training.run_dir.name}",
         )
 
@@ -243,8 +241,6 @@ def ranking_jobs(rankings: Sequence[Ranking], trained: Set[str], law: Law) -> It
                 threads=law.recipe.n_threads,
                 on_gpu=any(law.takes_gpu(model) for model in ranking.models),
                 after=frozenset(training_name(m.folder) for m in members).intersection(trained),
-                reads=(*(f.path for f in part.files), *(m.folder for m in members)),
-                makes=(*part.members, *map(begun_path, part.members)),
                 stage=name,
             )
 
@@ -433,7 +429,7 @@ def train_collection(
     sources = find_graphs(data_dir, collections=learned, splits=("train",))
     law = Law(recipe, [part_size(sources)], machine_with(device))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
-        workers.do(list(training_jobs(trainings, law, resume=resume)))
+        workers.do(list(training_jobs(trainings, law, resume=resume)), out)
     return folders
 
 
@@ -478,7 +474,7 @@ def predict_split(
     member = {parts / path.name: WholeRun(run, wanted, tuple(trust))}
     ranking = Ranking(target, split, files, member, models, at_most)
     try:
-        workers.do(list(ranking_jobs([ranking], set(), law)))
+        workers.do(list(ranking_jobs([ranking], set(), law)), path.parent)
         ranking.join(law)
         (parts / path.name).replace(path)
     finally:

@@ -123,7 +123,7 @@ def run(
         _drop_scores_of_gone_models(state)
         take_models(given)
         law = Law(state.recipe, part_sizes(state.rows), machine_with(state.device))
-        for event in workers.do(state.jobs(law, trains=models is None)).values():
+        for event in workers.do(state.jobs(law, trains=models is None), out).values():
             state.costs.add(event.job.stage, event.cost)
         for ranking in state.rankings():
             ranking.join(law)
@@ -235,7 +235,7 @@ def _audited(inputs: Inputs, files: Sequence[GraphFile], workers: Workers) -> li
     measured = read_manifest(inputs.data_dir)["graphs"]
     for is_last in (False, True):
         prepared = prepare(files, store, pack=packing(workers))
-        rows = audit(files, prepared=prepared, look=auditing(workers), measured=measured)
+        rows = audit(files, prepared=prepared, look=auditing(workers, store), measured=measured)
         spoilt = [
             entry.stored.path
             for entry, row in zip(prepared, rows, strict=True)

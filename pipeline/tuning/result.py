@@ -196,7 +196,7 @@ def judge_finalists(
     n_trainings = len(jobs) * study.seeds * len(question.folds)
     told = f"{len(jobs)} finalists, {study.seeds} other seeds and {len(question.folds)} folds"
     log.info(f"{told} are {n_trainings} more trainings, less those that are there")
-    done = workers.do([job for own in jobs.values() for job in own])
+    done = workers.do([job for own in jobs.values() for job in own], question.out)
     found = {number: [done[job.name].value for job in own] for number, own in jobs.items()}
     whole = {number: own for number, own in found.items() if None not in own}
     if not whole:

@@ -110,7 +110,7 @@ def tune(
         parts = [f"search {number} of {n}" for number in range(1, n + 1)]
         with suppress(OutOfTime):
             jobs = [question.job(part, search, question, place, trials) for part in parts]
-            workers.do([replace(job, repeats=True) for job in jobs])
+            workers.do([replace(job, repeats=True) for job in jobs], out)
         with shared.turn(study.study_name):
             requeue_lost(study, shared)  # what the time limit has just cut short
             counted, records = count_trials(study), records_of(study)

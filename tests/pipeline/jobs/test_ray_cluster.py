@@ -1,11 +1,11 @@
-"""Jobs on a Ray cluster: the same results, files that travel, and what is refused."""
+"""Jobs on a Ray cluster: the same results, lost workers, and what is refused."""
 
 import os
 import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import ECONNREFUSED
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,8 @@ import pytest
 
 from common.errors import PipelineError
 from common.progress import log, progress, teller_or, watched_by
-from pipeline.jobs.ray_cluster import FOLDER, PROBE, RayCluster
+from common.settings import ROOT
+from pipeline.jobs.ray_cluster import PROBE, UNSEEN, RayCluster, _folders, _on_a_machine
 from pipeline.jobs.run_jobs import Job, run_jobs
 from tests.pipeline.jobs import work
 from tests.support.command_line import call
@@ -33,16 +34,12 @@ def environment() -> Iterator[None]:
 
 
 def train(source: Path, folder: Path) -> None:
-    """Make a folder's files; get killed once in between, with a file left that is of no use."""
+    """Make a folder's files; get killed once in between."""
     progress(f"train into {folder}", 0, 1)
     log.info(f"reads {source}")
-    assert not (folder / "half").exists()
-    (folder / "old").unlink()
-    (folder / "DONE").write_text("done")
     (folder / "weights").write_text(2 * source.read_text())
     if not source.with_name("killed").exists():
         source.with_name("killed").touch()
-        (folder / "half").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -51,35 +48,60 @@ def refuse(folder: Path) -> None:
     raise PipelineError(f"{folder / 'weights'}: {(folder / 'weights').read_text()}")
 
 
+def remove_probe(folder: Path) -> None:
+    next(folder.glob(f"{PROBE}*")).unlink()
+
+
 @needs_ray
-def test_files_travel_and_come_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """To a machine with a folder of its own, where a worker is killed, and others go on."""
+def test_lost_worker_is_replaced_and_relative_paths_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level("INFO")
-    source, folder, there = (tmp_path / name for name in ("source", "run", "there"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # workers import this file
+    source, folder = Path("source"), Path("run")
     source.write_text("text")
     folder.mkdir()
-    (folder / "old").touch()
     jobs = [
-        Job("train", train, (source, folder), reads=(source,), makes=(folder,)),
-        Job("bad", refuse, (folder,), after=frozenset({"train"}), reads=(folder,)),
+        Job("train", train, (source, folder)),
+        Job("bad", refuse, (folder,), after=frozenset({"train"})),
         Job("wide", work.talk, ("wide",), threads=64),  # more than there are
     ]
     told = Counter[tuple[str, str]]()
     watcher = watched_by(lambda what, *_: told.update([(teller_or(what), what)]))
-    os.environ[FOLDER] = str(there)
     with watcher, pytest.raises(PipelineError) as error:
-        run_jobs(jobs, RayCluster("local", at_most=2))
-    assert str(error.value) == f"{folder}/weights: texttext"
-    files = {path.name: path.stat().st_mtime_ns for path in sorted(folder.iterdir())}
-    assert list(files) == ["DONE", "weights"]
-    for path in (source, *folder.iterdir()):
-        copy = there / path.relative_to("/")
-        assert copy.read_bytes() == path.read_bytes()
-        assert copy.stat().st_mtime_ns == path.stat().st_mtime_ns
+        run_jobs(jobs, RayCluster("local", at_most=2, folder=folder))
+    assert str(error.value) == "run/weights: texttext"
+    assert [path.name for path in folder.iterdir()] == ["weights"]
     lost = "train: its worker was lost (WorkerCrashedError); it goes on elsewhere"
-    said = [lost, f"failed: bad: {error.value}", *[f"reads {source}"] * 2]
+    said = [lost, f"failed: bad: {error.value}", *["reads source"] * 2]
     assert Counter(caplog.messages) == Counter([*said, *(f"wide says {n}" for n in range(30))])
-    assert told["train", f"train into {folder}"] == 2 and told["wide", "talk wide"]
+    assert told["train", "train into run"] == 2 and told["wide", "talk wide"]
+
+
+@needs_ray
+def test_machine_that_does_not_see_the_folder_is_refused(tmp_path: Path) -> None:
+    """The first job removes the file by which a machine knows the folder."""
+    jobs = [
+        Job("first", remove_probe, (tmp_path,)),
+        Job("second", work.handed_back, (1,), after=frozenset({"first"})),
+    ]
+    with pytest.raises(PipelineError) as error:
+        run_jobs(jobs, RayCluster("local", at_most=1, folder=tmp_path))
+    start = (
+        f"--ray local: machine {socket.gethostname()} does not see {tmp_path}; expected a folder"
+    )
+    assert str(error.value).startswith(start)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, frozenset, dict.fromkeys])
+def test_folders_of_all_arguments_must_be_seen(kind: Callable[..., object], tmp_path: Path) -> None:
+    inner = Job("inner", print, (kind([tmp_path / "a" / "b", "text"]),))
+    folders = set(_folders(({1: inner}, tmp_path)))
+    assert folders == {tmp_path / "a", tmp_path.parent}
+    machine = socket.gethostname()
+    shared = {tmp_path: tmp_path, tmp_path / "a": tmp_path / "a"}
+    assert _on_a_machine(inner, None, tmp_path, shared) == (UNSEEN, machine, tmp_path / "a")
 
 
 @needs_ray
@@ -93,7 +115,7 @@ def test_a_run_on_a_local_cluster_ends_with_the_same_bytes(tiny_tree: Path, tmp_
     for path in (tmp_path / "one").rglob("*.*"):
         own = tmp_path / "ray" / path.relative_to(tmp_path / "one")
         assert "report" in path.name or path.read_bytes() == own.read_bytes()
-    assert not list(tmp_path.rglob(PROBE))
+    assert not list(tmp_path.rglob(f"{PROBE}*"))
 
 
 @needs_ray

@@ -1,5 +1,7 @@
 """How many workers there are: what cores, memory and GPUs allow."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.jobs import workers
@@ -35,11 +37,11 @@ def test_all_cores_and_gpus_are_taken_as_far_as_the_memory_suffices(
 
 
 def test_what_is_done_soon_is_done_here_unless_workers_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "granted", lambda: (4, 100 * WORKER_BYTES))
     executors = {
-        (n, seconds): type(Workers(n)._executor(jobs_of(3, seconds)))
+        (n, seconds): type(Workers(n)._executor(jobs_of(3, seconds), tmp_path))
         for n in (None, 1, 2)
         for seconds in (1.0, 60.0)
     }
@@ -49,7 +51,7 @@ def test_what_is_done_soon_is_done_here_unless_workers_are_asked_for(
         **{(1, 1.0): here, (1, 60.0): here},
         **{(2, 1.0): pool, (2, 60.0): pool},
     }
-    assert isinstance(Workers(2)._executor(jobs_of(1)), InThisProcess)
+    assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InThisProcess)
     assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))
 
 

@@ -50,8 +50,8 @@ def test_what_a_worker_left_that_was_killed_while_it_wrote_is_swept(
     left = tmp_path / "out" / "scores" / "tile-xla" / "floor" / ".test.parquet.8c7d1c32.tmp"
     do = Workers.do
 
-    def killed_once(workers: Workers, jobs: Sequence[Job]) -> dict[str, Done]:
-        done = do(workers, jobs)
+    def killed_once(workers: Workers, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
+        done = do(workers, jobs, folder)
         left.touch()
         return done
 
