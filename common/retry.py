@@ -83,9 +83,7 @@ def retry(
 def chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and those it was raised from: clients hide some behind others."""
     current: BaseException | None = error
-    seen: set[int] = set()
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None:
         yield current
         current = current.__cause__ or current.__context__
 

@@ -32,15 +32,7 @@ _CHUNK = 2**20
 _LARGEST = 2**31  # bytes; the largest that was published has far less
 _LARGEST_TREE = 2**36  # bytes, several times the whole dataset
 _LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
-# What stands before a member, a long name or attributes, Python reads at once, whatever its size.
-_READ_AT_ONCE = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-_LARGEST_HEADER = 2**16  # bytes
+_LARGEST_HEADER = 2**16  # bytes of a long name or of attributes, which Python reads at once
 _LINK = "is a link or a device, expected plain files alone"
 _PARTS = {part.folder.as_posix(): part for part in PUBLISHED_GRAPHS}
 
@@ -260,7 +252,7 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         info = super().frombuf(buf, encoding, errors)
-        if info.size < 0 or (info.type in _READ_AT_ONCE and info.size > _LARGEST_HEADER):
+        if info.size < 0 or (not info.isreg() and info.size > _LARGEST_HEADER):
             raise tarfile.ReadError(f"a member's size is {info.size}")
         return info
 
@@ -279,20 +271,14 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[ArchiveMember]:
-    size, announced = path.stat().st_size, 0
     for info in tar:
-        _place_of(info.name, path)  # folders too must stay inside
         if not info.isdir():
-            announced += info.size
             problem = "" if info.isreg() and not info.issparse() else _LINK
-            if not 0 <= info.size <= announced <= size:
-                raise tarfile.ReadError(f"a member announces {info.size} bytes")
             yield ArchiveMember(path, info.name, info.size, partial(tar.extractfile, info), problem)
 
 
 def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[ArchiveMember]:
     for info in archive.infolist():
-        _place_of(info.filename, path)
         usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
         problem = "" if usual and not info.flag_bits & 1 else "is of an unusual compression"
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
