@@ -9,10 +9,10 @@ Wegman 1979, with a mixing function for the random table). Two different configs
 of about 2^-64; for 100,000 configs that is 3e-10 in all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ MIX_ONE = np.uint64(0xBF58476D1CE4E5B9)
 MIX_TWO = np.uint64(0x94D049BB133111EB)
 
 Words = NDArray[np.uint64]
-# Told which array is wrong, by its field of the graph, and how; raises a PipelineError.
-Fail = Callable[[str, str], NoReturn]
 
 
 class UnknownValueError(Exception):
@@ -168,30 +166,6 @@ class PackedConfigs:
             places = self.indices[start : start + step] + starts
             hashes[start : start + step] = added.reshape(-1).take(places).sum(1, dtype=np.uint64)
         return hashes
-
-
-def check_packed(configs: PackedConfigs, fail: Fail) -> None:
-    """Check that every index means a layout vector; dtypes and numbers of axes are right already.
-
-    `fail` is told the name of an array as it stands in the store.
-    """
-    codes = configs.alphabets.codes
-    n_columns, width = configs.alphabets.vectors.shape
-    in_order = (np.diff(codes) > 0).all()
-    if not len(codes) or not in_order or codes[0] < 0 or codes[-1] >= N_SYMBOLS**N_VALUES:
-        fail("vector_codes", "are no ascending numbers of layout vectors")
-    limits = (
-        ("column_of", configs.alphabets.column_of, n_columns),
-        ("column_vectors", configs.alphabets.vectors, len(codes)),
-        ("column_sizes", configs.alphabets.sizes - 1, width),
-    )
-    for name, values, limit in limits:
-        if ((values < 0) | (values >= limit)).any():
-            fail(name, f"holds a number that is none of the {limit} there are")
-    step = max(1, HASHED_AT_ONCE // max(1, n_columns))
-    for start in range(0, configs.n_configs, step):
-        if (configs.indices[start : start + step] >= configs.alphabets.sizes).any():
-            fail("config_indices", f"hold a vector that its column does not, from row {start} on")
 
 
 def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.uint64]:

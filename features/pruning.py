@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from data.graph_store.stored_graph import (
     source_digest,
     write_tensors,
 )
-from data.graphs.graph import LayoutGraph, Schema, check_positions, check_shapes
+from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import minor_to_major
 from data.read import read_layout
 from data.tree import GraphFile
@@ -56,12 +55,6 @@ Positions = NDArray[np.int64]
 # From edges (e, 2), n and the configurable nodes (k,), which are always kept.
 PruningRule = Callable[[Positions, int, Positions], PrunedGraph]
 HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
-
-TENSORS: Schema = {  # those of a PrunedGraph
-    "kept": (np.int64, ("m",)),
-    "edge_index": (np.int64, ("f", 2)),
-    "config_ids": (np.int64, ("k",)),
-}
 
 
 def keep_all(edge_index: Positions, n_nodes: int, config_ids: Positions) -> PrunedGraph:
@@ -150,19 +143,9 @@ def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
     pruning_rule(rule)
     if not is_stored(graph.file):
         return None
-    path, source = pruned_file(graph.file.path, rule), source_digest(graph.file)
-
-    def fail(name: str, problem: str) -> NoReturn:
-        raise PipelineError(f"{path}: tensor '{name}' {problem}")
-
     try:
-        opened = open_tensors(path)
-        check_shapes(opened.tensors, TENSORS, fail)
-        pruned = PrunedGraph(*(opened.tensors[name] for name in TENSORS))
-        check_positions("kept", pruned.kept, graph.n_nodes, fail)
-        check_positions("edge_index", pruned.edge_index, len(pruned.kept), fail)
-        check_positions("config_ids", pruned.config_ids, len(pruned.kept), fail)
+        opened = open_tensors(pruned_file(graph.file.path, rule))
     except PipelineError:
         return None
-    is_of = len(pruned.config_ids) == len(graph.node_config_ids)
-    return pruned if is_of and opened.facts == {"version": VERSION, "source": source} else None
+    is_of = opened.facts == {"version": VERSION, "source": source_digest(graph.file)}
+    return PrunedGraph(**opened.tensors) if is_of else None

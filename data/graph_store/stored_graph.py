@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,16 @@ from safetensors.numpy import save
 from common.atomic import open_regular
 from common.checksums import MARK, SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
-from data.graphs.graph import CONFIGS, LAYOUT, TILE, check_layout, check_shapes, check_tile
 from data.npz.archive import Archive
 from data.npz.graphs import encode_configs, graph_arrays
-from data.packing import Alphabets, PackedConfigs, check_packed
+from data.packing import Alphabets, PackedConfigs
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"
 VERSION = "2"  # of what the files hold; another one makes them anew
 FACTS = "facts"
+# Of layouts beside the fields of the graph: the parts of Alphabets, and the indices.
+CONFIGS = ("vector_codes", "column_of", "column_vectors", "column_sizes", "config_indices")
 TYPES = {
     "BOOL": np.bool_,
     "U8": np.uint8,
@@ -105,7 +106,9 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     """
     if is_stored(file):
         opened = open_tensors(file.path)
-        _check_values_once(file, opened.identity)  # every value, the first time in a process
+        if (version := opened.facts.get("version")) != VERSION:
+            found = f"is of store version {version!s:.8}; expected {VERSION}"
+            raise PipelineError(f"{file.path}: {found}; {REMEDY}")
         return opened.tensors
     with Archive(file.path) as archive:
         arrays = graph_arrays(archive, file.collection.kind)
@@ -116,24 +119,6 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     alphabets = configs.alphabets
     parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
     return arrays | dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
-
-
-@cache
-def _check_values_once(file: GraphFile, identity: tuple[int, ...]) -> None:
-    def fail(name: str, problem: str) -> NoReturn:
-        raise PipelineError(f"{file.path}: damaged: tensor '{name}' {problem}")
-
-    opened = open_tensors(file.path)
-    tensors, version = opened.tensors, opened.facts.get("version")
-    if version != VERSION:
-        raise PipelineError(f"{file.path}: is of store version {version!s:.8}; expected {VERSION}")
-    is_layout = file.collection.kind == "layout"
-    check_shapes(tensors, {**LAYOUT, **CONFIGS} if is_layout else TILE, fail)
-    if is_layout:
-        check_layout(tensors, fail)
-        check_packed(configs_of(tensors), fail)
-    else:
-        check_tile(tensors, fail)
 
 
 def configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
@@ -148,7 +133,6 @@ class TensorFile:
 
     facts: Mapping[str, str]
     tensors: Mapping[str, NDArray[Any]]
-    identity: tuple[int, ...]  # another one says that the file has changed
 
 
 def write_tensors(
@@ -171,8 +155,7 @@ def open_tensors(path: Path) -> TensorFile:
     """Map a file's tensors, every byte checked for the first time; PipelineError: damaged."""
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
-        identity = (state.st_ino, state.st_size, state.st_mtime_ns)
-        _check_bytes_once(path, identity)
+        _check_bytes_once(path, (state.st_ino, state.st_size, state.st_mtime_ns))
         facts, header = _read_header(path, file)
         start = file.tell()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -183,7 +166,7 @@ def open_tensors(path: Path) -> TensorFile:
             mapped, dtype, math.prod(entry["shape"]), start + first
         )
         tensors[name] = values.reshape(entry["shape"])
-    return TensorFile(facts, tensors, identity)
+    return TensorFile(facts, tensors)
 
 
 @cache
@@ -198,17 +181,10 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str,
         size = os.fstat(file.fileno()).st_size - 8 - length
         header = json.loads(file.read(length if size >= 0 else 0))
         facts = json.loads(header.pop("__metadata__")[FACTS])
-        # The library reads no file whose path is not UTF-8, so what it would check is checked here.
-        end = 0
-        for entry in sorted(header.values(), key=lambda entry: entry["data_offsets"]):
-            start, n_values = end, math.prod(entry["shape"])
-            end += n_values * np.dtype(TYPES[entry["dtype"]]).itemsize
-            if min(entry["shape"], default=0) < 0 or entry["data_offsets"] != [start, end]:
-                raise ValueError("tensors overlap, or there is a hole between them")
-        if end != size:
-            raise ValueError("the file ends elsewhere")
+        # A file that was cut has its header still.
+        is_whole = size == max((entry["data_offsets"][1] for entry in header.values()), default=0)
         is_sealed = facts.pop(SEAL_KEY).startswith(MARK.decode())
-        if is_sealed and all(isinstance(fact, str) for fact in facts.values()):
+        if is_whole and is_sealed and all(isinstance(fact, str) for fact in facts.values()):
             return facts, header
     except NOT_A_HEADER:
         pass

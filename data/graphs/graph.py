@@ -5,15 +5,15 @@ letter per axis: n nodes, e edges, c configs of k configurable nodes in m column
 vectors, s splits.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing import HIGHEST, LOWEST, Fail, PackedConfigs
+from data.packing import HIGHEST, LOWEST, PackedConfigs
 from data.tree import GraphFile
 
 N_NODE_FEATURES = 140
@@ -87,6 +87,8 @@ class TileGraph(Graph):
 
 
 Arrays = Mapping[str, NDArray[Any]]
+# Told which array is wrong, by its field of the graph, and how; raises a PipelineError.
+Fail = Callable[[str, str], NoReturn]
 # Of each array its dtype and its axes: a length, or a letter that stands for one.
 Schema = Mapping[str, tuple[type[np.generic], tuple[str | int, ...]]]
 SHARED: Schema = {
@@ -105,27 +107,6 @@ TILE: Schema = {
     "config_feat": (np.float32, ("c", N_TILE_VALUES)),
     "runtime_normalizers": (np.int64, ("c",)),
 }
-CONFIGS: Schema = {
-    "vector_codes": (np.int64, ("u",)),
-    "column_of": (np.int64, ("k",)),
-    "column_vectors": (np.int64, ("m", "a")),
-    "column_sizes": (np.int64, ("m",)),
-    "config_indices": (np.unsignedinteger, ("c", "m")),
-}
-
-
-def check_shapes(arrays: Arrays, schema: Schema, fail: Fail) -> None:
-    """Check that all arrays of `schema` are there, of its dtypes, and that their shapes agree."""
-    lengths: dict[str | int, int] = {}
-    for name, (dtype, axes) in schema.items():
-        if name not in arrays:
-            fail(name, "is missing")
-        shape = arrays[name].shape
-        if not np.issubdtype(arrays[name].dtype, dtype) or len(shape) != len(axes):
-            fail(name, f"is {arrays[name].dtype} of {len(shape)} axes; expected another kind")
-        for axis, length in zip(axes, shape, strict=True):
-            if length != (axis if isinstance(axis, int) else lengths.setdefault(axis, length)):
-                fail(name, f"has shape {shape}, which does not fit the others")
 
 
 def check_layout(arrays: Arrays, fail: Fail) -> None:

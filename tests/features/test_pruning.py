@@ -181,10 +181,7 @@ def damage(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        *("missing", "damaged", "cut", "no tensors", "a folder", "source", "version"),
-        *("kept", "edge_index", "config_ids", "fewer"),  # other values, with their right checksum
-    ],
+    ["missing", "damaged", "cut", "a folder", "source", "version"],
 )
 def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored: GraphFile) -> None:
     graph = read_layout(stored)
@@ -192,21 +189,15 @@ def test_a_kept_graph_that_is_stale_or_damaged_does_no_harm(change: str, stored:
     path = pruned_file(stored.path, RULE)
     good, opened = path.read_bytes(), open_tensors(path)
     path.unlink()
-    tensors, facts = dict(opened.tensors), dict(opened.facts)
-    if change in tensors:
-        tensors[change] = tensors[change] + 10**6
-    elif change == "fewer":
-        tensors["config_ids"] = tensors["config_ids"][1:]
-    elif change == "no tensors":
-        tensors.clear()
-    elif change in facts:
+    facts = dict(opened.facts)
+    if change in facts:
         facts[change] = "another"
     if change == "a folder":
         path.mkdir()
     elif change == "cut":
         path.write_bytes(good[:-1])
     elif change != "missing":
-        write_tensors(path, tensors, facts=facts)
+        write_tensors(path, opened.tensors, facts=facts)
     if change == "damaged":
         damage(path)
     assert read_pruned(graph, RULE) is None

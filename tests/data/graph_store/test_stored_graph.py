@@ -3,7 +3,6 @@
 Its tensor files are refused once a single bit is another.
 """
 
-import json
 import os
 import shutil
 import struct
@@ -19,10 +18,9 @@ import safetensors
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from common.checksums import seal
 from common.errors import PipelineError
-from data.graph_store import stored_graph
 from data.graph_store.stored_graph import (
+    CONFIGS,
     TYPES,
     fingerprint,
     is_fresh,
@@ -32,7 +30,7 @@ from data.graph_store.stored_graph import (
     stored_file,
     write_tensors,
 )
-from data.graphs.graph import CONFIGS, LAYOUT, TILE, LayoutGraph, TileGraph
+from data.graphs.graph import LAYOUT, TILE, LayoutGraph, TileGraph
 from data.read import read_graph, read_layout
 from data.tree import GraphFile, find_graphs
 from tests.data.graph_store.conftest import check_same_graph
@@ -151,29 +149,6 @@ def test_a_header_that_is_none_is_refused(header: bytes, tmp_path: Path) -> None
     assert " header" in refusal(tmp_path / "file", struct.pack("<Q", len(header)) + header)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"shape": shape} for shape in ([-2, -2], [2, 3], ["2", "2"], 4, [2**62 + 1, 4])),
-        *({"data_offsets": offsets} for offsets in ([16, 32], [28, 44], [40, 24], [24])),
-        *({"dtype": dtype} for dtype in ("F128", ["F32"], "F64", "BF16", None)),
-    ],
-)
-def test_a_hostile_entry_is_refused_though_its_checksum_is_right(
-    change: dict[str, Any], small: bytes, tmp_path: Path
-) -> None:
-    (length,) = struct.unpack("<Q", small[:8])
-    header = json.loads(small[8 : 8 + length])
-    header["floats"].update(change)
-    if change == {"dtype": "BF16"}:  # the library's, but not of this project
-        header["floats"]["shape"] = [4, 2]
-    text = json.dumps(header).encode()
-    path = tmp_path / "file"
-    path.write_bytes(struct.pack("<Q", len(text)) + text + small[8 + length :])
-    seal(path)
-    assert " header" in refusal(path, path.read_bytes())
-
-
 def test_a_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: Path) -> None:
     save_file({"a": np.arange(3)}, tmp_path / "plain", metadata={"version": "1"})
     for read in (open_tensors, read_facts):
@@ -199,8 +174,8 @@ def check_stored(source: GraphFile, store: Path) -> None:
     check_same_graph(graph, read_graph(source))
     assert isinstance(graph, LayoutGraph | TileGraph)
     check_arrays(graph, read_arrays(source.path.read_bytes()))
-    expected = {**LAYOUT, **CONFIGS} if isinstance(graph, LayoutGraph) else TILE
-    assert open_tensors(stored.path).tensors.keys() == expected.keys()  # and nothing nobody reads
+    expected = {*LAYOUT, *CONFIGS} if isinstance(graph, LayoutGraph) else {*TILE}
+    assert open_tensors(stored.path).tensors.keys() == expected  # and nothing nobody reads
 
 
 def check_arrays(graph: LayoutGraph | TileGraph, arrays: dict[str, NDArray[Any]]) -> None:
@@ -235,17 +210,11 @@ def test_the_graphs_of_a_made_tree_come_back_exactly(tiny_tree: Path, tmp_path: 
         check_stored(file, tmp_path)
 
 
-def test_a_graph_is_mapped_and_its_values_are_checked_once_in_a_process(
-    layout_graph: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked, check = [], stored_graph.check_layout
-    monkeypatch.setattr(stored_graph, "check_layout", lambda *a: checked.append(check(*a)))
+def test_a_graph_is_mapped(layout_graph: LayoutGraph, tmp_path: Path) -> None:
     stored = packed(layout_graph.file, tmp_path)
-    for _ in range(3):
-        graph = read_layout(stored)
-        for values in (graph.node_feat, graph.configs.indices):
-            assert isinstance(base_of(values), mmap)  # in the file: a few rows cost a few pages
-    assert len(checked) == 1
+    graph = read_layout(stored)
+    for values in (graph.node_feat, graph.configs.indices):
+        assert isinstance(base_of(values), mmap)  # in the file: a few rows cost a few pages
 
 
 def base_of(values: Any) -> object:
@@ -255,7 +224,7 @@ def base_of(values: Any) -> object:
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_a_stored_graph_of_another_version_or_without_a_tensor_is_refused(
+def test_a_stored_graph_of_another_version_is_refused(
     kind: str, layout_graph: LayoutGraph, tile_graph: TileGraph, tmp_path: Path
 ) -> None:
     source = (layout_graph if kind == "layout" else tile_graph).file
@@ -266,43 +235,6 @@ def test_a_stored_graph_of_another_version_or_without_a_tensor_is_refused(
     with pytest.raises(PipelineError, match=r"other.safetensors: is of store version 0; expected "):
         read_graph(other)
     assert not is_fresh(other, source)
-    some = {name: values for name, values in opened.tensors.items() if name != "node_opcode"}
-    write_tensors(other.path, some, facts=opened.facts)
-    with pytest.raises(PipelineError, match=r"tensor 'node_opcode' is missing"):
-        read_graph(other)
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("vector_codes", lambda values: values[:, None]),
-        ("vector_codes", lambda values: values + 7**18),
-        ("vector_codes", lambda values: np.r_[values[:-1], 7**18]),
-        ("vector_codes", lambda values: values[::-1]),
-        ("config_indices", lambda values: values + np.uint8(200)),
-        ("config_indices", lambda values: values.astype(np.int64) - 1),
-        ("config_indices", lambda values: values[:-1]),
-        ("column_of", lambda values: values + 1000),
-        ("column_vectors", lambda values: values - 1000),
-        ("column_sizes", lambda values: values + 1000),
-        ("column_sizes", lambda values: values * 0),
-        ("node_feat", lambda values: values[:-1]),
-        ("node_feat", lambda values: values.astype(np.float64)),
-        ("node_splits", lambda values: values + 1),  # as in npz files, see test_damaged_files.py
-        ("node_splits", lambda values: values[0]),
-        ("runtime_normalizers", lambda values: values * 0),
-    ],
-)
-def test_altered_values_are_refused_though_their_checksum_is_right(
-    name: str, change: Any, layout_graph: LayoutGraph, tile_graph: TileGraph, tmp_path: Path
-) -> None:
-    stored = packed((layout_graph if name in {**LAYOUT, **CONFIGS} else tile_graph).file, tmp_path)
-    opened = open_tensors(stored.path)
-    tensors = {**opened.tensors, name: change(opened.tensors[name])}
-    write_tensors(stored.path, tensors, facts=opened.facts)
-    with pytest.raises(PipelineError) as caught:
-        read_graph(stored)
-    assert str(caught.value).startswith(f"{stored.path}: damaged: tensor '")
 
 
 def test_a_fingerprint_is_of_places_and_content_alone(tiny_tree: Path, tmp_path: Path) -> None:
