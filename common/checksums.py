@@ -34,19 +34,10 @@ def checksum_of(content: bytes) -> str:
 
 def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write content with its checksum in the place of `UNSEALED`; see `atomic_path`."""
-    with atomic_path(path, durable=durable) as temporary:
-        temporary.write_bytes(content)
-        seal(temporary)
-
-
-def seal(path: Path) -> None:
-    """Put a file's checksum into the place that `UNSEALED` keeps for it."""
-    with path.open("r+b") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            start = content.rfind(MARK) + len(MARK)
-            checksum = _unsealed_checksum(content, start)
-        file.seek(start)
-        file.write(checksum)
+    start, whole = content.rfind(MARK) + len(MARK), memoryview(content)
+    parts = whole[:start], checksum_of(content).encode(), whole[start + len(ZEROS) :]
+    with atomic_path(path, durable=durable) as temporary, temporary.open("wb") as file:
+        file.writelines(parts)
 
 
 def check_seal(path: Path, remedy: str) -> None:
