@@ -36,7 +36,6 @@ MAX_ARRAY_BYTES = 256 << 20
 MAX_DEFLATE_RATIO = 1032  # deflate cannot shrink anything further (zlib's technical notes)
 END = struct.Struct("<4sHHHHIIH")  # the record at a zip archive's end
 END_MARK = b"PK\x05\x06"
-ENCRYPTED_OR_PATCHED = 0x61  # flags
 HEADER_READERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -116,8 +115,6 @@ class Archive:
                 self.fail(key, "stands in the file twice; expected each key once")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 self.fail(key, f"is packed by method {info.compress_type}; expected deflate")
-            if info.flag_bits & ENCRYPTED_OR_PATCHED:
-                self.fail(key, "is encrypted or patched; expected a plain archive")
             if info.file_size > MAX_DEFLATE_RATIO * info.compress_size + 64:
                 self.fail(key, f"claims {info.file_size} bytes, more than its data can hold")
             members[key] = info
