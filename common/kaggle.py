@@ -258,7 +258,7 @@ def send_once(
             log.info(f"{session.action}: no clear answer; asking Kaggle whether it has arrived")
             found = _look(session, arrived)
             if found is None:
-                raise _explain(error, session.action, in_doubt=in_doubt) from None
+                raise PipelineError(f"{_explain(error, session.action)}; {in_doubt}") from None
             return found
 
     return ask(session, attempt)
@@ -334,11 +334,8 @@ def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
     return None
 
 
-def _explain(error: BaseException, action: str, *, in_doubt: str = "") -> PipelineError:
-    """Return the one-line error for what the client raised while doing `action`.
-
-    `in_doubt` is added where the request may have been acted on.
-    """
+def _explain(error: BaseException, action: str) -> PipelineError:
+    """Return the one-line error for what the client raised while doing `action`."""
     refusal, network = _refusal(error), network_fault(error, "Kaggle")
     if refusal:
         advice = _SERVER_FAULT if refusal.status >= 500 else _OTHER
@@ -355,8 +352,7 @@ def _explain(error: BaseException, action: str, *, in_doubt: str = "") -> Pipeli
         # What `requests` says may quote signed addresses and headers.
         said = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"
         line = f"the Kaggle client failed: {type(error).__name__}{said}"
-    doubt = f"; {in_doubt}" if in_doubt and not never_acted_on(error) else ""
-    return PipelineError(f"{action}: {line}{doubt}")
+    return PipelineError(f"{action}: {line}")
 
 
 def never_acted_on(error: BaseException) -> bool:

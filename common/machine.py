@@ -89,10 +89,10 @@ def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContex
     """
     from threadpoolctl import get_cached_controller
 
-    limits: AbstractContextManager[object] = nullcontext()
-    with suppress(OSError):
-        limits = get_cached_controller().limit(limits=n_threads, user_api=user_api)
-    return limits
+    try:
+        return get_cached_controller().limit(limits=n_threads, user_api=user_api)
+    except OSError:
+        return nullcontext()
 
 
 def own_peak_mib() -> float:

@@ -35,16 +35,11 @@ FACTS = "facts"
 # Of layouts beside the fields of the graph: the parts of Alphabets, and the indices.
 CONFIGS = ("vector_codes", "column_of", "column_vectors", "column_sizes", "config_indices")
 TYPES = {
-    "BOOL": np.bool_,
     "U8": np.uint8,
-    "I8": np.int8,
     "U16": np.uint16,
     "U32": np.uint32,
-    "I32": np.int32,
     "F32": np.float32,
     "I64": np.int64,
-    "U64": np.uint64,
-    "F64": np.float64,
 }
 NOT_A_HEADER = (AttributeError, KeyError, TypeError, ValueError, RecursionError, OSError)
 REMEDY = "remove the file, and it is made again"

@@ -49,9 +49,8 @@ def every_type(seed: int = 0) -> dict[str, NDArray[Any]]:
     tensors: dict[str, NDArray[Any]] = {}
     for name, dtype in TYPES.items():
         for shape in SHAPES:
-            values = np.asarray(rng.integers(0, 2, shape) if name == "BOOL" else rng.random(shape))
-            values = values if name in ("BOOL", "F32", "F64") else values * 100
-            tensors[f"{name}-{'x'.join(map(str, shape))}"] = np.asarray(values.astype(dtype))
+            values = rng.uniform(0, 100, shape)
+            tensors[f"{name}-{'x'.join(map(str, shape))}"] = np.asarray(values).astype(dtype)
     return tensors
 
 
