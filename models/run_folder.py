@@ -94,7 +94,7 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 
 def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -> None:
-    difference = first_difference(with_newer_keys(begun, config), config)
+    difference = first_difference(begun, config)
     if difference and difference.startswith(("data =", "limit_graphs =")):
         difference = "other graphs (by --data, --collections or --limit-graphs)"
     if difference:
@@ -102,23 +102,6 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
         raise UsageError(
             f"{folder}: was begun with {difference}; choose another --out{back}, or remove it"
         )
-
-
-def with_newer_keys(begun: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with the recipe's keys that are newer, at their defaults."""
-    table = begun.get("recipe")
-    try:
-        usual = Recipe.from_table(table, source="recipe").model_dump(mode="json") if table else {}
-    except PipelineError:  # of one's own model that is gone, or a key that is
-        return dict(begun)
-    return {**begun, "recipe": _filled(table, usual, config.get("recipe"))}
-
-
-def _filled(old: Any, usual: Any, new: Any) -> Any:
-    if not all(isinstance(table, dict) for table in (old, usual, new)):
-        return old
-    added = {key: usual[key] for key in new if key in usual and key not in old}
-    return {key: _filled(own, usual.get(key), new.get(key)) for key, own in old.items()} | added
 
 
 def read_config(folder: Path) -> dict[str, Any]:

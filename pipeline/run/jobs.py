@@ -46,7 +46,7 @@ from ensembles.scores import scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob, model_entry
-from models.run_folder import CONFIG, check_free, is_done, read_config, read_recipe, with_newer_keys
+from models.run_folder import CONFIG, check_free, is_done, read_config, read_recipe
 from models.train import check_device, check_packages, train_model
 from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
@@ -72,8 +72,7 @@ def as_begun(recipe: Recipe, folder: Path) -> Recipe:
     """Return a recipe by the name that a run folder knows it by, where nothing else differs."""
     if not (folder / CONFIG).is_file():
         return recipe
-    begun = with_newer_keys(read_config(folder), {"recipe": recipe.model_dump(mode="json")})
-    table = begun.get("recipe") or {}
+    table = read_config(folder).get("recipe") or {}
     named = recipe.model_copy(update={"name": table.get("name", recipe.name)})
     return named if named.model_dump(mode="json") == table else recipe
 

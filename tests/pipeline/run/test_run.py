@@ -3,13 +3,11 @@
 import json
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 import pytest
-import tomli_w
 
 from common.atomic import alone_in
 from common.errors import UsageError
@@ -17,7 +15,7 @@ from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.predict import read_scores, write_scores
-from models.run_folder import mark_done, read_config
+from models.run_folder import read_config
 from pipeline.jobs.run_jobs import Done, Job
 from pipeline.jobs.workers import Workers
 from pipeline.run.run import CHANGES, _is_one_program
@@ -297,27 +295,6 @@ def test_resume_says_what_it_found_done_and_keeps_what_the_code_has_since(
         "goes on" in line
         for line in stderr_of("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
     )
-
-
-def test_a_key_that_is_newer_than_a_run_has_its_default(
-    finished: Path, tiny_tree: Path, tmp_path: Path
-) -> None:
-    out = shutil.copytree(finished, tmp_path / "run")
-    for path in out.rglob("config.toml"):
-        config = tomllib.loads(path.read_text())
-        recipe = config["recipe"]
-        del recipe["accelerator"], recipe["config_columns_boosting"]["learning_rate"]
-        path.write_text(tomli_w.dumps(config))
-        mark_done(path.parent, [path])
-    words = ("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
-    before = (out / "submission.csv").read_bytes()
-    call(*words)
-    (out / "submission.csv").unlink()
-    (out / "DONE").unlink()
-    call(*words)
-    assert (out / "submission.csv").read_bytes() == before
-    told = "was begun with recipe.accelerator = 'auto', now 'cpu'"
-    assert told in call(*words, "--set", "accelerator=cpu", expect=2)
 
 
 def test_of_a_finished_run_it_is_said_that_other_code_made_it(
