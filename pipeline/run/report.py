@@ -3,7 +3,7 @@
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import stdev
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.checksums import read_table, write_table
-from common.errors import PipelineError, blame
+from common.errors import blame
 from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
@@ -331,27 +331,15 @@ def learning_curves(run: Path) -> list[dict[str, Any]]:
     curves = []
     for place in (LAYOUTS, *COLLECTIONS):
         for path in sorted((run / "models" / place.slug).glob(f"*/{METRICS}")):
-            lines = list(_metric_lines(path))
-            with blame(path, "numbers as step, loss and held_out"):
+            with blame(path, "JSON objects with numbers as step, loss and held_out"):
+                text = path.read_text(encoding="utf-8", errors="replace")
+                lines = [json.loads(line) for line in text.splitlines()]
                 step, loss = _thinned(lines, "loss")
                 at, value = _thinned(lines, "held_out")
             if step:
                 curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
                 curves.append({"group": place.name, "member": path.parent.name, **curve})
     return curves
-
-
-def _metric_lines(path: Path) -> Iterator[dict[str, Any]]:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            point = json.loads(line)
-            point["step"] + 0
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise PipelineError(
-                f"{path}: line {number} cannot be read: {error}; expected a JSON object with `step`"
-            ) from error
-        yield point
 
 
 def _thinned(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], list[float]]:

@@ -46,22 +46,18 @@ def test_long_curves_are_averaged(tmp_path: Path) -> None:
     assert len(curve["step"]) == MAX_POINTS
 
 
-@pytest.mark.parametrize("line", ["{", "3", '{"loss": 1}', '{"step": "a"}'])
-def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("{", "3", '{"loss": 1}', '{"step": "a", "loss": 1}', "[" * 100_000),
+        *('{"step": 2, "loss": [1]}', '{"step": 2, "loss": {}}', '{"step": NaN, "loss": 1}'),
+    ],
+)
+def test_a_damaged_line_of_a_curve_names_its_file(tmp_path: Path, line: str) -> None:
     net = tmp_path / "models" / "tile-xla" / "net-seed0"
     put(net, {"step": 1, "loss": 1.0})
     with (net / METRICS).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(PipelineError, match=r"metrics.jsonl: line 2 cannot be read"):
-        learning_curves(tmp_path)
-
-
-@pytest.mark.parametrize("odd", ['"loss": [1]', '"loss": {}', '"step": NaN, "loss": 1'])
-def test_odd_values_of_a_curve_name_their_file(tmp_path: Path, odd: str) -> None:
-    net = tmp_path / "models" / "tile-xla" / "net-seed0"
-    put(net, {"step": 1, "loss": 1.0})
-    with (net / METRICS).open("a") as file:
-        file.write(f'{{"step": 2, {odd}}}\n')
     with pytest.raises(PipelineError, match=r"metrics\.jsonl: cannot be used: "):
         learning_curves(tmp_path)
 
