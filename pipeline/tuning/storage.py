@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock, Timeout
 
+from common.atomic import locked
 from common.errors import PipelineError
 from common.progress import log, out_of_time
 from common.retry import chain
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial
-    from sqlalchemy.engine import URL, Connection, Engine
+    from sqlalchemy.engine import URL, Engine
 
 HEARTBEAT_S = 60  # three without one: the worker counts as dead
 RETRIES = 2  # of a trial that may itself be what kills its workers
@@ -42,7 +43,7 @@ REASON, INTERRUPTED, NUMBER, AGAIN = "reason", "interrupted", "number", "again"
 JOURNAL_START = b'{"op_code"'
 TURN = 0x74756E65  # this project's number among PostgreSQL's advisory locks
 MAX_TURN_S = 60  # a server ends the turn of a machine that is silent for so long
-TURN_POLL_S, TURN_TOLD_S = 0.2, 20.0
+TURN_POLL_S = 0.2
 CONNECT_WAITS_S = (1, 2, 4, 8, 16)
 # Refusals of a server that another try may mend, as PostgreSQL words them.
 BUSY = re.compile("too many|slots are reserved|starting up|shutting down|recovery mode")
@@ -180,13 +181,7 @@ def _damaged(path: Path, line: int) -> PipelineError:
 
 @contextmanager
 def _file_turn(path: str, study: str) -> Iterator[Callable[[], Any]]:
-    lock = FileLock(path)
-    try:
-        held = lock.acquire(timeout=TURN_TOLD_S)
-    except Timeout:
-        log.info(f"{path}: another worker holds it for {TURN_TOLD_S:.0f} s; if it hangs, end it")
-        held = lock.acquire()
-    with held:
+    with locked(Path(path)):
         yield lambda: None
 
 
@@ -307,25 +302,20 @@ def _server_turn(engine: "Engine", study: str) -> Iterator[Callable[[], Any]]:
     from sqlalchemy import text
     from sqlalchemy.exc import DBAPIError
 
-    while not (server := _try_lock(engine, study)):
+    limit = text(f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_TURN_S}s'")
+    lock = text(f"SELECT pg_try_advisory_xact_lock({TURN}, hashtext(:study))")
+    while True:
+        server = engine.connect()
+        server.execute(limit)
+        if server.scalar(lock, {"study": study}):
+            break
+        server.close()
         time.sleep(TURN_POLL_S)  # without a connection
     try:
         yield lambda: server.execute(text("SELECT 1"))
     finally:
         with suppress(DBAPIError):  # the lock was lost
             server.close()
-
-
-def _try_lock(engine: "Engine", study: str) -> "Connection | None":
-    from sqlalchemy import text
-
-    server = engine.connect()
-    server.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_TURN_S}s'"))
-    ask = text("SELECT pg_try_advisory_xact_lock(:project, hashtext(:study))")
-    if server.scalar(ask, {"project": TURN, "study": study}):
-        return server
-    server.close()
-    return None
 
 
 def _cause(error: BaseException) -> str:
