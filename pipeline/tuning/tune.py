@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, out_of_time, progress
@@ -26,7 +26,6 @@ from models.run_folder import (
 from pipeline.jobs.workers import HERE, Workers
 from pipeline.run.jobs import as_begun
 from pipeline.tuning.objective import (
-    STUDY,
     Parameters,
     Question,
     SearchSpace,
@@ -93,11 +92,8 @@ def tune(
     """
     workers.check()
     question = ask(as_begun(recipe, out / "trials" / "0"), space, data_dir, out)
-    if (out / CONFIG).exists():
-        begun = read_config(out)
-        if "space" not in begun:
-            raise UsageError(f"{out}: holds a run, not a search; choose another --out")
-        _refuse_other_space(f"{out}: was begun", begun, question, "--out")
+    if (out / CONFIG).exists() and "space" not in read_config(out):
+        raise UsageError(f"{out}: holds a run, not a search; choose another --out")
     check_free(out, question.config(), resume=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
     workers.expect(0, 0, recipe.n_threads)
@@ -155,10 +151,10 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
             storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
         )
         if known := study.user_attrs.get(QUESTION):
-            where = f"storage: holds a search of {name}"
-            _refuse_other_space(where, known, question, "--storage")
             if difference := first_difference(known, config):
-                raise UsageError(f"{where} with {difference}; choose another --storage")
+                raise UsageError(
+                    f"storage: holds a search of {name} with {difference}; choose another --storage"
+                )
             return study
         params = question.baseline_params()
         for key in question.space.parameters.keys() - params.keys():
@@ -166,23 +162,6 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
         study.enqueue_trial(params, user_attrs={BASELINE: True, NUMBER: 0})
         study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
     return study
-
-
-def _refuse_other_space(
-    where: str, known: Mapping[str, Any], question: Question, option: str
-) -> None:
-    """Refuse another space than the one that a search began with, by the first key that differs."""
-    spaces = [dict(config["space"]) for config in (known, question.config())]
-    for key in sorted(spaces[0].keys() | spaces[1].keys()):
-        begun, now = (
-            ", ".join(f"{name} = {value}" for name, value in space.get(key, {}).items())
-            for space in spaces
-        )
-        if begun != now and key != STUDY:
-            raise UsageError(
-                f"{where} with a search space where {key} has {begun or 'no values'}, not "
-                f"{now or 'none'}; expected the same space, or choose another {option}"
-            )
 
 
 def search(question: Question, storage: Path | str, trials: int) -> bool:
