@@ -48,8 +48,6 @@ def read_booster_text(path: Path) -> tuple[list[str], str]:
             raise ValueError(f"{key} is not {expected} everywhere")
     columns = [fields[key] for key in _FIELDS]
     n_nodes = _check_trees(columns, len(names))
-    if fields["num_leaves"] != [str(n + 1) for n in n_nodes]:
-        raise ValueError("num_leaves differs from the number of leaf values")
     texts = []
     for number, (n, *values) in enumerate(zip(n_nodes, *columns, strict=True)):
         own = "".join(f"{key}={value}\n" for key, value in zip(_FIELDS, values, strict=True))
