@@ -7,7 +7,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,9 +24,6 @@ from pipeline.cli.console import (
     say,
 )
 from pipeline.cli.submission import print_scores
-
-if TYPE_CHECKING:
-    pass
 
 COMPARED = (
     *("collection", "metric", "graphs", "families", "first", "second"),
