@@ -40,7 +40,6 @@ EXIT_FAULT, EXIT_USAGE = 1, 2
 TOLD_EVERY_S = 60.0  # how far work is, where no bar can be drawn
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
-OURS = ("common", "data", "features", "models", "ensembles", "submissions", "kernels", "pipeline")
 LOADING = f"{STAGE_PREFIX}load the libraries"  # why nothing happens for some seconds
 
 
@@ -99,8 +98,6 @@ def _fault(error: Exception) -> tuple[str, int]:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}", EXIT_FAULT
     line = " ".join(f"{type(error).__name__}: {error}".split())
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in OURS:
-        line += " (code that is edited while a command starts does this: call it again)"
     # A defect of ours: still one line, and how to see more.
     return f"internal error: {line}; --debug shows where", EXIT_FAULT
 

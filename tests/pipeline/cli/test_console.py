@@ -104,14 +104,6 @@ def test_optimize_says_by_either_signal_what_is_kept_and_how_to_go_on(
     assert stderr_of(*words, expect=code)[-1] == f"error: {what}; {told}"
 
 
-def test_code_that_is_edited_while_a_command_starts_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("pipeline.tuning.tune.tune")  # as an edit does that renames it
-    said = stderr_of("tune", "--data", tmp_path, "--out", tmp_path / "out", expect=1)
-    assert "code that is edited while a command starts does this: call it again" in said[-1]
-
-
 def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     for name in ("models/__init__.py", "data.py"):
