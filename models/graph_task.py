@@ -1,5 +1,7 @@
 """What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
 
+import inspect
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -91,6 +93,52 @@ class JudgedGraphs(DrawnGraphs[Inputs], ABC):
         return float(np.mean(values))
 
 
+def loss_of(model: Any, scores: Any, runtime: Tensor) -> Tensor:
+    """Return the loss () of the scores of a graph (c,), or the losses (g,) of several (g, c).
+
+    Raises:
+        PipelineError: The scores, or a custom loss, have another shape or no gradient.
+    """
+    name = model.config.loss
+    _check_result(model, "forward", scores, runtime.shape)
+    loss: Tensor = model.losses[name](scores, runtime)
+    _check_result(model, f"loss '{name}'", loss, runtime.shape[:-1])
+    return loss
+
+
+def _check_result(model: nn.Module, what: str, result: Any, shape: torch.Size) -> None:
+    is_tensor = isinstance(result, Tensor)
+    has_gradient = is_tensor and (result.requires_grad or not torch.is_grad_enabled())
+    if not has_gradient or result.shape != shape:
+        returned = f"{tuple(result.shape)}" if is_tensor else f"a {type(result).__name__}"
+        raise PipelineError(
+            f"model '{_place_of(type(model))}': {what} returned {returned}"
+            f"{' without a gradient' * (is_tensor and not has_gradient)}, expected a tensor "
+            f"{tuple(shape)} that is computed from parameters, without detach or no_grad"
+        )
+
+
+def _place_of(network: type[Any]) -> str:
+    return f"{network.__module__}:{network.__qualname__}"
+
+
+@contextmanager
+def faults_of(network: type[Any]) -> Iterator[None]:
+    """Raise errors of a custom network's code as PipelineErrors that name its class and line."""
+    file = inspect.getfile(network)
+    try:
+        yield
+    except (PipelineError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        frames = [at for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+        if not frames or network.__module__.startswith("models."):
+            raise
+        at = f"in {frames[-1].name}, line {frames[-1].lineno} of {Path(file).name}"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PipelineError(f"model '{_place_of(network)}': {at}: {reason}") from error
+
+
 def begin_layout_network(
     job: TrainJob, network: type[Any], files: Sequence[GraphFile], device: torch.device
 ) -> tuple[Any, NodeScaler, LRUCache[Any]]:
@@ -111,11 +159,12 @@ def begin_layout_network(
 
 
 @contextmanager
-def torch_for(job: TrainJob) -> Iterator[tuple[Any, torch.device]]:
+def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.device]]:
     """Prepare torch to train a network by its recipe; yield the network's config and its device."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
-    with torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32):
+    prepared = torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32)
+    with prepared, faults_of(network):
         yield config, device
 
 
@@ -134,6 +183,7 @@ class NetworkRanker:
             torch_prepared(threads=self.threads, device=device, tf32=tf32),
             computing(device, config.training.precision),
             memory_told(f"rank by {name}", name, config, RANKING_KEYS),
+            faults_of(type(self.model)),
         ):
             if self._reads not in graph.made:
                 graph.made[self._reads] = self.read(graph).to(device)
@@ -165,7 +215,7 @@ def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> Networ
         # Takes no memory, and refuses a config that asks for other sizes than the weights have.
         with blame(run_dir / RUN_CONFIG, "a network's settings"), torch.device("meta"):
             load_network(network(config), run_dir)
-    with torch_prepared(threads=recipe.n_threads, device=device):
+    with torch_prepared(threads=recipe.n_threads, device=device), faults_of(network):
         model = network(config)
         scaler = load_network(model, run_dir)
     read = model.reader(recipe.features, scaler)

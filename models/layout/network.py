@@ -24,7 +24,7 @@ from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from models.config.networks import LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import JudgedGraphs, begin_layout_network, torch_for
+from models.graph_task import JudgedGraphs, begin_layout_network, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
 from models.training.dataset import HeldOut, hold_out
@@ -99,10 +99,7 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
         sample = rng.permutation(learned)[: self.config.configs_per_step]
-        loss: Tensor = model.losses[self.config.loss](
-            model(inputs, sample), inputs.runtimes(sample)
-        )
-        return loss
+        return loss_of(model, model(inputs, sample), inputs.runtimes(sample))
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of four samples as large as a step's, always the same.
@@ -121,7 +118,7 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """Train the layout GNN `job.model`; write its weights with all it needs to read graphs."""
-    with torch_for(job) as (config, device):
+    with torch_for(job, network) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
         learned = held_out.learned

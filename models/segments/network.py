@@ -357,7 +357,7 @@ class HeadTask(PooledGraphs):
 
 def train(job: TrainJob, network: type[SegmentSage]) -> None:
     """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs."""
-    with torch_for(job) as (config, device):
+    with torch_for(job, network) as (config, device):
         model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model
         model.history = SegmentHistory([_entries(job, file) for file in job.files], model.width)

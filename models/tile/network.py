@@ -22,7 +22,7 @@ from data.read import read_tile
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import JudgedGraphs, torch_for
+from models.graph_task import JudgedGraphs, loss_of, torch_for
 from models.layout.network import N_OPCODES
 from models.registry import TrainJob
 from models.tile.inputs import (
@@ -110,8 +110,7 @@ class TileTask(JudgedGraphs[TileInputs]):
         learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
         rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
         batch = join(kernels, rows, model.config_scaler)
-        losses = model.losses[self.config.loss](model(batch), batch.runtime)  # (g,)
-        return losses.mean(), self.named(chosen)
+        return loss_of(model, model(batch), batch.runtime).mean(), self.named(chosen)
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:
         """Yield a kernel's tile score, unless it has so few configs that any order scores 1."""
@@ -124,7 +123,7 @@ class TileTask(JudgedGraphs[TileInputs]):
 
 def train(job: TrainJob, network: type[TileNetwork]) -> None:
     """Train the tile GNN `job.model`; write its weights with all it needs to read kernels."""
-    with torch_for(job) as (config, device):
+    with torch_for(job, network) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
         learned = held_out.learned

@@ -74,14 +74,14 @@ def test_a_class_that_changed_since_training_is_refused(tiny_tree: Path, importa
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (".squeeze(-1)", "", r"forward returned \((\d+), 1\), expected \(\1,\)"),
+        (".squeeze(-1)", "", r"forward returned \((\d+), 1\), expected a tensor \(\1,\)"),
         ("x = x.view(", "x = x.T.view(", "in forward, line LINE of mygat.py: RuntimeError: "),
         (
             ".squeeze(-1)",
             ".squeeze(-1).detach().numpy()",
             r"forward returned a ndarray, expected a",
         ),
-        (".squeeze(-1)", ".squeeze(-1).detach()", "no parameter can learn from what forward"),
+        (".squeeze(-1)", ".squeeze(-1).detach()", r"forward returned \(\d+,\) without a gradient"),
         ("config.layers)", "config.depth)", "in __init__, line LINE of mygat.py: AttributeError: "),
     ],
 )
@@ -118,18 +118,18 @@ def test_it_may_have_a_loss_of_its_own(tiny_tree: Path, importable: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (".mean(dim=-1) +", " +", r"loss 'mine' returned \((\d+),\) of .* \(\1,\), expected \(\)"),
+        (".mean(dim=-1) +", " +", r"loss 'mine' returned \(\d+,\), expected a tensor \(\) "),
         (
             "return scores.square",
             "return 1.0\n    scores.square",
-            r"loss 'mine' returned a float of ",
+            "loss 'mine' returned a float, expected a tensor ",
         ),
         (
             "scores.square",
             "scores.detach().square",
-            "nothing can be learned from loss 'mine'; expect",
+            r"loss 'mine' returned \(\) without a gradient",
         ),
-        ("scores.square", "scores.cube", r"in loss 'mine', line \d+ of mygat.py: AttributeError: "),
+        ("scores.square", "scores.cube", r"in mine, line \d+ of mygat.py: AttributeError: "),
     ],
 )
 def test_a_fault_in_its_loss_names_it(
@@ -137,23 +137,6 @@ def test_a_fault_in_its_loss_names_it(
 ) -> None:
     with pytest.raises(PipelineError, match=f"model 'mygat:Gat': {told}"):
         train_copy(tiny_tree, importable, 1, LOSS, LOSSES, (old, new))
-
-
-def test_no_source_of_pygs_convolutions_is_left_in_the_temporary_folder(
-    tiny_tree: Path, importable: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (ROOT / "examples" / "gat.py").read_text(encoding="utf-8")
-    own = text.replace("GATConv(hidden", "Mine(hidden")
-    own = own.replace("class GatNet(", "class Mine(GATConv):\n    pass\n\n\nclass GatNet(")
-    (importable / "mygat.py").write_text(own, encoding="utf-8")
-    scratch = importable / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    sets = ('layout.models=["mygat:Gat"]', "mygat.hidden=8", "mygat.training.steps=1")
-    words = ["train", "--data", tiny_tree, "--collection", COLLECTION.name, "--recipe", "smoke"]
-    call(*words, *(word for one in sets for word in ("--set", one)), "--out", importable / "out")
-    assert sys.modules.pop("mygat_Mine_propagate").__file__.startswith(f"{scratch}/")
-    assert not list(scratch.glob("*.py"))
 
 
 def test_a_loss_that_no_model_has_is_refused_with_the_recipe(
