@@ -169,7 +169,7 @@ def test_a_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
             "is a function that jax.export serialised;",
         ),
         (b'hlo_module {\n  name: "m"\n}\n', "is a protobuf as text;"),
-        (gzip.compress(b"any module"), "is compressed by gzip (gunzip unpacks it);"),
+        (gzip.compress(b"any module", mtime=0), "is compressed by gzip (gunzip unpacks it);"),
         (b"\x28\xb5\x2f\xfd\x04\x00", "is compressed by zstd (unzstd unpacks it);"),
         (b"PK\3\4\x14\0", "is a zip archive, as npz files are;"),
         (b"/**/" * 20_000 + b"/*", "damaged, cut short or something else"),
