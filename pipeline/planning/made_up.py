@@ -22,6 +22,7 @@ from data.packing import Alphabets, PackedConfigs, vector_codes
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.config.recipe import Recipe
+from models.graph_task import faults_of
 from models.layout.network import LayoutTask
 from models.registry import ModelEntry, TrainJob, model_entry
 from models.segments.network import SegmentHistory, SegmentSage, SegmentTask
@@ -79,8 +80,9 @@ def _case(entry: ModelEntry, config: Any, size: Size) -> Case:
     make, rng = layout_graph if entry.kind == "layout" else tile_graph, np.random.default_rng(0)
     graph: LayoutGraph | TileGraph = make(size, rng)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
-    with torch_prepared(threads=torch.get_num_threads(), device=CPU):
-        network = entry.network_class(config)
+    network_class, threads = entry.network_class, torch.get_num_threads()
+    with torch_prepared(threads=threads, device=CPU), faults_of(network_class):
+        network = network_class(config)
         read = network.reader(UNPRUNED.features, scaler)
         inputs = read(graph)
     n_graphs = config.graphs_per_step if entry.kind == "layout" else config.kernels_per_step
