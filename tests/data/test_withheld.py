@@ -32,7 +32,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_other_content_is_refused(tmp_path: Path) -> None:
     path = tmp_path / WITHHELD
     path.parent.mkdir()
-    arrays = (np.zeros(3), np.zeros((2, 2), np.int64), np.array([{"a": 1}], object))
+    arrays = (np.full(3, 0.5), np.zeros((2, 2), np.int64), np.array([{"a": 1}], object))
     contents = [packed([(f"{LAYOUT}.npy", npy(values))]) for values in arrays]
     for content in (b"", b"not an archive", contents[0][:-9], *contents):
         path.write_bytes(content)
