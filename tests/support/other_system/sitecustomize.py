@@ -18,6 +18,7 @@ def hide_proc(event: str, arguments: tuple[object, ...]) -> None:
 for name in ("sched_getaffinity", "sched_setaffinity"):
     if hasattr(os, name):
         delattr(os, name)
+os.process_cpu_count = os.cpu_count  # from Python 3.13 on; Linux's calls sched_getaffinity
 reduction.HAVE_SEND_HANDLE = False  # the start method "forkserver" needs it
 multiprocessing.set_start_method("spawn")
 sys.addaudithook(hide_proc)
