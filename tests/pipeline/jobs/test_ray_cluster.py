@@ -80,6 +80,7 @@ def test_lost_worker_is_replaced_and_relative_paths_work(
 
 
 @needs_ray
+@pytest.mark.slow  # as the drill of nodes that hide files does
 def test_machine_that_does_not_see_the_folder_is_refused(tmp_path: Path) -> None:
     """The first job removes the file by which a machine knows the folder."""
     jobs = [
