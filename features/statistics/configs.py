@@ -7,10 +7,9 @@ of the whole program. features/statistics/STATISTICS.md has the formula of each.
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from common.atomic import write_bytes
@@ -29,6 +28,9 @@ from features.statistics.layout import (
 from features.statistics.layout_details import LAYOUT_DETAILS, detail_tables, layout_details
 from features.statistics.program import PROGRAM_STATISTICS, program_statistics
 from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS, tile_details, tile_statistics
+
+if TYPE_CHECKING:
+    import polars as pl
 
 StatisticsSet = Literal["plain", "all"]
 STATISTICS = {"layout": LAYOUT_STATISTICS, "tile": TILE_STATISTICS}
@@ -67,13 +69,15 @@ def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[n
     return statistics - statistics[rows < graph.n_counted].mean(axis=0)
 
 
-def statistics_frame(graph: Graph) -> pl.DataFrame:
+def statistics_frame(graph: Graph) -> "pl.DataFrame":
     """Tabulate the statistics of all configs of a graph.
 
     Returns:
         A row per config: graph (its submission ID), config (its row in the file), config_hash (of
         its content), runtime_ns (null where withheld), and a Float32 column per statistic.
     """
+    import polars as pl
+
     kind = graph.file.collection.kind
     table = statistics_of(graph, "all")(np.arange(graph.n_configs))
     runtime = pl.Series("runtime_ns", graph.runtime_ns if graph.is_labelled else None, pl.Int64)
