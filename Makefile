@@ -65,7 +65,7 @@ test: $(VENV)/.dev  ## the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 coverage: $(VENV)/.dev  ## the same with the share of lines that they run; fails below 93 %
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --cov=,common data features models ensembles submissions kernels pipeline) --cov-report=term:skip-covered --cov-fail-under=93
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --cov=,common data features models ensembles submissions kernels autotune pipeline) --cov-report=term:skip-covered --cov-fail-under=93
 
 docs: $(VENV)/.docs  ## the pages of docs/ as a site, into site/
 	$(BIN)/mkdocs build --strict

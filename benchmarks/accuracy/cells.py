@@ -13,11 +13,11 @@ from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part,
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.reproducibility import revision
-from data.collect.job import read_manifest
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph
 from data.graphs.noise import measure_noise
+from data.manifest import read_manifest
 from data.read import read_graph
 from data.tree import Collection, GraphFile
 from data.withheld import read_withheld

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
-from data.collect.job import read_manifest
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.hlo.programs import featurize_files
+from data.manifest import read_manifest
 from data.npz.archive import write_npz
 from data.read import read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.collect.layouts import candidate_configs, configurable_nodes, nodes_at
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX, tensor_ranks
 from data.hlo.graph import check_layouts
+from data.hlo.layouts import candidate_configs, configurable_nodes, nodes_at
 from data.hlo.programs import HloProgram, read_programs
 from data.npz.archive import Archive
 from data.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values

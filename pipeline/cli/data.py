@@ -133,7 +133,7 @@ def audit(
     """
     from data.audit import COLUMNS, as_dict, compare_names, file_notes, totals, tree_notes
     from data.audit import audit as audit_files
-    from data.collect.job import read_manifest
+    from data.manifest import read_manifest
     from data.tree import find_graphs, missing_parts, stray_folders
 
     folder = data_dir(data)

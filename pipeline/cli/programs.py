@@ -63,8 +63,8 @@ def collect(
 
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
-    from data.collect.collect import collect_jobs
-    from data.collect.job import Effort, known_programs, make_job, sample_jobs
+    from autotune.collect import collect_jobs
+    from autotune.job import Effort, known_programs, make_job, sample_jobs
 
     if plan is not None:
         _check_plan(plan, context)
@@ -135,10 +135,10 @@ def optimize(
 
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
-    from data.collect.spaces import TILES
-    from pipeline.optimize import write
-    from pipeline.optimize.confirm import Ask
-    from pipeline.optimize.optimize import optimize as search
+    from autotune.optimize import write
+    from autotune.optimize.confirm import Ask
+    from autotune.optimize.optimize import optimize as search
+    from autotune.spaces import TILES
 
     spaces = tuple(dict.fromkeys(space.split(",")))
     ask = Ask(
@@ -152,7 +152,7 @@ def optimize(
     )
     pick = None
     if run is not None or TILES in spaces:
-        from pipeline.optimize.ranker import pick_by, pick_tiles
+        from autotune.optimize.ranker import pick_by, pick_tiles
 
         pick = pick_by(run, ask) if run else partial(pick_tiles, ask)
     found = search(ask, out, minutes=minutes, pick=pick)

@@ -177,7 +177,7 @@ def score(
 
 def _name_programs(report: dict[str, Any], folder: Path) -> None:
     """Say which program each graph is, whose name in the test split hides it, if that is known."""
-    from data.collect.job import read_manifest
+    from data.manifest import read_manifest
 
     measured = read_manifest(folder)["graphs"]
     for name, part in report["collections"].items():

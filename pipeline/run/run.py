@@ -19,9 +19,9 @@ from common.progress import in_one_step, log
 from common.reproducibility import changes, revision
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
-from data.collect.job import read_manifest
 from data.graph_store.prepare import file_bytes, prepare
 from data.graph_store.stored_graph import fingerprint
+from data.manifest import read_manifest
 from data.npz.graphs import are_one_program
 from data.tree import (
     COLLECTIONS,

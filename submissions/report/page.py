@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import atomic_path, write_text
 from common.errors import PipelineError
-from data.collect.job import read_manifest
+from data.manifest import read_manifest
 from data.tree import collection_named
 from submissions.compare import comparison_notes, told_probabilities
 from submissions.report.charts import (

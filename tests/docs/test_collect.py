@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.tiles.catalogue import find_kernel
+from autotune.tiles.kernel import tiled_function
 from common.settings import ROOT
-from data.collect.tiles.catalogue import find_kernel
-from data.collect.tiles.kernel import tiled_function
 from tests.support.command_line import call
 
 PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")

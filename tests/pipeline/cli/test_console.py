@@ -98,7 +98,7 @@ def test_optimize_says_by_either_signal_what_is_kept_and_how_to_go_on(
         progress("mine:step", 0, 1)
         signal.raise_signal(number)
 
-    monkeypatch.setattr("pipeline.optimize.optimize.optimize", stopped)
+    monkeypatch.setattr("autotune.optimize.optimize.optimize", stopped)
     words = ("optimize", "--program", "mine:step", "--out", tmp_path / "out")
     told = "what was finished is kept; the same command goes on"
     assert stderr_of(*words, expect=code)[-1] == f"error: {what}; {told}"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from autotune.job import sample_jobs
+from autotune.tiles.catalogue import catalogue
 from common.settings import ROOT
-from data.collect.job import sample_jobs
-from data.collect.tiles.catalogue import catalogue
 from data.graphs.graph import TileGraph
 from data.read import read_graph
 from data.tree import find_graphs
 from tests.support.command_line import call
 
 OWN_KERNEL = """
-from data.collect.tiles.kernel import Operand, TileKernel
+from autotune.tiles.kernel import Operand, TileKernel
 
 def kernel():
     return TileKernel(

@@ -1,0 +1,330 @@
+"""Measure graphs and write them: search, rounds, files, manifest; every step may be repeated.
+
+A graph that was begun goes on where its journal ends; one that is done is passed over.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.job import JOURNALS, Job, check_family, is_done
+from autotune.measure.search import (
+    SEARCHES,
+    Journal,
+    Visitor,
+    measured,
+    open_journal,
+    run_rounds,
+    run_search,
+)
+from autotune.measure.timing import clock_for, figures
+from autotune.measure.worker import Description, ProgramFailed, Session, opening_s
+from common.atomic import alone_in, write_text
+from common.errors import OutOfTime, UsageError
+from common.metrics import kendall_tau
+from common.progress import log, out_of_time
+from common.reproducibility import generator
+from data.choices import Choices, Space
+from data.graphs.distinct import distinct_rows, hash_rows
+from data.hlo.layouts import numbered
+from data.manifest import add_environment, edit_manifest, read_manifest
+from data.npz.archive import write_npz
+from data.npz.graphs import KEYS_OF
+from data.tree import names_beside
+from data.withheld import WITHHELD, read_withheld, write_withheld
+
+MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
+MIN_SPREAD = 1.2
+MIN_REPEAT_TAU = 0.8
+MIN_MODULES = 8  # of fewer that differ tau says little
+REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one graph: its file, or None and the reason why it was left out.
+
+    `was_there` tells that earlier calls had measured all that was asked for.
+    """
+
+    job: Job
+    path: Path | None
+    entry: dict[str, Any]
+    was_there: bool = False
+
+    def row(self) -> tuple[object, ...]:
+        """Return name, configs, distinct and failed ones, spread, taus and seconds, for a table."""
+        entry = self.entry
+        values = (entry[key] for key in ("spread", "repeat_tau", "again_tau", "seconds"))
+        counts = entry["n_configs"], entry["n_distinct"], len(entry["failed"])
+        return self.job.submission_id, *counts, *values
+
+    def line(self) -> str:
+        """Return one line for a log: what it is, and how well it was measured or why not."""
+        if self.path is None:
+            return f"left out: {self.job.submission_id}: {self.entry['reason']}"
+        entry = self.entry
+        tau = "-" if entry["again_tau"] is None else f"{entry['again_tau']:.2f}"
+        return (
+            f"{self.job.submission_id}  {entry['n_configs']} configs  "
+            f"spread {entry['spread']:.2f}  again tau {tau}  {entry['seconds']:.0f} s"
+        )
+
+
+def collect_jobs(
+    jobs: Sequence[Job], out: Path, *, remeasure: bool = False, keep_noisy: bool = False
+) -> list[Outcome]:
+    """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
+
+    What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
+    cannot be opened is passed over. See `collect_graph` for the options.
+
+    Raises:
+        UsageError: a graph is there already, measured with other options; or another process
+            measures into `out`.
+        PipelineError: no graph can be opened, or the disk is full.
+    """
+    outcomes: list[Outcome] = []
+    n_failed = 0
+    with alone_in(out / JOURNALS):
+        for number, job in enumerate(jobs, start=1):
+            if out_of_time():
+                break
+            try:
+                made = collect_graph(job, out, remeasure=remeasure, keep_noisy=keep_noisy)
+                outcomes.append(made)
+            except OutOfTime:
+                break
+            except ProgramFailed as failure:
+                n_failed += 1
+                if len(jobs) == 1 or (n_failed >= MAX_FAILED_AT_START and not outcomes):
+                    raise
+                log.info(f"{number}/{len(jobs)}  left out: {failure}")
+                continue
+            if len(jobs) > 1:
+                log.info(f"{number}/{len(jobs)}  {made.line()}")
+    return outcomes
+
+
+def collect_graph(
+    job: Job, out: Path, *, remeasure: bool = False, keep_noisy: bool = False
+) -> Outcome:
+    """Measure one graph and write it below `out`, unless that is done.
+
+    A graph whose slowest config takes less than 1.2 times its fastest, or the halves of whose
+    rounds disagree (`_is_noisy`), is left out and named in the manifest. Its journal stays.
+
+    Args:
+        keep_noisy: write a graph whose rounds disagree too; one that was left out for it as well.
+        remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
+            and note the Kendall tau between the two measurements.
+
+    A job of more rounds than were measured goes on where their journal ends.
+
+    Raises:
+        OutOfTime: the time is over; the same call goes on.
+        UsageError: it is there already, measured with other options, or in more rounds.
+        ProgramFailed: the program cannot be opened, or none of its configs runs.
+        PipelineError: the disk is full, or a file of `out` is damaged.
+    """
+    manifest = read_manifest(out)
+    check_family(manifest, job)
+    left_out = manifest["left_out"].get(job.submission_id, {})
+    was_there = is_done(manifest, job, out) and not (keep_noisy and _is_noisy(left_out))
+    if not was_there:
+        _measure_and_write(job, out, keep_noisy=keep_noisy)
+        manifest = read_manifest(out)
+    known = manifest["left_out"] | manifest["graphs"]
+    entry = known[job.submission_id]
+    if was_there and job.is_own:
+        _check_unchanged(job, entry)
+    if job.submission_id in manifest["left_out"]:
+        return Outcome(job, None, entry, was_there)
+    if remeasure and entry["again_tau"] is None:
+        was_there, start = False, time.monotonic()
+        n_configs, tau = _measure_again(job, out)
+        with edit_manifest(out) as manifest:
+            entry = manifest["graphs"][job.submission_id]
+            entry |= {"again_configs": n_configs, "again_tau": tau}
+            entry["seconds"] += time.monotonic() - start
+    return Outcome(job, job.file(out).path, entry, was_there)
+
+
+def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
+    start = time.monotonic()
+    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
+        description = session.describe(timeout_s=opening_s())
+        journal = open_journal(job.journal(out), _header(job, description))
+        job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
+        n_configs = job.n_configs
+        if job.search == "tiles":  # visits no tile twice
+            n_configs = min(n_configs, *description.n_options.tolist())
+        what = f"configs of {job.program}, first measurement"
+        n_visits = job.n_rounds + 1
+        visitor = Visitor(session, journal, what=what, total=n_configs, n_visits=n_visits)
+        rng = generator(job.seed, "search", job.search, job.program)
+        space = Space(description.n_options, description.groups)
+        choices = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
+        order = generator(job.seed, "rounds", job.search, job.program)
+        run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
+        kept, rounds_ns = measured(journal, len(choices), n_rounds=job.n_rounds)
+        choices, module = choices[kept], numbered([journal.codes[config] for config in kept])
+        config_feat = session.spell(choices)
+    runtime_ns = rounds_ns.min(axis=0)  # (c,)
+    default_ns = runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
+    entry = _entry(job, description, choices, journal) | figures(rounds_ns, module)
+    entry["default_over_fastest"] = (
+        float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
+    )
+    entry["seconds"] = time.monotonic() - start
+    with edit_manifest(out) as manifest:
+        of_program = ("function", "arguments")
+        machine = {k: fact for k, fact in description.facts.items() if k not in of_program}
+        entry["environment"] = add_environment(manifest, machine)
+        manifest["left_out"].pop(job.submission_id, None)
+        n_choices = math.prod(description.n_options.tolist())
+        reason = _why_left_out(entry, n_choices, keep_noisy=keep_noisy)
+        if reason:
+            manifest["graphs"].pop(job.submission_id, None)
+            for path in (job.file(out).path, names_beside(job.file(out).path)):
+                path.unlink(missing_ok=True)  # written after fewer rounds
+            manifest["left_out"][job.submission_id] = entry | {"reason": reason}
+            return
+        # The order of the search would tell good configs from bad ones.
+        rows = generator(job.seed, "rows", job.search, job.program).permutation(len(choices))
+        arrays = {**description.arrays, "config_runtime": runtime_ns[rows]}
+        arrays["config_runtime_normalizers"] = np.full_like(runtime_ns, default_ns.min())
+        key = "config_feat" if job.collection.kind == "tile" else "node_config_feat"
+        arrays[key] = config_feat[rows].astype(np.float32)
+        if job.collection.kind == "layout" and description.names:
+            write_text(names_beside(job.file(out).path), "\n".join(description.names) + "\n")
+        _write_graph(out, job, arrays)
+        manifest["graphs"][job.submission_id] = entry
+
+
+def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) -> str:
+    if entry["default_over_fastest"] is None:
+        told = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
+        return f"the compiler's own choice failed{told}; expected it to run"
+    if entry["spread"] < MIN_SPREAD:
+        tried = f"{entry['n_distinct']} of {n_choices} choices were tried"
+        is_most = 2 * entry["n_distinct"] >= n_choices
+        more = tried if is_most else "more --configs may reach further"
+        return (
+            f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more: "
+            f"its time hardly depends on what was tried; {more}"
+        )
+    if _is_noisy(entry) and not keep_noisy:
+        told, expected = f"agree to tau {entry['repeat_tau']:.2f}", f"{MIN_REPEAT_TAU} or more"
+        if entry["n_modules"] < MIN_MODULES:
+            low, high = entry["aa_range"]
+            told = f"differ by {low:.2f} to {high:.2f} times in each config"
+            expected = f"less than half of its spread of {entry['spread']:.2f}"
+        return (
+            f"the halves of its rounds {told}; expected {expected}; "
+            "more --rounds may tell more, --keep-noisy writes it as it is"
+        )
+    return ""
+
+
+def _is_noisy(entry: Mapping[str, Any]) -> bool:
+    """Tell whether the halves of a graph's rounds disagree.
+
+    By the tau between them; where too few modules differ, by what 95 % of the configs take over
+    themselves in the other half: that may be up to half of the spread, as a ratio.
+    """
+    if entry.get("n_modules", MIN_MODULES) < MIN_MODULES:
+        low, high = entry["aa_range"]
+        return bool((high / low) ** 2 > entry["spread"])
+    tau = entry.get("repeat_tau")
+    return tau is not None and bool(tau < MIN_REPEAT_TAU)
+
+
+def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write a graph's file; in the test split its runtimes go to the withheld file first."""
+    is_tile = job.collection.kind == "tile"
+    if job.split == "test":
+        runtimes, normalizers = read_withheld(out) if (out / WITHHELD).is_file() else ({}, {})
+        runtimes[job.submission_id] = arrays["config_runtime"]
+        if is_tile:
+            normalizers[job.submission_id] = arrays["config_runtime_normalizers"]
+        write_withheld(out / WITHHELD, runtimes, normalizers=normalizers)
+        hidden = np.zeros_like(arrays["config_runtime"])
+        arrays = arrays | {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
+    keys = KEYS_OF[job.collection.kind]
+    write_npz(job.file(out).path, {key: arrays[key] for key in keys})
+
+
+def _header(job: Job, description: Description) -> dict[str, Any]:
+    asked = job.request()
+    del asked["rounds"]  # more may follow
+    return asked | dict(description.facts) | {"program_digest": program_digest(description)}
+
+
+def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
+    """Refuse a user's own program that was edited since it was measured."""
+    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
+        function = session.describe().facts["function"]
+        if entry.get("function") not in (None, function):
+            raise UsageError(
+                f"{job.submission_id}: the program is another one than was measured; "
+                "give another --out"
+            )
+
+
+def program_digest(description: Description) -> str:
+    """Return what tells a program, with its options, from an edited one; 16 hex digits."""
+    digest = hashlib.blake2b(description.n_options.tobytes(), digest_size=8)
+    for name, values in sorted(description.arrays.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def _entry(
+    job: Job, description: Description, choices: Choices, journal: Journal
+) -> dict[str, Any]:
+    clock = clock_for(description.facts["platform"])
+    stopped = [visit.is_stopped for visit in journal.visits.values()]
+    return job.request() | {
+        "clock": clock.name,
+        "stopped_visits": sum(stopped) / len(stopped),
+        "decides": job.decides,
+        "n_nodes": len(description.arrays["node_opcode"]),
+        "n_genes": len(description.n_options),
+        "n_configs": len(choices),
+        "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
+        "program_digest": program_digest(description),
+        "function": description.facts["function"],
+        "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
+        "again_configs": 0,
+        "again_tau": None,
+    }
+
+
+def _measure_again(job: Job, out: Path) -> tuple[int, float]:
+    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
+        header = _header(job, session.describe())
+        first = open_journal(job.journal(out), header)
+        second = open_journal(job.journal(out, again=True), header)
+        known = first.shortest_ns()
+        rng = generator(job.seed, "again", job.search, job.program)
+        # Of equal modules one is enough: their order is noise alone.
+        distinct = {first.codes[config]: config for config in sorted(known)}
+        picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
+        choices = np.array([first.choices[config] for config in picked], np.int64)
+        what = f"configs of {job.program}, second measurement"
+        visitor = Visitor(session, second, what=what, total=len(picked), n_visits=job.n_rounds)
+        run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
+    repeated = second.shortest_ns()
+    both = sorted(repeated)
+    before = np.array([known[picked[row]] for row in both])
+    after = np.array([repeated[row] for row in both])
+    return len(both), kendall_tau(before, after) if both else float("nan")

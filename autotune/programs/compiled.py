@@ -1,0 +1,222 @@
+"""The HLO module of a JAX program, and how it is compiled as it is, edits included, and run.
+
+The module is dumped just before layouts are chosen: inlined and simplified, with nothing fused yet.
+TpuGraphs stores the same.
+
+JAX has no public way to compile an HLO module. This file alone touches the private one; which
+releases of jaxlib it was tested with stands here, and others are refused by name.
+"""
+
+import hashlib
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.measure.worker import HOW_TO_INSTALL, error_line, one_line
+from autotune.programs.catalogue import ProgramSource
+from common.errors import PipelineError
+from data.compiler_options import Options
+from data.hlo.descriptor import message_class
+
+TESTED_JAXLIB = ("0.10",)
+ELF = b"\x7fELF"
+DUMPED_STEP = "layout-assignment"
+
+
+def dump_module(source: ProgramSource) -> Any:
+    """Compile a program once; return its HloModule message before layout assignment, as dumped.
+
+    A PipelineError tells of what cannot be built, traced, compiled or dumped, or returns no array.
+    """
+    import jax
+
+    try:
+        function, arguments = source.build()
+
+        @wraps(function)
+        def checked(*given: Any) -> Any:
+            returned = function(*given)
+            if not any(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(returned)):
+                raise PipelineError(f"{source.name}: returns no array; expected at least one array")
+            return returned
+
+        lowered = jax.jit(checked, keep_unused=True).lower(*arguments)
+        with tempfile.TemporaryDirectory() as folder:
+            lowered.compile(
+                compiler_options={
+                    "xla_dump_to": folder,
+                    "xla_dump_hlo_as_proto": True,
+                    "xla_dump_hlo_pass_re": DUMPED_STEP,
+                    # Else it depends on the process's threads, and choices with it.
+                    "xla_cpu_multi_thread_eigen": False,
+                }
+            )
+            return _read_dump(source.name, Path(folder))
+    except PipelineError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PipelineError(f"{source.name}: cannot be compiled: {error_line(error)}") from error
+
+
+def _read_dump(name: str, folder: Path) -> Any:
+    files = sorted(folder.glob(f"*before_{DUMPED_STEP}.hlo.pb"))
+    if not files:
+        raise PipelineError(
+            f"{name}: the compiler dumped no module before {DUMPED_STEP}; expected one from "
+            "xla_dump_hlo_pass_re (a newer jaxlib may have renamed the pass)"
+        )
+    # Helper programs that run while tracing are dumped too; the program itself is the largest.
+    largest = max(files, key=lambda path: path.stat().st_size)
+    return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
+
+
+def check_jaxlib(program: str) -> None:
+    """Raise a PipelineError unless edited modules were tested with this jaxlib; says which were."""
+    import jaxlib
+
+    if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
+        tested = ", ".join(f"{v}.x" for v in TESTED_JAXLIB)
+        raise PipelineError(
+            f"{program}: jaxlib {jaxlib.__version__} was not tested with edited HLO modules; "
+            f"tested: {tested}; {HOW_TO_INSTALL}"
+        )
+
+
+def digest_of(lowered: Any) -> str:
+    """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
+    return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+
+
+def shapes_of(arguments: Any) -> str:
+    """Return types and shapes of a tree of arguments, such as "float32[4,2], int32[]"."""
+    import jax
+
+    return ", ".join(jax.typeof(leaf).str_short() for leaf in jax.tree.leaves(arguments))
+
+
+def code_of(executable: Any) -> str:
+    """Return what tells the code of an executable that XLA loaded from that of others.
+
+    It is of the optimized HLO text, in the order in which it runs, and of the object files, in
+    any: which options it was compiled with stands in neither. Systems without ELF files, such as
+    macOS, take the whole executable, so that code is never called equal by mistake.
+    """
+    text = "".join(module.to_string() for module in executable.hlo_modules())
+    content, found = executable.serialize(), hashlib.blake2b(text.encode(), digest_size=16)
+    start, objects = content.find(ELF), list[bytes]()
+    while start >= 0:  # an object file ends with the table of its sections
+        (table,) = struct.unpack_from("<Q", content, start + 0x28)
+        size, count = struct.unpack_from("<HH", content, start + 0x3A)
+        end = start + table + size * count
+        objects.append(hashlib.blake2b(content[start:end]).digest())
+        start = content.find(ELF, end)
+    found.update(b"".join(sorted(objects)) or content)
+    return found.hexdigest()
+
+
+def raw(leaf: Any) -> Any:
+    """Return an argument as the compiler knows it: the numbers of a typed key of jax.random."""
+    import jax
+
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return not isinstance(getattr(leaf, "dtype", np.dtype(float)), np.dtype)
+
+
+def applied(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    path: Path,
+    options: Options,
+    digest: str,
+) -> Callable[..., Any]:
+    """Return a function that runs the HLO module in a file, edited from the function's own.
+
+    Args:
+        arguments: example arguments; the result takes those of equal shapes and types alone.
+        path: a serialized HloModuleProto.
+        digest: of the function that the module was made of.
+
+    Raises:
+        OSError: the file cannot be read.
+        PipelineError: the compiler refuses it, or the function was edited.
+    """
+    import jax
+
+    check_jaxlib(str(path))
+    if digest_of(jax.jit(function, keep_unused=True).lower(*arguments)) != digest:
+        raise PipelineError(
+            f"{path}: was made of the function as it was before an edit; optimize it again"
+        )
+    executable = loaded_module(str(path), path.read_bytes(), options)
+    return as_function(str(path), executable, function, arguments)
+
+
+def loaded_module(name: str, module: bytes, options: Options) -> Any:
+    """Compile an HLO module; raises PipelineError: the compiler refuses it."""
+    import jax
+    from jaxlib import _jax
+
+    device = jax.devices()[0]
+    try:
+        stable = _jax.mlir.hlo_to_stablehlo(module)
+        how = _jax.CompileOptions()
+        how.env_option_overrides = list(options.items())
+        return device.client.compile_and_load(stable, [device], how)
+    except Exception as error:
+        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
+
+
+def as_function(
+    name: str, executable: Any, function: Callable[..., Any], arguments: Sequence[Any]
+) -> Callable[..., Any]:
+    """Return what calls a loaded HLO module as its function is called, by position.
+
+    The result raises TypeError: arguments of other shapes, types or structure than the example's,
+    or traced ones, which `jax.jit` and `jax.grad` call a function with.
+
+    Raises:
+        PipelineError: the function returns typed random keys.
+    """
+    import jax
+
+    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
+    if any(map(_is_key, results)):
+        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
+    leaves, inputs = jax.tree.flatten(tuple(arguments))
+    has_keys = any(map(_is_key, leaves))  # else not looked for at each call, which is timed
+    # A call of a compiled function places NumPy arrays in a fifth of the time of device_put.
+    to_device = jax.jit(lambda *leaves: leaves)
+
+    def placed(leaves: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
+        """Return leaves on the device, and their shapes and types."""
+        are_there = all(isinstance(leaf, jax.Array) for leaf in leaves)
+        own = list(leaves if are_there else to_device(*leaves))
+        own = [raw(leaf) for leaf in own] if has_keys else own
+        return own, [(leaf.shape, leaf.dtype) for leaf in own]
+
+    _, expected = placed(leaves)
+
+    def run(*given: Any) -> Any:
+        leaves, tree = jax.tree.flatten(given)
+        own, kinds = placed(leaves)
+        if (tree, kinds) != (inputs, expected):
+            example = f"{shapes_of(arguments)} as {inputs}"
+            raise TypeError(f"{name}: expected {example}; got {shapes_of(given)} as {tree}")
+        try:
+            results = executable.execute_sharded(own).disassemble_into_single_device_arrays()
+        except TypeError as error:
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                is_compiled = "a compiled module; call it outside jax.jit, jax.grad and jax.vmap"
+                raise TypeError(f"{name}: {is_compiled}") from error
+            raise
+        return jax.tree.unflatten(outputs, [arrays[0] for arrays in results])
+
+    return run

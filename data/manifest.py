@@ -1,0 +1,69 @@
+"""The manifest of a measured tree: where, when and how well each graph was measured."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from common.atomic import write_text
+from common.errors import PipelineError
+from data.tree import file_from_path
+
+MANIFEST = "manifest.json"
+PARTS = ("environments", "graphs", "left_out")
+
+
+def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the manifest of `out`, an empty one where there is none; PipelineError: damaged.
+
+    Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
+    """
+    path = out / MANIFEST
+    if not path.is_file():
+        return {part: {} for part in PARTS}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict) or any(not isinstance(found.get(p), dict) for p in PARTS):
+        raise PipelineError(f"{path}: is no manifest; expected objects {', '.join(PARTS)}")
+    return found
+
+
+def measured_of(path: Path) -> dict[str, Any]:
+    """Return what the manifest of its data folder says of a graph's file; empty if nothing does."""
+    try:
+        file = file_from_path(path)
+    except PipelineError:
+        return {}  # outside the official folders
+    return read_manifest(file.data_dir)["graphs"].get(file.submission_id, {})
+
+
+@contextmanager
+def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null."""
+    manifest = read_manifest(out)
+    yield manifest
+    text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
+    write_text(out / MANIFEST, text + "\n")
+
+
+def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, str]) -> str:
+    """Note a machine and its versions once; return the digest that graphs refer to it by."""
+    text = json.dumps(dict(facts), sort_keys=True).encode()
+    digest = hashlib.blake2b(text, digest_size=4).hexdigest()
+    manifest["environments"][digest] = dict(facts)
+    return digest
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,147 @@
+"""The policy: what its attention sees, what it obeys, and what it remembers."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autotune.go.network import Policy, PolicyConfig, SegmentAttention, drawn, given, likeliest
+from tests.autotune.go.programs import mixed_tasks, random_arrays, two_tasks
+
+TASKS = {"first": 3, "second": 4}
+SMALL = PolicyConfig(tasks=TASKS, hidden=16, heads=2, segment=8)
+
+
+def opinionated(config: PolicyConfig = SMALL) -> Policy:
+    """Return a policy of which no option is as likely as another."""
+    torch.manual_seed(0)
+    policy = Policy(config)
+    for head in policy.heads.values():
+        torch.nn.init.normal_(head.weight, std=0.2)
+    return policy
+
+
+def drawing(n_choices: int = 5) -> Any:
+    return drawn(n_choices, torch.Generator().manual_seed(0))
+
+
+def test_decisions_of_the_whole_program_are_nodes_at_the_end() -> None:
+    graph = mixed_tasks(random_arrays(0))
+    first, second = graph.tasks
+    assert (first.genes, second.genes, graph.n_genes) == (slice(0, 4), slice(4, 7), 7)
+    assert first.nodes.tolist() == [5, 2, 9, 11]
+    assert second.nodes.tolist() == [24, 7, 25]
+    assert second.n_options.tolist() == [4, 2, 1]
+    assert graph.opcode[24:].tolist() == [256, 257]
+    assert not graph.node_feat[24:].any()
+
+
+def test_attention_over_segments_is_attention_over_all_nodes_within_the_same_window() -> None:
+    torch.manual_seed(0)
+    layer, x = SegmentAttention(SMALL), torch.randn(21, 3, 16)
+    segment = torch.arange(21) // 8
+    behind = segment[:, None] - segment
+    window = (behind == 0) | (behind == 1)
+    keys, values = layer.memory(x).chunk(2, dim=-1)
+    heads = []
+    for head in (slice(0, 8), slice(8, 16)):
+        scores = torch.einsum("nbh,mbh->bnm", layer.queries(x)[..., head], keys[..., head])
+        weights = (scores / 8**0.5).masked_fill(~window, -torch.inf).softmax(dim=-1)
+        heads.append(torch.einsum("bnm,mbh->nbh", weights, values[..., head]))
+    torch.testing.assert_close(layer.attend(x), torch.cat(heads, dim=-1))
+
+
+def test_no_gradient_passes_to_the_segment_before() -> None:
+    layer, x = SegmentAttention(SMALL), torch.randn(16, 1, 16, requires_grad=True)
+    layer.attend(x)[8:].square().sum().backward()
+    assert x.grad is not None
+    assert x.grad[8:].any()
+    assert not x.grad[:8].any()
+
+
+def test_every_weight_that_a_choice_depends_on_gets_a_gradient() -> None:
+    policy = opinionated()
+    decided = policy(mixed_tasks(random_arrays(0)), drawing())
+    decided.log_probs.sum().backward()
+    without = {name for name, given in policy.named_parameters() if given.grad is None}
+    assert without == {"embed.decisions.second.weight"}  # nothing comes after the last task
+
+
+def test_only_options_that_exist_are_drawn_and_all_of_them_are() -> None:
+    graph = mixed_tasks(random_arrays(0))
+    decided = opinionated()(graph, drawing(2_000))
+    for gene, n_options in enumerate([2, 3, 3, 2, 4, 2, 1]):
+        assert set(decided.choices[:, gene].tolist()) == set(range(n_options))
+    assert (decided.log_probs[:, 6] == 0).all()  # one option is no decision
+    assert (decided.entropies[:, 6] == 0).all()
+
+
+def test_choices_are_drawn_as_likely_as_they_are_said_to_be() -> None:
+    decided = opinionated()(mixed_tasks(random_arrays(0)), drawing(3_000))
+    took = decided.choices[:, 1] == 0
+    said = decided.log_probs[took, 1].exp().mean().item()
+    assert took.float().mean().item() == pytest.approx(said, abs=0.03)
+
+
+def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_after() -> None:
+    policy, graph = opinionated(), mixed_tasks(random_arrays(0))
+    choices = torch.zeros(3, graph.n_genes, dtype=torch.int64)
+    choices[1, 0] = 1  # another decision of the first task
+    choices[2, 4] = 1  # and of the second
+    base, first, second = policy(graph, given(choices)).log_probs
+    torch.testing.assert_close(base[1:4], first[1:4])
+    assert (base[4:6] - first[4:6]).abs().max() > 1e-4
+    torch.testing.assert_close(base[:4], second[:4])
+    torch.testing.assert_close(base[5:], second[5:])
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes."""
+
+    n_values = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor):
+                self.n_values = max(self.n_values, tensor.numel())
+        return made
+
+
+def test_no_tensor_grows_faster_than_the_graph() -> None:
+    policy, most = opinionated(), []
+    for n_nodes in (500, 4_000):
+        graph = two_tasks("long", random_arrays(0, n_nodes))
+        with torch.no_grad(), _Largest() as largest:
+            policy(graph, likeliest)
+        most.append(largest.n_values / n_nodes)
+    assert most[1] <= 1.05 * most[0]
+
+
+LARGE = """
+import resource, time, torch
+from autotune.go.network import Policy, PolicyConfig, likeliest
+from tests.autotune.go.programs import random_arrays, two_tasks
+torch.set_num_threads(2)
+graph = two_tasks("large", random_arrays(0, 80_000))
+policy = Policy(PolicyConfig(tasks={"first": 2, "second": 2}))
+begin = time.process_time()
+with torch.no_grad():
+    assert policy(graph, likeliest).choices.shape == (1, 160_000)
+print(time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_80_000_nodes_take_4_gib_and_a_minute_of_two_cores_at_most() -> None:
+    """CPU time is asked for, of both cores together: that of others does not count."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LARGE], capture_output=True, text=True, check=True
+    )
+    seconds, gib = map(float, done.stdout.split())
+    assert seconds < 2 * 60
+    assert gib < 4

@@ -1,0 +1,461 @@
+"""A graph is searched, measured in rounds, written, named in the manifest, and resumed."""
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+from typer.testing import CliRunner
+
+from autotune.collect import MIN_SPREAD, collect_graph, collect_jobs
+from autotune.job import JOURNALS, Job, sample_jobs
+from autotune.measure.search import open_journal
+from autotune.measure.timing import Visit
+from autotune.tiles.catalogue import catalogue
+from common.atomic import alone_in
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.progress import log, time_limit, watched_by
+from common.settings import ROOT, SAMPLE
+from data.graphs.graph import LayoutGraph, TileGraph
+from data.manifest import MANIFEST, edit_manifest, read_manifest
+from data.read import read_graph
+from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
+from data.withheld import read_withheld
+from ensembles.ranking.program import load_graph
+from pipeline.__main__ import app
+from tests.autotune.fakes import STEP_NS, SpinSource, layout_job
+
+JOBS = sample_jobs()
+TILE = collection_named("tile:xla")
+collect_any = partial(collect_graph, keep_noisy=True)  # a busy machine may reorder what is alike
+PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")
+
+
+def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
+    places = {(job.collection.name, job.split) for job in JOBS}
+    assert places == {(c.name, s) for c in COLLECTIONS for s in ("train", "valid", "test")}
+    splits: dict[tuple[str, str], set[str]] = {}
+    for job in JOBS:
+        splits.setdefault((job.collection.kind, job.family), set()).add(job.split)
+    assert all(len(found) == 1 for found in splits.values())
+    assert len({job.submission_id for job in JOBS}) == len(JOBS)
+
+
+def test_the_sample_was_measured_by_this_plan() -> None:
+    """It was stopped before all programs were done; the kernels all are. The first had 2 rounds."""
+    asked = {job.submission_id: job for job in JOBS}
+    measured = json.loads((SAMPLE / "manifest.json").read_text())["graphs"]
+    keys = ("program", "family", "split", "search", "n_configs_asked", "seed")
+    for name, entry in measured.items():
+        request = asked[name].request()
+        assert {key: entry[key] for key in keys} == {key: request[key] for key in keys}
+    tiles = {entry["program"] for entry in measured.values() if entry["search"] == "tiles"}
+    assert tiles == set(catalogue())
+    assert len(asked) == 550
+
+
+def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
+    layouts = [place for place, job in enumerate(JOBS) if job.collection.kind == "layout"]
+    half = JOBS[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
+    assert len({(job.collection.name, job.split) for job in half}) == 15
+
+
+def tile_job(**changes: object) -> Job:
+    given = {"collection": TILE} | changes
+    return layout_job(SpinSource(collection_kind="tile"), **given)
+
+
+def visits_of(journal: Path) -> list[tuple[int, int]]:
+    """(config, round) of every visit line, in order."""
+    whole = journal.read_bytes().rsplit(b"\n", 1)[0]  # a kill may have cut the last line off
+    lines = [json.loads(line) for line in whole.splitlines()[1:]]
+    return [(line["config"], line["round"]) for line in lines if "round" in line]
+
+
+def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
+    outcome = collect_any(layout_job(), tmp_path)
+    (file,) = find_graphs(tmp_path)
+    assert outcome.path == file.path
+    assert file.path == tmp_path / "npz/layout/xla/random/train/spin_b8.npz"
+    graph = read_graph(file)
+    assert isinstance(graph, LayoutGraph)
+    assert graph.n_configs == 10
+    assert graph.node_config_ids.tolist() == [1, 2]
+    configs = graph.configs.rows(np.arange(10))
+    options = configs[:, :, 6].astype(np.int64) + 1  # as SpinSubject spells them
+    expected_ns = STEP_NS * (1 + 4 * options[:, 0] + options[:, 1])
+    assert (graph.runtime_ns >= expected_ns).all()
+    assert (graph.runtime_ns < expected_ns + STEP_NS / 2).all()
+    named = load_graph(file.path)
+    assert named.instruction_names and named.instruction_names[1] == "step.1"
+    names_beside(file.path).write_text("step.0\n")
+    told = r"spin_b8\.names\.txt: holds 1 names; expected one for each"
+    with pytest.raises(PipelineError, match=told):
+        load_graph(file.path)
+
+
+def test_a_kernel_has_its_default_as_normalizer(tmp_path: Path) -> None:
+    collect_any(tile_job(), tmp_path)
+    graph = read_graph(find_graphs(tmp_path)[0])
+    assert isinstance(graph, TileGraph)
+    assert len(set(graph.runtime_normalizers.tolist())) == 1
+    default_ns = int(graph.runtime_normalizers[0])
+    assert STEP_NS <= default_ns < 1.5 * STEP_NS
+    assert default_ns in graph.runtime_ns
+
+
+def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
+    done = [collect_any(job(split="test"), tmp_path) for job in (layout_job, tile_job)]
+    for outcome in done:
+        assert len(outcome.job.stem) == 32 and int(outcome.job.stem, 16) >= 0
+        assert not read_graph(outcome.job.file(tmp_path)).is_labelled
+    runtimes, normalizers = read_withheld(tmp_path)
+    layout_id, tile_id = (outcome.job.submission_id for outcome in done)
+    assert set(runtimes) == {layout_id, tile_id}
+    assert set(normalizers) == {tile_id}
+    assert (runtimes[layout_id] >= STEP_NS).all()
+    assert len(runtimes[layout_id]) == read_graph(done[0].job.file(tmp_path)).n_configs
+
+
+def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
+    job = layout_job(seed=3)
+    once = collect_any(job, tmp_path).entry["seconds"]
+    entry = collect_any(job, tmp_path, remeasure=True).entry
+    manifest = read_manifest(tmp_path)
+    assert set(manifest["graphs"]) == {"layout:xla:random:spin_b8"}
+    assert manifest == json.loads((tmp_path / MANIFEST).read_text())
+    environment = manifest["environments"][entry["environment"]]
+    assert environment == {"platform": "cpu", "jax": "none", "device": "fake"}
+    asked = {"program": "spin_b8", "family": "spin", "search": "random", "seed": 3, "rounds": 2}
+    assert asked.items() <= entry.items()
+    assert entry["clock"] == "process CPU time"
+    assert 0 <= entry["stopped_visits"] <= 1
+    assert entry["n_configs"] == 10
+    assert entry["failed"] == []
+    # How well a clock repeats is the machine's matter: the figures are those of the journals.
+    first, second = (
+        open_journal(job.journal(tmp_path, again=again), {}) for again in (False, True)
+    )
+    turns = np.array([[first.visits[c, turn].runtime_ns for c in range(10)] for turn in range(3)])
+    halves: dict[object, tuple[int, int]] = {}  # of each distinct choice
+    for config, choice in first.choices.items():
+        odd, even = halves.get(tuple(choice), (10**9, 10**9))
+        halves[tuple(choice)] = min(odd, turns[1, config]), min(even, turns[2, config])
+    repeat_tau = kendalltau(*zip(*halves.values(), strict=True)).statistic
+    assert entry["repeat_tau"] == pytest.approx(repeat_tau, abs=1e-5)
+    assert entry["n_modules"] == entry["n_distinct"] == len(halves)
+    shortest = turns.min(axis=0)
+    assert entry["spread"] == pytest.approx(shortest.max() / shortest.min(), 1e-5)
+    known = {tuple(first.choices[config]): ns for config, ns in sorted(first.shortest_ns().items())}
+    repeated = second.shortest_ns()
+    before = [known[tuple(second.choices[config])] for config in repeated]
+    again_tau = kendalltau(before, [*repeated.values()]).statistic
+    assert entry["again_tau"] == pytest.approx(again_tau, abs=1e-5)
+    assert 2 < entry["again_configs"] <= entry["n_distinct"] <= 10
+    assert entry["default_over_fastest"] >= 1
+    assert entry["seconds"] > once > 0  # of both measurements
+
+
+def test_a_graph_whose_rounds_disagree_is_left_out_unless_it_is_wanted(tmp_path: Path) -> None:
+    job = layout_job(search="default", n_configs=24)
+    collect_any(job, tmp_path / "first")
+    header, *lines = job.journal(tmp_path / "first").read_text().splitlines()
+    journal = job.journal(tmp_path / "noisy")
+    journal.parent.mkdir(parents=True)
+    visits = [json.loads(line) for line in lines]
+    for visit in visits:
+        if visit["round"] == 2:  # the fastest config of the other rounds is the slowest here
+            visit["runtime_ns"] = 20 * STEP_NS**2 // visit["runtime_ns"]
+    journal.write_text("\n".join([header, *map(json.dumps, visits), ""]))
+    left_out = collect_graph(job, tmp_path / "noisy")
+    assert left_out.path is None
+    assert "agree to tau -" in left_out.line() and "--keep-noisy" in left_out.line()
+    assert collect_graph(job, tmp_path / "noisy").was_there
+    kept = collect_graph(job, tmp_path / "noisy", keep_noisy=True)
+    assert kept.path == job.file(tmp_path / "noisy").path
+    assert read_graph(job.file(tmp_path / "noisy")).n_configs == 24
+    manifest = read_manifest(tmp_path / "noisy")
+    assert not manifest["left_out"]
+    low, high = kept.entry["aa_range"]
+    assert low < kept.entry["aa_ratio"] < high
+    assert len(visits_of(journal)) == len(visits)  # nothing was measured again
+
+
+@pytest.mark.parametrize(("stretched", "is_kept"), [(1.1, True), (1.9, False)])
+def test_configs_of_equal_modules_are_not_asked_for_an_order(
+    stretched: float, is_kept: bool, tmp_path: Path
+) -> None:
+    """Two modules, one of which takes twice as long: the order of its configs is noise alone."""
+    job = layout_job(SpinSource(alike=True), n_configs=16)
+    collect_any(job, tmp_path / "first")
+    header, *lines = job.journal(tmp_path / "first").read_text().splitlines()
+    visits = [json.loads(line) for line in lines]
+    for visit in visits:  # each config's halves are apart by that ratio, one way or the other
+        is_longer = visit["round"] == 1 + visit["config"] % 2
+        module_ns = STEP_NS * int(visit["code"])
+        visit["runtime_ns"] = int(module_ns * (stretched if is_longer else 1)) + visit["config"]
+    journal = job.journal(tmp_path / "again")
+    journal.parent.mkdir(parents=True)
+    journal.write_text("\n".join([header, *map(json.dumps, visits), ""]))
+    outcome = collect_graph(job, tmp_path / "again")
+    assert (outcome.entry["n_modules"], outcome.entry["n_configs"]) == (2, 16)
+    assert (outcome.path is not None) is is_kept
+    if not is_kept:
+        assert "differ by 0.53 to 1.90 times in each config; expected less" in outcome.line()
+        assert collect_any(job, tmp_path / "again").path is not None
+
+
+def test_failing_and_hanging_configs_are_recorded_and_skipped(tmp_path: Path) -> None:
+    source = SpinSource(crashes=1, hangs=2, refuses=3)
+    job = layout_job(source, n_configs=16, search="random", timeout_s=1)
+    entry = collect_any(job, tmp_path).entry
+    graph = read_graph(job.file(tmp_path))
+    assert graph.n_configs + len(entry["failed"]) == 16
+    reasons = {failure["reason"] for failure in entry["failed"]}
+    assert reasons == {
+        "the process ended with -6: Check failed: layout",
+        "not done after 1 s",
+        "ValueError: layout is not supported",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (SpinSource(flat=True), f"expected {MIN_SPREAD} or more"),
+        (SpinSource(refuses=0), "the compiler's own choice failed"),
+    ],
+)
+def test_a_graph_without_spread_or_default_is_left_out_and_named(
+    source: SpinSource, reason: str, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        outcome = collect_any(layout_job(source, n_configs=16), tmp_path)
+        assert outcome.path is None
+        assert reason in outcome.entry["reason"]
+    assert "layout:xla:random:spin_b8" in read_manifest(tmp_path)["left_out"]
+    assert not (tmp_path / "npz").exists()
+
+
+def test_what_is_done_is_passed_over_and_other_options_are_refused(tmp_path: Path) -> None:
+    first = collect_any(layout_job(), tmp_path)
+    assert first.path is not None
+    before = first.path.stat().st_mtime_ns
+    collect_any(layout_job(SpinSource(broken=True)), tmp_path)  # opens nothing
+    assert first.path.stat().st_mtime_ns == before
+    with pytest.raises(UsageError, match="measured with n_configs_asked 10, not 11"):
+        collect_any(layout_job(n_configs=11), tmp_path)
+
+
+def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path) -> None:
+    job, more = layout_job(), layout_job(n_rounds=4)
+    first = collect_any(job, tmp_path, remeasure=True)
+    before = visits_of(job.journal(tmp_path))
+    known = read_graph(job.file(tmp_path)).runtime_ns
+    with watched_by(stop_at(9)), pytest.raises(OutOfTime):
+        collect_any(more, tmp_path)
+    with pytest.raises(UsageError, match="n_configs_asked 10, not 11"):
+        collect_any(replace(more, n_configs=11), tmp_path)
+    entry = collect_any(more, tmp_path, remeasure=True).entry
+    visits = visits_of(job.journal(tmp_path))
+    assert visits[: len(before)] == before
+    assert len(visits) == len(set(visits)) == 10 * 5
+    assert (entry["rounds"], entry["again_configs"]) == (4, first.entry["again_configs"])
+    assert len(visits_of(job.journal(tmp_path, again=True))) == 4 * entry["again_configs"]
+    assert (read_graph(job.file(tmp_path)).runtime_ns <= known).all()
+    with pytest.raises(UsageError, match="measured with rounds 4, not 2; give another --out"):
+        collect_any(job, tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    assert collect_any(more, tmp_path).entry["rounds"] == 4
+    job.journal(tmp_path).unlink()
+    with pytest.raises(UsageError, match="measured with rounds 4, not 5; give another --out"):
+        collect_any(replace(more, n_rounds=5), tmp_path)
+
+
+def stop_at(n_configs: int) -> Callable[[str, int, int], None]:
+    def stop(_: str, done: int, __: int) -> None:
+        if done == n_configs:
+            raise OutOfTime
+
+    return stop
+
+
+def test_a_graph_that_more_rounds_show_to_be_noise_is_taken_away(tmp_path: Path) -> None:
+    job, more = layout_job(), layout_job(n_rounds=3)
+    collect_any(job, tmp_path)
+    journal = job.journal(tmp_path)
+    visits = open_journal(journal, {}).visits
+    with journal.open("a") as stream:
+        for config in range(10):  # a third round in the reverse of their order
+            visit = Visit(STEP_NS**2 // (1000 * visits[config, 1].runtime_ns), 3)
+            stream.write(json.dumps({"config": config, "round": 3, **visit._asdict()}) + "\n")
+    left_out = collect_graph(more, tmp_path)
+    assert left_out.path is None and "more --rounds may tell more" in left_out.line()
+    assert not read_manifest(tmp_path)["graphs"] and not job.file(tmp_path).path.exists()
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from autotune.collect import collect_jobs
+from tests.autotune.fakes import layout_job
+job = layout_job(n_configs=int(sys.argv[1]), search="default")
+collect_jobs([job], Path(sys.argv[2]), keep_noisy=True)
+"""
+
+
+def collect_in_another_process(out: Path, *, n_configs: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(n_configs), str(out)],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_a_killed_collection_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    job = layout_job(n_configs=24, search="default")
+    journal = job.journal(tmp_path)
+    process = collect_in_another_process(tmp_path, n_configs=24)
+    wait_for_lines(tmp_path, 16)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with journal.open("ab") as stream:
+        stream.write(b'{"config": 3, "round": 1, "runti')  # a line that the kill cut off
+    before = visits_of(journal)
+    assert not job.file(tmp_path).path.exists()
+    collect_any(job, tmp_path)
+    visits = visits_of(journal)
+    assert visits[: len(before)] == before
+    assert len(visits) == len(set(visits)) == 24 * 3
+    assert read_graph(job.file(tmp_path)).n_configs == 24
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def wait_for_lines(folder: Path, n_lines: int) -> None:
+    deadline = time.monotonic() + 60
+    while sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.jsonl")) < n_lines:
+        assert time.monotonic() < deadline, "nothing is measured"
+        time.sleep(0.01)
+
+
+def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_stops_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [
+        layout_job(program=f"spin_{split}", n_configs=6, split=split, family=split)
+        for split in ("train", "test", "valid")
+    ]
+    with time_limit(0):
+        assert collect_jobs(jobs, tmp_path, keep_noisy=True) == []
+    seen: list[tuple[str, int, int]] = []
+
+    def watch(what: str, done: int, total: int) -> None:
+        if done == 3 and "spin_test" in what:
+            raise OutOfTime
+        seen.append((what, done, total))
+
+    with watched_by(watch):
+        (done,) = collect_jobs(jobs, tmp_path, keep_noisy=True)
+    first = "first measurement"
+    begun = [(f"configs of spin_test, {first}", n, 6) for n in range(3)]
+    assert seen == [(f"configs of spin_train, {first}", n, 6) for n in range(7)] + begun
+    assert read_graph(done.job.file(tmp_path)).n_configs == 6
+    broken = layout_job(SpinSource(broken=True), program="broken")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, log.name):
+        outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True, keep_noisy=True)
+    assert [outcome.job for outcome in outcomes] == jobs
+    told = [line.split()[0] for line in caplog.messages[1:]]
+    assert caplog.messages[0] == "1/4  left out: no such device"
+    assert told == ["2/4", "3/4", "4/4"]
+    manifest = read_manifest(tmp_path)
+    assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
+    assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
+    assert set(read_withheld(tmp_path)[0]) == {jobs[1].submission_id}
+    assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 3
+
+
+def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
+    path = tmp_path / "graph.jsonl"
+    journal = open_journal(path, {"seed": 1})
+    journal.add(0, [1, 2], round=0, **Visit(5, 3)._asdict())
+    journal.add(0, [1, 2], round=1, **Visit(6, 3, True)._asdict())
+    again = open_journal(path, {"seed": 1})
+    assert again.visits == {(0, 0): Visit(5, 3), (0, 1): Visit(6, 3, True)}
+    assert again.choices == {0: [1, 2]}
+    with pytest.raises(UsageError, match="was begun with seed 1, not 2"):
+        open_journal(path, {"seed": 2})
+    path.write_text(path.read_text().replace('"round"', '"rou'))
+    with pytest.raises(PipelineError, match="line 2 is damaged"):
+        open_journal(path, {"seed": 1})
+
+
+def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: Path) -> None:
+    job = layout_job(n_configs=6, is_own=True)
+    edited = replace(job, open_subject=SpinSource(function="longer loop"))
+    compiled_otherwise = replace(job, open_subject=SpinSource(n_nodes=4))
+    with watched_by(stop_at(4)), pytest.raises(OutOfTime):
+        collect_any(job, tmp_path)
+    for other in (edited, compiled_otherwise):
+        with pytest.raises(UsageError, match="the program was edited since, or differs each"):
+            collect_any(other, tmp_path)
+    assert not collect_any(job, tmp_path).was_there
+    assert collect_any(job, tmp_path).was_there
+    assert collect_any(compiled_otherwise, tmp_path).was_there  # the function is the same
+    with pytest.raises(UsageError, match="the program is another one than was measured"):
+        collect_any(edited, tmp_path)
+    assert [collect_any(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [False, True]
+    with edit_manifest(tmp_path) as manifest:  # as written before it was noted of kernels
+        manifest["graphs"][job.submission_id]["function"] = None
+    assert collect_any(job, tmp_path).was_there
+
+
+def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:
+    (tmp_path / JOURNALS).mkdir()
+    with alone_in(tmp_path / JOURNALS), pytest.raises(UsageError, match="another process works"):
+        collect_jobs([layout_job()], tmp_path)
+
+
+def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None:
+    process = collect_in_another_process(tmp_path, n_configs=200)
+    wait_for_lines(tmp_path, 8)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    process.wait(timeout=20)
+    assert process.returncode != 0
+    lines = [line for path in tmp_path.rglob("*.jsonl") for line in path.read_text().splitlines()]
+    assert len(lines) >= 8
+    assert not [line for line in lines if '"failed"' in line]
+
+
+def test_the_documented_program_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", PAGE, re.S)
+    (command,) = re.findall(r"-m pipeline (collect [^\n]* --program my_model:step [^\n]*)", PAGE)
+    (tmp_path / "my_model.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = command.replace("--configs 30", "--configs 10").split()
+    done = CliRunner().invoke(app, [*words, "--keep-noisy"])
+    out = tmp_path / words[words.index("--out") + 1]
+    manifest, name = read_manifest(out), "layout:xla:random:my_model.step"
+    entry = (manifest["graphs"] | manifest["left_out"])[name]
+    assert (entry["family"], entry["n_configs"], entry["failed"]) == ("two_layers", 10, [])
+    assert entry["n_genes"] >= 2
+    assert done.exit_code == int(name in manifest["left_out"])
+    if done.exit_code:
+        assert "slowest over fastest config" in entry["reason"]
+    else:
+        assert read_graph(find_graphs(out)[0]).is_labelled

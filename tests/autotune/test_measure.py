@@ -1,0 +1,365 @@
+"""Searches, clocks, visits, figures, and a worker process that may crash or hang."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from autotune.measure import worker as worker_module
+from autotune.measure.search import exhaustive_search, genetic_search, random_search
+from autotune.measure.timing import (
+    MAX_RUNS,
+    MIN_RUNS,
+    Clock,
+    Stops,
+    Visit,
+    clock_for,
+    figures,
+    host_stops,
+    time_visit,
+)
+from autotune.measure.worker import ProgramFailed, Session, one_line, open_device
+from common.errors import PipelineError
+from data.choices import Space, draw_choices
+from tests.autotune.fakes import SpinSource
+
+N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])
+GROUPS = np.array([7, 7, 7, 1, 2, 2, 3, 4])
+
+
+class FakeClock:
+    """A clock that runs advance by the given durations."""
+
+    def __init__(self, durations_ns: list[int]) -> None:
+        self.now, self._durations = 0, iter(durations_ns)
+
+    def run(self) -> None:
+        self.now += next(self._durations)
+
+    @property
+    def clock(self) -> Clock:
+        return Clock("fake", lambda: self.now)
+
+
+def test_runs_go_on_until_the_budget_is_spent_within_bounds() -> None:
+    fake = FakeClock([50, 20, 30, 90])
+    assert time_visit(fake.run, fake.clock, budget_ns=100) == Visit(20, 3)  # the shortest counts
+    fake = FakeClock([10] * 20)
+    assert time_visit(fake.run, fake.clock, budget_ns=95).n_runs == 10
+    fake = FakeClock([50, 20, 30, 90])
+    assert time_visit(fake.run, fake.clock, budget_ns=100, is_median=True) == Visit(30, 3)
+    slow = FakeClock([1000] * 20)
+    assert time_visit(slow.run, slow.clock, budget_ns=95).n_runs == MIN_RUNS
+    instant = FakeClock([0] * (MAX_RUNS + 1))
+    assert time_visit(instant.run, instant.clock, budget_ns=10**9) == Visit(1, MAX_RUNS)
+
+
+class StoppingHost:
+    """A core that runs for a time, about, and is stopped for another, in turn."""
+
+    def __init__(self, runs_ns: int, stop_ns: int, *, jitter: float = 0.03) -> None:
+        self._at, self._ran, self._runs_ns, self._stop_ns = 0, 0, runs_ns, stop_ns
+        self._rng, self._jitter = np.random.default_rng(0), jitter
+        self._next = runs_ns
+
+    def run(self, takes_ns: int = 1_000) -> None:
+        """Let so much of the core's own time pass."""
+        self._ran += takes_ns
+        self._at += takes_ns
+        while self._stop_ns and self._ran >= self._next:
+            about = 1 + self._rng.uniform(-self._jitter, self._jitter, 2)
+            self._at += int(self._stop_ns * about[0])
+            self._next += int(self._runs_ns * about[1])
+
+    def look(self) -> int:
+        """Read the clock, which takes a microsecond; CPU time counts the stops."""
+        self.run()
+        return self._at
+
+    @property
+    def clock(self) -> Clock:
+        return Clock("simulated", self.look)
+
+
+@pytest.mark.parametrize("takes_ns", [400_000, 1_900_000, 5_200_000, 23_000_000])
+def test_a_host_that_stops_the_core_is_noticed_and_its_stops_are_taken_off(takes_ns: int) -> None:
+    host = StoppingHost(1_300_000, 8_700_000)
+    stops = host_stops(host.clock, host.clock)
+    assert stops == (pytest.approx(8_700_000, rel=0.05), pytest.approx(10_000_000, rel=0.05))
+    visit = time_visit(
+        lambda: host.run(takes_ns), host.clock, stops=stops, wall=host.clock, budget_ns=takes_ns * 9
+    )
+    assert visit.is_stopped
+    # Without a stop in it a run is exact. Of one that meets many, each is taken off as their mean.
+    met = takes_ns // 1_300_000
+    assert visit.runtime_ns == pytest.approx(takes_ns, rel=0.01, abs=met * 8_700_000 * 0.03)
+    by_cpu_time = time_visit(lambda: host.run(takes_ns), host.clock, budget_ns=takes_ns * 9)
+    assert met < 2 or by_cpu_time.runtime_ns > 2 * takes_ns
+
+
+def test_neither_a_calm_host_nor_another_process_is_taken_for_stops() -> None:
+    calm = StoppingHost(1_300_000, 0)
+    assert host_stops(calm.clock, calm.clock) is None
+    crowded = StoppingHost(1_300_000, 8_700_000)
+    own_time = Clock("own", lambda: crowded._ran)
+    assert host_stops(own_time, crowded.clock) is None
+
+
+def test_a_host_that_has_ceased_to_stop_takes_nothing_off() -> None:
+    calm = StoppingHost(1_300_000, 0)
+    visit = time_visit(
+        lambda: calm.run(40_000_000),
+        calm.clock,
+        stops=Stops(8_700_000, 10_000_000),
+        wall=calm.clock,
+    )
+    assert visit.runtime_ns == pytest.approx(40_000_000, rel=0.01)
+
+
+def test_a_cpu_is_timed_by_what_the_process_uses_and_an_accelerator_by_the_wall() -> None:
+    cpu, gpu = clock_for("cpu"), clock_for("gpu")
+    assert (cpu.name, gpu.name) == ("process CPU time", "wall time")
+    assert (cpu.now_ns, gpu.now_ns) == (time.process_time_ns, time.perf_counter_ns)
+
+
+def test_figures_agree_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    true_ns = rng.integers(10_000, 20_000, 80)
+    rounds_ns = np.stack([true_ns + rng.integers(0, 3_000, 80) for _ in range(4)])
+    found = figures(rounds_ns, np.arange(80)[::-1])
+    odd, even = rounds_ns[[1, 3]].min(axis=0), rounds_ns[2]
+    assert found["repeat_tau"] == pytest.approx(kendalltau(odd, even).statistic)
+    alike = figures(rounds_ns, np.arange(80) % 10)
+    halves = [half.reshape(8, 10).min(axis=0) for half in (odd, even)]
+    assert alike["repeat_tau"] == pytest.approx(kendalltau(*halves).statistic)
+    assert (found["n_modules"], alike["n_modules"]) == (80, 10)
+    shortest = rounds_ns.min(axis=0)
+    assert found["spread"] == shortest.max() / shortest.min()
+    ratios = even / odd
+    assert found["aa_ratio"] == np.median(ratios)
+    assert found["aa_range"] == pytest.approx(np.quantile(ratios, [0.025, 0.975]))
+    relative = sorted(abs(int(a) - int(b)) / a for a, b in zip(odd, even, strict=True))
+    assert found["relative_noise"] == pytest.approx((relative[39] + relative[40]) / 2)
+
+
+def test_where_jax_is_missing_both_ways_to_install_it_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    told = r"^jax cannot be imported .*; `make setup-collect` installs .*; into another"
+    with pytest.raises(PipelineError, match=rf"{told} environment, pip install -r \S*") as failure:
+        open_device(None)
+    assert Path(str(failure.value).split()[-1]).is_file()
+
+
+def test_a_program_that_ends_the_process_is_named() -> None:
+    told = "^mine:step: the process ended with 3: it said nothing; expected a program that returns$"
+    with (
+        Session(SpinSource(ends=3), timeout_s=5, what="mine:step") as session,
+        pytest.raises(ProgramFailed, match=told),
+    ):
+        session.describe()
+
+
+def test_an_error_is_told_in_one_line_without_frames() -> None:
+    def fails() -> None:
+        raise ValueError("of the inner\nfunction")
+
+    try:
+        fails()
+    except ValueError:
+        long = f"calling back: {traceback.format_exc()}"
+    assert one_line(long) == "calling back: ValueError: of the inner function"
+    assert one_line(ValueError("")) == "ValueError"
+    assert len(one_line("word " * 200)) <= 400
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+@pytest.mark.parametrize("stat", ["", "cpu  1 2 3 4 5\n", "cpu7777 1 2 3 4 5\n"])
+def test_a_worker_is_pinned_whatever_proc_tells(
+    stat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sandbox hides /proc/stat, or lists other cores than those of the affinity."""
+    caplog.set_level("INFO")
+    (tmp_path / "stat").write_text(stat)
+    monkeypatch.setattr(worker_module, "PROC_STAT", tmp_path / ("stat" if stat else "none"))
+    with Session(SpinSource(), timeout_s=5) as worker:
+        worker.describe()
+        assert worker._process is not None
+        assert len(os.sched_getaffinity(worker._process.pid)) == 1
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("missing", ["sched_getaffinity", "sched_setaffinity", "permission"])
+def test_where_nothing_can_be_pinned_one_line_says_so(
+    missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    caplog.set_level("INFO")
+    worker_module.log_once.cache_clear()
+    if missing == "permission":
+        monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
+    else:
+        monkeypatch.delattr(os, missing, raising=False)
+    for _ in range(2):
+        with Session(SpinSource(), timeout_s=5) as worker:
+            assert worker.visit(np.array([0, 0])).runtime_ns > 0
+    [line] = caplog.messages
+    assert line.startswith("note: this system cannot pin a process to one core")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses prctl and /proc")
+def test_the_worker_ends_when_its_parent_is_killed() -> None:
+    code = (
+        "import time; from autotune.measure.worker import Session\n"
+        "from tests.autotune.fakes import SpinSource\n"
+        "session = Session(SpinSource(), timeout_s=5); session.describe()\n"
+        "print(session._process.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    status = Path(f"/proc/{worker}/stat")
+    for _ in range(100):
+        if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the worker outlives its parent")
+
+
+def evolve(
+    n_configs: int,
+    runtime_ns: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+    seed: int = 0,
+    **more: Any,
+) -> NDArray[np.int64]:
+    """Drive the genetic search with known runtimes; all its choices (c, g)."""
+    rng = np.random.default_rng(seed)
+    search = genetic_search(Space(N_OPTIONS, GROUPS), n_configs, rng, **more)
+    batches = [next(search)]
+    try:
+        while True:
+            batches.append(search.send(runtime_ns(batches[-1])))
+    except StopIteration:
+        return np.concatenate(batches)
+
+
+def distance_ns(choices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Runtimes that are lowest where every gene takes its last option."""
+    return 100.0 + np.abs(choices - (N_OPTIONS - 1)).sum(axis=1)
+
+
+def is_legal(choices: NDArray[np.int64]) -> bool:
+    return bool(((choices >= 0) & (choices < N_OPTIONS)).all())
+
+
+def drawn(n_options: list[int], groups: list[int], n: int, seed: int = 0) -> NDArray[np.int64]:
+    """All choices (c, g) of a random search."""
+    space = Space(np.array(n_options), np.array(groups))
+    return next(random_search(space, n, np.random.default_rng(seed)))
+
+
+def test_random_search_starts_with_the_default_and_draws_every_option_alike_in_many_groups() -> (
+    None
+):
+    choices = drawn(N_OPTIONS.tolist(), GROUPS.tolist(), 400)
+    assert choices.shape == (400, 8)
+    assert not choices[0].any()
+    assert is_legal(choices)
+    assert (choices.max(axis=0) == N_OPTIONS - 1).all()
+    group = choices[:, :3]
+    alike = (group == group[:, :1]).all(axis=1)
+    assert (alike & group.any(axis=1)).mean() > 0.15 and (~alike).mean() > 0.15
+    assert drawn([2, 9], [0, 0], 200).max(axis=0).tolist() == [1, 8]  # unequal options in a group
+
+
+def test_random_search_changes_a_varying_share_and_repeats_some() -> None:
+    choices = drawn([4] * 50, [*range(50)], 300, seed=1)
+    share = (choices > 0).mean(axis=1)
+    assert (share < 0.2).mean() > 0.1 and (share > 0.5).mean() > 0.1
+    assert 260 <= len(np.unique(choices, axis=0)) < 300
+
+
+def test_genetic_search_starts_at_the_default_is_legal_improves_and_can_be_replayed() -> None:
+    choices = evolve(200, distance_ns)
+    assert choices.shape == (200, 8)
+    assert not choices[0].any()
+    assert is_legal(choices)
+    runtime_ns = distance_ns(choices)
+    assert runtime_ns[-50:].mean() < runtime_ns[:50].mean() - 2
+    assert runtime_ns.min() == 100.0
+    assert np.array_equal(choices, evolve(200, distance_ns))
+    assert not np.array_equal(choices, evolve(200, distance_ns, seed=1))
+
+
+def test_genetic_search_breeds_from_no_config_that_failed() -> None:
+    def only_the_default_runs(choices: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.where(choices.any(axis=1), np.inf, 1.0)
+
+    choices = evolve(150, only_the_default_runs)
+    # Children of the default alone differ from it in few genes; a pool of failures drifts away.
+    assert (choices > 0).sum(axis=1).mean() < 2.5
+
+
+def test_a_guide_picks_the_children_that_are_measured() -> None:
+    """One that knows the runtimes but for noise leads to the best in a fraction of the visits."""
+
+    def by_guess(choices: NDArray[np.int64]) -> NDArray[np.int64]:
+        noise = np.random.default_rng(len(choices)).normal(scale=2, size=len(choices))
+        return np.argsort(distance_ns(choices) + noise)
+
+    plain = [distance_ns(evolve(49, distance_ns, seed)).min() for seed in range(10)]
+    guided = [evolve(49, distance_ns, seed, guide=by_guess) for seed in range(10)]
+    assert np.mean([distance_ns(own).min() for own in guided]) < np.mean(plain) - 1
+    assert all(is_legal(own) and len(np.unique(own, axis=0)) == 49 for own in guided)
+    longer = evolve(60, distance_ns, guide=by_guess)  # goes on from where the shorter one ended
+    assert np.array_equal(longer[:49], guided[0])
+
+
+def test_a_guided_search_ends_where_nothing_is_new() -> None:
+    space, rng = Space(np.array([2, 2]), np.arange(2)), np.random.default_rng(0)
+    search = genetic_search(space, 60, rng, guide=lambda choices: np.arange(len(choices)))
+    found = [next(search)]
+    with pytest.raises(StopIteration):
+        while True:
+            found.append(search.send(np.ones(len(found[-1]))))
+    assert len(np.concatenate(found)) == 4
+
+
+def test_exhaustive_search_is_distinct_and_starts_at_the_default() -> None:
+    space = Space(np.array([30]), np.zeros(1, np.int64))
+    some, everything = (
+        next(exhaustive_search(space, n, np.random.default_rng(0))) for n in (12, 500)
+    )
+    assert some.shape == (12, 1) and some[0] == 0 and len(np.unique(some)) == 12
+    assert sorted(everything[:, 0]) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("n_options", "wanted", "found"), [([3, 2], 10**9, range(7)), ([4] * 9, 50, [50])]
+)
+def test_drawn_choices_are_distinct_and_as_many_as_there_are(
+    n_options: list[int], wanted: int, found: Sequence[int]
+) -> None:
+    """A thousand million draws of a small space would take days."""
+    space = Space(np.array(n_options), np.arange(len(n_options)))
+    choices = draw_choices(space, wanted, np.random.default_rng(0))
+    assert len({tuple(row) for row in choices.tolist()}) == len(choices)
+    assert len(choices) in found
+    assert not choices[0].any()
+    assert (choices < space.n_options).all()

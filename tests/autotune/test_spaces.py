@@ -1,0 +1,407 @@
+"""Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
+
+import struct
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.collect import program_digest
+from autotune.measure.worker import Description, Loaded, Session, Told
+from autotune.programs import compiled
+from autotune.programs.catalogue import ProgramSource, catalogue, load_program
+from autotune.programs.compiled import applied, code_of
+from autotune.spaces import DecidedProgram, SameOutputs, edited_module, fusible, menu, open_program
+from common.errors import PipelineError, UsageError
+from data.compiler_options import GENES, N_OPTIONS, joined
+from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
+from data.hlo.layouts import CONFIGURABLE, read_row, spell_row
+
+jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
+
+
+def source_of(function, *given, name="mine"):  # type: ignore[no-untyped-def]
+    return ProgramSource(name, name, "xla", lambda: (function, given))
+
+
+def network(x, w):  # type: ignore[no-untyped-def]
+    from jax import numpy as jnp
+
+    hidden = jnp.tanh(x @ w) * 2
+    return {"out": (hidden - hidden.mean(0)) @ w.T, "norm": jnp.exp(hidden).sum()}
+
+
+def arguments() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(8, 16)).astype(np.float32), rng.normal(size=(16, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def program() -> DecidedProgram:
+    return DecidedProgram(source_of(network, *arguments()), ("options", "layouts", "fusion"))
+
+
+def choice_of(program: DecidedProgram, **genes: object) -> NDArray[np.int64]:
+    """A choice with some genes of a space set, by name: an array, or 1 for all."""
+    description = program.describe()
+    parts = [
+        np.broadcast_to(np.asarray(genes.get(space, 0), np.int64), n_genes)
+        for space, n_genes in description.spaces.items()
+    ]
+    return np.concatenate(parts)
+
+
+def split_by_space(program: DecidedProgram, values: NDArray[np.int64] | None) -> list[list[int]]:
+    assert values is not None
+    ends = np.cumsum([*program.describe().spaces.values()])
+    return [part.tolist() for part in np.split(values, ends[:-1])]
+
+
+def test_every_space_has_its_genes(program: DecidedProgram) -> None:
+    description, own = program.describe(), fusible(program.message)
+    assert list(description.spaces) == ["options", "layouts", "fusion"]
+    assert sum(description.spaces.values()) == len(description.n_options)
+    assert description.spaces["fusion"] == len(own) > 5
+    assert (description.n_options >= 1).all()
+    of_options, of_layouts, of_fusion = map(set, split_by_space(program, description.groups))
+    assert not of_options & of_layouts and not of_layouts & of_fusion
+    whole, laid_out, kept_apart = split_by_space(program, description.nodes)
+    names = [given.opcode for c in program.message.computations for given in c.instructions]
+    assert set(whole) == {-1}
+    assert {names[node] for node in laid_out} <= set(CONFIGURABLE)
+    assert [names[node] for node in kept_apart] == [one.opcode for one in own]
+
+
+def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: DecidedProgram) -> None:
+    usual = program.describe().usual
+    assert usual is not None and usual.any()
+    config = program.spell(usual[None])[0]
+    orders = [order for row in config for order in read_row(row)]
+    assert all(order == tuple(range(len(order))) for order in orders)
+    assert sum(map(bool, orders)) > len(config)  # of most nodes more than one tensor is named
+    told = program.tell(usual).decisions
+    assert told.keys() == {"layouts"}  # of the other spaces nothing
+
+
+@pytest.mark.parametrize("space", ["options", "fusion"])
+def test_choices_are_spelled_as_the_dataset_has_configs(space: str) -> None:
+    program = DecidedProgram(source_of(network, *arguments()), (space,))
+    n_genes = program.describe().spaces[space]
+    choices = np.zeros((2, n_genes), np.int64)
+    choices[1, -1] = 1
+    configs = program.spell(choices)
+    assert configs.shape == ((2, 24) if space == "options" else (2, n_genes, 18))
+    (changed,) = np.argwhere(configs[1] != configs[0]).tolist()
+    assert changed == ([n_genes - 1] if space == "options" else [n_genes - 1, 0])
+    ids = program.describe().arrays["node_config_ids"]
+    assert space == "options" or (len(ids) == n_genes and (np.diff(ids) > 0).all())
+
+
+def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
+    checked = SameOutputs(program)
+    for genes in (
+        {"options": menu()[0]},
+        {"layouts": 1},
+        {"fusion": 1},
+        {"options": menu()[-1], "layouts": 1, "fusion": 1},
+    ):
+        choice = choice_of(program, **genes)
+        checked.load(np.minimum(choice, program.describe().n_options - 1)).run()
+
+
+def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
+    assert program.tell(choice_of(program)) == Told({}, None)
+    library = (np.array([*GENES]) == "library").astype(np.int64)
+    told = program.tell(choice_of(program, options=library))
+    assert told == Told({"options": {"xla_disable_hlo_passes": "dot-library-rewriter"}}, None)
+    kept = np.zeros(program.describe().spaces["fusion"], np.int64)
+    kept[2] = 1
+    told = program.tell(choice_of(program, options=library, fusion=kept))
+    assert told.decisions["kept_apart"] == [fusible(program.message)[2].name]
+    disabled = told.decisions["options"]["xla_disable_hlo_passes"]
+    assert disabled == "dot-library-rewriter,cse_barrier_expander"
+    assert told.module is not None
+    layouts = program.tell(choice_of(program, layouts=1)).decisions["layouts"]
+    assert all(
+        sorted(order) == list(range(len(order))) for o in layouts.values() for order in o.values()
+    )
+    assert layouts.keys() <= {
+        given.name for c in program.message.computations for given in c.instructions
+    }
+
+
+@dataclass(frozen=True)
+class Executable:
+    """What XLA loads: the text of its module, and object files among options, in any order."""
+
+    text: str
+    parts: tuple[bytes, ...]
+
+    def hlo_modules(self):  # type: ignore[no-untyped-def]
+        return [SimpleNamespace(to_string=lambda: self.text)]
+
+    def serialize(self) -> bytes:
+        return b"".join(self.parts)
+
+
+def elf(code: bytes, n_sections: int = 2) -> bytes:
+    """An object file: a header, code, and at the end the table of sections of 64 bytes each."""
+    header = bytearray(b"\x7fELF".ljust(64, b"\0"))
+    struct.pack_into("<Q", header, 0x28, len(header) + len(code))
+    struct.pack_into("<HH", header, 0x3A, 64, n_sections)
+    return bytes(header) + code + bytes(64 * n_sections)
+
+
+def test_code_is_told_by_module_and_objects_and_not_by_options() -> None:
+    one, two = elf(b"add"), elf(b"multiply", 3)
+    same = [(one, two), (two, one), (b"level 1", one, b"width 512", two, b"end")]
+    assert len({code_of(Executable("module", parts)) for parts in same}) == 1
+    others = [("module", (one,)), ("module", (one, elf(b"divide", 3))), ("module 2", (one, two))]
+    others += [("module", (b"level 0", b"not ELF")), ("module", (b"level 1", b"not ELF"))]
+    codes = {code_of(Executable(*given)) for given in [*others, ("module", same[0])]}
+    assert len(codes) == 1 + len(others)
+
+
+def test_an_option_without_effect_gives_the_same_code_and_another_function_does_not() -> None:
+    """There is no dot for a library; no result depends on what a compiler makes for one CPU."""
+    x = arguments()[0]
+    plain, other = (
+        DecidedProgram(source_of(function, x), ("options",))
+        for function in (lambda x: 2 * x + x[::-1], lambda x: 3 * x + x[::-1])
+    )
+    nothing, library = np.zeros((2, len(GENES)), np.int64)
+    library[[*GENES].index("library")] = 1
+    assert plain.load(library).code == plain.load(nothing).code != other.load(nothing).code
+
+
+def test_barriers_stand_between_a_node_and_all_that_use_it(program: DecidedProgram) -> None:
+    ids = frozenset(given.id for given in fusible(program.message)[1:4])
+    edited = edited_module(program.message, {}, ids)
+    entry = next(c for c in edited.computations if c.id == edited.entry_computation_id)
+    barriers = {given.id: given for given in entry.instructions if given.opcode == "opt-barrier"}
+    assert {given.operand_ids[0] for given in barriers.values()} == ids
+    for given in entry.instructions:
+        assert given.id in barriers or not ids & set(given.operand_ids)
+    assert len({given.id for given in entry.instructions}) == len(entry.instructions)
+    before = next(c for c in program.message.computations if c.id == edited.entry_computation_id)
+    assert len(before.instructions) == len(entry.instructions) - 3  # is left alone
+
+
+NAMES = ("attention_b2", "gru_b8", "plain_b2")  # batched dots, a loop, convolutions
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def laid_out(request: pytest.FixtureRequest) -> DecidedProgram:
+    return DecidedProgram(load_program(request.param), ["layouts"])
+
+
+def drawn_choice(program: DecidedProgram, seed: int) -> NDArray[np.int64]:
+    """A choice that sets the layouts of most nodes."""
+    rng, n_options = np.random.default_rng(seed), program.describe().n_options
+    return rng.integers(n_options) * (rng.random(len(n_options)) < 0.7)
+
+
+def test_a_worker_of_one_thread_and_one_of_all_cores_open_the_same_program() -> None:
+    """XLA makes other modules for other numbers of threads, of attention for example."""
+    opened = partial(open_program, "attention_b2", ("layouts",), None)
+    found = []
+    for on_all_cores in (False, True):
+        with Session(opened, timeout_s=60.0, on_all_cores=on_all_cores) as session:
+            found.append(session.describe())
+    assert program_digest(found[0]) == program_digest(found[1])
+    assert found[0].facts["function"] == found[1].facts["function"]
+    assert found[0].facts["xla_flags"] != found[1].facts["xla_flags"]
+
+
+def test_layouts_drawn_at_random_compute_the_same(laid_out: DecidedProgram) -> None:
+    checked = SameOutputs(laid_out)
+    for seed in range(3):
+        checked.load(drawn_choice(laid_out, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [program.name for program in catalogue()])
+def test_every_program_of_the_catalogue_computes_the_same(name: str) -> None:
+    program = DecidedProgram(load_program(name), ["layouts"])
+    checked = SameOutputs(program)
+    for seed in range(2):
+        checked.load(drawn_choice(program, seed))
+
+
+def test_options_order_the_dimensions_of_their_tensors_alike_in_a_group(
+    laid_out: DecidedProgram,
+) -> None:
+    described = laid_out.describe()
+    nodes = described.arrays["node_config_ids"]
+    opcodes = set(described.arrays["node_opcode"][nodes].tolist())
+    assert OPCODES["dot"] in opcodes and opcodes <= {OPCODES[name] for name in CONFIGURABLE}
+    dimensions = described.arrays["node_feat"][nodes][:, SHAPE_DIMENSIONS]
+    first: dict[int, NDArray[np.int8]] = {}
+    for group, sizes, rows in zip(described.groups, dimensions, laid_out.options, strict=True):
+        assert (rows.shape[1:], rows.dtype) == ((18,), np.int8)
+        assert len(np.unique(rows, axis=0)) == len(rows) > 1
+        assert (rows[0] == -1).all()
+        for row in rows:
+            for order in read_row(row):
+                assert sorted(order) == list(range(len(order)))
+            assert len(read_row(row)[0]) in (0, (sizes > 0).sum())
+        np.testing.assert_array_equal(first.setdefault(int(group), rows), rows)
+
+
+def test_rows_are_minor_to_major_and_read_back() -> None:
+    row = spell_row([(0, 1, 2), (), (1, 0)])
+    assert row == [2, 1, 0, -1, -1, -1, *[-1] * 6, 0, 1, -1, -1, -1, -1]
+    assert read_row(np.array(row, np.int8)) == ((0, 1, 2), (), (1, 0))
+
+
+def test_each_chosen_tensor_gets_one_constraint_of_its_layout(laid_out: DecidedProgram) -> None:
+    config = laid_out.spell(drawn_choice(laid_out, 5)[None])[0]
+    rows = zip(laid_out.nodes, map(read_row, config), strict=True)
+    orders = {node.instruction.id: row for node, row in rows}
+    found = [
+        tuple(instruction.shape.layout.minor_to_major)
+        for computation in edited_module(laid_out.message, orders, set()).computations
+        for instruction in computation.instructions
+        if instruction.custom_call_target == "LayoutConstraint"
+    ]
+    expected = [order[::-1] for row in config for order in read_row(row) if order]
+    assert sorted(found) == sorted(expected)
+
+
+def test_what_the_compiler_refuses_is_said_in_one_line() -> None:
+    program = DecidedProgram(source_of(network, *arguments()), ["fusion"])
+    entry = program.message.computations[-1]
+    next(i for i in entry.instructions if i.opcode == "tanh").opcode = "no-such-operation"
+    with pytest.raises(PipelineError, match=r"^mine: the compiler refuses: ") as caught:
+        program.load(choice_of(program, fusion=1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("returned", [None, 3, {"a": "text"}])
+def test_a_function_that_returns_no_array_is_refused(returned: object) -> None:
+    with pytest.raises(PipelineError, match=r"^mine: returns no array; expected at least one"):
+        DecidedProgram(source_of(lambda x: returned, *arguments()[:1]), ("options",))
+
+
+def test_programs_that_cannot_be_opened_are_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise ValueError("first line\nsecond line")
+
+    told = r"^broken: cannot be compiled: ValueError: first line second"
+    with pytest.raises(PipelineError, match=told):
+        DecidedProgram(source_of(fails, name="broken"), ["layouts"])
+    with pytest.raises(PipelineError, match=r"^ends: cannot be compiled: SystemExit: 3"):
+        DecidedProgram(source_of(lambda: sys.exit(3), name="ends"), ["layouts"])
+    monkeypatch.setattr(compiled, "TESTED_JAXLIB", ("0.1",))
+    message = r"jaxlib .* was not tested.*; tested: 0\.1\.x; `make setup-collect` installs"
+    with pytest.raises(PipelineError, match=message):
+        DecidedProgram(source_of(fails), ["layouts"])
+
+
+def test_an_edited_module_is_applied_to_other_arguments(
+    program: DecidedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = program.tell(choice_of(program, fusion=1))
+    assert told.module is not None
+    path, digest = tmp_path / "module.hlo.pb", program.describe().facts["function"]
+    path.write_bytes(told.module)
+    step = applied(network, arguments(), path, told.decisions["options"], digest)
+    x, w = (2 * array for array in arguments())
+    given, expected = step(x, w), network(x, w)
+    assert given.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
+    on_host = [np.asarray(array) for array in (x, w)]
+    with monkeypatch.context() as patch:  # which takes as long as a small program
+        patch.setattr("jax.device_put", None)
+        again = step(*on_host)
+    for name in expected:
+        np.testing.assert_array_equal(again[name], given[name])
+    shapes = [jax.typeof(array).str_short() for array in (x, x[:4], w)]
+    expected_text = rf"module.hlo.pb: expected {shapes[0]}, {shapes[2]} as "
+    given_text = rf"got {shapes[1]}, {shapes[2]} as "
+    with pytest.raises(TypeError) as refused:
+        step(x[:4], w)
+    assert expected_text in str(refused.value) and given_text in str(refused.value)
+    batch = np.stack([x, x])
+    for traced in (
+        lambda: jax.jit(step)(x, w),
+        lambda: jax.grad(lambda x: sum(map(jax.numpy.sum, step(x, w).values())))(x),
+        lambda: jax.vmap(step, in_axes=(0, None))(batch, w),
+    ):
+        with pytest.raises(TypeError, match=r"module\.hlo\.pb: a compiled module; call it outside"):
+            traced()
+    with pytest.raises(PipelineError, match="before an edit; optimize it again"):
+        applied(lambda x, w: network(x, 3 * w), arguments(), path, {}, digest)
+
+
+class Drifting:
+    """Its outputs are off by `choice` thousandths."""
+
+    def describe(self) -> Description:
+        return Description(np.array([9]), np.zeros(1, np.int64), {}, {})
+
+    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return choices
+
+    def tell(self, choice: NDArray[np.int64]) -> Told:
+        return Told({})
+
+    def load(self, choice: NDArray[np.int64]):  # type: ignore[no-untyped-def]
+        off = np.float32(1e-3 * choice[0])
+        values = np.array([1, -2, np.inf], np.float32) * (1 + off)
+        return Loaded(lambda: [values, np.arange(3) + (choice[0] == 8)], "")
+
+
+def test_other_outputs_are_refused() -> None:
+    checked = SameOutputs(Drifting())
+    checked.load(np.array([0]))
+    told = r"output 0 differs from the default's by 0\.001 .* at most 0\.0001"
+    with pytest.raises(PipelineError, match=told):
+        checked.load(np.array([1]))
+    random = Drifting()
+    calls = iter([np.float32([1]), np.float32([2])])
+    random.load = lambda choice: Loaded(lambda: [next(calls)], "")  # type: ignore[method-assign]
+    with pytest.raises(PipelineError, match="output 0 differs from its own of another call by 1 "):
+        SameOutputs(random).load(np.array([0]))
+
+
+def test_keys_of_random_numbers_are_arguments_too() -> None:
+    def noisy(key, x):  # type: ignore[no-untyped-def]
+        return jax.random.normal(key, x.shape) + jax.numpy.tanh(x)
+
+    given = jax.random.key(0), np.ones((4, 4), np.float32)
+    program = DecidedProgram(source_of(noisy, *given), ["fusion"])
+    SameOutputs(program).load(np.ones(program.describe().spaces["fusion"], np.int64))
+
+    def split(key, x):  # type: ignore[no-untyped-def]
+        return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
+
+    program = DecidedProgram(source_of(split, *given, name="split"), ["options", "fusion"])
+    checked, choice = SameOutputs(program), choice_of(program)
+    checked.load(choice)
+    with pytest.raises(PipelineError, match="split: returns typed keys"):
+        checked.load(choice_of(program, fusion=1))
+
+
+def test_spaces_without_a_decision_are_left_out() -> None:
+    source = source_of(lambda x: x + 1, np.ones(4, np.float32), name="tiny")
+    assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
+    with pytest.raises(UsageError, match=r"^layouts: tiny has no dot, .*; expected options"):
+        DecidedProgram(source, ("layouts",))
+
+
+def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:
+    tried, n_alone = menu(), sum(N_OPTIONS - 1)
+    decided = (tried > 0).sum(axis=1)
+    assert (decided[:-n_alone] > 1).all() and (decided[-n_alone:] == 1).all()
+    assert (tried < N_OPTIONS).all()
+    assert len(np.unique(tried, axis=0)) == len(tried)
+    assert joined({"a": "1"}, {"b": True}) == {"a": "1", "b": True}
