@@ -1,9 +1,10 @@
 """What GO's policy knows of fusing programs of families that it has not seen.
 
-`python -m benchmarks.autotune.go --out runs/go` starts from unfused programs: a gene says
-of an instruction whether it is kept apart. A ranker learns from random choices of the train programs, the policy from
-the ranker. Then each way to choose may compile as many choices of a held-out program; the best of
-the first 8 and 32 is measured again in a fresh process, beside the compiler's own fusion:
+`python -m benchmarks.autotune.go --out runs/go` starts from unfused programs: a gene says of an
+instruction whether it is kept apart. A ranker learns from random choices of the train programs, the
+policy from the ranker. Then each way to choose may compile as many choices of a held-out program;
+the best of the first 8 and 32 is measured again in a fresh process, beside the compiler's own
+fusion:
 OUT/seed-S/PROGRAM.json has these ratios. The same call goes on with what was measured.
 """
 
