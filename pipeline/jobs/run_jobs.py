@@ -1,7 +1,7 @@
 """Jobs, pieces of work that any process can do, and the loop that has an executor do them.
 
-A job is begun once its forerunners have ended, at the start of the longest way first. It is done
-again where a worker died, until all are done or time is up.
+A job begins when the jobs that it waits for have ended. Of the jobs that can begin, the job with
+the heaviest chain of work goes first. A job whose worker died is done again.
 """
 
 import os
@@ -33,7 +33,7 @@ class Job:
         name: of no other job of the call; shown to users.
         function: at the top level of a module; what it returns is small.
         arguments: paths and settings, which can be pickled; no arrays.
-        seconds: about how long it takes; jobs that lead to the longest way are begun first.
+        weight: Amount of work, in training steps of a network. Heavier jobs begin first.
         threads: of the processor.
         on_gpu: whether it needs a GPU for itself.
         after: names of jobs that must have ended before.
@@ -44,7 +44,7 @@ class Job:
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
-    seconds: float = 0.0
+    weight: float = 0.0
     threads: int = 1
     on_gpu: bool = False
     after: frozenset[str] = frozenset()
@@ -135,31 +135,28 @@ class Executor(Protocol):
 
 
 class Queue:
-    """Jobs that have not been begun.
+    """Jobs that have not begun, sorted by `chain_weights`, the heaviest first.
 
-    "Longest way first" (R. L. Graham's list scheduling by critical path, 1969) ends no later than
-    twice the best order, and close to it where the longest job is short beside the whole.
+    List scheduling by critical path (R. L. Graham, 1969) ends no later than twice the best order.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         assert len({job.name for job in jobs}) == len(jobs), "each job has a name of its own"
-        self._ways = ways_s(jobs)
-        self._order = sorted(jobs, key=lambda job: -self._ways[job.name])
+        weights = chain_weights(jobs)
+        self._order = sorted(jobs, key=lambda job: -weights[job.name])
         self._left = {job.name: set(job.after) for job in jobs}
 
     def take(self, *, gpu: bool, n_gpus: int) -> Job | None:
-        """Return the next job that a worker can begin now; None if there is none.
+        """Return the next job that a worker can begin now, None if there is none.
 
         Args:
-            gpu: whether the worker has a GPU: then jobs that need one go first, but for those that
-                would be the last to end, were they begun only after these.
-            n_gpus: that all workers have; if they have none, jobs need none either.
+            gpu: Whether the worker has a GPU. Jobs that need a GPU go first then.
+            n_gpus: Number of GPUs of all workers. If it is 0, jobs need no GPU either.
         """
         ready = [job for job in self._order if not self._left[job.name]]
         if n_gpus:
             ready = [job for job in ready if gpu or not job.on_gpu]
-            left_s = sum(job.seconds for job in self._order if job.on_gpu) / n_gpus
-            ready.sort(key=lambda job: not (job.on_gpu or self._ways[job.name] > left_s))  # stable
+            ready.sort(key=lambda job: not job.on_gpu)  # stable
         if not ready:
             return None
         self._order.remove(ready[0])
@@ -174,15 +171,15 @@ class Queue:
             names.discard(job.name)
 
 
-def ways_s(jobs: Sequence[Job]) -> dict[str, float]:
-    """Return by name how long a job and what comes after it take at least, one after the other."""
+def chain_weights(jobs: Sequence[Job]) -> dict[str, float]:
+    """Return by name the weight of a job and of the heaviest chain of jobs that wait for it."""
     order = TopologicalSorter({job.name: job.after for job in jobs}).static_order()
-    by_name, ways = {job.name: job for job in jobs}, dict.fromkeys((job.name for job in jobs), 0.0)
+    by_name, chains = {job.name: job for job in jobs}, dict.fromkeys((j.name for j in jobs), 0.0)
     for name in reversed([*order]):
-        ways[name] += by_name[name].seconds
+        chains[name] += by_name[name].weight
         for before in by_name[name].after:
-            ways[before] = max(ways[before], ways[name])
-    return ways
+            chains[before] = max(chains[before], chains[name])
+    return chains
 
 
 def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
@@ -247,7 +244,7 @@ def _begin(queue: Queue, executor: Executor) -> int:
 def _tell(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
     n, total = len(done), len(jobs)
     if total > 1:
-        done_s = sum(1 + event.job.seconds for event in done.values())
+        done_weight = sum(1 + event.job.weight for event in done.values())
         with told_by(ALL):
             what = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
-            progress(what, round(done_s), round(sum(1 + job.seconds for job in jobs)))
+            progress(what, round(done_weight), round(sum(1 + job.weight for job in jobs)))

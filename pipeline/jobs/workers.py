@@ -17,12 +17,16 @@ from data.tree import GraphFile
 from pipeline.jobs.here import VISIBLE, InThisProcess, Processes, import_once
 from pipeline.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs
 
-SOON_S = 20.0  # what takes less is done sooner than processes begin
-SOON_BYTES, SOON_STEPS = 4 << 20, 200  # of files, and of networks: jobs of fewer hardly take more
-BLOCK_BYTES, BLOCK_FILES = 16 << 20, 200  # of one job
-# One thread of an AMD EPYC, per byte of the files from outside: a law good to a factor of two.
-PACK_S, AUDIT_S = 5e-8, 5e-8
-MAKE_S, MADE_KERNELS = 2e-9, 100  # per byte of configs inflated; kernels in one job
+# Jobs of a smaller total weight take less time than the start of processes.
+SHORT_WEIGHT = 200
+# Files of fewer bytes are packed and audited before processes have started.
+SHORT_BYTES = 4 << 20
+# Limits of one job on files.
+BLOCK_BYTES, BLOCK_FILES = 16 << 20, 200
+# About a tenth of a second on one core, like a small training step: bytes of files to read, and of
+# configs to generate.
+BYTES_PER_WEIGHT, MADE_BYTES_PER_WEIGHT = 2 << 20, 50 << 20
+MADE_KERNELS = 100  # in one job
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,15 @@ class Workers:
 
             check_cluster(self.ray)
 
-    def expect(self, n_bytes: int, n_steps: int, threads: int) -> None:
-        """Let processes get ready, where they will do jobs on files of so many bytes.
+    def expect(self, n_bytes: int, n_steps: float, threads: int) -> None:
+        """Start to load libraries for worker processes, if the jobs to come will need processes.
 
         Args:
-            n_steps: of all networks that will be trained.
-            threads: of the processor, that a job will have.
+            n_bytes: Size of the files that the jobs read.
+            n_steps: Training steps of all models.
+            threads: Threads of a job.
         """
-        is_much = self.n is not None or n_bytes >= SOON_BYTES or n_steps >= SOON_STEPS
+        is_much = self.n is not None or n_bytes >= SHORT_BYTES or n_steps >= SHORT_WEIGHT
         if self.ray is None and self.n != 1 and is_much and granted()[0] > 1:
             import_once(threads)
 
@@ -75,10 +80,10 @@ class Workers:
 
     def are_here(self, jobs: Sequence[Job]) -> bool:
         """Tell whether this process does such jobs itself, one after the other."""
-        return _take_less(jobs) if self.ray else self._count(jobs, 0) == 1
+        return _are_short(jobs) if self.ray else self._count(jobs, 0) == 1
 
     def _count(self, jobs: Sequence[Job], n_gpus: int) -> int:
-        if self.n is None and _take_less(jobs):
+        if self.n is None and _are_short(jobs):
             return 1
         return min(self.n or default_workers(jobs, n_gpus), max(1, len(jobs)))
 
@@ -98,8 +103,8 @@ class Workers:
 HERE = Workers()
 
 
-def _take_less(jobs: Sequence[Job]) -> bool:
-    return sum(job.seconds for job in jobs) < SOON_S
+def _are_short(jobs: Sequence[Job]) -> bool:
+    return sum(job.weight for job in jobs) < SHORT_WEIGHT
 
 
 def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
@@ -129,9 +134,9 @@ def packing(workers: Workers) -> Packer:
                 f"pack {block[0].submission_id} and {len(block) - 1} more",
                 pack_in_turn,
                 (block, store),
-                seconds=PACK_S * _bytes(block),
+                weight=file_weight(block),
             )
-            for block in _blocks(files)
+            for block in blocks_of(files)
         ]
         is_here = workers.are_here(jobs)
         return pack_in_turn(files, store) if is_here else _in_order(jobs, workers, store)
@@ -147,9 +152,9 @@ def auditing(workers: Workers, store: Path) -> Auditor:
                 f"audit {block[0].submission_id} and {len(block) - 1} more",
                 rows_of,
                 ([of[file] for file in block], seed),
-                seconds=AUDIT_S * _bytes(block),
+                weight=file_weight(block),
             )
-            for block in _blocks([entry.source for entry in entries])
+            for block in blocks_of([entry.source for entry in entries])
         ]
         is_here = workers.are_here(jobs)
         return rows_of(entries, seed) if is_here else _in_order(jobs, workers, store)
@@ -168,7 +173,7 @@ def make(graphs: Sequence[PlannedGraph], tree: Path, seed: int, workers: Workers
                 f"make {block[0].file(tree).submission_id} and {len(block) - 1} more",
                 write_graphs,
                 (tree, seed, block),
-                seconds=len(block) / 10 + MAKE_S * block[0].size.config_bytes,
+                weight=len(block) + block[0].size.config_bytes / MADE_BYTES_PER_WEIGHT,
             )
             for block in [*layouts, *blocks]
         ],
@@ -181,12 +186,13 @@ def _in_order(jobs: Sequence[Job], workers: Workers, store: Path) -> list[Any]:
     return [value for job in jobs for value in done[job.name].value]
 
 
-def _bytes(files: Sequence[GraphFile]) -> int:
-    return sum(file_bytes(file.path) for file in files)
+def file_weight(files: Sequence[GraphFile]) -> float:
+    """Return the weight of a job that reads these files."""
+    return sum(file_bytes(file.path) for file in files) / BYTES_PER_WEIGHT
 
 
-def _blocks(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
-    """Cut files into stretches of about as many bytes; a large file is one by itself."""
+def blocks_of(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
+    """Cut files into blocks of about as many bytes. A large file is a block of its own."""
     block: list[GraphFile] = []
     n_bytes = 0
     for file in files:

@@ -1,16 +1,15 @@
-"""What a run has to do as jobs: a training per member, a ranking per stretch of graphs.
+"""The jobs of a run: a training for each member, a ranking for each block of graphs.
 
-A ranking begins when the models that it takes are trained; nothing else waits for anything. Two
-stages of a run are done on their own too: one collection is trained, or one split predicted.
+A ranking waits for the training of its members. Nothing else waits. `train_collection` and
+`predict_split` do one stage alone.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, pairwise, product
-from math import ceil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from common.errors import PipelineError, UsageError
 from common.progress import log
 from data.audit import AuditRow
 from data.graph_store.prepare import stored_graphs
-from data.official.published import PartSize
 from data.tree import (
     COLLECTIONS,
     LAYOUT_COLLECTIONS,
@@ -30,7 +28,6 @@ from data.tree import (
     Collection,
     GraphFile,
     collection_named,
-    find_graphs,
 )
 from ensembles.ensemble import (
     FLOOR,
@@ -51,21 +48,11 @@ from models.train import check_device, check_packages, train_model
 from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.run_jobs import Cost, Job, measured
-from pipeline.jobs.workers import HERE, Workers, packing
-from pipeline.planning.cards import CARDS, Machine
-from pipeline.planning.plan import (
-    as_ranked,
-    learned_parts,
-    mean_size,
-    part_size,
-    ranking_s,
-    training_s,
-)
+from pipeline.jobs.workers import HERE, Workers, blocks_of, file_weight, packing
 from pipeline.run.trackers import logged_to
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
-UNKNOWN_S = 60.0  # a training of a model whose cost is not known
-BLOCK_S = 600.0  # what is ranked as one job, about
+ROUNDS_PER_STEP = 10
 
 
 def as_begun(recipe: Recipe, folder: Path) -> Recipe:
@@ -77,75 +64,37 @@ def as_begun(recipe: Recipe, folder: Path) -> Recipe:
     return named if named.model_dump(mode="json") == table else recipe
 
 
-def part_sizes(rows: Sequence[AuditRow]) -> list[PartSize]:
-    good = (row for row in rows if not row.error)
-    parts = groupby(good, lambda row: (row.file.collection, row.file.split))
-    return [
-        mean_size(
-            own[0].file,
-            [(row.n_nodes, row.n_edges, row.n_configs) for row in own],
-            repeated=1 - sum(row.n_distinct for row in own) / sum(row.n_configs for row in own),
-        )
-        for own in (list(part) for _, part in parts)
-    ]
-
-
-def machine_with(device: Mapping[str, Any]) -> Machine:
-    """Return what times are counted for: `device` is as `tell_device` says."""
-    return Machine(card=None if device["device"] == "CPU" else CARDS["t4"])
-
-
-class Law:
-    """About how long trainings and rankings take, by what `plan` counts.
+def training_jobs(
+    trainings: Sequence[tuple[Collection, TrainJob]], *, has_gpu: bool, resume: bool = True
+) -> Iterator[Job]:
+    """Yield a job for each training.
 
     Args:
-        parts: of the graphs that are learned from and ranked.
+        trainings: Trainings, each with the collection that it learns from.
+        has_gpu: Whether networks are computed on a GPU.
+        resume: Whether a folder with a checkpoint is resumed.
     """
-
-    def __init__(self, recipe: Recipe, parts: Sequence[PartSize], machine: Machine) -> None:
-        self.recipe, self.machine = recipe, machine
-        self._parts = {(part.collection, part.split): as_ranked(recipe, part) for part in parts}
-        for part in learned_parts(recipe, parts):
-            self._parts[recipe.learned_as(collection_named(part.collection)).name, "train"] = part
-
-    def left_s(self, collection: Collection, model: str, folder: Path) -> float:
-        """Return about how long a training takes into a folder; nothing where it is done."""
-        if is_done(folder):
-            return 0.0
-        return self._counted(training_s, collection, "train", model) or UNKNOWN_S
-
-    def ranking_s(self, collection: Collection, split: str, model: str) -> float:
-        """Return about how long a model takes to rank a split; 0 if that is not known."""
-        part = self._parts.get((collection.name, split))
-        return part.graphs * self._counted(ranking_s, collection, split, model) if part else 0.0
-
-    def _counted(
-        self, seconds: Callable[..., float], collection: Collection, split: str, model: str
-    ) -> float:
-        part = self._parts.get((collection.name, split))
-        try:
-            return seconds(self.recipe, model, part, self.machine) if part else 0.0
-        except Exception:  # a class of one's own may not bear to be counted: jobs are done anyhow
-            return 0.0
-
-    def takes_gpu(self, model: str) -> bool:
-        is_network = model not in (HEURISTIC, FLOOR) and self.recipe.training_of(model) is not None
-        return is_network and self.machine.card is not None
-
-
-def training_jobs(
-    trainings: Sequence[tuple[Collection, TrainJob]], law: Law, *, resume: bool = True
-) -> Iterator[Job]:
     for collection, training in trainings:
         yield Job(
             training_name(training.run_dir),
             partial(train_model, resume=resume),
             (training, collection),
-            seconds=law.left_s(collection, training.model, training.run_dir),
+            weight=0 if is_done(training.run_dir) else n_steps(training.recipe, training.model),
             threads=training.recipe.n_threads,
-            on_gpu=law.takes_gpu(training.model),
+            on_gpu=has_gpu and is_network(training.recipe, training.model),
             stage=f"train {collection.name} {training.run_dir.name}",
         )
+
+
+def n_steps(recipe: Recipe, model: str) -> float:
+    """Return the training steps of a network. Ten boosting rounds count as one step."""
+    if is_network(recipe, model):
+        return float(getattr(recipe, model).training.steps)
+    return getattr(getattr(recipe, model), "num_boost_round", 1) / ROUNDS_PER_STEP
+
+
+def is_network(recipe: Recipe, model: str) -> bool:
+    return model not in (HEURISTIC, FLOOR) and recipe.training_of(model) is not None
 
 
 def training_name(folder: Path) -> str:
@@ -171,7 +120,7 @@ class Ranking:
 
     Attributes:
         members: by score file.
-        models: whose cost it has.
+        models: the members' models.
         at_most: so many configs of a graph are ranked, drawn by content; 0 = all.
     """
 
@@ -182,31 +131,30 @@ class Ranking:
     models: Sequence[str]
     at_most: int
 
-    def seconds(self, law: Law) -> float:
-        return sum(law.ranking_s(self.collection, self.split, model) for model in self.models)
+    def parts(self) -> "list[Ranking]":
+        """Cut the rest of this ranking into blocks of files, with score files of their own.
 
-    def parts(self, law: Law) -> "list[Ranking]":
-        """Cut what is left of this into stretches of about BLOCK_S, with score files of their own.
-
-        These are for the members that have no score file of the whole.
+        The parts are for members without a score file of the whole.
         """
         members = {path: member for path, member in self.members.items() if not path.exists()}
-        n = min(len(self.files), max(1, ceil(self.seconds(law) / BLOCK_S)))
-        if n == 1:
+        blocks = list(blocks_of(self.files))
+        if len(blocks) == 1:
             return [replace(self, members=members)]
-        cuts = [len(self.files) * number // n for number in range(n + 1)]
         return [
             replace(
                 self,
-                files=self.files[start:end],
-                members={_part_of(path, f"{number}-of-{n}"): m for path, m in members.items()},
+                files=block,
+                members={
+                    _part_of(path, f"{number}-of-{len(blocks)}"): member
+                    for path, member in members.items()
+                },
             )
-            for number, (start, end) in enumerate(pairwise(cuts), start=1)
+            for number, block in enumerate(blocks, start=1)
         ]
 
-    def join(self, law: Law) -> None:
-        """Make the score files of those of the parts, once these are there; sweep up all parts."""
-        parts = self.parts(law)
+    def join(self) -> None:
+        """Write the score files from those of the parts, then remove all parts."""
+        parts = self.parts()
         for number, path in enumerate(path for path in self.members if not path.exists()):
             own = [list(part.members)[number] for part in parts]
             write_scores(path, pl.concat(map(read_scores, own)), self.collection.name)
@@ -219,15 +167,20 @@ def _part_of(path: Path, which: str) -> Path:
     return path.with_name(f"{path.stem}.part-{which}{path.suffix}")
 
 
-def ranking_jobs(rankings: Sequence[Ranking], trained: Set[str], law: Law) -> Iterator[Job]:
-    """Return the jobs of rankings that are not there yet.
+def ranking_jobs(
+    rankings: Sequence[Ranking], recipe: Recipe, trained: Set[str] = frozenset(), *, has_gpu: bool
+) -> Iterator[Job]:
+    """Yield the jobs of rankings that are left.
 
     Args:
-        trained: names of the jobs that train, of which a ranking waits for its own.
+        rankings: Rankings of a run.
+        recipe: Recipe of the run.
+        trained: Names of the training jobs. A ranking waits for those of its members.
+        has_gpu: Whether networks are computed on a GPU.
     """
     for ranking in rankings:
         name = f"predict {ranking.collection.name}"
-        parts = ranking.parts(law)
+        parts = ranking.parts()
         for number, part in enumerate(parts, start=1):
             members = part.members.values()
             if all(path.exists() for path in part.members):
@@ -236,12 +189,17 @@ def ranking_jobs(rankings: Sequence[Ranking], trained: Set[str], law: Law) -> It
                 f"{name}/{part.split}" + (f" {number} of {len(parts)}" if len(parts) > 1 else ""),
                 rank,
                 (part,),
-                seconds=ranking.seconds(law) * len(part.files) / len(ranking.files),
-                threads=law.recipe.n_threads,
-                on_gpu=any(law.takes_gpu(model) for model in ranking.models),
+                weight=len(members) * file_weight(part.files),
+                threads=recipe.n_threads,
+                on_gpu=has_gpu and any(is_network(recipe, model) for model in ranking.models),
                 after=frozenset(training_name(m.folder) for m in members).intersection(trained),
                 stage=name,
             )
+
+
+def uses_gpu(device: Mapping[str, Any]) -> bool:
+    """Return whether networks are computed on a GPU, `device` as from `tell_device`."""
+    return bool(device["device"] != "CPU")
 
 
 def rank(ranking: Ranking) -> None:
@@ -352,11 +310,12 @@ class RunState:
                 rankings.append(Ranking(collection, split, files, members, models, at_most))
         return rankings
 
-    def jobs(self, law: Law, *, trains: bool = True) -> list[Job]:
-        """List what is left to do, once sources are chosen."""
-        trainings = list(training_jobs(self.trainings(), law)) if trains else []
+    def jobs(self, *, trains: bool = True) -> list[Job]:
+        """List the jobs that are left, once sources are chosen."""
+        has_gpu = uses_gpu(self.device)
+        trainings = list(training_jobs(self.trainings(), has_gpu=has_gpu)) if trains else []
         trained = {job.name for job in trainings}
-        return [*trainings, *ranking_jobs(self.rankings(), trained, law)]
+        return [*trainings, *ranking_jobs(self.rankings(), self.recipe, trained, has_gpu=has_gpu)]
 
     def choose_sources(self) -> None:
         """Find out which collections can be learned from, and who ranks those that cannot."""
@@ -425,10 +384,9 @@ def train_collection(
         (place, TrainJob(name, recipe, usable, seed, folder))
         for (name, seed), folder in zip(product(chosen, recipe.seeds), folders, strict=True)
     ]
-    sources = find_graphs(data_dir, collections=learned, splits=("train",))
-    law = Law(recipe, [part_size(sources)], machine_with(device))
+    jobs = list(training_jobs(trainings, has_gpu=uses_gpu(device), resume=resume))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
-        workers.do(list(training_jobs(trainings, law, resume=resume)), out)
+        workers.do(jobs, out)
     return folders
 
 
@@ -466,15 +424,14 @@ def predict_split(
         model_entry(recipe, model)
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
     at_most = recipe.valid_configs if split == "valid" else 0
-    sources = find_graphs(data_dir, collections=(target,), splits=(split,))
-    law = Law(recipe, [part_size(sources)], machine_with(tell_device(recipe, gpu_here())))
+    has_gpu = uses_gpu(tell_device(recipe, gpu_here()))
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
     member = {parts / path.name: WholeRun(run, wanted, tuple(trust))}
     ranking = Ranking(target, split, files, member, models, at_most)
     try:
-        workers.do(list(ranking_jobs([ranking], set(), law)), path.parent)
-        ranking.join(law)
+        workers.do(list(ranking_jobs([ranking], recipe, has_gpu=has_gpu)), path.parent)
+        ranking.join()
         (parts / path.name).replace(path)
     finally:
         shutil.rmtree(parts, ignore_errors=True)

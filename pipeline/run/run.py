@@ -45,15 +45,7 @@ from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device, check_packages, sources_of
 from models.training.device import gpu_here, tell_device
 from pipeline.jobs.workers import HERE, Workers, auditing, packing
-from pipeline.run.jobs import (
-    SUBMISSION,
-    Costs,
-    Law,
-    RunState,
-    as_begun,
-    machine_with,
-    part_sizes,
-)
+from pipeline.run.jobs import SUBMISSION, Costs, RunState, as_begun, n_steps
 from pipeline.run.report import as_first_made, build_report, revision_of, write_report
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
@@ -122,11 +114,10 @@ def run(
             state.sources = {place.name: Source(place) for place in _present(state.files)}
         _drop_scores_of_gone_models(state)
         take_models(given)
-        law = Law(state.recipe, part_sizes(state.rows), machine_with(state.device))
-        for event in workers.do(state.jobs(law, trains=models is None), out).values():
+        for event in workers.do(state.jobs(trains=models is None), out).values():
             state.costs.add(event.job.stage, event.cost)
         for ranking in state.rankings():
-            ranking.join(law)
+            ranking.join()
         sweep(out / "scores", f"**/{TEMPORARY}")  # of workers that were killed
         blended = _blend_all(state)
         with in_one_step("write and check submissions"):
@@ -172,9 +163,9 @@ def _prepared(
     if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
         raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
     check_writable(out / CONFIG)
-    trainings = [recipe.training_of(model) for model in recipe.all_models if "train" in splits]
-    n_steps = len(recipe.seeds) * sum(training.steps for training in trainings if training)
-    workers.expect(sum(file_bytes(file.path) for file in files), n_steps, recipe.n_threads)
+    steps = sum(n_steps(recipe, model) for model in recipe.all_models if "train" in splits)
+    n_bytes = sum(file_bytes(file.path) for file in files)
+    workers.expect(n_bytes, len(recipe.seeds) * steps, recipe.n_threads)
     asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]

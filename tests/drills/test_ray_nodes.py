@@ -21,7 +21,6 @@ import pytest
 from pipeline.jobs import workers
 from pipeline.jobs.ray_cluster import PROBE, RayCluster
 from pipeline.jobs.run_jobs import Job, run_jobs
-from pipeline.run import jobs
 from tests.drills.processes import (
     PATIENCE_S,
     POLL_S,
@@ -144,8 +143,8 @@ def test_every_kind_of_job_is_done_there(
     cluster: Cluster, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packing and audit as well, models of all layout collections, and graphs ranked one by one."""
-    monkeypatch.setattr(workers, "SOON_S", 0.0)
-    monkeypatch.setattr(jobs, "BLOCK_S", 0.01)
+    monkeypatch.setattr(workers, "SHORT_WEIGHT", 0)
+    monkeypatch.setattr(workers, "BLOCK_FILES", 1)
     place = ("run", "--data", tiny_tree, "--recipe", "smoke", "--set", "layout.together=true")
     ends = {"one": ("--workers", 1), "ray": ("--ray", cluster.address)}
     for name, words in ends.items():

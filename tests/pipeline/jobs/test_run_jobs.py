@@ -62,8 +62,8 @@ class Scripted(Executor):
         return [Done(job, f"{job.name}!", Cost(1.0, 1.0, None))]
 
 
-def job(name: str, seconds: float = 0.0, *after: str, on_gpu: bool = False) -> Job:
-    return Job(name, print, seconds=seconds, on_gpu=on_gpu, after=frozenset(after))
+def job(name: str, weight: float = 0.0, *after: str, on_gpu: bool = False) -> Job:
+    return Job(name, print, weight=weight, on_gpu=on_gpu, after=frozenset(after))
 
 
 JOBS = [job("a"), job("b", 0, "a"), job("c")]
@@ -127,7 +127,7 @@ def test_out_of_time_nothing_is_begun_and_what_ends_late_says_so() -> None:
     assert names(executor) == ["a", "b", "c"]
 
 
-def test_it_tells_how_far_all_are_by_the_time_they_take() -> None:
+def test_progress_of_all_jobs_counts_their_weights() -> None:
     told = list[tuple[str, int, int]]()
     jobs = [job("a", 99), job("b", 19), job("c", 29)]
     with watched_by(lambda *step: told.append(step)):
@@ -145,7 +145,7 @@ def taken(queue: Queue, *, gpu: bool = False, n_gpus: int = 0) -> str | None:
     return found.name if found else None
 
 
-def test_the_longest_way_goes_first_and_what_waits_goes_after() -> None:
+def test_the_heaviest_chain_goes_first_and_waiting_jobs_go_after() -> None:
     jobs = [job("short", 1), job("long", 5), job("start", 1), job("end", 10, "start", "short")]
     queue = Queue(jobs)
     assert [taken(queue) for _ in range(5)] == ["short", "start", "end", "long", None]
@@ -177,13 +177,3 @@ def test_workers_without_a_gpu_are_served_first() -> None:
     executor = Scripted([True, False])
     run_jobs([job("trees", 9), job("a", 4, on_gpu=True), job("b", 3, on_gpu=True)], executor)
     assert executor.begun == [("trees", False), ("a", True), ("b", True)]
-
-
-def test_a_job_that_would_end_last_goes_to_a_gpu_too() -> None:
-    """It takes longer than what is left for each GPU."""
-    jobs = [job("trees", 9), job("network", 12, on_gpu=True), job("other", 4, on_gpu=True)]
-    queue = Queue(jobs)
-    assert [taken(queue, gpu=True, n_gpus=1) for _ in jobs] == ["network", "trees", "other"]
-    for seconds, first in ((15, "network"), (17, "trees")):
-        queue = Queue([job("trees", seconds), *jobs[1:]])
-        assert taken(queue, gpu=True, n_gpus=1) == first

@@ -10,8 +10,8 @@ from pipeline.jobs.run_jobs import WORKER_BYTES, Job
 from pipeline.jobs.workers import Workers, default_workers
 
 
-def jobs_of(n: int, seconds: float = 60.0, *, threads: int = 1, on_gpu: bool = False) -> list[Job]:
-    return [Job(str(k), print, (), seconds, threads, on_gpu) for k in range(n)]
+def jobs_of(n: int, weight: float = 100.0, *, threads: int = 1) -> list[Job]:
+    return [Job(str(k), print, (), weight, threads) for k in range(n)]
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,20 @@ def test_all_cores_and_gpus_are_taken_as_far_as_the_memory_suffices(
     assert default_workers(jobs_of(99, threads=threads), gpus) == want
 
 
-def test_what_is_done_soon_is_done_here_unless_workers_are_asked_for(
+def test_short_jobs_run_in_this_process_unless_workers_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "granted", lambda: (4, 100 * WORKER_BYTES))
     executors = {
-        (n, seconds): type(Workers(n)._executor(jobs_of(3, seconds), tmp_path))
+        (n, weight): type(Workers(n)._executor(jobs_of(3, weight), tmp_path))
         for n in (None, 1, 2)
-        for seconds in (1.0, 60.0)
+        for weight in (1.0, 100.0)
     }
     here, pool = InThisProcess, Processes
     assert executors == {
-        **{(None, 1.0): here, (None, 60.0): pool},
-        **{(1, 1.0): here, (1, 60.0): here},
-        **{(2, 1.0): pool, (2, 60.0): pool},
+        **{(None, 1.0): here, (None, 100.0): pool},
+        **{(1, 1.0): here, (1, 100.0): here},
+        **{(2, 1.0): pool, (2, 100.0): pool},
     }
     assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InThisProcess)
     assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))

@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,10 @@ from models.predict import collection_of_scores, read_scores, scores_table, writ
 from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
 from models.training.dataset import family_of
+from pipeline.jobs import workers
+from pipeline.jobs.run_jobs import Job
 from pipeline.jobs.workers import HERE
-from pipeline.planning.cards import CARDS, Machine
-from pipeline.planning.plan import part_size
-from pipeline.run import jobs
-from pipeline.run.jobs import UNKNOWN_S, Law, Ranking, ranking_jobs, training_jobs
+from pipeline.run.jobs import Ranking, ranking_jobs, training_jobs
 from tests.drills.processes import check_same
 from tests.support.command_line import call
 
@@ -48,11 +48,6 @@ def kernels(tiny_tree: Path) -> list[GraphFile]:
     return find_graphs(tiny_tree, collections=(TILE,), splits=("test",))
 
 
-@pytest.fixture(scope="module")
-def law(kernels: list[GraphFile]) -> Law:
-    return Law(SMOKE, [part_size(kernels)], Machine(None))
-
-
 @pytest.fixture
 def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
     floor = Member(FLOOR, 0, tmp_path, "tile")
@@ -60,10 +55,14 @@ def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
     return Ranking(TILE, "test", kernels, members, ["tile_linear"] * 2, 0)
 
 
-def cut(n: int, ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let rankings be cut into n parts; return the names of the jobs that are left then."""
-    monkeypatch.setattr(jobs, "BLOCK_S", ranking.seconds(law) / (n - 0.5))
-    return [job.name for job in ranking_jobs([ranking], set(), law)]
+def cut(n: int, ranking: Ranking, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Let rankings be cut into n parts; return the jobs that are left then."""
+    monkeypatch.setattr(workers, "BLOCK_FILES", ceil(len(ranking.files) / n))
+    return list(ranking_jobs([ranking], SMOKE, has_gpu=False))
+
+
+def names(jobs: Iterable[Job]) -> list[str]:
+    return [job.name for job in jobs]
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -71,73 +70,73 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_ranking_in_parts_is_the_whole_one(
-    ranking: Ranking, law: Law, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ranking: Ranking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And goes on in another number of them, after a kill in one, or where parts are joined."""
-    assert cut(1, ranking, law, monkeypatch) == [WHOLE]
+    """It resumes in another number of parts, after a kill in a part or where parts are joined."""
+    assert names(cut(1, ranking, monkeypatch)) == [WHOLE]
     with time_limit(0.0), pytest.raises(Exception, match="out of time"):
-        HERE.do(list(ranking_jobs([ranking], set(), law)), tmp_path)
-    HERE.do(list(ranking_jobs([ranking], set(), law)), tmp_path)
+        HERE.do(cut(1, ranking, monkeypatch), tmp_path)
+    HERE.do(cut(1, ranking, monkeypatch), tmp_path)
     whole = files_below(tmp_path)
     first, second = ranking.members
     second.rename(tmp_path / "kept")
     first.unlink()
     first.with_name("test.begun.parquet").write_bytes(b"of a call with one part")
-    assert cut(2, ranking, law, monkeypatch) == [f"{WHOLE} 1 of 2", f"{WHOLE} 2 of 2"]
-    HERE.do(list(ranking_jobs([ranking], set(), law))[1:], tmp_path)
-    assert cut(2, ranking, law, monkeypatch) == [f"{WHOLE} 1 of 2"]
-    assert len(cut(3, ranking, law, monkeypatch)) == 3
-    HERE.do(list(ranking_jobs([ranking], set(), law)), tmp_path)
+    halves = cut(2, ranking, monkeypatch)
+    assert names(halves) == [f"{WHOLE} 1 of 2", f"{WHOLE} 2 of 2"]
+    HERE.do(halves[1:], tmp_path)
+    assert names(cut(2, ranking, monkeypatch)) == [f"{WHOLE} 1 of 2"]
+    thirds = cut(3, ranking, monkeypatch)
+    assert len(thirds) == 3
+    HERE.do(thirds, tmp_path)
     (tmp_path / "kept").rename(second)  # joined just before the kill
-    assert cut(3, ranking, law, monkeypatch) == []
-    ranking.join(law)
+    assert cut(3, ranking, monkeypatch) == []
+    ranking.join()
     assert files_below(tmp_path) == whole
     assert read_scores(first)["graph"].unique().len() == len(ranking.files)
 
 
-def test_rankings_wait_for_the_trainings_that_they_take(
+def test_rankings_wait_for_the_trainings_of_their_members(
     kernels: list[GraphFile], tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", ["layout.models=[cross_config_sage, layout_boosting]"])
-    law = Law(recipe, [part_size(kernels)], Machine(CARDS["t4"]))
     folder = tmp_path / "models/layout-xla-random"
     trainings = [
         (XLA, TrainJob("cross_config_sage", recipe, [], 0, folder / "net")),
         (XLA, TrainJob("cross_config_sage", recipe, [], 1, folder / "other")),
         (XLA, TrainJob("layout_boosting", recipe, [], 0, folder / "trees")),
     ]
-    net, other, trees = training_jobs(trainings, law)
+    net, other, trees = training_jobs(trainings, has_gpu=True)
     assert not net.after and not other.after and not trees.after
     assert net.on_gpu and not trees.on_gpu
-    assert net.seconds == UNKNOWN_S  # there is no train graph to count by
-    names = ("cross_config_sage", "net"), ("layout_boosting", "trees"), (FLOOR, "no training")
     members = {
         tmp_path / model / "valid.parquet": Member(model, 0, folder / name, "layout")
-        for model, name in names
+        for model, name in (
+            ("cross_config_sage", "net"),
+            ("layout_boosting", "trees"),
+            (FLOOR, "no training"),
+        )
     }
-    asked = Ranking(XLA, "valid", kernels, members, [model for model, _ in names], 0)
-    (job,) = ranking_jobs([asked], {net.name, other.name, trees.name}, law)
+    ranking = Ranking(
+        XLA, "valid", kernels, members, [member.model for member in members.values()], 0
+    )
+    (job,) = ranking_jobs([ranking], recipe, {net.name, other.name, trees.name}, has_gpu=True)
     assert job.after == {net.name, trees.name} and job.on_gpu
 
 
-def test_what_is_done_takes_no_time_and_of_valid_graphs_what_is_ranked_counts(
-    tiny_tree: Path, tmp_path: Path
+def test_networks_with_most_steps_are_trained_first_and_finished_trainings_weigh_nothing(
+    tmp_path: Path,
 ) -> None:
-    """A model whose cost is not known stops nothing."""
-    files = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
-    size = part_size(files)
-    parts = [size, replace(size, split="train")]
-    unknown = "config_columns_boosting"
-    recipes = [load_recipe("smoke", [f"valid_configs={n}"]) for n in (0, 4)]
-    whole, some = (Law(recipe, parts, Machine(None)) for recipe in recipes)
-    seconds = [law.ranking_s(XLA, "valid", "layout_linear") for law in (whole, some)]
-    assert seconds[1] == pytest.approx(4 / size.configs * seconds[0])
-    assert whole.ranking_s(XLA, "valid", unknown) == 0
-    models = ("layout_linear", unknown)
-    assert all(whole.left_s(XLA, model, tmp_path) > 0 for model in models)
-    (tmp_path / CONFIG).touch()
-    mark_done(tmp_path)
-    assert whole.left_s(XLA, "layout_linear", tmp_path) == 0
+    recipe = load_recipe("cpu", ["cross_config_sage.training.steps=50"])
+    models = ("layout_linear", "layout_boosting", "cross_config_sage", "baseline_gcn")
+    trainings = [(XLA, TrainJob(name, recipe, [], 0, tmp_path / name)) for name in models]
+    weights = {job.name: job.weight for job in training_jobs(trainings, has_gpu=False)}
+    assert list(weights.values()) == sorted(weights.values()) and min(weights.values()) > 0
+    (tmp_path / "baseline_gcn").mkdir()
+    (tmp_path / "baseline_gcn" / CONFIG).touch()
+    mark_done(tmp_path / "baseline_gcn")
+    *_, done = training_jobs(trainings, has_gpu=False)
+    assert done.weight == 0
 
 
 SHORT = (  # each kind of training, a blend that is chosen, subsets of valid configs
@@ -165,7 +164,7 @@ def test_the_bytes_are_the_same_whoever_the_workers_are(
     for key in SHORT:
         words += ["--set", key]
     call(*words, "--workers", 1, "--out", tmp_path / "one")
-    monkeypatch.setattr(jobs, "BLOCK_S", 1e-4)
+    monkeypatch.setattr(workers, "BLOCK_FILES", 1)
     call(*words, "--workers", n, "--out", tmp_path / "many")
     check_same(tmp_path / "many", tmp_path / "one")
 

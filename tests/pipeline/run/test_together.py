@@ -11,7 +11,7 @@ from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.official.published import official_sizes
 from data.read import read_graph
-from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, GraphFile, find_graphs
+from data.tree import LAYOUT_COLLECTIONS, GraphFile, find_graphs
 from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
@@ -19,7 +19,6 @@ from models.run_folder import read_config
 from models.training.dataset import family_of, grouped_folds, split_usable
 from pipeline.planning.cards import Machine
 from pipeline.planning.plan import stage_costs
-from pipeline.run.jobs import Law
 from pipeline.tuning.objective import Question, space_from_table
 from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
@@ -155,6 +154,3 @@ def test_on_paper_it_is_trained_once_as_well() -> None:
     assert named == [(LEARNED[0].name, name) for name in MEMBERS]
     each = [cost.seconds for cost in other if cost.model == "layout_linear"]
     assert len(each) == 4 and costs[1].seconds == pytest.approx(sum(each), rel=1e-3)
-    law = Law(RECIPE, sizes, machine)
-    own = [law.left_s(LAYOUTS, cost.model, Path("nowhere")) for cost in costs]
-    assert own == [cost.seconds for cost in costs]
