@@ -5,9 +5,7 @@ first: configs come first, (c, n, f); every config carries all features of every
 gathered and scattered edge by edge; the attention is a softmax over the batch's configs.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -20,8 +18,7 @@ from benchmarks.speed import in_own_process, in_turn
 from common.machine import own_peak_mib
 from data.graphs.graph import N_NODE_FEATURES
 from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
-from data.read import read_layout
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.config.recipe import Recipe, load_recipe
@@ -167,8 +164,7 @@ def make_work(name: str, setting: Setting) -> Work:
     prepare_torch(seed=0, threads=1)
     k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
     size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
-    with tempfile.TemporaryDirectory() as folder:
-        graph = read_layout(write_sized(Path(folder), size))
+    graph = make_layout_graph(sized_graph(size))
     config = CrossConfigSageConfig(hidden=setting.hidden)
     if name == "tgraph":
         recipe = load_recipe("reference")

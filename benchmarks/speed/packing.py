@@ -19,7 +19,8 @@ from data.npz.archive import CHUNK_BYTES, Archive
 from data.npz.graphs import graph_arrays
 from data.packing import chunk_bytes
 from data.read import read_layout
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import GraphFile, file_from_path
 
 SIZES = (GraphSize(7_000, 200, 20_000), GraphSize(14_000, 500, 50_000))

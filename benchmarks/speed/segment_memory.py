@@ -12,7 +12,8 @@ from benchmarks.speed import in_own_process
 from common.machine import own_peak_mib
 from common.progress import watched_by
 from data.read import read_layout
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import file_from_path
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig, TrainingConfig
 from models.config.recipe import FeaturesConfig, Recipe, load_recipe

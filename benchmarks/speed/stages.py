@@ -16,7 +16,8 @@ from common.machine import granted
 from common.metrics import kendall_tau
 from common.settings import ROOT, SAMPLE
 from data.read import read_layout
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import GraphFile
 from features.pruning import prune
 from features.scaling import fit_node_scaler

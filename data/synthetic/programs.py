@@ -20,6 +20,7 @@ from data.hlo.graph import HloGraph, featurize_module
 CONFIGURABLE = ("convolution", "dot", "reshape")
 ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's
 ELEMENT_SIZES = {"f32": 4, "bf16": 2}  # bytes
+KERNEL_WIDTHS = (256, 384, 512, 768, 1000, 1024)
 # Sizes that tell siblings of a family apart, in the order in which they are made.
 BATCHES = (8, 32, 16, 12, 64, 24, 4, 48)
 
@@ -115,10 +116,38 @@ class ProgramBuilder:
         heads = self.add("reshape", (*outer, parts, width // parts), (x,))
         return self.add("reshape", self.shapes[x], (self.dense(heads, width // parts),))
 
-    def finish(self) -> HloGraph:
-        """Close the program, whose root is its last instruction, and return its graph."""
+    def finish(self, configurable: Sequence[int] = ()) -> "Program":
+        """Close the program with its last instruction as the root.
+
+        Args:
+            configurable: Positions of the nodes that configs lay out, ascending.
+        """
         self._computation.root_id = len(self.shapes) - 1
-        return featurize_module(self.module)
+        return Program(
+            graph=featurize_module(self.module),
+            shapes=self.shapes,
+            opcodes=self.opcodes,
+            operands=self.operands,
+            element_bytes=ELEMENT_SIZES[self._element_type],
+            node_config_ids=np.array(configurable, np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program or kernel of n nodes, and the facts that its runtimes depend on."""
+
+    graph: HloGraph
+    shapes: list[Shape]  # of each node's output; scalars and tuples have shape ()
+    opcodes: list[str]
+    operands: list[list[int]]  # the positions of each node's operands, ascending
+    element_bytes: int  # of all arrays
+    node_config_ids: NDArray[np.int64]  # (k,) positions of the configurable nodes, ascending
+
+    @property
+    def n_streams(self) -> int:
+        """Return the number of tensors that a kernel reads or writes once per tile."""
+        return self.opcodes.count("parameter") + 1
 
 
 Block = Callable[[ProgramBuilder, int], int]
@@ -176,23 +205,20 @@ def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
     return family._replace(width=family.width * (1 + growth)), BATCHES[turn]
 
 
-@dataclass(frozen=True)
-class LayoutProgram(HloGraph):
-    """A program's graph, and what it was built of."""
+def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int = 8) -> Program:
+    """Build a program of exactly so many nodes, as shallow as its configurable nodes allow.
 
-    node_config_ids: NDArray[np.int64]  # (k,) positions of its configurable nodes, ascending
-    shapes: list[Shape]  # of each node's output; scalars and tuples have shape ()
-    operands: list[list[int]]  # the positions of each node's operands, ascending
-    element_bytes: int  # of all arrays
+    The configurable nodes are evenly spread among all candidates. An optimizer's updates of weights
+    fill the program up.
 
+    Args:
+        n_nodes: Number of nodes.
+        n_configurable: Number of configurable nodes.
+        family: Architecture of the program.
+        batch: Batch size.
 
-def sized_program(
-    n_nodes: int, n_configurable: int, family: Family, batch: int = 8
-) -> LayoutProgram:
-    """Build a program of exactly so many nodes, as shallow as its configurable ones allow.
-
-    Those are evenly spread among all that could be. An optimizer's updates of weights fill it up.
-    UsageError: the nodes are too few.
+    Raises:
+        UsageError: The nodes are too few for so many configurable ones.
     """
     one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
     b = _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)
@@ -204,13 +230,19 @@ def sized_program(
     candidates = _candidates(b)
     _update_weights(b, n_nodes - 1 - len(b.shapes))
     picks = np.linspace(0, len(candidates) - 1, n_configurable).round().astype(np.int64)
-    return LayoutProgram(
-        **vars(b.finish()),
-        node_config_ids=candidates[picks],
-        shapes=b.shapes,
-        operands=b.operands,
-        element_bytes=ELEMENT_SIZES[family.element_type],
-    )
+    return b.finish(candidates[picks].tolist())
+
+
+def sized_kernel(n_nodes: int, rng: np.random.Generator) -> Program:
+    """Draw a fused elementwise kernel of so many nodes, at least 2, with many tilings."""
+    b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
+    x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(KERNEL_WIDTHS))))
+    while len(b.shapes) < n_nodes:
+        if n_nodes - len(b.shapes) >= 2 and rng.random() < 0.5:
+            x = b.map("multiply", x, b.parameter(b.shapes[x]))
+        else:
+            x = b.map("tanh", x)
+    return b.finish()
 
 
 def _candidates(b: ProgramBuilder) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from common.atomic import create_text, sweep
 from common.errors import PipelineError, UsageError
 from common.progress import progress
 from common.reproducibility import generator
-from data.graphs.graph import N_LAYOUT_VALUES
+from data.graphs.graph import N_LAYOUT_VALUES, LayoutGraph, TileGraph
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
 from data.official.published import (
@@ -30,14 +30,15 @@ from data.official.published import (
     official_names,
     official_sizes,
 )
-from data.synthetic.cost_models import (
-    layout_cost,
-    layout_space,
-    sized_kernel,
-    tile_configs,
-    tile_runtime_ns,
+from data.synthetic.graphs import (
+    RANDOM,
+    GraphSize,
+    PlannedGraph,
+    make_layout_graph,
+    make_tile_graph,
+    sized_graph,
 )
-from data.synthetic.programs import FAMILIES, Family, sibling, sized_program
+from data.synthetic.programs import sibling
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
 from data.withheld import WITHHELD, file_stem, write_withheld
 
@@ -51,46 +52,8 @@ FEWEST = {"tile:xla": (2, 2), "layout:xla": (372, 20), "layout:nlp": (876, 20)}
 MOST_OF_TILES = 8  # times the mean has the largest kernel; of tiles only means are published
 
 Range = tuple[int, int]
-# Relative measurement noise: log-uniform between these, drawn once per graph.
-LAYOUT_NOISE, TILE_NOISE = (0.001, 0.005), (0.002, 0.01)
 CHUNK_BYTES = 2**20
 SEED_FILE = "seed.txt"
-RANDOM = collection_named("layout:xla:random")
-
-
-@dataclass(frozen=True)
-class GraphSize:
-    """The size of a graph: n nodes, of which k are configurable, 0 of a kernel, and c configs."""
-
-    n_nodes: int
-    n_configurable: int
-    n_configs: int
-
-    @property
-    def name(self) -> str:
-        """Return a graph's name that tells its size: "n14000_k500_c50000"."""
-        return f"n{self.n_nodes}_k{self.n_configurable}_c{self.n_configs}"
-
-    @property
-    def config_bytes(self) -> int:
-        """Return how many bytes the configs of a layout inflate to, in the file's float32."""
-        return 4 * 18 * self.n_configurable * self.n_configs
-
-
-@dataclass(frozen=True)
-class PlannedGraph:
-    """A graph to be made; the family and batch are those of a layout graph's program."""
-
-    collection: Collection
-    split: str
-    name: str  # its file's stem
-    size: GraphSize
-    family: Family = FAMILIES["nlp", "train"][0]
-    batch: int = 8
-
-    def file(self, tree: Path) -> GraphFile:
-        path = tree / "npz" / self.collection.folder / self.split / f"{self.name}.npz"
-        return GraphFile(self.collection, self.split, self.name, path)
 
 
 def parse_size(text: str) -> GraphSize:
@@ -255,7 +218,7 @@ def write_sized(
     tree: Path, size: GraphSize, *, collection: Collection = RANDOM, seed: int = 0
 ) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
-    graph = PlannedGraph(collection, "train", size.name, size)
+    graph = sized_graph(size, collection)
     write_graph(tree, seed, graph)
     return graph.file(tree)
 
@@ -284,66 +247,38 @@ def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> None:
 def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]:
     """Write one graph into a tree, whole or not at all; return its runtimes (c,) in ns.
 
-    In the test split the file holds runtimes of 0. Raises as `sized_program` and `atomic_path`.
+    In the test split the file has runtimes of 0, as the official files have.
+
+    Raises:
+        UsageError: The nodes are too few for so many configurable ones.
+        PipelineError: The file cannot be written.
     """
-    make = _kernel if graph.collection.kind == "tile" else _program
-    members, runtime_ns = make(graph, seed)
-    write_npz(graph.file(tree).path, {key: members[key] for key in KEYS_OF[graph.collection.kind]})
-    return runtime_ns
-
-
-def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
-    return float(np.exp(rng.uniform(*np.log(limits))))
-
-
-def _measured_ns(
-    runtime_ns: NDArray[np.float64], noise: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    factor = np.exp(noise * rng.standard_normal(len(runtime_ns)))
-    return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
-
-
-def _kernel(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
-    """Draw configs of a kernel and measure them; row 0 is the default, the normalizer."""
-    rng = generator(seed, "tile", graph.split, graph.name)
-    kernel, problem = sized_kernel(graph.size.n_nodes, rng)
-    config_feat = tile_configs(problem, graph.size.n_configs, rng)
-    noise = _log_uniform(rng, TILE_NOISE)
-    runtime_ns = _measured_ns(tile_runtime_ns(problem, config_feat), noise, rng)
-    hide = graph.split == "test"
+    make = make_tile_graph if graph.collection.kind == "tile" else make_layout_graph
+    made: LayoutGraph | TileGraph = make(graph, seed)
+    is_withheld = graph.split == "test"
     members: dict[str, NpzMember] = {
-        "config_feat": config_feat,
-        "config_runtime": np.zeros_like(runtime_ns) if hide else runtime_ns,
-        "config_runtime_normalizers": np.full_like(runtime_ns, 1 if hide else runtime_ns[0]),
+        "node_feat": made.node_feat,
+        "node_opcode": made.node_opcode,
+        "edge_index": made.edge_index,
+        "config_runtime": 0 * made.runtime_ns if is_withheld else made.runtime_ns,
     }
-    return {**kernel.arrays, **members}, runtime_ns
+    if isinstance(made, LayoutGraph):
+        shape = (made.n_configs, len(made.node_config_ids), N_LAYOUT_VALUES)
+        members["node_config_feat"] = Streamed(shape, np.float32, partial(_config_rows, made))
+        members |= {"node_config_ids": made.node_config_ids, "node_splits": made.node_splits}
+    else:
+        normalizers = made.runtime_normalizers
+        members["config_feat"] = made.config_feat
+        members["config_runtime_normalizers"] = normalizers**0 if is_withheld else normalizers
+    keys = KEYS_OF[graph.collection.kind]
+    write_npz(graph.file(tree).path, {key: members[key] for key in keys})
+    return made.runtime_ns
 
 
-def _program(graph: PlannedGraph, seed: int) -> tuple[dict[str, NpzMember], NDArray[np.int64]]:
-    """Draw configs of a program and measure them; they are written by chunks.
-
-    The collection says how near the default they are. Both of a program share its space of configs
-    and its noise.
-    """
-    size, name = graph.size, graph.name
-    program = sized_program(size.n_nodes, size.n_configurable, graph.family, graph.batch)
-    shared = generator(seed, "space", name)
-    space, noise = layout_space(program, shared), _log_uniform(shared, LAYOUT_NOISE)
-    cost, rng = layout_cost(program, space), generator(seed, "search", graph.collection.name, name)
-    near_default = graph.collection.name.endswith(":default")
-    choices = space.draw(size.n_configs, rng, near_default=near_default)
-    runtime_ns = _measured_ns(cost.runtime_ns(choices), noise, rng)
-    shape = (size.n_configs, size.n_configurable, N_LAYOUT_VALUES)
-    step = max(1, CHUNK_BYTES // (4 * shape[1] * shape[2]))
-
-    def spelled() -> Iterator[NDArray[np.float32]]:
-        for start in range(0, len(choices), step):
-            yield space.configs(choices[start : start + step])
-            progress(name, min(start + step, len(choices)), len(choices))
-
-    members: dict[str, NpzMember] = {
-        "node_config_feat": Streamed(shape, np.float32, spelled),
-        "node_config_ids": program.node_config_ids,
-        "config_runtime": np.zeros_like(runtime_ns) if graph.split == "test" else runtime_ns,
-    }
-    return {**program.arrays, **members}, runtime_ns
+def _config_rows(graph: LayoutGraph) -> Iterator[NDArray[np.float32]]:
+    step = max(1, CHUNK_BYTES // (4 * len(graph.node_config_ids) * N_LAYOUT_VALUES))
+    vectors = graph.configs.vectors.astype(np.float32)
+    for start in range(0, graph.n_configs, step):
+        rows = np.arange(start, min(start + step, graph.n_configs))
+        yield vectors.take(graph.configs.vector_ids(rows), axis=0)
+        progress(graph.file.name, start + len(rows), graph.n_configs)

@@ -12,7 +12,8 @@ from typing import Any
 from common.machine import granted
 from data.audit import Auditor, AuditRow, rows_of
 from data.graph_store.prepare import Packer, Prepared, file_bytes, pack_in_turn
-from data.synthetic.write import PlannedGraph, write_graphs
+from data.synthetic.graphs import PlannedGraph
+from data.synthetic.write import write_graphs
 from data.tree import GraphFile
 from pipeline.jobs.here import VISIBLE, InThisProcess, Processes, import_once
 from pipeline.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs

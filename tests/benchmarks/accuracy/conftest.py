@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy.tasks import XLA_DEFAULT, Sources
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from benchmarks.speed import (
 )
 from benchmarks.speed.layout_model import plain_copy, plain_names
 from data.graphs.graph import LayoutGraph
-from data.synthetic.write import GraphSize
+from data.synthetic.graphs import GraphSize
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import CrossConfigSage

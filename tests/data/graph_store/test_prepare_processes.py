@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from data.graph_store.prepare import prepare
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import collection_named, find_graphs
 from tests.data.graph_store.conftest import begin_prepare, contents
 from tests.drills.processes import descendants, wait_until_gone

@@ -3,12 +3,14 @@
 A file depends on nothing else that is made, and is whole or not there.
 """
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,13 +24,12 @@ from common.progress import watched_by
 from common.settings import ROOT, SAMPLE
 from data.graphs.node_columns import OPCODES
 from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
-from data.synthetic.cost_models import TileProblem, tile_runtime_ns
+from data.synthetic import graphs as model
+from data.synthetic.graphs import GraphSize, PlannedGraph, sized_graph
 from data.synthetic.programs import FAMILIES, sibling
 from data.synthetic.write import (
     MOST_OF_TILES,
     PLANS,
-    GraphSize,
-    PlannedGraph,
     missing_graphs,
     planned_graphs,
     published_graphs,
@@ -37,11 +38,9 @@ from data.synthetic.write import (
 )
 from data.tree import GraphFile, collection_named, find_graphs, missing_parts
 from data.withheld import read_withheld
-from tests.data.synthetic.test_cost_models import slow_layout_ns
 from tests.support.command_line import call
 
 Arrays = SimpleNamespace
-RANDOM = collection_named("layout:xla:random")
 VALID_TILES = ("--collections", "tile:xla", "--splits", "valid", "--share", 0.01)
 
 
@@ -154,8 +153,57 @@ def files_of(tree: Path, kind: str) -> list[Path]:
     return sorted((tree / "npz" / kind).rglob("*.npz"))
 
 
-def true_layout_ns(graph: Arrays) -> NDArray[np.float64]:
-    return np.array([slow_layout_ns(graph, config) for config in graph.node_config_feat])
+def slow_layout_ns(graph: Arrays, config: NDArray[np.float32]) -> float:
+    """Walk the program once for one config (k, 18)."""
+    shapes = [shape_of(graph, node) for node in range(len(graph.node_feat))]
+    n_bytes = [
+        math.prod(shape) * element_bytes(graph, v) if shape else 0 for v, shape in enumerate(shapes)
+    ]
+    ids = graph.node_config_ids.tolist()
+    given = dict(zip(ids, config[:, [0, 6, 12]].astype(int).tolist(), strict=True))
+    operands = defaultdict(list)
+    for consumer, producer in graph.edge_index.tolist():
+        operands[consumer].append(producer)
+    minor: list[int] = []
+    total_ns = model.NODE_OVERHEAD_NS * len(shapes)
+
+    def moved_ns(v: int, dimension: int) -> float:
+        length = shapes[v][dimension]
+        return n_bytes[v] / length * math.ceil(length / 128) * 128 / model.BYTES_PER_NS
+
+    for v, shape in enumerate(shapes):
+        alike = [u for u in operands[v] if shape and shapes[u] == shape]
+        own = minor[alike[0]] if alike else len(shape) - 1
+        if v not in given:
+            minor.append(own)
+            total_ns += n_bytes[v] / model.BYTES_PER_NS
+            continue
+        minor.append(given[v][0] if given[v][0] >= 0 else len(shape) - 1)
+        total_ns += moved_ns(v, minor[v])
+        for slot, u in enumerate([u for u in operands[v] if shapes[u]][:2], start=1):
+            wanted = given[v][slot] if given[v][slot] >= 0 else minor[u]
+            total_ns += moved_ns(u, wanted)
+            if wanted != minor[u]:
+                total_ns += model.COPY_OVERHEAD_NS + 2 * n_bytes[u] / model.COPY_BYTES_PER_NS
+    return total_ns
+
+
+def slow_tile_ns(graph: Arrays, config: NDArray[np.float32]) -> float:
+    """Cost every step of the grid of one config (24,)."""
+    shape = shape_of(graph, -1)
+    units = [1] * (len(shape) - 2) + [8, 128]
+    tile = [int(bound) * unit for bound, unit in zip(config[8:], units, strict=False)]
+    n_streams = int((graph.node_opcode == OPCODES["parameter"]).sum()) + 1
+    elements = math.prod(tile) * n_streams
+    excess = max(0.0, elements * element_bytes(graph, -1) / model.SCRATCH_BYTES - 1)
+    spilled = elements * element_bytes(graph, -1) * (1 + min(2.0 * excess, 6.0))
+    step_ns = max(elements / model.ELEMENTS_PER_NS, spilled / model.TILE_BYTES_PER_NS)
+    steps = math.prod(math.ceil(n / size) for n, size in zip(shape, tile, strict=True))
+    return model.LAUNCH_NS + steps * (model.STEP_OVERHEAD_NS + step_ns)
+
+
+def element_bytes(graph: Arrays, node: int) -> int:
+    return 2 if graph.node_feat[node, 15] else 4
 
 
 def shape_of(graph: Arrays, node: int) -> tuple[int, ...]:
@@ -240,16 +288,13 @@ def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_wi
             assert not runtime_ns.any()
             runtime_ns = withheld[file.submission_id]
         if file.collection.kind == "tile":
-            n_streams = int((graph.node_opcode == OPCODES["parameter"]).sum()) + 1
-            problem = TileProblem(
-                shape_of(graph, -1), 2 if graph.node_feat[-1, 15] else 4, n_streams
-            )
-            true_ns = tile_runtime_ns(problem, graph.config_feat)
+            true_ns = np.array([slow_tile_ns(graph, config) for config in graph.config_feat])
             hidden = normalizers.get(file.submission_id, graph.config_runtime_normalizers)
             assert (hidden == runtime_ns[0]).all()
             assert (graph.config_runtime_normalizers == 1).all() == (file.split == "test")
         else:
-            true_ns = true_layout_ns(graph)
+            configs = graph.node_config_feat
+            true_ns = np.array([slow_layout_ns(graph, config) for config in configs])
             assert 1.2 < runtime_ns.max() / runtime_ns.min() < 8
             if file.collection.name.endswith(":random"):  # default ones repeat, told apart by noise
                 assert kendalltau(true_ns, runtime_ns)[0] > 0.9
@@ -278,7 +323,7 @@ def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) 
 def test_memory_is_bounded_and_progress_counts_configs(tmp_path: Path) -> None:
     def peak_bytes(size: GraphSize) -> int:
         tracemalloc.start()
-        synthesize(tmp_path / size.name, [PlannedGraph(RANDOM, "train", size.name, size)])
+        synthesize(tmp_path / size.name, [sized_graph(size)])
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak

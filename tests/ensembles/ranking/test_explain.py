@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from common.reproducibility import generator
 from data.graphs.node_columns import minor_to_major
-from data.synthetic.cost_models import LayoutCost, LayoutSpace, layout_cost, layout_space
-from data.synthetic.programs import BATCHES, FAMILIES, sized_program
-from data.synthetic.write import GraphSize, PlannedGraph, write_graphs
+from data.packing import Alphabets, PackedConfigs
+from data.synthetic.graphs import GraphSize, PlannedGraph, layout_options, layout_runtime_ns
+from data.synthetic.programs import BATCHES, FAMILIES, Program, sized_program
+from data.synthetic.write import write_graphs
 from data.tree import collection_named
 from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ensemble import Ensemble
@@ -100,26 +101,26 @@ SIZE = GraphSize(300, 16, 200)
 XLA = [family for (source, _), few in FAMILIES.items() if source == "xla" for family in few]
 
 
-def planted(space: LayoutSpace, cost: LayoutCost, seed: int) -> tuple[NDArray[np.int8], int]:
-    """Return choices (2, g), the default's and three groups' decisions, and which causes most.
+def planted(program: Program, options: Alphabets, seed: int) -> tuple[PackedConfigs, int]:
+    """Return the default and a config of three groups' decisions, and the group that costs most.
 
     Of all options of all groups one costs the most; the two others less than a third of it.
     """
-    n_groups = len(space.options)
-    options = [(g, o) for g in range(n_groups) for o in range(1, space.n_options[g])]
-    alone = np.zeros((1 + len(options), n_groups), np.int8)
-    for row, (group, option) in enumerate(options, start=1):
+    n_groups = len(options.sizes)
+    decisions = [(group, o) for group, size in enumerate(options.sizes) for o in range(1, size)]
+    alone = np.zeros((1 + len(decisions), n_groups), np.int8)
+    for row, (group, option) in enumerate(decisions, start=1):
         alone[row, group] = option
-    costs = cost.runtime_ns(alone)
+    costs = layout_runtime_ns(program, PackedConfigs(options, alone))
     adds = np.abs(costs[1:] - costs[0])
-    cause, option = options[int(adds.argmax())]
+    cause, option = decisions[int(adds.argmax())]
     choices = np.zeros((2, n_groups), np.int8)
     choices[1, cause] = option
-    for index in np.random.default_rng(seed).permutation(len(options)):
-        group, option = options[index]
+    for index in np.random.default_rng(seed).permutation(len(decisions)):
+        group, option = decisions[index]
         if adds[index] < adds.max() / 3 and group != cause and np.count_nonzero(choices) < 3:
             choices[1, group] = option
-    return choices, cause
+    return PackedConfigs(options, choices), cause
 
 
 def test_a_planted_cause_is_named_on_graphs_with_a_known_cost(tmp_path: Path) -> None:
@@ -136,14 +137,14 @@ def test_a_planted_cause_is_named_on_graphs_with_a_known_cost(tmp_path: Path) ->
         )
         write_graphs(tmp_path, 0, [plan])
         program = sized_program(SIZE.n_nodes, SIZE.n_configurable, plan.family, plan.batch)
-        space = layout_space(program, generator(0, "space", plan.name))  # as it was written with
-        choices, cause = planted(space, layout_cost(program, space), seed=i)
+        options = layout_options(program, generator(0, "space", plan.name))  # as in the file
+        configs, cause = planted(program, options, seed=i)
         own = load_graph(plan.file(tmp_path).path)
         rows = own.graph.configs.rows(np.arange(own.graph.n_configs))
-        graph = with_configs(own, np.concatenate([space.configs(choices), rows]))
+        graph = with_configs(own, np.concatenate([configs.rows(np.arange(2)), rows]))
         top = explain(ranker, graph, 1, 0).parts[0].after.node
         place = int(np.flatnonzero(program.node_config_ids == top)[0])
-        hits.append(space.group_of[place] == cause)
+        hits.append(options.column_of[place] == cause)
     assert sum(hits) >= 9
 
 

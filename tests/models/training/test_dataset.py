@@ -18,7 +18,8 @@ from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.official.published import official_names
 from data.read import read_layout
-from data.synthetic.write import GraphSize, published_graphs, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import published_graphs, write_sized
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs

@@ -13,7 +13,8 @@ from common.metrics import kendall_tau
 from data.graphs.distinct import distinct_configs, program_content
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
-from data.synthetic.write import GraphSize, write_sized
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import ConfigColumnsConfig, Recipe
