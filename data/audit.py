@@ -4,8 +4,9 @@ Rows are added up by collection and split, and a tree is compared with the publi
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from common.jobs.run_jobs import Job
+from common.jobs.workers import HERE, Workers
 from common.progress import progress
-from data.graph_store.prepare import Prepared
+from data.graph_store.prepare import Prepared, blocks_of, file_weight
 from data.graph_store.stored_graph import is_stored
 from data.graphs.distinct import config_hashes, distinct_rows, graph_content, group_means
 from data.graphs.graph import Graph, LayoutGraph
@@ -74,16 +77,13 @@ class AuditRow:
         return self.noise.tau
 
 
-# Makes the rows of what was prepared, given the seed, as `rows_of`.
-Auditor = Callable[[Sequence[Prepared], int], Sequence[AuditRow]]
-
-
 def audit(
     files: Sequence[GraphFile],
     *,
     prepared: Sequence[Prepared] | None = None,
     seed: int = 0,
-    look: Auditor | None = None,
+    store: Path | None = None,
+    workers: Workers = HERE,
     measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[AuditRow]:
     """Read files one by one: a row each, in order; names that `name_faults` lists are errors.
@@ -91,11 +91,12 @@ def audit(
     Args:
         prepared: what became of each file on its way into the store; good files are then read
             from there, and their rows name the file of the store.
-        look: how the rows are made; None = here, by `rows_of`.
+        store: Folder of the prepared graphs; other workers than this process need it.
+        workers: Who reads the files.
         measured: what a manifest says of the graphs, by submission ID.
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
-    rows = list((look or rows_of)(entries, seed))
+    rows = rows_of(entries, seed) if store is None else _rows(entries, seed, store, workers)
     told = measured or {}
     rows = [
         replace(row, again_tau=told.get(row.file.submission_id, {}).get("again_tau"))
@@ -105,6 +106,22 @@ def audit(
     for file, fault in name_faults(files):
         rows[places[id(file)]] = AuditRow(file, error=fault)
     return rows
+
+
+def _rows(entries: Sequence[Prepared], seed: int, store: Path, workers: Workers) -> list[AuditRow]:
+    """Make rows as `rows_of`, on several workers if it takes long."""
+    of = {entry.source: entry for entry in entries}
+    jobs = [
+        Job(
+            f"audit {block[0].submission_id} and {len(block) - 1} more",
+            rows_of,
+            ([of[file] for file in block], seed),
+            weight=file_weight(block),
+        )
+        for block in blocks_of(list(of))
+    ]
+    is_here = workers.are_here(jobs)
+    return rows_of(entries, seed) if is_here else workers.do_in_order(jobs, store)
 
 
 def rows_of(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:

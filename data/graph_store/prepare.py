@@ -1,6 +1,6 @@
 """Bring the store up to date: every graph packed once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -11,6 +11,8 @@ import polars as pl
 
 from common.atomic import locked, sweep
 from common.errors import PipelineError
+from common.jobs.run_jobs import Job
+from common.jobs.workers import HERE, Workers
 from common.progress import each
 from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
@@ -18,9 +20,10 @@ from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, find_graphs, n
 
 LOCK = ".lock"
 
-
-# Packs files into a store; returns what is wrong with each, None = it is there now.
-Packer = Callable[[Sequence[GraphFile], Path], Sequence[str | None]]
+# Limits of one job on files.
+BLOCK_BYTES, BLOCK_FILES = 16 << 20, 200
+# About a tenth of a second on one core, like a small training step.
+BYTES_PER_WEIGHT = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,42 @@ def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
     return [_pack_one(file, store) for file in each(f"pack {len(files)} files", files)]
 
 
-def prepare(
-    files: Sequence[GraphFile], store: Path, *, pack: Packer = pack_in_turn
-) -> list[Prepared]:
+def _pack(files: Sequence[GraphFile], store: Path, workers: Workers) -> list[str | None]:
+    """Pack files as `pack_in_turn`, on several workers if it takes long."""
+    jobs = [
+        Job(
+            f"pack {block[0].submission_id} and {len(block) - 1} more",
+            pack_in_turn,
+            (block, store),
+            weight=file_weight(block),
+        )
+        for block in blocks_of(files)
+    ]
+    is_here = workers.are_here(jobs)
+    return pack_in_turn(files, store) if is_here else workers.do_in_order(jobs, store)
+
+
+def file_weight(files: Sequence[GraphFile]) -> float:
+    """Return the weight of a job that reads these files."""
+    return sum(file_bytes(file.path) for file in files) / BYTES_PER_WEIGHT
+
+
+def blocks_of(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
+    """Cut files into blocks of about as many bytes. A large file is a block of its own."""
+    block: list[GraphFile] = []
+    n_bytes = 0
+    for file in files:
+        own = file_bytes(file.path)
+        if block and (n_bytes + own > BLOCK_BYTES or len(block) == BLOCK_FILES):
+            yield block
+            block, n_bytes = [], 0
+        block.append(file)
+        n_bytes += own
+    if block:
+        yield block
+
+
+def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE) -> list[Prepared]:
     """Pack files that the store lacks, or holds from another source; one entry per file, in order.
 
     A call that was killed goes on with the next one, and the store ends with the same bytes.
@@ -52,7 +88,7 @@ def prepare(
     good = [file for file in files if file not in faults]
     with alone(store):
         todo = [file for file in good if not is_fresh(stored_file(store, file), file)]
-        errors = faults | dict(zip(todo, pack(todo, store) if todo else (), strict=True))
+        errors = faults | dict(zip(todo, _pack(todo, store, workers) if todo else (), strict=True))
     return [
         Prepared(
             source=file,
@@ -107,7 +143,7 @@ def stored_graphs(
     collections: Sequence[Collection] = COLLECTIONS,
     splits: Sequence[str] = SPLITS,
     store: Path | None = None,
-    pack: Packer = pack_in_turn,
+    workers: Workers = HERE,
 ) -> list[GraphFile]:
     """List graphs as files of a store, by default the data folder's own; raises as `prepare`.
 
@@ -115,7 +151,7 @@ def stored_graphs(
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
     found = []
-    for entry in prepare(files, store or default_store_dir(data_dir), pack=pack):
+    for entry in prepare(files, store or default_store_dir(data_dir), workers=workers):
         if entry.stored is None:
             raise PipelineError(f"{entry.error}; `audit` lists all damaged files")
         found.append(entry.stored)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from common.atomic import create_text, sweep
 from common.errors import PipelineError, UsageError
+from common.jobs.run_jobs import Job
+from common.jobs.workers import Workers
 from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import N_LAYOUT_VALUES, LayoutGraph, TileGraph
@@ -53,6 +55,8 @@ MOST_OF_TILES = 8  # times the mean has the largest kernel; of tiles only means 
 
 Range = tuple[int, int]
 CHUNK_BYTES = 2**20
+# About a tenth of a second on one core, like a small training step; kernels in one job.
+MADE_BYTES_PER_WEIGHT, MADE_KERNELS = 50 << 20, 100
 SEED_FILE = "seed.txt"
 
 
@@ -236,6 +240,25 @@ def missing_graphs(
     for folder in {graph.file(out).path.parent for graph in graphs}:
         sweep(folder)
     return [graph for graph in graphs if not graph.file(out).path.exists()]
+
+
+def make_graphs(graphs: Sequence[PlannedGraph], tree: Path, seed: int, workers: Workers) -> None:
+    """Write synthetic graphs into a tree on these workers."""
+    layouts = [[graph] for graph in graphs if graph.size.n_configurable]
+    kernels = [graph for graph in graphs if not graph.size.n_configurable]
+    blocks = [kernels[i : i + MADE_KERNELS] for i in range(0, len(kernels), MADE_KERNELS)]
+    workers.do(
+        [
+            Job(
+                f"make {block[0].file(tree).submission_id} and {len(block) - 1} more",
+                write_graphs,
+                (tree, seed, block),
+                weight=len(block) + block[0].size.config_bytes / MADE_BYTES_PER_WEIGHT,
+            )
+            for block in [*layouts, *blocks]
+        ],
+        tree,
+    )
 
 
 def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> None:

@@ -45,9 +45,9 @@ def synthesize(
 
     Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
     """
+    from common.jobs.workers import Workers
     from data.synthetic import write as writing
     from data.tree import collection_named, collections_named, splits_named
-    from pipeline.jobs.workers import Workers, make
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
@@ -62,7 +62,8 @@ def synthesize(
     if plan == PUBLISHED:
         named, parts = collections_named(collections), splits_named(splits)
         published = writing.published_graphs(named, parts, share)
-        make(writing.missing_graphs(out, published, seed=seed), out, seed, Workers(workers))
+        missing = writing.missing_graphs(out, published, seed=seed)
+        writing.make_graphs(missing, out, seed, Workers(workers))
     elif graph:
         place, sizes = collection_named("layout:xla:random"), map(writing.parse_size, graph)
         planned = [writing.PlannedGraph(place, "train", size.name, size) for size in sizes]
@@ -186,19 +187,19 @@ def prepare(
 
     Example: python -m pipeline prepare --data DIR
     """
+    from common.jobs.workers import Workers
     from common.settings import default_store_dir
     from data.graph_store.prepare import alone, as_dict, summary
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
     from features.pruning import pruning_rule, store_pruned
-    from pipeline.jobs.workers import Workers, packing
 
     if prune is not None:
         pruning_rule(prune)
     folder, who = data_dir(data), Workers(workers, ray)
     who.check()
     target = store or default_store_dir(folder)
-    prepared = prepare_files(find_graphs(folder), target, pack=packing(who))
+    prepared = prepare_files(find_graphs(folder), target, workers=who)
     if prune is not None:
         with alone(target):  # from others, who would sweep up what is half written
             store_pruned([entry.stored for entry in prepared if entry.stored], prune)

@@ -66,7 +66,7 @@ def run(
     named, trackers = collections_named(collections), known_trackers(log_to)
     chosen = read_recipe(recipe, overrides, seed, named, trust=trust)
     say(LOADING)
-    from pipeline.jobs.workers import Workers
+    from common.jobs.workers import Workers
     from pipeline.run.run import Inputs
     from pipeline.run.run import run as run_recipe
 
@@ -129,8 +129,8 @@ def train(
     trackers = known_trackers(log_to)
     (out / DONE).unlink(missing_ok=True)
     say(LOADING)
+    from common.jobs.workers import Workers
     from ensembles.trained_models import continue_earlier
-    from pipeline.jobs.workers import Workers
     from pipeline.run.jobs import train_collection
 
     if resume_from:
@@ -168,7 +168,7 @@ def predict(
     Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
     say(LOADING)
-    from pipeline.jobs.workers import Workers
+    from common.jobs.workers import Workers
     from pipeline.run.jobs import predict_split
 
     who = Workers(workers, ray)
@@ -307,7 +307,7 @@ def tune(
         return
     if out is None:
         raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
-    from pipeline.jobs.workers import Workers
+    from common.jobs.workers import Workers
     from pipeline.tuning.objective import load_space
     from pipeline.tuning.tune import tune as search
 

@@ -17,9 +17,11 @@ import polars as pl
 
 from common.atomic import check_writable
 from common.errors import PipelineError, UsageError
+from common.jobs.run_jobs import Cost, Job, measured
+from common.jobs.workers import HERE, Workers
 from common.progress import log
 from data.audit import AuditRow
-from data.graph_store.prepare import stored_graphs
+from data.graph_store.prepare import blocks_of, file_weight, stored_graphs
 from data.tree import (
     COLLECTIONS,
     LAYOUT_COLLECTIONS,
@@ -47,8 +49,6 @@ from models.run_folder import CONFIG, check_free, is_done, read_config, read_rec
 from models.train import check_device, check_packages, train_model
 from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
-from pipeline.jobs.run_jobs import Cost, Job, measured
-from pipeline.jobs.workers import HERE, Workers, blocks_of, file_weight, packing
 from pipeline.run.trackers import logged_to
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
@@ -374,7 +374,7 @@ def train_collection(
     check_writable(folders[0] / CONFIG)
     place = recipe.learned_as(collection)
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
-    files = stored_graphs(data_dir, collections=learned, splits=("train",), pack=packing(workers))
+    files = stored_graphs(data_dir, collections=learned, splits=("train",), workers=workers)
     usable, unusable = split_usable(files)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
@@ -422,7 +422,7 @@ def predict_split(
     recipe, models = models_of(run, target.kind, trust)
     for model in models:
         model_entry(recipe, model)
-    files = stored_graphs(data_dir, collections=(target,), splits=(split,), pack=packing(workers))
+    files = stored_graphs(data_dir, collections=(target,), splits=(split,), workers=workers)
     at_most = recipe.valid_configs if split == "valid" else 0
     has_gpu = uses_gpu(tell_device(recipe, gpu_here()))
     parts = path.with_name(f".{path.name}.parts")

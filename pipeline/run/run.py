@@ -15,6 +15,7 @@ import polars as pl
 
 from common.atomic import TEMPORARY, alone_in, check_writable, sweep, write_text
 from common.errors import PipelineError, UsageError
+from common.jobs.workers import HERE, Workers
 from common.progress import in_one_step, log
 from common.reproducibility import changes, revision
 from common.settings import default_store_dir
@@ -44,7 +45,6 @@ from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device, check_packages, sources_of
 from models.training.device import gpu_here, tell_device
-from pipeline.jobs.workers import HERE, Workers, auditing, packing
 from pipeline.run.jobs import SUBMISSION, Costs, RunState, as_begun, n_steps
 from pipeline.run.report import as_first_made, build_report, revision_of, write_report
 from pipeline.run.trackers import logged_to
@@ -225,8 +225,8 @@ def _audited(inputs: Inputs, files: Sequence[GraphFile], workers: Workers) -> li
     store = inputs.store or default_store_dir(inputs.data_dir)
     measured = read_manifest(inputs.data_dir)["graphs"]
     for is_last in (False, True):
-        prepared = prepare(files, store, pack=packing(workers))
-        rows = audit(files, prepared=prepared, look=auditing(workers, store), measured=measured)
+        prepared = prepare(files, store, workers=workers)
+        rows = audit(files, prepared=prepared, store=store, workers=workers, measured=measured)
         spoilt = [
             entry.stored.path
             for entry, row in zip(prepared, rows, strict=True)

@@ -19,6 +19,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.jobs.run_jobs import Job
 from common.metrics import kendall_tau, tile_score
 from common.progress import log
 from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
@@ -37,7 +38,6 @@ from models.run_folder import REPORT, begin, flat, is_done, mark_done
 from models.train import load_model, sources_of, train_model
 from models.training.dataset import family_of, grouped_folds, split_usable
 from models.training.device import training_device
-from pipeline.jobs.run_jobs import Job
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.jobs.workers import Workers
 from common.metrics import CONFIDENCE, family_interval
 from common.progress import log
 from models.config.recipe import Recipe
 from models.run_folder import is_done, read_config
 from models.training.dataset import family_of
-from pipeline.jobs.workers import Workers
 from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
 from pipeline.tuning.storage import AGAIN, REASON, numbered, open_storage
 from submissions.report.page import render_page

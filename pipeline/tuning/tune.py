@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.jobs.workers import HERE, Workers
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import (
@@ -23,7 +24,6 @@ from models.run_folder import (
     mark_done,
     read_config,
 )
-from pipeline.jobs.workers import HERE, Workers
 from pipeline.run.jobs import as_begun
 from pipeline.tuning.objective import (
     Parameters,

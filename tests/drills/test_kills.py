@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.jobs.run_jobs import MAX_TRIES
+from common.jobs.run_jobs import MAX_TRIES
 from tests.drills.processes import (
     START,
     Scene,

@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pipeline.jobs import workers
-from pipeline.jobs.ray_cluster import PROBE, RayCluster
-from pipeline.jobs.run_jobs import Job, run_jobs
+from common.jobs.ray_cluster import PROBE, RayCluster
+from common.jobs.run_jobs import Job, run_jobs
+from data.graph_store import prepare as preparing
+from tests.common.jobs.work import where
 from tests.drills.processes import (
     PATIENCE_S,
     POLL_S,
@@ -34,7 +35,6 @@ from tests.drills.processes import (
 )
 from tests.drills.test_full_disk import has_namespaces
 from tests.drills.test_signals import ENDS, KEPT
-from tests.pipeline.jobs.work import where
 from tests.support.command_line import call
 
 pytestmark = [
@@ -144,7 +144,7 @@ def test_every_kind_of_job_is_done_there(
 ) -> None:
     """Packing and audit as well, models of all layout collections, and graphs ranked one by one."""
     monkeypatch.setattr(workers, "SHORT_WEIGHT", 0)
-    monkeypatch.setattr(workers, "BLOCK_FILES", 1)
+    monkeypatch.setattr(preparing, "BLOCK_FILES", 1)
     place = ("run", "--data", tiny_tree, "--recipe", "smoke", "--set", "layout.together=true")
     ends = {"one": ("--workers", 1), "ray": ("--ray", cluster.address)}
     for name, words in ends.items():

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
+from common.jobs.local_executors import Processes
+from common.jobs.run_jobs import Job, run_jobs
 from common.settings import ROOT
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
@@ -18,9 +20,7 @@ from examples.gat import Gat
 from models.config.recipe import Recipe, _with_own_models, load_recipe
 from models.registry import TrainJob
 from models.train import load_model, train_model
-from pipeline.jobs.here import Processes
-from pipeline.jobs.run_jobs import Job, run_jobs
-from tests.pipeline.jobs.work import handed_back
+from tests.common.jobs.work import handed_back
 from tests.support.command_line import call, stderr_of
 
 GAT = 'layout.models=["layout_linear", "examples.gat:Gat"]'

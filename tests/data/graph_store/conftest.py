@@ -31,16 +31,16 @@ PREPARE = """
 import sys
 from pathlib import Path
 from common.machine import own_peak_mib
-from data.graph_store.prepare import prepare
+from data.graph_store import prepare as preparing
 from data.tree import find_graphs
-from pipeline.jobs import workers as blocks
-from pipeline.jobs.workers import Workers
+from common.jobs.workers import Workers
 
 if __name__ == "__main__":
     files = find_graphs(Path(sys.argv[1]))
-    blocks.BLOCK_BYTES = 0
+    preparing.BLOCK_BYTES = 0
     print("begun", flush=True)
-    prepare(files, Path(sys.argv[2]), pack=blocks.packing(Workers(int(sys.argv[3]))))
+    workers = Workers(int(sys.argv[3]))
+    preparing.prepare(files, Path(sys.argv[2]), workers=workers)
     print(round(1024 * own_peak_mib()))
 """
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
+from common.jobs.workers import Workers
 from common.progress import watched_by
 from data.graph_store import prepare as preparing
 from data.graph_store.prepare import LOCK, Prepared, prepare, stored_graphs
@@ -18,8 +19,6 @@ from data.graph_store.stored_graph import stored_file
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from features import pruning
-from pipeline.jobs import workers as blocks
-from pipeline.jobs.workers import Workers, packing
 from tests.data.graph_store.conftest import check_same_graph, contents
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.support.command_line import call
@@ -94,7 +93,7 @@ DAMAGES: list[Callable[[Path], object]] = [
 def test_damaged_files_are_named_and_nothing_of_them_is_left(
     is_stored: bool, workers: int, tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 0)
+    monkeypatch.setattr(preparing, "BLOCK_BYTES", 0)
     files = find_graphs(tree)
     if is_stored:
         prepare(files, store)
@@ -103,7 +102,7 @@ def test_damaged_files_are_named_and_nothing_of_them_is_left(
     good = {file: file.path.read_bytes() for file in damaged}
     for file, damage in damaged.items():
         damage(file.path)
-    prepared = prepare(files, store, pack=packing(Workers(workers)))
+    prepared = prepare(files, store, workers=Workers(workers))
     for entry in prepared:
         if entry.source not in damaged:
             assert entry.error is None and entry.is_new is not is_stored

@@ -18,8 +18,11 @@ import polars as pl
 import pytest
 
 from common.checksums import write_table
+from common.jobs.run_jobs import Job
+from common.jobs.workers import HERE
 from common.progress import time_limit
 from common.settings import ROOT, SAMPLE
+from data.graph_store import prepare as preparing
 from data.read import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
 from ensembles.blend import blend
@@ -31,9 +34,6 @@ from models.predict import collection_of_scores, read_scores, scores_table, writ
 from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
 from models.training.dataset import family_of
-from pipeline.jobs import workers
-from pipeline.jobs.run_jobs import Job
-from pipeline.jobs.workers import HERE
 from pipeline.run.jobs import Ranking, ranking_jobs, training_jobs
 from tests.drills.processes import check_same
 from tests.support.command_line import call
@@ -57,7 +57,7 @@ def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
 
 def cut(n: int, ranking: Ranking, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Let rankings be cut into n parts; return the jobs that are left then."""
-    monkeypatch.setattr(workers, "BLOCK_FILES", ceil(len(ranking.files) / n))
+    monkeypatch.setattr(preparing, "BLOCK_FILES", ceil(len(ranking.files) / n))
     return list(ranking_jobs([ranking], SMOKE, has_gpu=False))
 
 
@@ -164,7 +164,7 @@ def test_the_bytes_are_the_same_whoever_the_workers_are(
     for key in SHORT:
         words += ["--set", key]
     call(*words, "--workers", 1, "--out", tmp_path / "one")
-    monkeypatch.setattr(workers, "BLOCK_FILES", 1)
+    monkeypatch.setattr(preparing, "BLOCK_FILES", 1)
     call(*words, "--workers", n, "--out", tmp_path / "many")
     check_same(tmp_path / "many", tmp_path / "one")
 

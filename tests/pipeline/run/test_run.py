@@ -11,13 +11,13 @@ import pytest
 
 from common.atomic import alone_in
 from common.errors import UsageError
+from common.jobs.run_jobs import Done, Job
+from common.jobs.workers import Workers
 from common.reproducibility import MAX_DIFF, changes, revision
 from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from models.predict import read_scores, write_scores
 from models.run_folder import read_config
-from pipeline.jobs.run_jobs import Done, Job
-from pipeline.jobs.workers import Workers
 from pipeline.run.run import CHANGES, _is_one_program
 from submissions.check import read_submission
 from submissions.score import remarks_on

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from common.errors import OutOfTime, PipelineError
+from common.jobs.run_jobs import Done, Event, Executor, Failed, Job, Lost, do
 from common.progress import (
     Watcher,
     end_now,
@@ -28,7 +29,6 @@ from common.progress import (
     told_by,
     watched_by,
 )
-from pipeline.jobs.run_jobs import Done, Event, Executor, Failed, Job, Lost, do
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -37,7 +37,7 @@ POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
-FIRST_TO_END = "pipeline.jobs.first_to_end"
+FIRST_TO_END = "common.jobs.first_to_end"
 IMPORTED_ONCE = (
     FIRST_TO_END,
     "polars",
@@ -48,7 +48,7 @@ IMPORTED_ONCE = (
 )
 
 
-class InThisProcess(Executor):
+class InlineExecutor(Executor):
     def __init__(self, *, gpu: bool = False) -> None:
         self._gpu = gpu
         self._ended: list[Event] = []

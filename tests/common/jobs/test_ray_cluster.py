@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
+from common.jobs.ray_cluster import PROBE, UNSEEN, RayCluster, _folders, _on_a_machine
+from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, progress, teller_or, watched_by
 from common.settings import ROOT
-from pipeline.jobs.ray_cluster import PROBE, UNSEEN, RayCluster, _folders, _on_a_machine
-from pipeline.jobs.run_jobs import Job, run_jobs
-from tests.pipeline.jobs import work
+from tests.common.jobs import work
 from tests.support.command_line import call
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from common.errors import OutOfTime, UsageError
-from common.progress import teller_or, time_limit, watched_by
-from common.settings import ROOT
-from pipeline.jobs import here
-from pipeline.jobs.here import (
-    InThisProcess,
+from common.jobs import local_executors
+from common.jobs.local_executors import (
+    InlineExecutor,
     Processes,
     import_once,
     interrupts_held,
     worker_context,
 )
-from pipeline.jobs.run_jobs import Done, Job, run_jobs
+from common.jobs.run_jobs import Done, Job, run_jobs
+from common.progress import teller_or, time_limit, watched_by
+from common.settings import ROOT
+from tests.common.jobs import work
 from tests.drills.processes import descendants, wait_until_gone
-from tests.pipeline.jobs import work
 from tests.support.command_line import python_in
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
@@ -90,14 +90,14 @@ def test_workers_are_forked_on_linux_alone(
     platform: str, asked: str | None, want: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(here, "get_start_method", lambda *, allow_none: asked)
+    monkeypatch.setattr(local_executors, "get_start_method", lambda *, allow_none: asked)
     assert worker_context().get_start_method() == want
 
 
 def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(here, "get_start_method", lambda *, allow_none: "spawn")
+    monkeypatch.setattr(local_executors, "get_start_method", lambda *, allow_none: "spawn")
     caplog.set_level("INFO")
     import_once(1)  # does nothing
     jobs = [Job("struck", work.struck, (tmp_path, [KILL])), *jobs_of("abc")]
@@ -130,7 +130,7 @@ def test_out_of_time_jobs_stop_at_a_checkpoint_and_go_on_later(tmp_path: Path) -
     jobs = [Job(name, work.count, (tmp_path / name, MANY)) for name in "ab"]
     with time_limit(0.3 / 60), pytest.raises(OutOfTime):
         done_by(jobs, None, None)
-    for executor in (Processes([None]), InThisProcess()):
+    for executor in (Processes([None]), InlineExecutor()):
         run_jobs(jobs, executor)
         assert [(tmp_path / name).read_text() for name in "ab"] == [str(MANY)] * 2
 
@@ -140,7 +140,7 @@ def test_out_of_time_jobs_stop_at_a_checkpoint_and_go_on_later(tmp_path: Path) -
 def test_workers_end_with_the_command_and_nothing_is_done_twice(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    words = [sys.executable, "-m", "tests.pipeline.jobs.work", str(tmp_path)]
+    words = [sys.executable, "-m", "tests.common.jobs.work", str(tmp_path)]
     steps = 3000
     with subprocess.Popen(
         [*words, str(steps)], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -193,7 +193,7 @@ def test_the_first_process_of_multiprocessing_gets_no_interrupt_either() -> None
     lines = (
         "import signal",
         "from multiprocessing import forkserver",
-        "from pipeline.jobs.here import interrupts_held",
+        "from common.jobs.local_executors import interrupts_held",
         "with interrupts_held():",
         "    forkserver.ensure_running()  # it starts the resource tracker, which lifts the mask",
         "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))",

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from common.errors import OutOfTime, PipelineError
-from common.progress import time_limit, watched_by
-from pipeline.jobs.run_jobs import (
+from common.jobs.run_jobs import (
     Cost,
     Done,
     Event,
@@ -18,6 +17,7 @@ from pipeline.jobs.run_jobs import (
     Queue,
     run_jobs,
 )
+from common.progress import time_limit, watched_by
 
 
 class Scripted(Executor):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jobs import workers
-from pipeline.jobs.here import InThisProcess, Processes
-from pipeline.jobs.run_jobs import WORKER_BYTES, Job
-from pipeline.jobs.workers import Workers, default_workers
+from common.jobs import workers
+from common.jobs.local_executors import InlineExecutor, Processes
+from common.jobs.run_jobs import WORKER_BYTES, Job
+from common.jobs.workers import Workers, default_workers
 
 
 def jobs_of(n: int, weight: float = 100.0, *, threads: int = 1) -> list[Job]:
@@ -45,13 +45,13 @@ def test_short_jobs_run_in_this_process_unless_workers_are_asked_for(
         for n in (None, 1, 2)
         for weight in (1.0, 100.0)
     }
-    here, pool = InThisProcess, Processes
+    here, pool = InlineExecutor, Processes
     assert executors == {
         **{(None, 1.0): here, (None, 100.0): pool},
         **{(1, 1.0): here, (1, 100.0): here},
         **{(2, 1.0): pool, (2, 100.0): pool},
     }
-    assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InThisProcess)
+    assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InlineExecutor)
     assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))
 
 

@@ -10,10 +10,10 @@ import typer
 
 from common.atomic import write_text
 from common.errors import OutOfTime, UsageError
+from common.jobs.local_executors import Processes
+from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, out_of_time, progress
 from pipeline.cli.console import command
-from pipeline.jobs.here import Processes
-from pipeline.jobs.run_jobs import Job, run_jobs
 
 STEP_S = 0.01
 

@@ -18,6 +18,8 @@ from typing import Any, Self
 
 from common.atomic import write_bytes
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.jobs.local_executors import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttled
+from common.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 from common.progress import (
     end_now,
     heard_by,
@@ -29,8 +31,6 @@ from common.progress import (
     watched_by,
 )
 from common.settings import ROOT
-from pipeline.jobs.here import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttled
-from pipeline.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 
 LOCAL = "local"
 LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk

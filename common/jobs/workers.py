@@ -1,0 +1,119 @@
+"""Who does jobs: this process, a pool of processes on this machine, or a Ray cluster."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.jobs.local_executors import VISIBLE, InlineExecutor, Processes, import_once
+from common.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs
+from common.machine import granted
+
+# Jobs of a smaller total weight take less time than the start of processes.
+SHORT_WEIGHT = 200
+# Files of fewer bytes are packed and audited before processes have started.
+SHORT_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers do the jobs of a command, and where.
+
+    Attributes:
+        n: at most so many at once; 1 = this process itself does all. None = one per GPU that the
+            jobs have use for, and so many others that all cores are taken.
+        ray: address of a Ray cluster, or "local" for one on this machine; None = no Ray.
+    """
+
+    n: int | None = 1
+    ray: str | None = None
+
+    def check(self) -> None:
+        """Refuse a Ray cluster that does not answer, before work is done for it.
+
+        Raises:
+            UsageError: so, or Ray is not installed.
+        """
+        if self.ray is not None:
+            from common.jobs.ray_cluster import check_cluster
+
+            check_cluster(self.ray)
+
+    def expect(self, n_bytes: int, n_steps: float, threads: int) -> None:
+        """Start to load libraries for worker processes, if the jobs to come will need processes.
+
+        Args:
+            n_bytes: Size of the files that the jobs read.
+            n_steps: Training steps of all models.
+            threads: Threads of a job.
+        """
+        is_much = self.n is not None or n_bytes >= SHORT_BYTES or n_steps >= SHORT_WEIGHT
+        if self.ray is None and self.n != 1 and is_much and granted()[0] > 1:
+            import_once(threads)
+
+    def do(self, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
+        """Do jobs; see `run_jobs`.
+
+        Args:
+            jobs: Jobs with different names.
+            folder: Folder that the jobs write to. All machines of a Ray cluster must see it.
+
+        Raises:
+            UsageError: Ray is not installed, or its cluster cannot be reached.
+            PipelineError, OutOfTime: as `run_jobs`.
+        """
+        return run_jobs(jobs, self._executor(jobs, folder)) if jobs else {}
+
+    def do_in_order(self, jobs: Sequence[Job], folder: Path) -> list[Any]:
+        """Do jobs that return lists; return all values in the order of the jobs; see `do`."""
+        done = self.do(jobs, folder)
+        return [value for job in jobs for value in done[job.name].value]
+
+    def are_here(self, jobs: Sequence[Job]) -> bool:
+        """Tell whether this process does such jobs itself, one after the other."""
+        return _are_short(jobs) if self.ray else self._count(jobs, 0) == 1
+
+    def _count(self, jobs: Sequence[Job], n_gpus: int) -> int:
+        if self.n is None and _are_short(jobs):
+            return 1
+        return min(self.n or default_workers(jobs, n_gpus), max(1, len(jobs)))
+
+    def _executor(self, jobs: Sequence[Job], folder: Path) -> Executor:
+        if self.ray is not None:
+            from common.jobs.ray_cluster import LOCAL, RayCluster
+
+            at_most = self._count(jobs, 0) if self.ray == LOCAL else self.n
+            return RayCluster(self.ray, at_most=at_most, folder=folder, threads=_threads(jobs))
+        gpus = _gpus() if any(job.on_gpu for job in jobs) else []
+        n = self._count(jobs, len(gpus))
+        if n == 1:
+            return InlineExecutor(gpu=bool(gpus))
+        return Processes([*gpus, *[None] * n][:n], threads=_threads(jobs))
+
+
+HERE = Workers()
+
+
+def _are_short(jobs: Sequence[Job]) -> bool:
+    return sum(job.weight for job in jobs) < SHORT_WEIGHT
+
+
+def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
+    """Return how many workers take all GPUs and cores, as far as the memory suffices."""
+    n_cores, n_bytes = granted()
+    by_cores = n_gpus + (n_cores - n_gpus) // _threads(jobs)
+    return max(n_gpus + 1, min(by_cores, n_bytes // WORKER_BYTES))
+
+
+def _threads(jobs: Sequence[Job]) -> int:
+    return max((job.threads for job in jobs), default=1)
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    visible = os.environ.get(VISIBLE)
+    if visible:
+        return visible.split(",")
+    return [str(number) for number in range(torch.cuda.device_count())]
