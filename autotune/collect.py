@@ -34,11 +34,11 @@ from common.reproducibility import generator
 from data.choices import Choices, Space
 from data.graphs.distinct import distinct_rows, hash_rows
 from data.hlo.layouts import numbered
+from data.labels import WITHHELD, read_withheld, write_withheld
 from data.manifest import add_environment, edit_manifest, read_manifest
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 from data.tree import names_beside
-from data.withheld import WITHHELD, read_withheld, write_withheld
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 MIN_SPREAD = 1.2

@@ -12,8 +12,8 @@ from autotune.spaces import open_decided, open_program
 from autotune.tiles.catalogue import catalogue as tile_catalogue
 from autotune.tiles.catalogue import families, find_kernel
 from common.errors import UsageError
+from data.labels import file_stem
 from data.tree import SPLITS, Collection, GraphFile, collection_named
-from data.withheld import file_stem
 
 JOURNALS = "journal"
 # What may be varied, and the space of decisions that holds it.

@@ -45,22 +45,6 @@ class UnknownValueError(Exception):
         self.vector, self.place, self.value = vector, place, value
 
 
-def layout_symbols(values: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Map layout values -1..5 to embedding rows 0..6; any shape, int64."""
-    return values.astype(np.int64) + 1
-
-
-def minor_codes(values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Pack the two minor dimensions of each layout into one number 0..48, 0 if none is named.
-
-    They decide how a tensor is cut into the TPU's 8 x 128 tiles, and configs often name no more.
-    Of t layouts side by side, (…, 6·t) int8 values -1..5: (…, t) int8.
-    """
-    first = values[..., 0::VALUES_PER_TENSOR]
-    second = values[..., 1::VALUES_PER_TENSOR]
-    return (first + 1) * np.int8(N_SYMBOLS) + second + 1
-
-
 def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
     """Return vectors (u, 18) of values -1..5 as (u,) int64 numbers in base 7."""
     return (vectors.astype(np.int64) - LOWEST) @ POWERS

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from common.settings import SAMPLE
 from examples.gat import GatNet
-from models.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout
+from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout
 from models.training.losses import pairwise_hinge
 from submissions.evaluator import Evaluator
 

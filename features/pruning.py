@@ -28,9 +28,9 @@ from data.graph_store.stored_graph import (
     write_tensors,
 )
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import minor_to_major
 from data.read import read_layout
 from data.tree import GraphFile
+from features.padding import minor_to_major
 
 
 @dataclass(frozen=True)

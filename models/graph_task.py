@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from common.errors import PipelineError, blame
 from common.settings import RUN_CONFIG
+from data.cache import LRUCache
+from data.families import HeldOut
 from data.graphs.graph import Graph
 from data.read import read_layout
 from data.tree import GraphFile
@@ -24,7 +26,6 @@ from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.recipe import Recipe
 from models.registry import TrainJob
-from models.training.dataset import HeldOut, LRUCache
 from models.training.device import (
     RANKING_KEYS,
     OnDevice,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import family_means, interval_of, share_above_zero, stretched_means
+from data.families import family_of
 from data.tree import GraphFile, collection_named
-from models.training.dataset import family_of
 
 Report = Mapping[str, Any]
 FEWEST_FAMILIES = 4  # of which a probability is told

@@ -28,10 +28,10 @@ from common.metrics import (
 from data.graph_store.stored_graph import is_stored
 from data.graphs.distinct import sample_rows
 from data.graphs.graph import TileGraph
+from data.labels import read_withheld
 from data.npz.archive import Archive
 from data.read import read_graph
 from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
-from data.withheld import read_withheld
 from submissions.check import n_picks, ranking_faults
 
 METRICS = {"layout": "kendall_tau", "tile": "tile_score"}

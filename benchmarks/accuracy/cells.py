@@ -13,14 +13,15 @@ from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part,
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.reproducibility import revision
+from data.families import family_of
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph, TileGraph
 from data.graphs.noise import measure_noise
+from data.labels import read_withheld
 from data.manifest import read_manifest
 from data.read import read_graph
 from data.tree import Collection, GraphFile
-from data.withheld import read_withheld
 from ensembles.choice.in_run import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.custom import is_own, short_name
@@ -28,7 +29,6 @@ from models.config.recipe import Recipe, load_recipe
 from models.registry import Ranker, TrainJob
 from models.run_folder import first_difference
 from models.train import load_model, sources_of, train_model
-from models.training.dataset import family_of
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
 from submissions.score import Labels, score_graph

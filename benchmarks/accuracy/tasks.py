@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
+from data.families import family_of, grouped_folds
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.hlo.programs import featurize_files
+from data.labels import WITHHELD
 from data.manifest import read_manifest
 from data.npz.archive import write_npz
 from data.read import read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
-from data.withheld import WITHHELD
-from models.training.dataset import family_of, grouped_folds
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
 ALEXNET = "pb/op_tuning_data.pb"

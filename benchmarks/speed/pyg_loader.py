@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks import render
 from benchmarks.speed import in_turn
 from common.settings import SAMPLE
+from data.cache import LRUCache
 from data.read import read_layout
 from data.synthetic.write import published_graphs, write_sized
 from data.tree import collection_named
+from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout
 from models.layout.inputs import layout_inputs
-from models.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout
-from models.training.dataset import LRUCache
 from models.training.device import prepare_torch
 
 WRITTEN_CONFIGS = 200  # of each size

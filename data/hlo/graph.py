@@ -5,7 +5,7 @@ Nodes have the 140 stock features, in the order of data.graphs.node_columns.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -20,7 +20,6 @@ from data.graphs.node_columns import (
     OPCODES,
     RANK_MAX,
     UNKNOWN_OPCODE,
-    Padding,
 )
 from data.hlo.descriptor import message_class
 from data.npz.archive import shown
@@ -39,6 +38,8 @@ _SLICES = ("start", "stride", "limit")
 _EDGES = ("edge_padding_low", "edge_padding_high")
 _SPATIAL_MAX = 4
 _SLICE_MAX = 2
+
+Padding = Literal["zero", "minus-one"]  # of a layout beyond the tensor's rank
 
 
 @dataclass(frozen=True)

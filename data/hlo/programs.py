@@ -19,9 +19,9 @@ from common.atomic import open_regular
 from common.errors import PipelineError, UsageError
 from common.progress import progress
 from data.graphs.graph import N_LAYOUT_VALUES
-from data.graphs.node_columns import RANK_MAX, Padding
+from data.graphs.node_columns import RANK_MAX
 from data.hlo.descriptor import message_class
-from data.hlo.graph import HloGraph, check_layouts, featurize_module, sequence_features
+from data.hlo.graph import HloGraph, Padding, check_layouts, featurize_module, sequence_features
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 

@@ -23,6 +23,7 @@ from common.jobs.workers import Workers
 from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import N_LAYOUT_VALUES, LayoutGraph, TileGraph
+from data.labels import WITHHELD, file_stem, write_withheld
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
 from data.official.published import (
@@ -42,7 +43,6 @@ from data.synthetic.graphs import (
 )
 from data.synthetic.programs import sibling
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
-from data.withheld import WITHHELD, file_stem, write_withheld
 
 # About ten times the largest real ones; what is larger than that is a slip of the pen.
 MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000

@@ -13,6 +13,7 @@ from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
 from common.machine import thread_limits
 from common.progress import log
+from data.families import family_of, grouped_folds
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import TileGraph
 from data.read import read_graph
@@ -33,7 +34,6 @@ from ensembles.diversify_picks import PickDiversity
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
 from models.predict import SCORE_SCHEMA
-from models.training.dataset import family_of, grouped_folds
 
 CHOSEN_NOTE = (
     "The blend was chosen on the valid split, so the collection's value there is too good; "

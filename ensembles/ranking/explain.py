@@ -24,7 +24,7 @@ from common.errors import UsageError
 from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES, dimension_sizes, minor_to_major
+from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.program import (
     COMPILERS_CHOICE,
@@ -36,6 +36,7 @@ from ensembles.ranking.program import (
     layouts_of,
     with_guests,
 )
+from features.padding import dimension_sizes, minor_to_major
 
 VARIANTS = 1024  # about so many are scored, unless two pairs of orders need more
 FEWEST_PAIRS, MOST_PAIRS = 2, 16

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX, tensor_ranks
+from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.hlo.graph import check_layouts
 from data.hlo.layouts import candidate_configs, configurable_nodes, nodes_at
 from data.hlo.programs import HloProgram, read_programs
@@ -30,6 +30,7 @@ from data.tree import (
     file_from_path,
     names_beside,
 )
+from features.padding import tensor_ranks
 
 # Models read a graph's kind alone; which collection's models rank it is chosen apart from it.
 ANY_OF_KIND = {"layout": "layout:xla:default", "tile": "tile:xla"}

@@ -16,9 +16,9 @@ from common.atomic import write_bytes
 from common.progress import each
 from data.graphs.distinct import config_hashes
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing import minor_codes
 from data.read import read_graph
 from data.tree import GraphFile
+from features.padding import minor_codes
 from features.statistics.layout import (
     LAYOUT_STATISTICS,
     N_CONFIG_STATISTICS,

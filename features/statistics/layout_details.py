@@ -20,8 +20,9 @@ from scipy.sparse import csr_array
 
 from data.graphs.distinct import distinct_rows
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import OPCODES, dimension_sizes, minor_to_major
-from data.packing import N_SYMBOLS, minor_codes
+from data.graphs.node_columns import OPCODES
+from data.packing import N_SYMBOLS
+from features.padding import dimension_sizes, minor_codes, minor_to_major
 from features.statistics.layout import (
     OPCODE_GROUPS,
     TENSORS,

@@ -38,7 +38,7 @@ class TrainingConfig(FrozenConfig):
             1 = with the last ones.
         early_stop: stop after so many evaluations in a row that were no better than the best, and
             end with the best weights; 0 = take every step. What is judged on is held out of the
-            train split, see models/training/dataset.py.
+            train split, see data/families.py.
         eval_interval: steps between evaluations, where `early_stop` asks for such.
     """
 

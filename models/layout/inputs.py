@@ -16,7 +16,8 @@ from torch import Tensor
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing import PackedConfigs, layout_symbols
+from data.packing import PackedConfigs
+from features.padding import layout_symbols
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from common.metrics import kendall_tau
+from data.families import HeldOut, hold_out
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout
@@ -27,7 +28,6 @@ from models.config.recipe import FeaturesConfig
 from models.graph_task import JudgedGraphs, begin_layout_network, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
-from models.training.dataset import HeldOut, hold_out
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES, Loss
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from common.metrics import TILE_PICKS, tile_score
+from data.cache import LRUCache
+from data.families import HeldOut, hold_out
 from data.graphs.graph import N_NODE_FEATURES, TileGraph
 from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from data.read import read_tile
@@ -33,7 +35,6 @@ from models.tile.inputs import (
     n_config_columns,
     tile_inputs,
 )
-from models.training.dataset import HeldOut, LRUCache, hold_out
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import TILE_LOSSES, Loss
 

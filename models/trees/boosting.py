@@ -25,12 +25,12 @@ from common.atomic import write_text
 from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
+from data.families import family_of, grouped_folds
 from data.graphs.distinct import distinct_configs
 from data.graphs.graph import Graph
 from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
-from models.training.dataset import family_of, grouped_folds
 from models.trees.booster_text import read_booster_text
 from models.trees.linear import (
     LINEAR,

@@ -47,13 +47,9 @@ def plan(
     Example: python -m pipeline plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
     from data.official.published import official_sizes
+    from data.sizes import sizes_of
     from pipeline.planning.cards import CARDS, Machine
-    from pipeline.planning.plan import (
-        KEPT_PER_CONFIGURABLE,
-        calibrated,
-        make_plan,
-        sizes_of,
-    )
+    from pipeline.planning.plan import KEPT_PER_CONFIGURABLE, calibrated, make_plan
 
     card = CARDS.get(gpu)
     if gpus > 1 and not card:

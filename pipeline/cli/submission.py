@@ -138,8 +138,8 @@ def score(
 
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
+    from data.labels import WITHHELD
     from data.tree import find_graphs
-    from data.withheld import WITHHELD
     from submissions.check import check_split, read_submission
     from submissions.score import cut_to_samples, note_samples, read_labels, score_submission
 

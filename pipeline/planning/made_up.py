@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from common.progress import watched_by
+from data.families import HeldOut
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
 from data.packing import Alphabets, PackedConfigs, vector_codes
 from data.tree import GraphFile, collection_named
@@ -27,7 +28,6 @@ from models.layout.network import LayoutTask
 from models.registry import ModelEntry, TrainJob, model_entry
 from models.segments.network import SegmentHistory, SegmentSage, SegmentTask
 from models.tile.network import TileTask
-from models.training.dataset import HeldOut
 from models.training.device import CPU, computing, device_of, torch_prepared
 from models.training.loop import TrainingTask, fit
 from pipeline.planning.cards import GIB, Card

@@ -22,6 +22,7 @@ from common.jobs.workers import HERE, Workers
 from common.progress import log
 from data.audit import AuditRow
 from data.graph_store.prepare import blocks_of, file_weight, stored_graphs
+from data.labels import Unusable, split_usable
 from data.tree import (
     COLLECTIONS,
     LAYOUT_COLLECTIONS,
@@ -47,7 +48,6 @@ from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob, model_entry
 from models.run_folder import CONFIG, check_free, is_done, read_config, read_recipe
 from models.train import check_device, check_packages, train_model
-from models.training.dataset import Unusable, split_usable
 from models.training.device import gpu_here, tell_device
 from pipeline.run.trackers import logged_to
 

@@ -23,9 +23,11 @@ from common.jobs.run_jobs import Job
 from common.metrics import kendall_tau, tile_score
 from common.progress import log
 from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
+from data.families import family_of, grouped_folds
 from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import Graph, TileGraph
+from data.labels import split_usable
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from ensembles.blend import mix
@@ -36,7 +38,6 @@ from models.predict import read_scores
 from models.registry import MODELS, Ranker, TrainJob
 from models.run_folder import REPORT, begin, flat, is_done, mark_done
 from models.train import load_model, sources_of, train_model
-from models.training.dataset import family_of, grouped_folds, split_usable
 from models.training.device import training_device
 from pipeline.tuning.storage import REASON
 

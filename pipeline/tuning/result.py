@@ -21,9 +21,9 @@ from common.errors import PipelineError
 from common.jobs.workers import Workers
 from common.metrics import CONFIDENCE, family_interval
 from common.progress import log
+from data.families import family_of
 from models.config.recipe import Recipe
 from models.run_folder import is_done, read_config
-from models.training.dataset import family_of
 from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
 from pipeline.tuning.storage import AGAIN, REASON, numbered, open_storage
 from submissions.report.page import render_page

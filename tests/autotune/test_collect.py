@@ -28,10 +28,10 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
 from common.settings import ROOT, SAMPLE
 from data.graphs.graph import LayoutGraph, TileGraph
+from data.labels import read_withheld
 from data.manifest import MANIFEST, edit_manifest, read_manifest
 from data.read import read_graph
 from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
-from data.withheld import read_withheld
 from ensembles.ranking.program import load_graph
 from pipeline.__main__ import app
 from tests.autotune.fakes import STEP_NS, SpinSource, layout_job

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from common.jobs import workers
 from common.jobs.ray_cluster import PROBE, RayCluster
 from common.jobs.run_jobs import Job, run_jobs
 from data.graph_store import prepare as preparing

@@ -14,8 +14,8 @@ from common.settings import ROOT, SAMPLE
 from data.read import read_graph
 from data.tree import LAYOUTS, find_graphs
 from examples import train_with_pyg as plain
+from features.pyg import TpuGraphsLayout
 from models.config.recipe import load_recipe
-from models.pyg import TpuGraphsLayout
 from models.registry import TrainJob
 from models.train import load_model, train_model
 from models.training.device import CPU, torch_prepared

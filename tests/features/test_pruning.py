@@ -13,10 +13,10 @@ from common.errors import PipelineError, UsageError
 from common.progress import watched_by
 from data.graph_store.stored_graph import open_tensors, store_graph, stored_file, write_tensors
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import minor_to_major
 from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 from features import pruning
+from features.padding import minor_to_major
 from features.pruning import (
     PrunedGraph,
     prune,

@@ -1,20 +1,17 @@
-"""Run folders, model training into them, and what graphs can teach."""
+"""Run folders, and model training into them."""
 
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tomli_w
 
 from common.errors import PipelineError, UsageError
-from data.graphs.graph import LayoutGraph
-from data.tree import GraphFile, collection_named, find_graphs
+from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
 from models.registry import TrainJob
 from models.run_folder import DONE, begin, check_done, first_difference, mark_done, read_config
 from models.train import load_model, train_model
-from models.training.dataset import split_usable, why_unusable
 
 XLA_RANDOM = collection_named("layout:xla:random")
 
@@ -120,18 +117,3 @@ def test_first_difference_names_the_key() -> None:
     assert first_difference({"a": {}}, {"a": {"c": 2}}) == "a.c = None, now 2"
     old, new = ({"recipe": load_recipe(n).model_dump(mode="json")} for n in ("smoke", "reference"))
     assert first_difference(old, new) == "recipe.name = 'smoke', now 'reference'"
-
-
-def test_withheld_and_single_config_graphs_teach_nothing(
-    layout_files: list[GraphFile], layout_graph: LayoutGraph, tiny_tree: Path
-) -> None:
-    withheld = find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("test",))
-    usable, unusable = split_usable([*layout_files, *withheld])
-    assert usable == layout_files
-    assert unusable == [(file, "runtimes are withheld") for file in withheld]
-    same = layout_graph.only(np.zeros(5, np.int64))
-    assert why_unusable(same) == "only one distinct config, measured 5 times"
-    noisy = replace(layout_graph.only(np.array([0, 0, 1])), runtime_ns=np.array([4, 6, 5]))
-    assert why_unusable(noisy) == "all configs have the same runtime"  # in the mean
-    same = replace(layout_graph, runtime_ns=np.full(layout_graph.n_configs, 7))
-    assert why_unusable(same) == "all configs have the same runtime"

@@ -13,8 +13,8 @@ from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
 from common.metrics import kendall_tau
 from common.settings import SAMPLE
 from data.graphs.graph import TileGraph
+from data.labels import read_withheld
 from data.read import read_layout
-from data.withheld import read_withheld
 from models.registry import TrainJob
 from models.run_folder import DONE
 from models.train import load_model, train_model

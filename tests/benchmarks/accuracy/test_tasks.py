@@ -16,11 +16,11 @@ from benchmarks.accuracy.tasks import (
     split_distinct,
 )
 from common.settings import SAMPLE
+from data.families import family_of
 from data.graphs.distinct import config_hashes, distinct_configs
 from data.graphs.graph import LayoutGraph
 from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
-from models.training.dataset import family_of
 from tests.support.real_data import REAL
 
 HERE = Sources(SAMPLE, None)

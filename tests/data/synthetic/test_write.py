@@ -23,6 +23,7 @@ from common.errors import UsageError
 from common.progress import watched_by
 from common.settings import ROOT, SAMPLE
 from data.graphs.node_columns import OPCODES
+from data.labels import read_withheld
 from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
 from data.synthetic import graphs as model
 from data.synthetic.graphs import GraphSize, PlannedGraph, sized_graph
@@ -37,7 +38,6 @@ from data.synthetic.write import (
     write_graphs,
 )
 from data.tree import GraphFile, collection_named, find_graphs, missing_parts
-from data.withheld import read_withheld
 from tests.support.command_line import call
 
 Arrays = SimpleNamespace

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.reproducibility import generator
-from data.graphs.node_columns import minor_to_major
 from data.packing import Alphabets, PackedConfigs
 from data.synthetic.graphs import GraphSize, PlannedGraph, layout_options, layout_runtime_ns
 from data.synthetic.programs import BATCHES, FAMILIES, Program, sized_program
@@ -22,6 +21,7 @@ from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.explain import default_row, shares
 from ensembles.ranking.program import with_configs, with_guests
+from features.padding import minor_to_major
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import NODE_FEATURE_NAMES, dimension_sizes
-from data.packing import minor_codes
+from data.graphs.node_columns import NODE_FEATURE_NAMES
 from data.read import read_layout
 from data.tree import COLLECTIONS, find_graphs
+from features.padding import dimension_sizes, minor_codes
 from features.statistics.layout import (
     BATCH,
     COLUMNS,

@@ -3,12 +3,13 @@
 import numpy as np
 import torch
 
+from data.cache import LRUCache, bytes_held
+from data.families import HeldOut
 from data.graphs.graph import LayoutGraph
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.network import LayoutTask
-from models.training.dataset import HeldOut, LRUCache, bytes_held
 from models.training.losses import pairwise_hinge
 from tests.models.rearrange import permute_configs
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from common.progress import watched_by
+from data.cache import LRUCache
 from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig
@@ -27,7 +28,6 @@ from models.segments.network import (
     segment_weights,
     train,
 )
-from models.training.dataset import LRUCache
 from models.training.loop import WEIGHTS
 from models.training.losses import LOSSES
 

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from common.metrics import kendall_tau
+from data.cache import bytes_held
 from data.read import read_tile
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
@@ -23,7 +24,6 @@ from models.tile.early_fusion_sage import EarlyFusionSage
 from models.tile.inputs import ConfigScaler, TileInputs, join, n_config_columns, tile_inputs
 from models.tile.late_fusion_sage import MeanSage
 from models.tile.network import TileNetwork
-from models.training.dataset import bytes_held
 from tests.models.rearrange import permute_configs
 
 RECIPE = load_recipe("smoke")

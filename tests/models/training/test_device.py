@@ -17,6 +17,7 @@ import torch
 from common.errors import PipelineError, UsageError
 from common.machine import granted
 from common.progress import Watcher, watched_by
+from data.cache import LRUCache
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
@@ -24,7 +25,6 @@ from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, TrainJob
 from models.train import load_model, train_model
 from models.training import device
-from models.training.dataset import LRUCache
 from models.training.device import (
     CPU,
     GPU,

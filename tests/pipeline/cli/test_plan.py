@@ -8,8 +8,8 @@ import pytest
 
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
+from data.sizes import sizes_of
 from data.tree import find_graphs
-from pipeline.planning.plan import sizes_of
 from tests.support.command_line import call, stderr_of
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common.settings import ROOT, SAMPLE, default_store_dir
-from data.withheld import WITHHELD, write_withheld
+from data.labels import WITHHELD, write_withheld
 from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
 from submissions.score import read_labels, score_submission
 from tests.submissions.made_up import (

@@ -22,6 +22,7 @@ from common.jobs.run_jobs import Job
 from common.jobs.workers import HERE
 from common.progress import time_limit
 from common.settings import ROOT, SAMPLE
+from data.families import family_of
 from data.graph_store import prepare as preparing
 from data.read import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
@@ -33,7 +34,6 @@ from models.config.recipe import load_recipe
 from models.predict import collection_of_scores, read_scores, scores_table, write_scores
 from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
-from models.training.dataset import family_of
 from pipeline.run.jobs import Ranking, ranking_jobs, training_jobs
 from tests.drills.processes import check_same
 from tests.support.command_line import call

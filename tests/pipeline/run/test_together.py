@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.families import family_of, grouped_folds
 from data.graph_store.stored_graph import fingerprint
 from data.graphs.distinct import distinct_configs
+from data.labels import split_usable
 from data.official.published import official_sizes
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, find_graphs
@@ -16,7 +18,6 @@ from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
-from models.training.dataset import family_of, grouped_folds, split_usable
 from pipeline.planning.cards import Machine
 from pipeline.planning.plan import stage_costs
 from pipeline.tuning.objective import Question, space_from_table

@@ -14,13 +14,13 @@ from common.errors import UsageError
 from common.metrics import kendall_tau, tile_score
 from common.progress import watched_by
 from common.settings import CONFIGS
+from data.families import grouped_folds
 from data.read import read_graph
 from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.run_folder import is_done
 from models.train import load_model
-from models.training.dataset import grouped_folds
 from pipeline.tuning.objective import (
     P_THRESHOLD,
     CrossValidation,

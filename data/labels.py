@@ -1,18 +1,58 @@
-"""Runtimes of a made or measured tree's test split, kept apart from npz/ as the real ones are."""
+"""Which train graphs have runtimes to learn from, and the withheld runtimes of test splits.
+
+A made or measured tree has the runtimes of its test split in a file outside npz/, as the real
+dataset has.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.atomic import atomic_path
 from common.errors import PipelineError
+from data.graphs.distinct import distinct_configs, group_means
+from data.graphs.graph import Graph
 from data.npz.archive import Archive
+from data.read import read_graph
+from data.tree import GraphFile
 
 WITHHELD = Path("private") / "test_runtimes.npz"
 _NORMALIZER = "normalizer/"
+
+
+class Unusable(NamedTuple):
+    """A train graph that teaches nothing, and why."""
+
+    file: GraphFile
+    reason: str
+
+
+def why_unusable(graph: Graph) -> str | None:
+    """Say why no order of configs can be learned from `graph`, or None if one can."""
+    if not graph.is_labelled:
+        return "runtimes are withheld"
+    first, group = distinct_configs(graph)
+    if len(first) < 2:
+        return f"only one distinct config, measured {graph.n_configs} times"
+    mean_ns = group_means(graph.runtime_ns, group)
+    if mean_ns.min() == mean_ns.max():
+        return "all configs have the same runtime"
+    return None
+
+
+def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
+    """Part the graphs that a ranker can learn from and those it cannot, one in memory at a time.
+
+    Raises:
+        PipelineError: a file is damaged.
+    """
+    reasons = [(file, why_unusable(read_graph(file))) for file in files]
+    usable = [file for file, reason in reasons if reason is None]
+    return usable, [Unusable(file, reason) for file, reason in reasons if reason is not None]
 
 
 def file_stem(name: str, split: str) -> str:

@@ -1,30 +1,21 @@
-"""The train split: what can be learned from, folds, what is held out, and a cache of what is read.
+"""Families of graphs: folds that keep them whole, and what is held out of the train split.
 
 Many graphs differ in batch size, precision or the number of chips alone. A model that has seen one
 of them has all but seen the others, so architectures stay whole. Where all graphs are of one, some
 configs of each graph are held out instead. The valid split is never touched.
 """
 
-import mmap
 import re
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import Graph
-from data.read import read_graph
 from data.tree import GraphFile
 
-Item = TypeVar("Item")
-
-CACHE_BYTES = 2 << 30  # of graphs that training keeps between steps
 HELD_OUT_SHARE = 0.1
 MOST_HELD_OUT = 100  # graphs
 FEWEST_CONFIGS = 20  # of a graph, below which none is held out
@@ -50,37 +41,6 @@ _KERNEL_SIZES = re.compile(r"(?<=.)(?:_[a-z]\d+){2,}$")
 # One network is unet3d in one official name and unet_3d in another.
 _DIMENSIONS = re.compile(r"(?<=[a-z])_(?=[123]d$)")
 _SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
-
-
-class Unusable(NamedTuple):
-    """A train graph that teaches nothing, and why."""
-
-    file: GraphFile
-    reason: str
-
-
-def why_unusable(graph: Graph) -> str | None:
-    """Say why no order of configs can be learned from `graph`, or None if one can."""
-    if not graph.is_labelled:
-        return "runtimes are withheld"
-    first, group = distinct_configs(graph)
-    if len(first) < 2:
-        return f"only one distinct config, measured {graph.n_configs} times"
-    mean_ns = group_means(graph.runtime_ns, group)
-    if mean_ns.min() == mean_ns.max():
-        return "all configs have the same runtime"
-    return None
-
-
-def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
-    """Part the graphs that a ranker can learn from and those it cannot, one in memory at a time.
-
-    Raises:
-        PipelineError: a file is damaged.
-    """
-    reasons = [(file, why_unusable(read_graph(file))) for file in files]
-    usable = [file for file, reason in reasons if reason is None]
-    return usable, [Unusable(file, reason) for file, reason in reasons if reason is not None]
 
 
 def family_of(file: GraphFile) -> str:
@@ -190,77 +150,3 @@ def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
     judged = min(folds, key=lambda fold: abs(len(fold) - wanted))
     names = {file.name for file in judged}
     return HeldOut(tuple(file for file in files if file.name not in names), judged)
-
-
-def bytes_held(item: object) -> int:
-    """Return the memory of all tensors and arrays that `item` reaches, each buffer once.
-
-    What is mapped from a file takes none: the system drops its pages when memory is short.
-    """
-    import torch
-
-    buffers: dict[int, int] = {}
-    seen, left = set[int](), [item]
-    while left:
-        value = left.pop()
-        if isinstance(value, torch.Tensor) and value.layout == torch.sparse_csr:
-            left += [value.crow_indices(), value.col_indices(), value.values()]
-        elif isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            buffers[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, np.ndarray):
-            while isinstance(value.base, np.ndarray):
-                value = value.base
-            owner = value.base.obj if isinstance(value.base, memoryview) else value.base
-            if not isinstance(owner, mmap.mmap):
-                buffers[value.ctypes.data] = value.nbytes
-        elif isinstance(value, list | tuple):
-            left += value
-        elif hasattr(value, "__dict__") and id(value) not in seen:
-            seen.add(id(value))
-            left += vars(value).values()
-    return sum(buffers.values())
-
-
-class LRUCache(Generic[Item]):
-    """Keeps what `make` made of graphs, up to `max_bytes` by `size`, least recent out first.
-
-    A single larger item is kept alone. What is prefetched is made by a thread of its own, so that
-    reading and pruning the next step's graphs goes on beside the present step.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[GraphFile], Item],
-        *,
-        max_bytes: int = CACHE_BYTES,
-        size: Callable[[Item], int] = bytes_held,
-    ) -> None:
-        self._make, self._size, self._max_bytes = make, size, max_bytes
-        self._items: OrderedDict[str, tuple[Item, int]] = OrderedDict()
-        self._bytes = 0  # of all items: summing thousands up anew for each would take seconds
-        self._coming: dict[str, Future[Item]] = {}
-        self._thread: ThreadPoolExecutor | None = None
-
-    def prefetch(self, files: Sequence[GraphFile]) -> None:
-        """Begin to make the items of `files`; a fault in one is raised when it is asked for."""
-        for file in files:
-            key = str(file.path)
-            if key not in self._items and key not in self._coming:
-                self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-                self._coming[key] = self._thread.submit(self._make, file)
-
-    def __call__(self, file: GraphFile) -> Item:
-        """Return the item of `file`, made now if it is not kept."""
-        key = str(file.path)
-        if key in self._items:
-            self._items.move_to_end(key)
-            return self._items[key][0]
-        coming = self._coming.pop(key, None)
-        item = coming.result() if coming else self._make(file)
-        self._items[key] = item, self._size(item)
-        self._bytes += self._items[key][1]
-        while len(self._items) > 1 and self._bytes > self._max_bytes:
-            _, (_, oldest_bytes) = self._items.popitem(last=False)
-            self._bytes -= oldest_bytes
-        return item

@@ -18,16 +18,10 @@ from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.packing import Alphabets, PackedConfigs
 from data.tree import GraphFile, find_graphs
 from examples.gat import GatNet
+from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout, TpuGraphsTile, tpu_graph
 from features.scaling import fit_node_scaler
 from models.layout.inputs import layout_inputs
-from models.pyg import (
-    ConfigSampler,
-    TpuGraph,
-    TpuGraphsLayout,
-    TpuGraphsTile,
-    from_inputs,
-    tpu_graph,
-)
+from models.pyg import from_inputs
 from models.training.losses import pairwise_hinge
 from tests.support.real_data import REAL, requires_real_data
 
