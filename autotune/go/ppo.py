@@ -56,7 +56,6 @@ Reward = Callable[[DecisionGraph, Choices], NDArray[np.float64]]
 # Runtime in ns of a config by its number, in a round, under its choice (g,); inf if it fails.
 Visit = Callable[[int, int, NDArray[np.int64]], float]
 # Scores (b,) of choices (b, g) of a graph, lower = faster.
-Score = Callable[[DecisionGraph, Choices], NDArray[np.floating]]
 
 
 class PpoConfig(FrozenConfig):
@@ -234,18 +233,3 @@ def fit_ranker(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-
-
-def ranked_reward(score: Score, baselines: dict[str, NDArray[np.int64]]) -> Reward:
-    """Return a reward that a ranker guesses: exp((score - baseline's) / deviation).
-
-    The deviation is that of the first choices of a graph; baselines are (g,) by its name.
-    """
-    deviations: dict[str, float] = {}
-
-    def reward(graph: DecisionGraph, choices: Choices) -> NDArray[np.float64]:
-        base, *scores = score(graph, np.concatenate([baselines[graph.name][None], choices]))
-        deviation = deviations.setdefault(graph.name, max(float(np.std(scores)), 1e-9))
-        return np.exp((np.array(scores, np.float64) - base) / deviation)
-
-    return reward

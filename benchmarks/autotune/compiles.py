@@ -11,6 +11,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,17 +29,22 @@ from autotune.go.network import (
     likeliest,
 )
 from autotune.go.ppo import ChoiceRanker, MeasuredReward, PpoConfig, Tried, fit_ranker, train
-from autotune.measure.search import Search, genetic_search
-from autotune.measure.worker import Description
-from autotune.spaces import menu
+from autotune.measure.search import (
+    Guide,
+    Search,
+    Visitor,
+    genetic_search,
+    open_journal,
+)
+from autotune.measure.worker import Description, Session
+from autotune.spaces import menu, open_decided
 from benchmarks import render
 from benchmarks.accuracy.cells import Cell, trained_ranker
 from benchmarks.accuracy.report import Estimate, estimate
 from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
-from benchmarks.autotune import go
 from common.atomic import write_text
 from common.reproducibility import generator, revision
-from data.choices import Choices, Space
+from data.choices import Choices, Space, draw_choices
 from data.compiler_options import N_OPTIONS
 from data.graphs.distinct import distinct_configs, group_means
 from data.graphs.graph import TileGraph
@@ -61,7 +67,9 @@ ROUNDS = 6
 FOLDS = 3
 CONFIG = PolicyConfig(tasks={"options": int(N_OPTIONS.max())})
 RANKER_STEPS = 400
-# A policy that is sure draws what it has drawn: hence more entropy than for fusion.
+BATCH = 8  # choices per call of the ways that draw at random
+MAX_CHILDREN = 200  # equal ones are compiled once
+# A policy that is sure repeats its draws: hence more entropy than usual.
 PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
 FINE_TUNING = PpoConfig(steps=15, choices=8, entropy=0.2)
 MENU, AS_OPTIMIZE = "menu, then random", "menu, then genetic"
@@ -94,12 +102,25 @@ def row(choices: Choices) -> NDArray[np.int64]:
     return np.asarray(np.ravel_multi_index(tuple(np.moveaxis(choices, -1, 0)), N_OPTIONS.tolist()))
 
 
+class TaskProgram(NamedTuple):
+    """A program, and what may choose options for it."""
+
+    graph: DecisionGraph
+    space: Space
+    policy: Policy
+    ranker: ChoiceRanker
+    seed: int
+
+
 def measured(program: str, out: Path) -> Table:
-    """Measure all choices in rounds, the default twice; the same call goes on."""
+    """Measure all choices in rounds, the default twice; the same call resumes."""
     choices, rng = np.concatenate([EVERY[:1], EVERY]), generator(0, "options", program)
     rounds_ns = np.empty((ROUNDS, len(choices)))
-    with go.opened(program, "options") as session:
-        known, visit = go.measuring(session, program, "options", out)
+    with Session(partial(open_decided, program, ("options",), None), timeout_s=60) as session:
+        known = session.describe()
+        header = {"program": program, "stage": "options", **known.facts}
+        journal = open_journal(out / f"{program}-options.jsonl", header)
+        visit = Visitor(session, journal, what=f"{program}: options", total=0).visit
         for turn in range(ROUNDS):
             for number in rng.permutation(len(choices)).tolist():
                 rounds_ns[turn, number] = visit(number, 1 + turn, choices[number])
@@ -136,28 +157,60 @@ def portfolio(seen: Times) -> Order:
     return np.array(order)
 
 
-def fine_tuned(subject: go.Subject, reward: MeasuredReward) -> None:
-    """Take what the policy holds likeliest, then draws of it; it learns from what was measured."""
+def random(subject: TaskProgram, reward: MeasuredReward) -> None:
+    """Change a random share of the options."""
+    rng = generator(subject.seed, "random", subject.graph.name)
+    choices = draw_choices(subject.space, 1 + BUDGETS[-1], rng)
+    for start in range(1, len(choices), BATCH):
+        reward(subject.graph, choices[start : start + BATCH])
+
+
+def genetic(
+    subject: TaskProgram,
+    reward: MeasuredReward,
+    guide: Guide | None = None,
+    first: Choices | None = None,
+) -> None:
+    """Cross and change the fastest choices; what is compiled beyond the budget does not count."""
+    rng = generator(subject.seed, "genetic", subject.graph.name)
+    search = genetic_search(subject.space, MAX_CHILDREN, rng, first=first, guide=guide)
+    choices = next(search)
+    with suppress(StopIteration):
+        while len(reward.ratios) <= BUDGETS[-1]:
+            choices = search.send(reward(subject.graph, choices))
+
+
+def guided(subject: TaskProgram, reward: MeasuredReward) -> None:
+    """Let the ranker pick among the children, as `optimize --run` does."""
+
+    def guide(choices: Choices) -> Order:
+        return np.argsort(subject.ranker.score(subject.graph, choices), kind="stable")
+
+    genetic(subject, reward, guide)
+
+
+def fine_tuned(subject: TaskProgram, reward: MeasuredReward) -> None:
+    """Take the policy's likeliest choice, then draws of the policy, which learns from each."""
     policy = copy.deepcopy(subject.policy)
     with torch.no_grad():
         reward(subject.graph, policy(subject.graph, likeliest).choices.numpy())
     train(policy, [subject.graph], reward, FINE_TUNING, seed=subject.seed)
 
 
-SEARCHES: dict[str, Callable[[go.Subject, MeasuredReward], None]] = {
-    "random": go.random,
-    "genetic": go.genetic,
-    AS_OPTIMIZE: partial(go.genetic, first=np.concatenate([EVERY[:1], ALONE_FIRST])),
-    "guided": go.guided,
+SEARCHES: dict[str, Callable[[TaskProgram, MeasuredReward], None]] = {
+    "random": random,
+    "genetic": genetic,
+    AS_OPTIMIZE: partial(genetic, first=np.concatenate([EVERY[:1], ALONE_FIRST])),
+    "guided": guided,
     "fine-tuned": fine_tuned,
 }
 
 
-def orders(subject: go.Subject, table: Table, others: Times) -> dict[str, Order]:
+def orders(subject: TaskProgram, table: Table, others: Times) -> dict[str, Order]:
     """Return the rows of EVERY as each way compiles them; `others` as of `portfolio`."""
     found = {}
     for name, way in SEARCHES.items():
-        reward = MeasuredReward(lambda _, __, choice: float(table.seen[row(choice)]), subject.start)
+        reward = MeasuredReward(lambda _, __, choice: float(table.seen[row(choice)]), EVERY[0])
         way(subject, reward)
         found[name] = row(np.array([*reward.ratios]))
     with torch.no_grad():
@@ -207,9 +260,9 @@ def judged(tables: dict[str, Table], seed: int) -> dict[str, Any]:
         models = learned([graphs[program] for program in train_on], tables, seed)
         others = np.stack([tables[program].seen for program in train_on])
         for program in tables.keys() - set(train_on):
-            table, start = tables[program], np.zeros(len(N_OPTIONS), np.int64)
+            table = tables[program]
             space = Space(table.known.n_options, table.known.groups)
-            subject = go.Subject(graphs[program], space, *models, seed, start, BUDGETS[-1])
+            subject = TaskProgram(graphs[program], space, *models, seed)
             compiled = orders(subject, table, others)
             found[program] = {way: curve(order, table) for way, order in compiled.items()}
             found[program] |= {"all": table.unseen[table.seen.argmin()], "same": table.same}

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from autotune.go.network import (
     WHOLE_PROGRAM,
     Choose,
-    DecisionGraph,
     Policy,
     PolicyConfig,
     decision_graph,
@@ -25,7 +24,6 @@ from autotune.go.ppo import (
     Tried,
     clipped_objective,
     fit_ranker,
-    ranked_reward,
     rewards_of,
     train,
 )
@@ -147,16 +145,6 @@ def test_choices_that_a_session_cannot_run_count_as_failed(tmp_path: Path) -> No
     assert ratios[0] == np.inf
     assert 1 < ratios[1] < ratios[2]
     assert len(journal.failed) == 1
-
-
-def test_a_guess_is_of_the_baseline_in_deviations_of_the_first_choices() -> None:
-    def score(graph: DecisionGraph, choices: NDArray[np.int64]) -> NDArray[np.float64]:
-        return choices.sum(axis=1) * 10.0
-
-    reward = ranked_reward(score, {"program": np.array([1, 1, 0, 0])})
-    found = reward(GRAPH, np.array([[0, 0, 0, 0], [1, 1, 1, 1]]))
-    assert found.tolist() == pytest.approx([np.exp(-1), np.exp(1)])
-    assert reward(GRAPH, np.array([[1, 0, 1, 0]])).tolist() == [1.0]
 
 
 def test_a_ranker_learns_the_order_of_choices_and_ranks_those_of_an_unseen_program() -> None:

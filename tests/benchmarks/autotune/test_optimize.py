@@ -15,7 +15,7 @@ from autotune.go.ppo import ChoiceRanker, PpoConfig
 from autotune.measure.search import Search
 from autotune.optimize.write import BEST
 from autotune.spaces import menu
-from benchmarks.autotune import compiles, go
+from benchmarks.autotune import compiles
 from benchmarks.autotune.__main__ import SECONDS, main
 from benchmarks.autotune.compiles import (
     BUDGETS,
@@ -120,13 +120,13 @@ def made_up(seed: int) -> compiles.Table:
     return compiles.tabled(known, np.concatenate([default, rounds], axis=1))
 
 
-def subject_of(table: compiles.Table) -> go.Subject:
+def subject_of(table: compiles.Table) -> compiles.TaskProgram:
     torch.manual_seed(0)
     graph = decision_graph("program", table.known, UNSCALED)
     space = Space(table.known.n_options, table.known.groups)
-    start, policy = np.zeros(len(N_OPTIONS), np.int64), Policy(SMALL)
+    policy = Policy(SMALL)
     torch.nn.init.normal_(policy.heads["options"].weight)  # it has opinions
-    return go.Subject(graph, space, policy, ChoiceRanker(SMALL), 0, start, BUDGETS[-1])
+    return compiles.TaskProgram(graph, space, policy, ChoiceRanker(SMALL), 0)
 
 
 @cache
