@@ -1,54 +1,54 @@
-"""The rehearsal of the whole volume: it goes on where it was stopped, and tells what it did."""
+"""The rehearsal of the whole volume resumes, and its page has the cost of each command."""
 
 import json
-import os
-import signal
+import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.rehearsal import main
-from common.errors import PipelineError, UsageError
+from benchmarks.rehearsal import HEADER, STAGES, page, run_stage
+from common.errors import PipelineError
+from common.settings import ROOT
 from data.synthetic.write import published_graphs
 from data.tree import COLLECTIONS, find_graphs
-from tests.support.real_data import ROOT
-
-COMMAND = [sys.executable, "-m", "benchmarks.rehearsal", "--share", "0", "--workers", "2"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_smallest_share_goes_through_all_stages_after_a_kill(tmp_path: Path) -> None:
-    command = [*COMMAND, "--out", str(tmp_path / "out"), "--page", str(tmp_path / "page.md")]
-    journal = tmp_path / "out" / "journal.json"
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
-        while not (journal.exists() and "tile:xla prepare" in journal.read_text()):
-            assert process.poll() is None
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)  # and what it has begun
-    subprocess.run(command, cwd=ROOT, check=True)
-    stages = json.loads(journal.read_text())["stages"]
-    assert len(stages) == 3 * len(COLLECTIONS) + 2
-    assert all(entry["done"] and entry["cpu_s"] > 0 for entry in stages.values())
-    assert stages["tile:xla synthesize"]["calls"] == 1
-    left = find_graphs(tmp_path / "out" / "data")
-    assert {file.split for file in left} == {"valid", "test"}
+def test_the_smallest_share_goes_through_all_commands(tmp_path: Path) -> None:
+    out, written = tmp_path / "out", tmp_path / "page.md"
+    words = ["SHARE=0", f"REHEARSAL={out}", f"REHEARSAL_PAGE={written}"]
+    subprocess.run(["make", "--old-file=setup", "rehearsal", *words], cwd=ROOT, check=True)
+    text = written.read_text()
+    assert {file.split for file in find_graphs(out / "data")} == {"valid", "test"}
     n_rows = sum(graph.split == "test" for graph in published_graphs(share=0))
-    text = (tmp_path / "page.md").read_text()
-    assert "A share of 0 of the graphs of 5 collections" in text and "not yet" not in text
-    assert f"the submission of {n_rows} rows" in text
+    assert f"the submission of {n_rows} rows" in text and "not yet" not in text
 
 
-def test_a_failed_stage_is_noted_and_named_and_done_again(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("no folder")
-    for calls in (1, 2):
-        with pytest.raises(PipelineError, match=r"`synthesize .*` ended with 1; see .*synthesize"):
-            main(["--out", str(tmp_path), "--share", "0", "--collections", "tile:xla"])
-        stages = json.loads((tmp_path / "journal.json").read_text())["stages"]
-        entry = stages["tile:xla synthesize"]
-        assert not entry["done"] and entry["calls"] == calls and entry["seconds"] > 0
-    with pytest.raises(UsageError, match=r"journal.json: is of --share 0\.0"):
-        main(["--out", str(tmp_path)])
+def test_a_command_that_failed_is_run_again_and_one_that_ended_is_not(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"`runs .*` ended with 1; see .*all-runs\.txt"):
+        run_stage(tmp_path, "all", ["runs", str(tmp_path / "none")])
+    (tmp_path / "none").mkdir()
+    for _ in range(2):
+        run_stage(tmp_path, "all", ["runs", str(tmp_path / "none")])
+        shutil.rmtree(tmp_path / "none", ignore_errors=True)
+    noted = json.loads((tmp_path / "stages/all-runs.json").read_text())
+    assert noted["cpu_s"] > 0 and noted["peak_mib"] > 0
+
+
+def test_the_page_has_the_collections_that_went_through(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="no collection has gone through"):
+        page(tmp_path)
+    (tmp_path / "stages").mkdir()
+    facts = {"began": "2026-01-01 10:00", "ended": "2026-01-01 11:00", "seconds": 2000.4}
+    facts |= {"cpu_s": 1.0, "peak_mib": 300.0, "revision": "abc"}
+    facts |= {"bytes": {"npz": 5e9, "store": 1e7, "run": 0}}
+    for stage in STAGES:
+        path = tmp_path / "stages" / f"{COLLECTIONS[0].name}-{stage}.json"
+        path.write_text(json.dumps(facts))
+    text = page(tmp_path)
+    cost = "2,000 (1), 300 MiB"
+    assert f"| {' | '.join(HEADER)} |" in text
+    assert f"| tile:xla | {cost} | {cost} | {cost} | 5.00 | 0.01 | 0.00 |" in text
+    assert "not yet: layout:xla:default" in text and "Outcome" not in text
