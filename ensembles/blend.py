@@ -5,15 +5,20 @@ each graph: by minimum and maximum (which beat rank averaging and Borda counts i
 experience), or by rank. Members are joined by config content, never by row number.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
+from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
-from data.tree import GraphFile
+from data.tree import Collection, GraphFile
 from ensembles.diversify_picks import PickDiversity, diversify_table
+from ensembles.scores import scores_path
+from models.config.recipe import BlendConfig
 
 KEYS = ["graph", "config_hash"]
 
@@ -128,3 +133,69 @@ def member_weights(
         members: "<model>-seed<number>"; any other name is its model's.
     """
     return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}
+
+
+def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
+    """Return the recipe's own blend of members that rank configs of `kind`."""
+    off, length = (getattr(blending, f"{kind}_{key}") for key in ("diversity", "diversity_length"))
+    diversity = PickDiversity(off, length) if off else None
+    return Mixing(blending.method, member_weights(members, blending.weights), diversity)
+
+
+def written_mixing(
+    out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
+) -> Mixing:
+    """Return how a run blends a collection's members: by its choice, else by the recipe.
+
+    Raises:
+        PipelineError: the choice is damaged.
+    """
+    record = read_choice(choice_file(out, collection)) if blending.choose else None
+    if record is not None and set(record["weights"]) == set(members):
+        return _mixing_in(record)
+    return recipe_mixing(blending, collection.kind, members)
+
+
+def mixing_record(mixing: Mixing) -> dict[str, Any]:
+    """Return how members become one as a table; `pick_diversity` only where there is one."""
+    weights = {name: float(weight) for name, weight in mixing.weights.items()}
+    chosen = {"pick_diversity": mixing.diversity._asdict()} if mixing.diversity else {}
+    return {"method": mixing.method, "weights": weights, **chosen}
+
+
+def choice_file(out: Path, collection: Collection) -> Path:
+    return scores_path(out, collection, "blend", "valid").with_name("choice.json")
+
+
+def write_choice(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a choice with its checksum, whole or not at all: a resumed run reads and reports it."""
+    text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
+    write_sealed(path, text.encode())
+
+
+def read_choice(path: Path) -> dict[str, Any] | None:
+    """Read a choice; None where there is none.
+
+    Raises:
+        PipelineError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    remedy = "remove the file, and the choice is made again"
+    check_seal(path, remedy)
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _mixing_in(record)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(
+            f"{path}: cannot be read: {error}; expected a choice with method and weights; {remedy}"
+        ) from error
+    return {key: value for key, value in record.items() if key != SEAL_KEY}
+
+
+def _mixing_in(record: Mapping[str, Any]) -> Mixing:
+    method, given = record["method"], record.get("pick_diversity")
+    if method not in SCALES:
+        raise ValueError(f"no method '{method}'")
+    weights = {name: float(weight) for name, weight in record["weights"].items()}
+    return Mixing(method, weights, PickDiversity(**given) if given else None)

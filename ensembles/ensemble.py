@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError, blame
 from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, Collection, collection_named
-from ensembles.blend import Mixing, blend
-from ensembles.choice.in_run import recipe_mixing, written_mixing
+from ensembles.blend import Mixing, blend, recipe_mixing, written_mixing
 from ensembles.diversify_picks import PickDiversity, diversify_scores
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig, Recipe
@@ -64,7 +63,7 @@ class Member:
         Raises:
             PipelineError: its training has not ended, or its files are damaged.
         """
-        from models.train import load_model
+        from models.registry import load_model
 
         return load_model(self.folder, self.trust) if self.is_trained else FLOORS[self.kind]
 
@@ -234,7 +233,7 @@ def load_ranker(
         PipelineError: not a run folder, unfinished, damaged, or no fitting models.
         UsageError: no such collection, or a custom model that is not in `trust`.
     """
-    from models.train import load_model
+    from models.registry import load_model
 
     folder, wanted = Path(run), collection_named(collection) if collection else None
     source, config = ranked_by(folder, wanted), read_config(folder)

@@ -3,6 +3,7 @@
 A model's module is imported when it is trained or loaded, with all that it needs.
 """
 
+from collections.abc import Collection as Container
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from data.graphs.graph import Graph
 from data.tree import GraphFile
-from models.config.custom import imported
+from models.config.custom import imported, source_of
 from models.config.recipe import Recipe
+from models.run_folder import CONFIG, check_done, is_done, read_config, read_recipe
 
 
 @dataclass(frozen=True)
@@ -107,3 +109,32 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
         known = ", ".join((*MODELS, *own))
         raise PipelineError(f"model '{name}': no such model; known: {known}")
     return MODELS[name]
+
+
+def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
+    """Load the trained model of a run folder.
+
+    Args:
+        trust: Custom models that may be imported, as "package.module:Class".
+
+    Raises:
+        PipelineError: not a model's run folder, its training has not ended, or it is damaged, or
+            the file of one's own class has changed since.
+        UsageError: a custom model that is not in `trust`.
+    """
+    config = read_config(folder)
+    missing = [key for key in ("model", "recipe") if key not in config]
+    if missing:
+        raise PipelineError(f"{folder / CONFIG}: key '{missing[0]}' is missing; not a model's run")
+    if not is_done(folder):
+        raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
+    check_done(folder)
+    recipe = read_recipe(folder, trust)
+    own = recipe.own_models.get(config["model"])
+    now = source_of(recipe.own_class(config["model"])) if own else None
+    if now and config.get("source") != now:
+        file = ", ".join(now)
+        raise PipelineError(
+            f"{folder}: model '{own}': {file} has changed since; bring it back, or train anew"
+        )
+    return model_entry(recipe, config["model"]).load(folder, recipe)

@@ -1,7 +1,7 @@
 """A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
 
 from collections.abc import Collection as Container
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,13 @@ def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
     if "recipe" not in config:
         raise PipelineError(f"{folder / CONFIG}: key 'recipe' is missing; expected a run's config")
     return Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
+
+
+def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
+    """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
+    config, recipe = read_config(run), read_recipe(run, trust)
+    every = recipe.models_of(kind) * len(recipe.seeds)
+    return recipe, (config["model"],) if "model" in config else every
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:

@@ -1,30 +1,24 @@
 """Train one model into its run folder, once."""
 
-import inspect
 import sys
-from collections.abc import Collection as Container
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from common.atomic import alone_in
-from common.checksums import checksum_of
 from common.errors import OutOfTime, PipelineError
 from common.progress import out_of_time, progress
 from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
+from models.config.custom import source_of
 from models.config.recipe import Recipe
-from models.registry import ModelEntry, Ranker, TrainJob, model_entry
+from models.registry import ModelEntry, TrainJob, model_entry
 from models.run_folder import (
-    CONFIG,
     begin,
     check_done,
     is_done,
     mark_done,
-    read_config,
-    read_recipe,
 )
 from models.training.device import TRAINING_KEYS, memory_told, training_device
 from models.training.loop import CHECKPOINT
@@ -95,12 +89,6 @@ def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str
     return {"source": checksums} if checksums else {}
 
 
-def source_of(network: Any) -> dict[str, str]:
-    """Return the checksum of the file that a class stands in, by the file's name."""
-    path = Path(inspect.getfile(network))
-    return {path.name: checksum_of(path.read_bytes())}
-
-
 def _train_begun(job: TrainJob, entry: ModelEntry, place: str) -> None:
     if is_done(job.run_dir):  # by another process, meanwhile
         return
@@ -110,32 +98,3 @@ def _train_begun(job: TrainJob, entry: ModelEntry, place: str) -> None:
         entry.train(job)
     held = sorted(path for path in job.run_dir.iterdir() if path.is_file())
     mark_done(job.run_dir, (p for p in held if p.name != CHECKPOINT and p.name[0] != "."))
-
-
-def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
-    """Load the trained model of a run folder.
-
-    Args:
-        trust: Custom models that may be imported, as "package.module:Class".
-
-    Raises:
-        PipelineError: not a model's run folder, its training has not ended, or it is damaged, or
-            the file of one's own class has changed since.
-        UsageError: a custom model that is not in `trust`.
-    """
-    config = read_config(folder)
-    missing = [key for key in ("model", "recipe") if key not in config]
-    if missing:
-        raise PipelineError(f"{folder / CONFIG}: key '{missing[0]}' is missing; not a model's run")
-    if not is_done(folder):
-        raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
-    check_done(folder)
-    recipe = read_recipe(folder, trust)
-    own = recipe.own_models.get(config["model"])
-    now = source_of(recipe.own_class(config["model"])) if own else None
-    if now and config.get("source") != now:
-        file = ", ".join(now)
-        raise PipelineError(
-            f"{folder}: model '{own}': {file} has changed since; bring it back, or train anew"
-        )
-    return model_entry(recipe, config["model"]).load(folder, recipe)

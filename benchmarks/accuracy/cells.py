@@ -22,13 +22,13 @@ from data.labels import read_withheld
 from data.manifest import read_manifest
 from data.read import read_graph
 from data.tree import Collection, GraphFile
-from ensembles.choice.in_run import recipe_mixing
+from ensembles.blend import recipe_mixing
 from ensembles.ensemble import Ensemble
 from models.config.custom import is_own, short_name
 from models.config.recipe import Recipe, load_recipe
-from models.registry import Ranker, TrainJob
+from models.registry import Ranker, TrainJob, load_model
 from models.run_folder import first_difference
-from models.train import load_model, sources_of, train_model
+from models.train import sources_of, train_model
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
 from submissions.score import Labels, score_graph

@@ -22,6 +22,7 @@ from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX
 from data.hlo.descriptor import message_class
 from data.hlo.graph import HloGraph, Padding, check_layouts, featurize_module, sequence_features
+from data.hlo.layouts import ConfigurableNode, candidate_configs, configurable_nodes, nodes_at
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 
@@ -156,6 +157,35 @@ class HloProgram:
     module: Any  # the HloModuleProto message; not to be edited
     runs: tuple[Any, ...] = ()  # the ConfigProfile messages, in the order of the file
     configs: TunedConfigs | None = None  # the runs that succeeded; None where there are no configs
+
+    def nodes_at(self, positions: NDArray[np.int64]) -> list[ConfigurableNode]:
+        """Return the instructions at node positions (k,), with the shapes of their tensors."""
+        return nodes_at(self.module, positions.tolist())
+
+    def candidates(
+        self, positions: NDArray[np.int64], n_configs: int, *, seed: int
+    ) -> NDArray[np.int8]:
+        """Draw layout configs (c, k, 18) of the nodes at positions (k,), as `candidate_configs`."""
+        return candidate_configs(self.nodes_at(positions), n_configs, seed=seed)
+
+    def untuned_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of one config that leaves all layouts to the compiler.
+
+        Raises:
+            PipelineError: The module has no node with layouts to choose.
+        """
+        check_layouts(self.graph, self.source)
+        nodes = configurable_nodes(self.module)
+        if not nodes:
+            raise PipelineError(
+                f"{self.source}: the module has no convolution, dot or reshape with dimensions to "
+                "order, so no layouts to rank; expected at least one"
+            )
+        return {
+            "node_config_feat": np.full((1, len(nodes), N_LAYOUT_VALUES), -1, np.int8),
+            "node_config_ids": np.array([node.position for node in nodes], np.int64),
+            "config_runtime": np.zeros(1, np.int64),
+        }
 
 
 def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
-from data.hlo.graph import check_layouts
-from data.hlo.layouts import candidate_configs, configurable_nodes, nodes_at
-from data.hlo.programs import HloProgram, read_programs
 from data.npz.archive import Archive
 from data.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
 from data.read import read_graph
@@ -31,6 +28,9 @@ from data.tree import (
     names_beside,
 )
 from features.padding import tensor_ranks
+
+if TYPE_CHECKING:
+    from data.hlo.programs import HloProgram
 
 # Models read a graph's kind alone; which collection's models rank it is chosen apart from it.
 ANY_OF_KIND = {"layout": "layout:xla:default", "tile": "tile:xla"}
@@ -52,7 +52,7 @@ class NamedGraph:
 
     graph: Graph
     collection: Collection | None = None
-    program: HloProgram | None = None  # what it was made of; None of an npz file
+    program: "HloProgram | None" = None  # what it was made of; None of an npz file
     run_numbers: NDArray[np.int64] | None = None  # (c,) each config's run in the file, if it is one
     names: tuple[str, ...] | None = None  # of the n instructions, beside an npz
     has_configs: bool = True  # else one alone, which leaves all to the compiler: a bare HLO module
@@ -98,9 +98,7 @@ class NamedGraph:
         ranks = np.full((len(positions), 3), RANK_MAX, np.int64)
         ranks[:, 0] = tensor_ranks(self.graph.node_feat)[positions]
         if self.program:
-            for row, node in zip(
-                ranks, nodes_at(self.program.module, positions.tolist()), strict=True
-            ):
+            for row, node in zip(ranks, self.program.nodes_at(positions), strict=True):
                 known = [len(shape) for shape in node.shapes[:3]]
                 row[: len(known)] = known
         return ranks
@@ -126,8 +124,7 @@ class NamedGraph:
                 f"{self.path}: {n_configs} candidates; expected 1..{most} configs of "
                 f"{len(self.graph.node_config_ids)} nodes"
             )
-        nodes = nodes_at(self.program.module, self.graph.node_config_ids.tolist())
-        return candidate_configs(nodes, n_configs, seed=seed)
+        return self.program.candidates(self.graph.node_config_ids, n_configs, seed=seed)
 
 
 def load_graphs(
@@ -157,6 +154,8 @@ def load_graphs(
     if is_npz:
         graphs = [_from_npz(path, given)]
     else:
+        from data.hlo.programs import read_programs
+
         graphs = [_from_program(program, path, given) for program in read_programs(path)]
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
@@ -192,10 +191,10 @@ def _chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGra
     raise UsageError(f"{graphs[0].path}: {count}; expected one of {known}")
 
 
-def _from_program(program: HloProgram, path: Path, collection: Collection | None) -> NamedGraph:
+def _from_program(program: "HloProgram", path: Path, collection: Collection | None) -> NamedGraph:
     configs = program.configs
     kind = configs.kind if configs else "layout"
-    arrays = dict(configs.arrays) if configs else _left_to_the_compiler(program)
+    arrays = dict(configs.arrays) if configs else program.untuned_arrays()
     shared: dict[str, Any] = {
         "file": GraphFile(collection_named(ANY_OF_KIND[kind]), "test", program.name, path),
         "node_feat": program.graph.node_feat,
@@ -218,21 +217,6 @@ def _from_program(program: HloProgram, path: Path, collection: Collection | None
         )
     runs = configs.run_numbers if configs else None
     return NamedGraph(graph, collection, program, runs, has_configs=bool(configs))
-
-
-def _left_to_the_compiler(program: HloProgram) -> dict[str, NDArray[Any]]:
-    check_layouts(program.graph, program.source)
-    nodes = configurable_nodes(program.module)
-    if not nodes:
-        raise PipelineError(
-            f"{program.source}: the module has no convolution, dot or reshape with dimensions to "
-            "order, so no layouts to rank; expected at least one"
-        )
-    return {
-        "node_config_feat": np.full((1, len(nodes), N_LAYOUT_VALUES), -1, np.int8),
-        "node_config_ids": np.array([node.position for node in nodes], np.int64),
-        "config_runtime": np.zeros(1, np.int64),
-    }
 
 
 def _from_npz(path: Path, given: Collection | None) -> NamedGraph:

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from inspect import isabstract
+from inspect import getfile, isabstract
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 
+from common.checksums import checksum_of
 from common.errors import PipelineError, UsageError
 from common.settings import RUN_CONFIG, FrozenConfig, read_toml
 from models.config.networks import LayoutGnnConfig, TileGnnConfig
@@ -121,3 +122,9 @@ def run_folder_of(path: Path) -> Path | None:
         except (PipelineError, OSError):
             return folder  # damaged, or not ours to read
     return None
+
+
+def source_of(network: Any) -> dict[str, str]:
+    """Return the checksum of the file that a class stands in, by the file's name."""
+    path = Path(getfile(network))
+    return {path.name: checksum_of(path.read_bytes())}

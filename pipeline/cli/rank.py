@@ -76,11 +76,10 @@ def rank(
     several = len(graphs) > 1
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
-    from ensembles.ranking.picture import drawn
     from ensembles.ranking.rank import learned_from, ranker_for, warm_up
     from ensembles.ranking.rank import rank as rank_configs
+    from models.run_folder import models_of
     from models.training.device import gpu_here, tell_device
-    from pipeline.run.jobs import models_of
 
     ranker = ranker_for(run, graphs[0], trust or ())
     recipe, models = models_of(run, graphs[0].kind)
@@ -98,6 +97,8 @@ def rank(
         found = _explained(ranker, ranked[0], explain, against)
         printed[0]["explained"] = found.as_json()
         if explain_out:
+            from ensembles.ranking.picture import drawn
+
             write_text(explain_out, drawn(found))
             say(f"picture     {explain_out}")
     if json:

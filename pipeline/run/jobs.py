@@ -46,7 +46,7 @@ from ensembles.scores import scores_by_graph, scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores, sampled, write_scores
 from models.registry import Ranker, TrainJob, model_entry
-from models.run_folder import CONFIG, check_free, is_done, read_config, read_recipe
+from models.run_folder import CONFIG, check_free, is_done, models_of, read_config
 from models.train import check_device, check_packages, train_model
 from models.training.device import gpu_here, tell_device
 from pipeline.run.trackers import logged_to
@@ -436,10 +436,3 @@ def predict_split(
     finally:
         shutil.rmtree(parts, ignore_errors=True)
     return path, len(files)
-
-
-def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
-    """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
-    config, recipe = read_config(run), read_recipe(run, trust)
-    every = recipe.models_of(kind) * len(recipe.seeds)
-    return recipe, (config["model"],) if "model" in config else every

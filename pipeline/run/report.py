@@ -20,8 +20,7 @@ from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
-from ensembles.blend import Mixing, mix
-from ensembles.choice.in_run import choice_file, mixing_record, read_choice, written_mixing
+from ensembles.blend import Mixing, choice_file, mix, mixing_record, read_choice, written_mixing
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import NamedGraph, change_of, layouts_of, read_names, tile_of
 from ensembles.scores import scores_path

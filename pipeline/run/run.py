@@ -35,8 +35,8 @@ from data.tree import (
     name_faults,
     stray_folders,
 )
-from ensembles.blend import mix
-from ensembles.choice.in_run import choose_in_run, written_mixing
+from ensembles.blend import mix, written_mixing
+from ensembles.choice.in_run import choose_in_run
 from ensembles.ensemble import Source
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models

@@ -30,14 +30,13 @@ from data.graphs.graph import Graph, TileGraph
 from data.labels import split_usable
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
-from ensembles.blend import mix
-from ensembles.choice.in_run import recipe_mixing
+from ensembles.blend import mix, recipe_mixing
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores
-from models.registry import MODELS, Ranker, TrainJob
+from models.registry import MODELS, Ranker, TrainJob, load_model
 from models.run_folder import REPORT, begin, flat, is_done, mark_done
-from models.train import load_model, sources_of, train_model
+from models.train import sources_of, train_model
 from models.training.device import training_device
 from pipeline.tuning.storage import REASON
 

@@ -18,8 +18,8 @@ from data.read import read_graph
 from data.tree import collection_named, find_graphs
 from examples.gat import Gat
 from models.config.recipe import Recipe, _with_own_models, load_recipe
-from models.registry import TrainJob
-from models.train import load_model, train_model
+from models.registry import TrainJob, load_model
+from models.train import train_model
 from tests.common.jobs.work import handed_back
 from tests.support.command_line import call, stderr_of
 

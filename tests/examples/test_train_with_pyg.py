@@ -16,8 +16,8 @@ from data.tree import LAYOUTS, find_graphs
 from examples import train_with_pyg as plain
 from features.pyg import TpuGraphsLayout
 from models.config.recipe import load_recipe
-from models.registry import TrainJob
-from models.train import load_model, train_model
+from models.registry import TrainJob, load_model
+from models.train import train_model
 from models.training.device import CPU, torch_prepared
 
 STEPS, SEEDS = 400, 10

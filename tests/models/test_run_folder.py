@@ -9,9 +9,9 @@ import tomli_w
 from common.errors import PipelineError, UsageError
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
-from models.registry import TrainJob
+from models.registry import TrainJob, load_model
 from models.run_folder import DONE, begin, check_done, first_difference, mark_done, read_config
-from models.train import load_model, train_model
+from models.train import train_model
 
 XLA_RANDOM = collection_named("layout:xla:random")
 

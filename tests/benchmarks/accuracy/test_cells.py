@@ -15,9 +15,9 @@ from common.settings import SAMPLE
 from data.graphs.graph import TileGraph
 from data.labels import read_withheld
 from data.read import read_layout
-from models.registry import TrainJob
+from models.registry import TrainJob, load_model
 from models.run_folder import DONE
-from models.train import load_model, train_model
+from models.train import train_model
 
 SMALL = (
     "cross_config_sage.hidden=8",

@@ -15,17 +15,9 @@ from common.settings import SAMPLE
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
+from ensembles.blend import choice_file, read_choice, recipe_mixing, written_mixing
 from ensembles.choice.choose import RECIPE
-from ensembles.choice.in_run import (
-    RUNTIME_SCHEMA,
-    Labelled,
-    choice_file,
-    choose_in_run,
-    labelled,
-    read_choice,
-    recipe_mixing,
-    written_mixing,
-)
+from ensembles.choice.in_run import RUNTIME_SCHEMA, Labelled, choose_in_run, labelled
 from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 from models.predict import read_ahead, sampled, scores_table

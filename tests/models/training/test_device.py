@@ -22,8 +22,8 @@ from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
-from models.registry import MODELS, TrainJob
-from models.train import load_model, train_model
+from models.registry import MODELS, TrainJob, load_model
+from models.train import train_model
 from models.training import device
 from models.training.device import (
     CPU,

@@ -26,9 +26,8 @@ from data.families import family_of
 from data.graph_store import prepare as preparing
 from data.read import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
-from ensembles.blend import blend
+from ensembles.blend import blend, write_choice
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
-from ensembles.choice.in_run import write_choice
 from ensembles.ensemble import FLOOR, Member
 from models.config.recipe import load_recipe
 from models.predict import collection_of_scores, read_scores, scores_table, write_scores

@@ -19,8 +19,8 @@ from data.read import read_graph
 from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
+from models.registry import load_model
 from models.run_folder import is_done
-from models.train import load_model
 from pipeline.tuning.objective import (
     P_THRESHOLD,
     CrossValidation,
