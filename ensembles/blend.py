@@ -1,8 +1,9 @@
-"""Many models' scores of the same configs, made into one ranking: the blend, then the picks.
+"""Blend the scores of several models into one score per config.
 
-Scores of different models have different scales, so each model's are first brought to 0..1 within
-each graph: by minimum and maximum (which beat rank averaging and Borda counts in published
-experience), or by rank. Members are joined by config content, never by row number.
+The scores of different models have different scales. So the scores of each model are first scaled
+to 0..1 within each graph: by minimum and maximum, or by rank. In published experience minimum and
+maximum beat rank averaging and Borda counts. Models are joined by the content of configs, never by
+row number.
 """
 
 import json
@@ -15,8 +16,7 @@ import polars as pl
 
 from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
-from data.tree import Collection, GraphFile
-from ensembles.diversify_picks import PickDiversity, diversify_table
+from data.tree import Collection
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
 
@@ -41,45 +41,38 @@ SCALES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
 }
 
 
-class Mixing(NamedTuple):
-    """How members' scores become one."""
+class BlendSpec(NamedTuple):
+    """How the scores of the members become one score.
+
+    Attributes:
+        method: Name of the scale, a key of SCALES.
+        weights: Weight of each member. They need not sum to 1.
+    """
 
     method: str
     weights: Mapping[str, float]
-    diversity: PickDiversity | None = None  # how far apart picks are; None picks best first
 
 
-def mix(
-    members: Mapping[str, pl.DataFrame], mixing: Mixing, files: Sequence[GraphFile]
-) -> pl.DataFrame:
-    """Blend scores and diversify the picks; columns and order as of the first member.
+def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.DataFrame:
+    """Average the scores of the members, each scaled within its graph.
 
-    Raises:
-        PipelineError: as blend and diversify_table.
-    """
-    blended = blend(members, method=mixing.method, weights=mixing.weights)
-    return diversify_table(blended, files, mixing.diversity) if mixing.diversity else blended
+    Args:
+        members: Scores by member, with the columns of SCORE_SCHEMA.
+        spec: Method and weights.
 
-
-def blend(
-    members: Mapping[str, pl.DataFrame],
-    *,
-    method: str,
-    weights: Mapping[str, float],
-) -> pl.DataFrame:
-    """Average the members' scores, each scaled within its graph.
-
-    Rows as of the first member, lower = faster; weights need not sum to 1.
+    Returns:
+        Rows and columns of the first member; lower = faster.
 
     Raises:
-        PipelineError: a member lacks configs of another, or the weights' sum is 0 or infinite.
+        PipelineError: A member lacks configs of another one, or the sum of the weights is 0 or
+            infinite.
     """
-    total = sum(weights[name] for name in members)
+    total = sum(spec.weights[name] for name in members)
     if not 0 < total < math.inf:
         raise PipelineError(f"blend: the weights sum to {total}; expected a finite number above 0")
     names = list(members)
-    result = joined(members[names[0]], members, SCALES[method], rows_of=f"member {names[0]}")
-    mean = pl.sum_horizontal(pl.col(name) * (weights[name] / total) for name in names)
+    result = joined(members[names[0]], members, SCALES[spec.method], rows_of=f"member {names[0]}")
+    mean = pl.sum_horizontal(pl.col(name) * (spec.weights[name] / total) for name in names)
     return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
 
 
@@ -135,32 +128,35 @@ def member_weights(
     return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}
 
 
-def recipe_mixing(blending: BlendConfig, kind: str, members: Sequence[str]) -> Mixing:
-    """Return the recipe's own blend of members that rank configs of `kind`."""
-    off, length = (getattr(blending, f"{kind}_{key}") for key in ("diversity", "diversity_length"))
-    diversity = PickDiversity(off, length) if off else None
-    return Mixing(blending.method, member_weights(members, blending.weights), diversity)
+def recipe_blend(blending: BlendConfig, members: Sequence[str]) -> BlendSpec:
+    """Return the recipe's own blend of some members."""
+    return BlendSpec(blending.method, member_weights(members, blending.weights))
 
 
-def written_mixing(
+def run_blend(
     out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
-) -> Mixing:
-    """Return how a run blends a collection's members: by its choice, else by the recipe.
+) -> BlendSpec:
+    """Return the blend of a run: the one it chose, else the recipe's.
+
+    Args:
+        out: Folder of the run.
+        blending: Table [blend] of the run's recipe.
+        collection: Collection that the members rank.
+        members: Names of the members.
 
     Raises:
-        PipelineError: the choice is damaged.
+        PipelineError: The file of the choice is damaged.
     """
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
-        return _mixing_in(record)
-    return recipe_mixing(blending, collection.kind, members)
+        return _blend_in(record)
+    return recipe_blend(blending, members)
 
 
-def mixing_record(mixing: Mixing) -> dict[str, Any]:
-    """Return how members become one as a table; `pick_diversity` only where there is one."""
-    weights = {name: float(weight) for name, weight in mixing.weights.items()}
-    chosen = {"pick_diversity": mixing.diversity._asdict()} if mixing.diversity else {}
-    return {"method": mixing.method, "weights": weights, **chosen}
+def blend_record(spec: BlendSpec) -> dict[str, Any]:
+    """Return `method` and `weights` of a blend for JSON."""
+    weights = {name: float(weight) for name, weight in spec.weights.items()}
+    return {"method": spec.method, "weights": weights}
 
 
 def choice_file(out: Path, collection: Collection) -> Path:
@@ -185,7 +181,7 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     check_seal(path, remedy)
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _mixing_in(record)
+        _blend_in(record)
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"{path}: cannot be read: {error}; expected a choice with method and weights; {remedy}"
@@ -193,9 +189,8 @@ def read_choice(path: Path) -> dict[str, Any] | None:
     return {key: value for key, value in record.items() if key != SEAL_KEY}
 
 
-def _mixing_in(record: Mapping[str, Any]) -> Mixing:
-    method, given = record["method"], record.get("pick_diversity")
+def _blend_in(record: Mapping[str, Any]) -> BlendSpec:
+    method = record["method"]
     if method not in SCALES:
         raise ValueError(f"no method '{method}'")
-    weights = {name: float(weight) for name, weight in record["weights"].items()}
-    return Mixing(method, weights, PickDiversity(**given) if given else None)
+    return BlendSpec(method, {name: float(weight) for name, weight in record["weights"].items()})

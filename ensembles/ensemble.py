@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError, blame
 from data.graphs.graph import Graph
 from data.tree import COLLECTIONS, Collection, collection_named
-from ensembles.blend import Mixing, blend, recipe_mixing, written_mixing
-from ensembles.diversify_picks import PickDiversity, diversify_scores
+from ensembles.blend import BlendSpec, apply_blend, run_blend
 from ensembles.scores import scores_path
-from models.config.recipe import BlendConfig, Recipe
+from models.config.recipe import Recipe
 from models.predict import read_scores, scores_table
 from models.registry import Ranker
 from models.run_folder import (
@@ -112,13 +111,19 @@ def members_of(
     ]
 
 
-def blend_of_run(
-    run: Path, collection: Collection, split: str
-) -> tuple[pl.DataFrame, PickDiversity | None]:
-    """Blend what a run's members scored, best first; and say how the run spreads its picks.
+def scores_of_run(run: Path, collection: Collection, split: str) -> pl.DataFrame:
+    """Blend the scores of a run's members.
+
+    Args:
+        run: Folder of a finished run.
+        collection: Collection to read.
+        split: Split to read, "valid" or "test".
+
+    Returns:
+        Blended scores, with the columns of SCORE_SCHEMA.
 
     Raises:
-        PipelineError: the run is unfinished, or ranks no such collection or split.
+        PipelineError: The run is unfinished, or has no scores of this collection and split.
     """
     check_finished(run)
     recipe = read_recipe(run)
@@ -128,9 +133,8 @@ def blend_of_run(
     if not members:
         told = f"{collection.name} is not ranked there"
         raise PipelineError(f"{run}: has no scores of its {split} split: {told}")
-    method, weights, diversity = written_mixing(run, recipe.blend, collection, list(members))
     tables = {name: read_scores(path) for name, path in members.items()}
-    return blend(tables, method=method, weights=weights), diversity
+    return apply_blend(tables, run_blend(run, recipe.blend, collection, list(members)))
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Ensemble:
 
     collection: Collection  # whose train split they learned from
     rankers: dict[str, Ranker]
-    mixing: Mixing
+    spec: BlendSpec
     folders: Mapping[str, Path] = field(default_factory=dict)  # of those that lie on the disk
 
     def __repr__(self) -> str:
@@ -152,7 +156,7 @@ class Ensemble:
         Raises:
             PipelineError: scores that are not finite.
         """
-        return self.spread(graph, self.blended(graph, self.member_scores(graph)))
+        return self.blended(graph, self.member_scores(graph))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
         """Score every config of one graph with each member; (c,) float32, lower = faster."""
@@ -161,25 +165,23 @@ class Ensemble:
     def blended(
         self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Make one of the members' scores (c,) of a graph; (c,) float32, lower = faster.
+        """Blend the members' scores of a graph; the scores of a single member stay as they are.
 
-        Picks are not spread yet, as `spread` does.
+        Args:
+            graph: Graph of c configs.
+            members: Scores by member, (c,) each.
+
+        Returns:
+            (c,) float32, lower = faster.
 
         Raises:
-            PipelineError: scores that are not finite.
+            PipelineError: A score is not finite.
         """
         tables = {
             name: scores_table(graph, scores, ranker=name) for name, scores in members.items()
         }
-        method, weights, diversity = self.mixing
-        if len(tables) == 1 and diversity is None:  # as a run blends
-            return tables.popitem()[1]["score"].to_numpy()
-        return blend(tables, method=method, weights=weights)["score"].to_numpy()
-
-    def spread(self, graph: Graph, blended: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return blended scores (c,), as an order that begins with picks where these are spread."""
-        diversity = self.mixing.diversity
-        return diversify_scores(graph, blended, diversity) if diversity else blended
+        table = tables.popitem()[1] if len(tables) == 1 else apply_blend(tables, self.spec)
+        return table["score"].to_numpy()
 
 
 def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
@@ -238,13 +240,11 @@ def load_ranker(
     folder, wanted = Path(run), collection_named(collection) if collection else None
     source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
-        alone = recipe_mixing(BlendConfig(), source.kind, [folder.name])
-        return Ensemble(
-            source, {folder.name: load_model(folder, trust)}, alone, {folder.name: folder}
-        )
+        rankers, spec = {folder.name: load_model(folder, trust)}, BlendSpec("minmax-mean", {})
+        return Ensemble(source, rankers, spec, {folder.name: folder})
     recipe = read_recipe(folder, trust)
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
     members = members_of(recipe, source, folder)
     rankers = {member.name: member.load() for member in members}
-    mixing = written_mixing(folder, recipe.blend, wanted or source, list(rankers))
-    return Ensemble(source, rankers, mixing, {member.name: member.folder for member in members})
+    spec = run_blend(folder, recipe.blend, wanted or source, list(rankers))
+    return Ensemble(source, rankers, spec, {member.name: member.folder for member in members})

@@ -4,7 +4,8 @@
     tile:xla:<kernel>,4;0;2;1;3
     layout:xla:default:<graph>,7;0;3;…
 
-A tile row holds the min(5, c) best indices, a layout row all c of them, fastest first.
+A layout row holds all c indices, sorted by score. A tile row holds the min(5, c) configs that are
+worth a measurement (ensembles/picks.py).
 
 Counts are those of the data files. For the real competition, 894 rows by the names of the official
 test split, they are known without its files but for those of tile kernels. Its own sample
@@ -15,7 +16,7 @@ accepted.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Collection as Container
 from functools import cache
 from itertools import islice
@@ -30,6 +31,7 @@ from common.atomic import open_regular, write_text
 from common.errors import PipelineError, escaped
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.settings import SAMPLE
+from data.graphs.distinct import config_hashes
 from data.npz.archive import Archive, shown
 from data.official.published import (
     ALL_TILE_CONFIGS,
@@ -37,7 +39,9 @@ from data.official.published import (
     OTHER_LAYOUT_CONFIGS,
     official_names,
 )
-from data.tree import COLLECTIONS, NO_ID, Collection, find_graphs, has_graphs, npz_root
+from data.read import read_tile
+from data.tree import COLLECTIONS, NO_ID, Collection, GraphFile, find_graphs, has_graphs, npz_root
+from ensembles.picks import top_k_to_measure
 
 HEADER = "ID,TopConfigs"
 # The first part that is no index: one that fits int64. A search takes no memory, as a match of the
@@ -71,18 +75,46 @@ class ScannedRow(NamedTuple):
 
 
 def submission_rows(
-    blended: Sequence[tuple[Collection, pl.DataFrame]],
+    scored: Iterable[tuple[Collection, pl.DataFrame]], files: Iterable[GraphFile]
 ) -> Iterator[SubmissionRow]:
-    """Rank each graph's scored configs; equal scores keep the file's row order."""
-    for collection, scores in blended:
-        by_graph = scores.sort("graph", "config", maintain_order=True).partition_by(
-            "graph", maintain_order=True
-        )
-        for table in by_graph:
+    """Rank the configs of each graph by score; equal scores keep the order of the file.
+
+    A tile row begins with the five configs to measure.
+
+    Args:
+        scored: Scores of each collection, with the columns of SCORE_SCHEMA.
+        files: Files of the graphs; only those of tile kernels are read.
+
+    Raises:
+        PipelineError: A tile kernel has no file, a damaged one, or one with other configs.
+    """
+    known = {file.submission_id: file for file in files}
+    for collection, scores in scored:
+        for graph, table in by_graph(scores).items():
+            name = f"{collection.name}:{graph}"
             ranking = ranking_from_scores(table["score"].to_numpy())
+            if collection.kind == "tile":
+                picks = _tile_picks(known.get(name), name, table)
+                ranking = np.concatenate([picks, ranking[~np.isin(ranking, picks)]])
             configs = table["config"].to_numpy().astype(np.int64)
-            some = configs if configs[-1] >= len(configs) else None
-            yield SubmissionRow(f"{collection.name}:{table['graph'][0]}", ranking, some)
+            yield SubmissionRow(name, ranking, configs if configs[-1] >= len(configs) else None)
+
+
+def by_graph(scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the scores of each graph, in the order of its configs."""
+    tables = scores.sort("graph", "config", maintain_order=True).partition_by("graph")
+    return {table["graph"][0]: table for table in tables}
+
+
+def _tile_picks(file: GraphFile | None, name: str, table: pl.DataFrame) -> Indices:
+    if file is None:
+        raise PipelineError(f"{name}: has scores but no file; expected --data to hold its kernel")
+    graph = read_tile(file)
+    if not np.array_equal(config_hashes(graph), table["config_hash"].to_numpy()):
+        raise PipelineError(
+            f"{file.path}: holds other configs than the scores; expected the same data"
+        )
+    return top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS)
 
 
 def n_picks(name: str, n_configs: int) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import (
+    TILE_PICKS,
     family_means,
     interval_of,
     kendall_tau,
@@ -37,6 +38,7 @@ from submissions.check import n_picks, ranking_faults
 METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
+DIVERSIFIED = "diversified_slowdown@5"
 FEW_GRAPHS = 20  # an interval over fewer is too narrow
 SHOWN = 0.0005  # what a slowdown in percent, with one digit, can tell apart
 
@@ -58,6 +60,11 @@ class Labels:
     def runtime(self) -> NDArray[np.float64] | NDArray[np.int64]:
         """Return the (c,) runtimes to compare: normalised where there are normalizers."""
         return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
+
+    def only(self, rows: NDArray[np.int64]) -> "Labels":
+        """Return the labels of some configs, at `rows` (r,), in that order."""
+        normalizers = None if self.normalizers is None else self.normalizers[rows]
+        return Labels(self.runtime_ns[rows], normalizers)
 
 
 def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:
@@ -123,7 +130,7 @@ def cut_to_samples(
             rows = sample_rows(read_graph(file), n_ranked)
             if np.array_equal(np.sort(own[name]), rows):
                 own[name] = np.searchsorted(rows, own[name])
-                known[name] = Labels(known[name].runtime_ns[rows])
+                known[name] = known[name].only(rows)
     return own, known
 
 
@@ -132,6 +139,7 @@ def score_submission(
     labels: Mapping[str, Labels],
     *,
     ceilings: Mapping[str, float] | None = None,
+    to_measure: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> Report:
     """Score rankings per graph and per collection.
 
@@ -144,6 +152,8 @@ def score_submission(
         labels: runtimes by submission ID; those that are all 0 count as withheld.
         ceilings: Kendall tau between two measurements of the same configs, by submission ID; nan,
             or no entry, where unknown.
+        to_measure: five diversified configs by submission ID, as the tile rows of a submission have
+            them. The tile score is theirs then, and not that of the first five of the ranking.
 
     Returns:
         score: mean of the collections' values, None if no collection has one.
@@ -152,7 +162,8 @@ def score_submission(
             `per_graph`; means of `slowdown@1`, `@5` and `@10`, for tile of `top1_error` and so on,
             None where a row holds too few picks to tell. Given `ceilings`, for layout also
             `noise_ceiling`: of each graph, and of the collection (the median over its judged
-            graphs that have one); None where unknown.
+            graphs that have one); None where unknown. Given `to_measure`, also
+            `diversified_slowdown@5`, beside `slowdown@5` of the first five.
         left_out: the graphs that were not judged, as `graph` (the ID) and `reason`.
 
     Raises:
@@ -169,7 +180,8 @@ def score_submission(
                 left_out.append({"graph": name, "reason": reason})
             else:
                 own = name.removeprefix(prefix)
-                graphs[own] = _score_row(collection, name, rankings.get(name), labels[name])
+                five = None if to_measure is None else to_measure[name]
+                graphs[own] = _score_row(collection, name, rankings.get(name), labels[name], five)
         collections[collection.name] = collection_report(collection, graphs, ceilings)
     values = [part["value"] for part in collections.values() if part["value"] is not None]
     return {
@@ -197,6 +209,7 @@ def score_graph(
     ranking: NDArray[np.int64],
     labels: Labels,
     scores: NDArray[Any] | None = None,
+    to_measure: NDArray[np.int64] | None = None,
 ) -> Report:
     """Return all metrics of one graph of c configs.
 
@@ -204,10 +217,12 @@ def score_graph(
         ranking: (m,) int64 distinct config indices, predicted fastest first.
         scores: (c,) that the ranking was made of: equal ones then count as ties in `kendall_tau`
             and `opa`, which a ranking alone breaks.
+        to_measure: five diversified configs, whose tile score counts.
 
     Returns:
         `kendall_tau` and `opa` (None where m < c or the runtimes are all equal), `slowdown@K`
-        (None where m < K and m < c) and `n_configs`.
+        (None where m < K and m < c), `diversified_slowdown@5` if `to_measure` is given, and
+        `n_configs`; of tile kernels also `tile_score` and `topK_error`.
     """
     runtime, graph = labels.runtime, Report()
     position = np.argsort(ranking) if scores is None else scores
@@ -218,16 +233,22 @@ def score_graph(
         is_known = len(ranking) >= min(k, len(runtime))
         graph[f"slowdown@{k}"] = slowdown_at_k(ranking, runtime, k) if is_known else None
     if collection.kind == "tile":
-        graph["tile_score"] = tile_score(ranking, runtime)
+        graph["tile_score"] = tile_score(ranking if to_measure is None else to_measure, runtime)
         for k in ERROR_PICKS:
             slowdown = graph[f"slowdown@{k}"]
             graph[f"top{k}_error"] = None if slowdown is None else slowdown - 1
+    if to_measure is not None:
+        graph[DIVERSIFIED] = slowdown_at_k(to_measure, runtime, TILE_PICKS)
     graph["n_configs"] = len(runtime)
     return graph
 
 
 def _score_row(
-    collection: Collection, name: str, ranking: NDArray[np.int64] | None, labels: Labels
+    collection: Collection,
+    name: str,
+    ranking: NDArray[np.int64] | None,
+    labels: Labels,
+    to_measure: NDArray[np.int64] | None,
 ) -> Report:
     n_configs = len(labels.runtime_ns)
     wanted = n_picks(collection.name, n_configs)
@@ -236,7 +257,7 @@ def _score_row(
     n_indices = max(wanted, len(ranking)) if collection.kind == "tile" else wanted
     if faults := ranking_faults(ranking, n_configs, n_indices):
         raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
-    return score_graph(collection, ranking, labels)
+    return score_graph(collection, ranking, labels, to_measure=to_measure)
 
 
 def reason_to_leave_out(
@@ -269,7 +290,9 @@ def collection_report(
         "n_graphs": len(values),
     }
     is_tile = collection.kind == "tile"
-    for name in (f"top{k}_error" if is_tile else f"slowdown@{k}" for k in ERROR_PICKS):
+    names = [f"top{k}_error" if is_tile else f"slowdown@{k}" for k in ERROR_PICKS]
+    names += [DIVERSIFIED] * any(DIVERSIFIED in graph for graph in graphs.values())
+    for name in names:
         found = [graph[name] for graph in graphs.values()]
         report[name] = float(np.mean(found)) if found and None not in found else None
     report["per_graph"] = dict(graphs)

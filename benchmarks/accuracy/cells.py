@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part, Sources, by_source
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.metrics import TILE_PICKS, slowdown_at_k
 from common.reproducibility import revision
 from data.families import family_of
 from data.graph_store.stored_graph import fingerprint
@@ -22,8 +23,9 @@ from data.labels import read_withheld
 from data.manifest import read_manifest
 from data.read import read_graph
 from data.tree import Collection, GraphFile
-from ensembles.blend import recipe_mixing
+from ensembles.blend import recipe_blend
 from ensembles.ensemble import Ensemble
+from ensembles.picks import top_k_to_measure
 from models.config.custom import is_own, short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import Ranker, TrainJob, load_model
@@ -31,10 +33,9 @@ from models.run_folder import first_difference
 from models.train import sources_of, train_model
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
-from submissions.score import Labels, score_graph
+from submissions.score import DIVERSIFIED, Labels, score_graph
 
 SEED_STEP = 1000  # from a cell's seed to its next
-BEST_FIRST = ("blend.layout_diversity=0", "blend.tile_diversity=0")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Contender:
 
     models: tuple[str, ...] = ()  # none for the floor, which ranks without training
     recipe: str = "cpu"
-    overrides: tuple[str, ...] = BEST_FIRST
+    overrides: tuple[str, ...] = ()
     tasks: tuple[str, ...] | None = None  # those that it can learn; None for all
     # The recipe and models in tasks that ask for further configs of one graph.
     within_graph: tuple[str, tuple[str, ...]] | None = None
@@ -55,11 +56,10 @@ SHIPPED = "shipped"  # what the recipe `cpu` does
 OF_NETWORKS = tuple(task for task in TASKS if task != SAMPLE_FURTHER)  # no 13 trainings
 SHIPPED_FOR_LAYOUTS = Contender(
     load_recipe("cpu").layout.models,
-    overrides=(),
     within_graph=("within_graph", load_recipe("within_graph").layout.models),
     n_seeds=2,
 )
-SHIPPED_FOR_TILES = Contender(load_recipe("cpu").tile.models, overrides=())
+SHIPPED_FOR_TILES = Contender(load_recipe("cpu").tile.models)
 # By kind of config, in the page's order: what needs no training, the dataset's baselines, others'
 # models, and ours from the simplest on.
 CONTENDERS = {
@@ -72,25 +72,20 @@ CONTENDERS = {
         "boosting": Contender(("layout_boosting",)),
         "columns": Contender(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
         "no-attention": Contender(
-            (NETWORK,), overrides=(*BEST_FIRST, f"{NETWORK}.cross_config=false"), tasks=OF_NETWORKS
+            (NETWORK,), overrides=(f"{NETWORK}.cross_config=false",), tasks=OF_NETWORKS
         ),
         "network": Contender(
             (NETWORK,), tasks=OF_NETWORKS, within_graph=("within_graph", (NETWORK,))
         ),
-        "best-first": replace(SHIPPED_FOR_LAYOUTS, overrides=BEST_FIRST),
         SHIPPED: SHIPPED_FOR_LAYOUTS,
     },
     "tile": {
         "floor": Contender(),
         "early-join": Contender(("early_fusion_sage",)),
-        "late-join": Contender(
-            (BY_TILE,), overrides=(*BEST_FIRST, f"{BY_TILE}.cross_config=false")
-        ),
+        "late-join": Contender((BY_TILE,), overrides=(f"{BY_TILE}.cross_config=false",)),
         "linear": Contender(("tile_linear",)),
         "boosting": Contender(("tile_boosting",)),
-        "boosting-spread": Contender(("tile_boosting",), overrides=()),
         "network": Contender((BY_TILE,)),
-        "best-first": replace(SHIPPED_FOR_TILES, overrides=BEST_FIRST),
         SHIPPED: SHIPPED_FOR_TILES,
     },
 }
@@ -116,7 +111,7 @@ class Cell:
         """Return the contender, as it is for the task; one's own is trained as our network is."""
         kind, name = TASKS[self.task].kind, short_name(self.contender)
         if is_own(self.contender):
-            keys = (*BEST_FIRST, f'{kind}.models=["{self.contender}"]')
+            keys = (f'{kind}.models=["{self.contender}"]',)
             known = Contender((name,), overrides=keys, within_graph=("within_graph", (name,)))
         else:
             known = CONTENDERS[kind][self.contender]
@@ -143,7 +138,7 @@ class Cell:
             self != shipped
             and self.members.keys() <= shipped.members.keys()
             and (not own.models or own.recipe == shipped.known_contender.recipe)
-            and all(key.startswith("blend.") for key in own.overrides)
+            and not own.overrides
         )
 
     @property
@@ -274,11 +269,13 @@ def _trained(cell: Cell, part: Part, folder: Path) -> tuple[dict[str, Ranker], d
 
 def _blended(cell: Cell, rankers: dict[str, Ranker], collection: Collection) -> Ensemble:
     own = {name: rankers[name] for name in cell.members} or {"floor": FLOORS[collection.kind]}
-    return Ensemble(collection, own, recipe_mixing(cell.recipe().blend, collection.kind, list(own)))
+    return Ensemble(collection, own, recipe_blend(cell.recipe().blend, list(own)))
 
 
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
-    """Return all metrics of one graph, as a submission is judged, and its noise ceiling.
+    """Return all metrics of one graph's scores, and its noise ceiling.
+
+    The tile score is that of the first five by score; the diversified five have their own figure.
 
     Raises:
         PipelineError: a score is not finite, or the runtimes give no order.
@@ -290,7 +287,10 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
         raise PipelineError(f"{graph.file.path}: a config's score is not finite")
     ranking = np.argsort(scores, kind="stable")
     normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
-    metrics = score_graph(graph.file.collection, ranking, Labels(graph.runtime_ns, normalizers))
+    labels = Labels(graph.runtime_ns, normalizers)
+    metrics = score_graph(graph.file.collection, ranking, labels)
+    five = top_k_to_measure(scores, graph, TILE_PICKS)
+    metrics[DIVERSIFIED] = slowdown_at_k(five, labels.runtime, TILE_PICKS)
     if metrics["kendall_tau"] is None:
         raise PipelineError(f"{graph.file.path}: its runtimes give no order; it cannot be judged")
     return metrics | {"noise": _noise(graph), "rank_cpu_s": rank_cpu_s}

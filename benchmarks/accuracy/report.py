@@ -19,18 +19,22 @@ from common.metrics import CONFIDENCE, DRAWS, family_means, interval_of
 from common.settings import SAMPLE
 from models.config.custom import is_own, short_name
 from submissions.report.charts import FAINT, OURS, picture
+from submissions.score import DIVERSIFIED
 
 Cell = dict[str, Any]
 TAU, SCORE = "kendall_tau", "tile_score"
 RANKED = {TAU: "tau", "opa": "OPA"}
-PICKED = {"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"}
+PICKED = {
+    **{"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"},
+    DIVERSIFIED: "diversified @5",
+}
 # Columns by kind of config; the first one leads, and is drawn.
 LABELS = {"layout": {**RANKED, **PICKED}, "tile": {SCORE: "tile score", **RANKED, **PICKED}}
 ATTENTION = {"layout": ("network", "no-attention"), "tile": ("network", "late-join")}
 PICTURE = "accuracy.png"
 RIVALS = ("floor", "linear", "boosting")  # what first picks have to be ahead of
 N_FIRST = 52  # layout graphs of the sample's first measurement
-MEMBERS, UNSPREAD = ("network", "boosting"), "best-first"  # of what is shipped for layouts
+MEMBERS = ("network", "boosting")  # of what is shipped for layouts
 COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7  # of the picture's panels
 
 
@@ -261,15 +265,15 @@ def collection_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
 
     The member is the best on the very graphs it is compared on, which flatters it.
     """
-    if not {SHIPPED, UNSPREAD, *MEMBERS} <= set(by_name):
+    if not {SHIPPED, *MEMBERS} <= set(by_name):
         return []
     rows = []
     for collection, names in _grouped(by_name[SHIPPED][0], _collection).items():
         own = {name: [_within(cell, names) for cell in by_name[name]] for name in by_name}
         best = max(MEMBERS, key=lambda name: estimate_of(own[name], TAU).mean)
         leads = [
-            lead_text(difference(own[name], own[best], metric), metric)
-            for name, metric in ((UNSPREAD, TAU), (SHIPPED, TAU), (SHIPPED, "slowdown@5"))
+            lead_text(difference(own[SHIPPED], own[best], metric), metric)
+            for metric in (TAU, "slowdown@5", DIVERSIFIED)
         ]
         n_graphs = len(own[best][0]["graphs"])
         shown = f"{best}, {text_of(estimate_of(own[best], TAU), TAU)}"
@@ -292,7 +296,7 @@ def choice_rows(by_name: Mapping[str, list[Cell]]) -> list[list[str]]:
     rows = []
     for group, names in _grouped(by_name[SHIPPED][0], seen).items():
         own = {name: [_within(cell, names) for cell in by_name[name]] for name in by_name}
-        shown = (TAU, "slowdown@1", "slowdown@5")
+        shown = (TAU, "slowdown@1", "slowdown@5", DIVERSIFIED)
         means = [text_of(estimate_of(own[SHIPPED], metric), metric) for metric in shown]
         found = [difference(own[SHIPPED], own[rival], "slowdown@1") for rival in RIVALS]
         ahead = [lead_text(lead, "slowdown@1") for lead in found]

@@ -18,15 +18,14 @@ from data.tree import Collection, GraphFile
 from ensembles.blend import (
     KEYS,
     SCALES,
-    Mixing,
-    blend,
+    BlendSpec,
+    apply_blend,
+    blend_record,
     choice_file,
     joined,
     member_weights,
     minmax,
-    mix,
-    mixing_record,
-    recipe_mixing,
+    recipe_blend,
     write_choice,
 )
 from ensembles.choice.choose import (
@@ -113,17 +112,21 @@ def labelled(files: Sequence[GraphFile]) -> Labelled:
 
 
 def choose(
-    by: Labelled, members: Mapping[str, pl.DataFrame], *, recipe: Mixing, seed: int = 0
+    by: Labelled, members: Mapping[str, pl.DataFrame], *, recipe: BlendSpec, seed: int = 0
 ) -> dict[str, Any]:
-    """Choose a blend for members that have scored the labelled graphs, as `choose_blend`.
+    """Choose a blend by labelled graphs, as `choose_blend`.
 
     Args:
-        recipe: the blend that stays unless it is beaten, of tiles judged with its spread of picks;
-            all others are judged, and used, without. Of layouts all are judged without: Kendall's
-            tau sees no gain in picks.
+        by: Labelled graphs of one kind.
+        members: Scores by member, of all configs of these graphs.
+        recipe: Blend that stays unless another one beats it.
+        seed: Seed of folds, pairs and intervals.
+
+    Returns:
+        The record of `choose_blend`.
 
     Raises:
-        PipelineError: a member has not scored just these configs.
+        PipelineError: A member lacks configs, or has others.
     """
     by, is_layout = by.scored_by(members), by.files[0].collection.kind == "layout"
     judged = by.runtimes.select("graph").unique()
@@ -138,7 +141,7 @@ def choose(
         runtime=by.runtimes["runtime"].to_numpy(),
     )
     even = member_weights(list(own), {})
-    blends = {method: blend(own, method=method, weights=even) for method in SCALES}
+    blends = {method: apply_blend(own, BlendSpec(method, even)) for method in SCALES}
     n_folds = min(MAX_FOLDS, len(set(graphs.families)))
     place = {file.name: index for index, file in enumerate(by.files)}
     folds = [[place[f.name] for f in fold] for fold in grouped_folds(by.files, n_folds, seed)]
@@ -147,8 +150,7 @@ def choose(
         metric = tau_as_submitted if is_layout else best_of_five
         objective = tau_objective(graphs, seed=seed) if is_layout else tile_objective(graphs)
         nested = Nested(graphs, fixed, folds, metric=metric, objective=objective)
-        judged_as = recipe._replace(diversity=None) if is_layout else recipe
-        kept = _on_rows(by, mix(own, judged_as, by.files))
+        kept = _on_rows(by, apply_blend(own, recipe))
         return choose_blend(nested, recipe=kept, seed=seed)
 
 
@@ -183,14 +185,13 @@ def choose_in_run(
     if all(path.exists() for path in paths) or len(members) < 2:
         return
     names = " and ".join(collection.name for collection in files)
-    kind = next(iter(files)).kind
-    own = recipe_mixing(blending, kind, members)
+    own = recipe_blend(blending, members)
     # The searches of a source have graphs of the same names: they are told apart by their IDs.
     by = labelled([replace(f, name=f.submission_id) for some in files.values() for f in some])
     reason = by.too_few()
     if reason:
         log.info(f"{names}: {reason}; the recipe's blend stays")
-        record = {"chosen": RECIPE, "reason": reason, "nested_value": None, **mixing_record(own)}
+        record = {"chosen": RECIPE, "reason": reason, "nested_value": None, **blend_record(own)}
     else:
         by_id = pl.col("graph")
         every = {
@@ -200,18 +201,16 @@ def choose_in_run(
             for name in members
         }
         choice = choose(by, every, recipe=own, seed=seed)
-        mixing, note = own, KEPT_NOTE
+        spec, note = own, KEPT_NOTE
         told = "no blend beats the recipe's by more than noise; it stays"
         if choice["chosen"] != RECIPE:
             method = choice["chosen"] if choice["chosen"] in SCALES else FITTED_SCALE
-            # Of layouts, whose picks the choice did not judge, they stay as spread as they were.
-            diversity = own.diversity if kind == "layout" else None
-            mixing, note = Mixing(method, choice["weights"], diversity), CHOSEN_NOTE
+            spec, note = BlendSpec(method, choice["weights"]), CHOSEN_NOTE
             told = (
                 f"blended by {choice['chosen']}; on valid graphs that had no part in the choice "
                 f"{choice['nested_value']:.4f}, which is what to believe"
             )
-        record = {**choice, **mixing_record(mixing), "note": note}
+        record = {**choice, **blend_record(spec), "note": note}
         log.info(f"{names}: {told}")
     for path in paths:
         write_choice(path, {**record, "of": [collection.name for collection in files]})

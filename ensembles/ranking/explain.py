@@ -252,7 +252,7 @@ def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
     if own.shape[1] == 1:
         return own.repeat(2, axis=1)
     span = np.ptp(own[: graph.n_counted], axis=0)
-    weights = np.array([ranker.mixing.weights[name] for name in ranker.rankers])
+    weights = np.array([ranker.spec.weights[name] for name in ranker.rankers])
     scaled = own * np.divide(weights / weights.sum(), span, out=np.zeros_like(span), where=span > 0)
     return np.concatenate([scaled.sum(axis=1, keepdims=True), own], axis=1)
 

@@ -20,6 +20,7 @@ from data.graphs.noise import measure_noise
 from data.manifest import measured_of
 from data.tree import collection_named, file_from_path, find_graphs
 from ensembles.ensemble import Ensemble, load_ranker
+from ensembles.picks import top_k_to_measure
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import (
     NamedGraph,
@@ -42,7 +43,6 @@ class Ranked:
 
     collection: str
     member_scores: dict[str, NDArray[np.float32]]  # (c,) by row of each of them; scales differ
-    blended: NDArray[np.float32]  # (c,) by row, before picks are spread; lower = faster
     scores: NDArray[np.float32]  # (c,) by row, lower = faster
     group: NDArray[np.int64]  # (c,) by row; equal where configs are
     graph: NamedGraph
@@ -82,6 +82,21 @@ class Ranked:
         return [
             {"rank": number, "config": row, "score": float(self.scores[row])}
             for number, row in enumerate(rows, start=1)
+        ]
+
+    def to_measure(self, k: int) -> list[dict[str, Any]]:
+        """Return the k configs to measure, in the order of `top_k_to_measure`.
+
+        Args:
+            k: Number of configs, at least 1.
+
+        Returns:
+            Of each config `rank`, its place among the distinct configs, `config` and `score`.
+        """
+        rows = top_k_to_measure(self.scores, self.graph.graph, k).tolist()
+        return [
+            {"rank": self.place(row), "config": row, "score": float(self.scores[row])}
+            for row in rows
         ]
 
     def place(self, config: int) -> int:
@@ -145,12 +160,10 @@ class Ranked:
 
         Returns:
             `config`; `place` among the distinct configs, 1 = predicted fastest; `places` among them
-            by member, and `blend_place` before picks are spread, with the mean of equals;
-            `is_spread`: picked before faster ones to cover for others; `runtime_ns` as measured,
-            the mean of the `n_equal` rows that hold this config, None where the file has none;
-            `decided`: how many of the k configurable nodes a layout config does not leave to the
-            compiler, None of a tile; `statistics`: value by name, as of
-            features/statistics/STATISTICS.md.
+            by member, with the mean of equals; `runtime_ns` as measured, the mean of the `n_equal`
+            rows that hold this config, None where the file has none; `decided`: how many of the k
+            configurable nodes a layout config does not leave to the compiler, None of a tile;
+            `statistics`: value by name, as of features/statistics/STATISTICS.md.
 
         Raises:
             UsageError: there is no such config.
@@ -161,16 +174,12 @@ class Ranked:
         layouts = graph.kind == "layout"
         names = statistics_names(graph.kind, "all")
         values = statistics_of(graph.graph, "all")(np.array([config]))[0].tolist()
-        place, blended = self.place(config), self._of_distinct(self.blended)
-        faster = (blended < blended[self.group[config]]).sum()
         return {
             "config": config,
-            "place": place,
+            "place": self.place(config),
             "places": {
                 name: self._mean_place(own, config) for name, own in self.member_scores.items()
             },
-            "blend_place": self._mean_place(self.blended, config),
-            "is_spread": bool(place <= faster),
             "runtime_ns": self.runtime_ns(config),
             "n_equal": int((self.group == self.group[config]).sum()),
             "decided": sum(not n.is_left_open for n in self.layouts(config)) if layouts else None,
@@ -192,11 +201,9 @@ class Ranked:
         Returns:
             `kendall_tau`, and `slowdown@K` of the first 1, 5 and 10 picks: 1 is perfect.
         """
-        graph = self.graph.graph
-        if not graph.is_labelled:
+        if not self.graph.graph.is_labelled:
             return None
-        by_row = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
-        runtime = group_means(by_row, self.group)
+        runtime = self._runtimes()
         scores = self._of_distinct(self.scores)
         order = ranking_from_scores(scores)
         picks = {f"slowdown@{k}": slowdown_at_k(order, runtime, k) for k in MEASURED_PICKS}
@@ -218,18 +225,28 @@ class Ranked:
             told = told | {"again_tau": repeated.tau}
         return {key: told[key] for key in NOISE if told.get(key) is not None}
 
-    def as_json(self, *, why: bool = False) -> dict[str, Any]:
-        """Return the `top` best configs with what they say, for JSON.
+    def as_json(self, *, why: bool = False, measure: int | None = None) -> dict[str, Any]:
+        """Return the `top` best configs, or those to measure, with what they say, for JSON.
+
+        Args:
+            why: Add `why` to each config.
+            measure: Number of configs to measure, which are listed instead of the best. With
+                runtimes in the file, `measured` has the slowdown of the best of them.
 
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`, `n_distinct`,
             `ms_per_config`, `measured`, `noise` and `default` as these methods have them, and
-            `configs`: as `best` lists them, with what `spelled` says, `run`, the number of the
-            tuning data's run, where there is one, and `why` where it is asked for.
+            `configs`: as `best` or `to_measure` lists them, with what `spelled` says, `run`, the
+            number of the tuning data's run, where there is one, and `why` where it is asked for.
         """
         numbers = self.graph.run_numbers
-        configs = []
-        for entry in self.best():
+        configs, measured = [], self.measured()
+        listed = self.best() if measure is None else self.to_measure(measure)
+        if measured and measure:
+            runtime = self._runtimes()
+            rows = self.group[[entry["config"] for entry in listed]]
+            measured[f"diversified_slowdown@{measure}"] = slowdown_at_k(rows, runtime, measure)
+        for entry in listed:
             config = entry["config"]
             said: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
             said |= self.spelled(config)
@@ -241,11 +258,17 @@ class Ranked:
             "n_configs": len(self.scores),
             "n_distinct": int(self.group.max()) + 1,
             "ms_per_config": self.ms_per_config,
-            "measured": self.measured(),
+            "measured": measured,
             "noise": self.noise(),
             "default": self.default(),
             "configs": configs,
         }
+
+    def _runtimes(self) -> NDArray[np.float64]:
+        """Return the mean runtime of each distinct config (d,), of tiles over its normalizer."""
+        graph = self.graph.graph
+        by_row = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+        return group_means(by_row, self.group)
 
     def _of_distinct(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the lowest score of each distinct config (d,), by its number in `group`."""
@@ -276,8 +299,11 @@ def rank(
     """Rank the configs of a graph by trained models, fastest first.
 
     Args:
+        ranker: Trained models.
+        graph: Graph to rank.
         configs: to rank instead of the graph's own: (c, k, 18) layouts, -1 = the compiler's choice,
             or (c, 24) tiles; `graph.candidates` makes layouts.
+        top: Number of configs that `best` lists; None = all.
 
     Raises:
         PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
@@ -295,11 +321,10 @@ def rank(
     ranked = graph if configs is None else with_configs(graph, configs)
     start = time.perf_counter()
     members = ranker.member_scores(ranked.graph)
-    blended = ranker.blended(ranked.graph, members)
-    scores = ranker.spread(ranked.graph, blended)
+    scores = ranker.blended(ranked.graph, members)
     seconds = time.perf_counter() - start
     _, group = distinct_configs(ranked.graph)
-    return Ranked(ranker.collection.name, members, blended, scores, group, ranked, seconds, top)
+    return Ranked(ranker.collection.name, members, scores, group, ranked, seconds, top)
 
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:

@@ -235,15 +235,7 @@ class BlendConfig(FrozenConfig):
     """How the scores of several models become one ranking; see ensembles/blend.py.
 
     Attributes:
-        method: how members' scores are mixed.
-        tile_diversity: how far a tile's score may be off, in standard deviations of a kernel's
-            scores. Above 0, the first picks are chosen to cover for each other, see
-            ensembles/diversify_picks.py; 0 picks best first.
-        tile_diversity_length: how far tiles are apart, in logarithms of their bounds, where they no
-            longer share an error.
-        layout_diversity: as `tile_diversity`, of a layout graph's scores.
-        layout_diversity_length: how far layouts are apart, in the share of the nodes that they lay
-            out differently, where they hardly share an error any more.
+        method: how the scores of the models are scaled and averaged.
         choose: choose blends by the labels of the valid split, of a source's two searches
             together; what stands here stays where nothing beats it beyond noise. See
             ensembles/choice/choose.py.
@@ -251,10 +243,6 @@ class BlendConfig(FrozenConfig):
     """
 
     method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
-    tile_diversity: Annotated[float, Field(ge=0, le=100)] = 0.0
-    tile_diversity_length: Annotated[float, Field(ge=0.01, le=100)] = 2.0
-    layout_diversity: Annotated[float, Field(ge=0, le=100)] = 0.0
-    layout_diversity_length: Annotated[float, Field(ge=0.01, le=100)] = 0.3
     weights: dict[str, Weight] = Field(default={})
     choose: bool = False
 
@@ -385,10 +373,8 @@ class Recipe(FrozenConfig):
         return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
 
     def for_one_program(self) -> Self:
-        """Return this recipe as it is for the configs of a single program: picked best first."""
-        layout = LayoutConfig(models=self.layout.one_program)
-        blend = self.blend.model_copy(update={"layout_diversity": 0.0})
-        return self.model_copy(update={"layout": layout, "blend": blend})
+        """Return this recipe with the models that learn the configs of a single program."""
+        return self.model_copy(update={"layout": LayoutConfig(models=self.layout.one_program)})
 
     def learned_as(self, collection: Collection) -> Collection:
         """Return what a collection's models are trained on: it alone, or LAYOUTS together."""
@@ -415,7 +401,7 @@ class Recipe(FrozenConfig):
         known = {*get_args(LayoutModelName), *get_args(TileModelName)}
         at_work = [model for kind in kinds for model in self.models_of(kind)]
         others = set(KINDS).difference(kinds)
-        if key.startswith(tuple(part for kind in others for part in of_kind(kind))):
+        if key.startswith(tuple(f"{kind}." for kind in others)):
             return True
         return name in known.difference(at_work, self.layout.one_program)
 
@@ -426,11 +412,6 @@ class Recipe(FrozenConfig):
     def to_toml(self) -> str:
         """Write the whole recipe, defaults included, as TOML."""
         return tomli_w.dumps(self.model_dump(mode="json"))
-
-
-def of_kind(kind: str) -> tuple[str, str]:
-    """Return how dotted keys begin that say how configs of a kind are ranked, beside models'."""
-    return f"{kind}.", f"blend.{kind}_"
 
 
 @functools.cache

@@ -32,6 +32,9 @@ def rank(
     file: Annotated[Path, typer.Argument(help="A graph's npz, tuning data (.pb), an HLO module.")],
     run: Annotated[Path, typer.Option(help="Folder of `run`, or of one trained model.")],
     top: Annotated[int, typer.Option(min=1, help="How many configs to print.")] = 10,
+    measure: Annotated[
+        int | None, typer.Option(min=1, help="Print so many configs to measure instead.")
+    ] = None,
     collection: Annotated[
         str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
     ] = None,
@@ -60,7 +63,10 @@ def rank(
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
-    """Print the best configs of a graph, fastest first.
+    """Print the best configs of a graph, sorted by score.
+
+    --measure K prints the K configs to measure on a machine. They differ more than the first K by
+    score, so that one mistake of the models costs one of them and not all.
 
     A config that the file repeats is listed once. Layouts are minor-to-major orders of a node's
     output, input and kernel; --json has them too.
@@ -88,7 +94,7 @@ def rank(
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
     learned = learned_from(ranker, graphs[0])
-    printed = [one.as_json(why=why) | {"learned_from": learned} for one in ranked]
+    printed = [one.as_json(why=why, measure=measure) | {"learned_from": learned} for one in ranked]
     if learned:
         who = f"{len(learned)} of {len(ranker.rankers)} models learned from these very configs"
         say(f"note: {who}: how well they are ordered says nothing of others")
@@ -110,9 +116,6 @@ def rank(
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
         _print(one, part, show_layouts=show_layouts)
-        if ranker.mixing.diversity and len(part["configs"]) > 1:
-            order = "the first picks cover for each other, so they are not best first"
-            say(f"note: {order}, and score is nothing but an order: docs/rank.md")
     if explain is not None and found:
         _print_explained(found, ranked[0], explain)
 
@@ -190,9 +193,6 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     runtime = "not measured" if ns is None else f"measured {ns:,} ns{of}"
     decided = "" if why["decided"] is None else f"; decides {_nodes_text(why['decided'])}"
     typer.echo(f"\nconfig {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
-    if why["is_spread"]:
-        own = f"the blend by itself has it at place {why['blend_place']:g}"
-        typer.echo(f"picked to cover for others: {own}")
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )

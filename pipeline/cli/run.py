@@ -197,15 +197,15 @@ def blend(
 ) -> None:
     """Blend the scores of several models of one collection.
 
-    Scores are joined by what configs hold, so that differently ordered copies can be blended. Of
-    whole runs picks are spread as the first run's are, by the graphs in DIR; else best first.
+    Scores are joined by the content of configs, so copies with another order can be blended. A
+    submission of tiles reads the kernels in DIR to choose the five configs of each row.
 
     Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say(LOADING)
     from data.tree import SPLITS, collection_named, find_graphs
-    from ensembles.blend import SCALES, Mixing, member_weights, mix
-    from ensembles.ensemble import blend_of_run
+    from ensembles.blend import SCALES, BlendSpec, apply_blend
+    from ensembles.ensemble import scores_of_run
     from models.predict import collection_of_scores, read_scores, write_scores
     from submissions.check import submission_rows, write_submission
 
@@ -222,10 +222,12 @@ def blend(
         raise UsageError(f"{whole[0]}: a whole run; pass --collection, such as tile:xla")
     paths = {run: _score_file(run, split) for run in every if run not in whole}
     _check_places(out, submission, (*paths.values(), *whole))
-    blends = {run: blend_of_run(run, named, split) for run in whole if named}
-    members = {
-        str(run): blends[run][0] if run in blends else read_scores(paths[run]) for run in every
-    }
+    members = {}
+    for run in every:
+        if named and run in whole:
+            members[str(run)] = scores_of_run(run, named, split)
+        else:
+            members[str(run)] = read_scores(paths[run])
     for path in paths.values():
         told = collection_of_scores(path)
         named = named or (collection_named(told) if told else None)
@@ -233,16 +235,14 @@ def blend(
             raise UsageError(f"{path}: holds scores of {told}; expected those of {named.name}")
     if submission and not named:
         raise UsageError("--submission: pass --collection as well; rows are named by it")
-    diversity = next((spread for _, spread in blends.values() if spread), None)
-    mixing = Mixing(method, member_weights(list(members), {}), diversity)
-    graphs = []
-    if diversity and named:
-        graphs = find_graphs(data_dir(data), collections=(named,), splits=(split,))
-    blended = mix(members, mixing, graphs)
+    blended = apply_blend(members, BlendSpec(method, dict.fromkeys(members, 1.0)))
     write_scores(out, blended, named.name if named else "")
     typer.echo(f"scores      {out}")
     if submission and named:
-        write_submission(submission, submission_rows([(named, blended)]))
+        files = []
+        if named.kind == "tile":
+            files = find_graphs(data_dir(data), collections=(named,), splits=(split,))
+        write_submission(submission, submission_rows([(named, blended)], files))
         typer.echo(f"submission  {submission}")
 
 

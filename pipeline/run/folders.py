@@ -18,7 +18,7 @@ from ensembles.ranking.picture import drawn
 from ensembles.ranking.program import load_graph
 from models.config.custom import CONFIGS as CUSTOM_CONFIGS
 from models.config.custom import is_own, short_name
-from models.config.recipe import Recipe, load_recipe, of_kind
+from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from pipeline.run.report import BEST
@@ -86,7 +86,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     kinds = ranked[0].keys() & ranked[1].keys()
     models = [{short_name(model) for kind in kinds for model in own[kind]} for own in ranked]
     every = {*MODELS, *(short_name(m) for own in ranked for kind in own.values() for m in kind)}
-    other = [part for kind in set(KINDS) - kinds for part in of_kind(kind)]
+    other = [f"{kind}." for kind in set(KINDS) - kinds]
     sides = []
     for config, own in zip(configs, models, strict=True):
         unused = [part for name in every - own for part in (f"{name}.", f"blend.weights.{name}")]

@@ -16,19 +16,28 @@ from numpy.typing import NDArray
 from common.atomic import write_text
 from common.checksums import read_table, write_table
 from common.errors import blame
+from common.metrics import TILE_PICKS, ranking_from_scores
 from common.reproducibility import revision
 from data.graphs.graph import LayoutGraph
 from data.read import read_graph
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
-from ensembles.blend import Mixing, choice_file, mix, mixing_record, read_choice, written_mixing
+from ensembles.blend import (
+    BlendSpec,
+    apply_blend,
+    blend_record,
+    choice_file,
+    read_choice,
+    run_blend,
+)
+from ensembles.picks import top_k_to_measure
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import NamedGraph, change_of, layouts_of, read_names, tile_of
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
-from pipeline.run.jobs import SUBMISSION, RunState
-from submissions.check import read_submission, submission_rows
+from pipeline.run.jobs import RunState
+from submissions.check import by_graph
 from submissions.report.charts import (
     BEST_SCHEMA,
     CURVE_PICKS,
@@ -38,7 +47,7 @@ from submissions.report.charts import (
     write_overview,
 )
 from submissions.report.page import write_graph_pages, write_report_page
-from submissions.score import Labels, cut_to_samples, note_samples, read_labels_of, score_submission
+from submissions.score import Labels, note_samples, read_labels_of, score_submission
 
 REPORT_PAGE = "report.html"
 RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"
@@ -48,11 +57,18 @@ REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", 
 
 OF_A_CALL = ("environment", "revision", "seconds", "cpu_seconds", "peak_mib")
 
+# By submission ID.
+Files = Mapping[str, GraphFile]
+Tables = Mapping[str, pl.DataFrame]
+
 
 def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
-    """Score the valid split's submission and say what the run did.
+    """Score the rankings of the valid split and describe the run.
 
-    valid-ranks.parquet and valid-best.parquet, on which graphs' pages rest, are written too.
+    `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` and all values of tiles but
+    the floor are of the five configs to measure, as a row of the submission has them. The files
+    valid-ranks.parquet and valid-best.parquet, from which the pages of graphs are made, are written
+    too.
 
     Of each collection: `floor` (what a count of copied bytes, or of
     steps, reaches without training), `noise_ceiling` (Kendall tau between two measurements),
@@ -64,15 +80,19 @@ def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
     `missing_parts` (of the dataset), `bad_files` (skipped on request), `learning_curves`, and what
     each stage of this call took (`seconds`, `cpu_seconds`, `peak_mib`).
     """
-    files = [file for file in state.files if file.split == "valid"]
-    labels = {file.submission_id: read_labels_of(file) for file in files}
-    rankings = read_submission(state.out / SUBMISSION["valid"]) if files else {}
-    whole, (rankings, labels) = labels, cut_to_samples(files, rankings, labels)
+    files = {file.submission_id: file for file in state.files if file.split == "valid"}
+    whole = {name: read_labels_of(file) for name, file in files.items()}
+    blended: dict[str, pl.DataFrame] = {}
+    for collection in {file.collection for file in files.values()}:
+        blended |= _scores(state, collection, "blend")
+    labels = {name: whole[name].only(table["config"].to_numpy()) for name, table in blended.items()}
     rows = state.rows
     ceilings = {row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None}
-    scored = score_submission(rankings, labels, ceilings=ceilings)
+    scored = score_submission(
+        _rankings(blended), labels, ceilings=ceilings, to_measure=_to_measure(files, blended)
+    )
     note_samples(scored, whole)
-    _add_evidence(state, scored["collections"], labels)
+    _add_evidence(state, scored["collections"], labels, files, blended)
     return {
         **scored,
         "recipe": state.recipe.name,
@@ -154,23 +174,22 @@ def _models_of(
     state: RunState, collection: Collection, labels: Mapping[str, Labels]
 ) -> dict[str, Any]:
     source, members = state.sources[collection.name], state.members(collection)
-    mixing = _mixing(state, collection)
-    total = sum(mixing.weights.values())
-    shares = {name: round(weight / total, 4) for name, weight in mixing.weights.items()}
+    spec = _spec(state, collection)
+    total = sum(spec.weights.values())
+    shares = {name: round(weight / total, 4) for name, weight in spec.weights.items()}
     choice = read_choice(choice_file(state.out, collection))
     fallback = source.collection.name if source.collection else "heuristic"
     folders: dict[str, list[Path]] = {}
     for member in members:
         folders.setdefault(member.model, []).append(member.folder)
     trees = {model: read_importances(seeds) for model, seeds in folders.items()}
-    values = {
-        name: _value(state, collection, [name], mixing._replace(weights={name: 1.0}), labels)
-        for name in mixing.weights
-    }
     return {
-        "members": list(mixing.weights),
-        "member_values": values,
-        **mixing_record(mixing._replace(weights=shares)),
+        "members": list(spec.weights),
+        "member_values": {
+            name: _value(state, collection, spec._replace(weights={name: 1.0}), labels)
+            for name in spec.weights
+        },
+        **blend_record(spec._replace(weights=shares)),
         "importances": {
             model: table.head(12).to_dicts() for model, table in trees.items() if table is not None
         },
@@ -180,14 +199,18 @@ def _models_of(
     }
 
 
-def _mixing(state: RunState, collection: Collection) -> Mixing:
+def _spec(state: RunState, collection: Collection) -> BlendSpec:
     names = [member.name for member in state.members(collection)]
-    mixing = written_mixing(state.out, state.recipe.blend, collection, names)
-    return mixing._replace(weights={name: mixing.weights[name] for name in names})
+    spec = run_blend(state.out, state.recipe.blend, collection, names)
+    return spec._replace(weights={name: spec.weights[name] for name in names})
 
 
 def _add_evidence(
-    state: RunState, parts: Mapping[str, dict[str, Any]], labels: Mapping[str, Labels]
+    state: RunState,
+    parts: Mapping[str, dict[str, Any]],
+    labels: Mapping[str, Labels],
+    files: Files,
+    blended: Tables,
 ) -> None:
     points, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
     for name, part in parts.items():
@@ -195,81 +218,95 @@ def _add_evidence(
         if part["value"] is None:
             continue
         collection = collection_named(name)
-        files = {file.submission_id: file for file in state.of(collection, "valid")}
         keys = sorted(f"{name}:{graph}" for graph in part["per_graph"])
-        tables = {who: _scores(state, collection, who) for who in ("blend", "floor")}
-        ranked = {who: _rankings(collection, table) for who, table in tables.items()}
-        part["floor"] = _judge(collection, tables.pop("floor"), labels)
+        floor = _scores(state, collection, "floor")
+        part["floor"] = _judge(collection, floor, labels)
         runtimes = [labels[key].runtime for key in keys]
+        rankings = {"model": _rankings(blended), "floor": _rankings(floor)}
         part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
-            who: slowdown_curve([ranked[scorer][key] for key in keys], runtimes)
-            for who, scorer in (("model", "blend"), ("floor", "floor"))
+            who: slowdown_curve([ranked[key] for key in keys], runtimes)
+            for who, ranked in rankings.items()
         }
-        tables |= state.scores(collection, "valid")
-        scored = [_by_graph(collection, table) for table in tables.values()]
+        members = [_scores(state, collection, m.name) for m in state.members(collection)]
         for key in keys:
-            ranking, own = ranked["blend"][key], [by_graph[key] for by_graph in scored]
-            graph = key.removeprefix(f"{name}:")
-            points.append(rank_points(name, graph, ranking, labels[key], own))
-            best.append(best_configs(files[key], own[0][ranking]))
+            scored = [table[key] for table in (blended, *members)]
+            ranking, graph = rankings["model"][key], key.removeprefix(f"{name}:")
+            points.append(rank_points(name, graph, ranking, labels[key], scored))
+            best.append(best_configs(files[key], blended[key][ranking]))
         values = _seed_values(state, collection, labels)
         part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
     write_table(state.out / RANKS, pl.concat(points))
     write_table(state.out / BEST, pl.DataFrame(best, schema=BEST_SCHEMA))
 
 
-def _scores(state: RunState, collection: Collection, scorer: str) -> pl.DataFrame:
-    return read_scores(scores_path(state.out, collection, scorer, "valid"))
+def _scores(state: RunState, collection: Collection, scorer: str) -> Tables:
+    """Return what a member, "blend" or "floor" scored of the valid split, by submission ID."""
+    return _by_id(collection, read_scores(scores_path(state.out, collection, scorer, "valid")))
 
 
-def _by_graph(collection: Collection, scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    ordered = scores.sort("graph", "config", maintain_order=True)
-    parts = ordered.partition_by("graph", as_dict=True)
-    return {f"{collection.name}:{graph}": own for (graph,), own in parts.items()}
+def _by_id(collection: Collection, scores: pl.DataFrame) -> Tables:
+    return {f"{collection.name}:{graph}": table for graph, table in by_graph(scores).items()}
 
 
 def _value(
-    state: RunState,
-    collection: Collection,
-    members: Sequence[str],
-    mixing: Mixing,
-    labels: Mapping[str, Labels],
+    state: RunState, collection: Collection, spec: BlendSpec, labels: Mapping[str, Labels]
 ) -> float | None:
-    files = state.of(collection, "valid")
+    files = {file.submission_id: file for file in state.of(collection, "valid")}
     if not files:
         return None
-    tables = {name: _scores(state, collection, name) for name in members}
-    return _judge(collection, mix(tables, mixing, files), labels)
+    paths = {name: scores_path(state.out, collection, name, "valid") for name in spec.weights}
+    tables = {name: read_scores(path) for name, path in paths.items()}
+    scores = _by_id(collection, apply_blend(tables, spec))
+    to_measure = _to_measure(files, scores) if collection.kind == "tile" else None
+    return _judge(collection, scores, labels, to_measure)
+
+
+def _to_measure(files: Files, scores: Tables) -> dict[str, NDArray[np.int64]]:
+    """Return five configs to measure of each graph, as places in its scores."""
+    chosen = {}
+    for name, table in scores.items():
+        graph = read_graph(files[name])
+        if isinstance(graph, LayoutGraph) and table.height < graph.n_configs:
+            graph = graph.only(table["config"].to_numpy().astype(np.int64))
+        chosen[name] = top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS)
+    return chosen
 
 
 def _judge(
-    collection: Collection, scores: pl.DataFrame, labels: Mapping[str, Labels]
+    collection: Collection,
+    scores: Tables,
+    labels: Mapping[str, Labels],
+    to_measure: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> float | None:
-    report = score_submission(_rankings(collection, scores), labels)
+    report = score_submission(_rankings(scores), labels, to_measure=to_measure)
     value = report["collections"][collection.name]["value"]
     return None if value is None else float(value)
 
 
-def _rankings(collection: Collection, scores: pl.DataFrame) -> dict[str, NDArray[np.int64]]:
-    return {row.id: row.ranking for row in submission_rows([(collection, scores)])}
+def _rankings(scores: Tables) -> dict[str, NDArray[np.int64]]:
+    return {name: ranking_from_scores(table["score"].to_numpy()) for name, table in scores.items()}
 
 
 def _seed_values(
     state: RunState, collection: Collection, labels: Mapping[str, Labels]
 ) -> dict[str, float]:
-    mixing, names = _mixing(state, collection), dict[int, list[str]]()
+    spec, names = _spec(state, collection), dict[int, list[str]]()
     for member in state.members(collection):
         names.setdefault(member.seed, []).append(member.name)
-    weighed = [seed for seed, own in sorted(names.items()) if any(mixing.weights[n] for n in own)]
-    values = {str(s): _value(state, collection, names[s], mixing, labels) for s in weighed}
+    values = {}
+    for seed, own in sorted(names.items()):
+        weights = {name: spec.weights[name] for name in own}
+        if any(weights.values()):
+            values[str(seed)] = _value(state, collection, spec._replace(weights=weights), labels)
     return {seed: value for seed, value in values.items() if value is not None and len(values) > 1}
 
 
 def best_configs(file: GraphFile, ranked: pl.DataFrame) -> dict[str, Any]:
-    """Tell what the first five configs of a graph decide.
+    """Describe what the first five configs of a graph decide.
 
     Args:
-        ranked: `config` and `config_hash` of all c, predicted fastest first.
+        file: File of the graph.
+        ranked: `config` and `config_hash` of all c, sorted by score.
 
     Returns:
         A row of BEST_SCHEMA: of five distinct configs what differs from the config nearest to the

@@ -35,7 +35,7 @@ from data.tree import (
     name_faults,
     stray_folders,
 )
-from ensembles.blend import mix, written_mixing
+from ensembles.blend import apply_blend, run_blend
 from ensembles.choice.in_run import choose_in_run
 from ensembles.ensemble import Source
 from ensembles.scores import scores_path
@@ -311,12 +311,12 @@ def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
 
 
 def _blended_scores(state: RunState, collection: Collection, split: str) -> pl.DataFrame:
-    tables, files = state.scores(collection, split), state.of(collection, split)
-    mixing = written_mixing(state.out, state.recipe.blend, collection, list(tables))
+    tables = state.scores(collection, split)
+    spec = run_blend(state.out, state.recipe.blend, collection, list(tables))
     path = scores_path(state.out, collection, "blend", split)
     if not path.exists():
         with in_one_step(f"blend {collection.name}/{split}"):
-            write_scores(path, mix(tables, mixing, files), collection.name)
+            write_scores(path, apply_blend(tables, spec), collection.name)
     return read_scores(path)
 
 
@@ -324,7 +324,7 @@ def _submit(
     state: RunState, blended: Sequence[tuple[Collection, pl.DataFrame]], split: str
 ) -> None:
     path = state.out / SUBMISSION[split]
-    write_submission(path, submission_rows(blended))
+    write_submission(path, submission_rows(blended, state.files))
     own = [row for row in state.rows if row.file.split == split and not row.error]
     layouts = [row for row in own if row.file.collection.kind == "layout"]
     if split == "valid" and any(0 < state.recipe.valid_configs < row.n_configs for row in layouts):

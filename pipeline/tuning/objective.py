@@ -30,7 +30,7 @@ from data.graphs.graph import Graph, TileGraph
 from data.labels import split_usable
 from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
-from ensembles.blend import mix, recipe_mixing
+from ensembles.blend import apply_blend, recipe_blend
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
 from models.predict import read_scores
@@ -322,7 +322,7 @@ class Question:
                 make = {path: lambda ranker=ranker: ranker}
                 scores_by_graph(make, held_out, what=f"predict held-out graphs by {model}")
             tables[name] = read_scores(path)
-        blended = mix(tables, recipe_mixing(recipe.blend, study.kind, list(tables)), held_out)
+        blended = apply_blend(tables, recipe_blend(recipe.blend, list(tables)))
         parts = blended.partition_by("graph", as_dict=True, maintain_order=True)
         return lambda graph: parts[graph.file.name,]["score"].to_numpy()
 

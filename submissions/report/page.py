@@ -22,6 +22,7 @@ from data.manifest import read_manifest
 from data.tree import collection_named
 from submissions.compare import comparison_notes, told_probabilities
 from submissions.report.charts import (
+    CURVE_PICKS,
     Chart,
     Pairs,
     comparison_charts,
@@ -30,7 +31,7 @@ from submissions.report.charts import (
     ranks_chart,
     slowdown_charts,
 )
-from submissions.score import remarks_on
+from submissions.score import DIVERSIFIED, remarks_on
 
 PARTS = Path(__file__).parent  # parts.html.j2 is for all pages
 REPORT, GRAPH, COMPARISON = (PARTS / f"{n}.html.j2" for n in ("report", "graph", "compare"))
@@ -40,7 +41,7 @@ MOST_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a
 MOST_CHARACTERS = 120  # of a page's name
 FOLDER, LIBRARY = "graphs", "plotly.js"  # of graphs' pages, and what they share
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
-FIGURES = ("opa", "slowdown@1", "slowdown@5", "slowdown@10", "n_configs")
+FIGURES = ("opa", "slowdown@1", "slowdown@5", DIVERSIFIED, "slowdown@10", "n_configs")
 LISTS = ("left_out", "missing_parts", "bad_files", "seeds", "learning_curves")
 TABLES = ("collections", "models", "environment", "seconds", "peak_mib")
 
@@ -105,12 +106,15 @@ def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     places = {} if value is None else {"low": low, "high": high, "value": value, "zero": 0.0}
     start = min([0.0, *places.values()])
     optional = dict.fromkeys(("floor", "noise_ceiling", "seed_sd"))
+    curve = part.get("slowdown_curve")
+    fives = (curve["model"][CURVE_PICKS.index(5)], part.get(DIVERSIFIED)) if curve else None
     return {
         **optional,
         **part,
         "name": name,
         "metric": METRIC_NAMES.get(metric, metric),
         "interval": f"{number(low)} to {number(high)}" if interval else "",
+        "fives": fives,
         "seeds": part.get("seed_values", {}),
         "errors": {
             k: part[f"top{k}_error"] for k in (1, 5, 10) if part.get(f"top{k}_error") is not None

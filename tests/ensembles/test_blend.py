@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from common.errors import PipelineError
-from ensembles.blend import SCALES, blend, member_weights
+from ensembles.blend import SCALES, BlendSpec, apply_blend, member_weights
 from models.predict import SCORE_SCHEMA
 
 # The same examples in every run, however slow the machine.
@@ -82,7 +82,7 @@ def test_blending_equals_the_slow_reference(
 ) -> None:
     weight_of = dict(zip(members, weights, strict=True))
     tables = {name: scores(rows) for name, rows in members.items()}
-    blended = blend(tables, method=method, weights=weight_of)
+    blended = apply_blend(tables, BlendSpec(method, weight_of))
     assert dict(blended.schema) == SCORE_SCHEMA
     first = tables["one"]
     assert blended.drop("score").equals(first.drop("score"))
@@ -99,16 +99,16 @@ GOOD: Rows = [("a", 7, 3.0), ("a", 5, 1.0), ("a", 9, 2.0), ("b", 7, -1.0), ("b",
 def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
     one, two = scores(GOOD), scores([(g, h, -s) for g, h, s in GOOD])
     tables = {"x": one, "y": two}
-    quarter = blend(tables, method="minmax-mean", weights={"x": 3.0, "y": 1.0})
+    quarter = apply_blend(tables, BlendSpec("minmax-mean", {"x": 3.0, "y": 1.0}))
     assert quarter["score"].to_list() == [0.75, 0.25, 0.5, 0.25, 0.75]
-    same = blend(tables, method="minmax-mean", weights={"x": 0.75, "y": 0.25})
+    same = apply_blend(tables, BlendSpec("minmax-mean", {"x": 0.75, "y": 0.25}))
     assert same.equals(quarter)
-    without = blend(tables, method="minmax-mean", weights={"x": 2.0, "y": 0.0})
-    assert without.equals(blend({"x": one}, method="minmax-mean", weights=even("x")))
+    without = apply_blend(tables, BlendSpec("minmax-mean", {"x": 2.0, "y": 0.0}))
+    assert without.equals(apply_blend({"x": one}, BlendSpec("minmax-mean", even("x"))))
     with pytest.raises(PipelineError, match=r"the weights sum to 0\.0; expected"):
-        blend(tables, method="minmax-mean", weights={"x": 0.0, "y": 0.0})
+        apply_blend(tables, BlendSpec("minmax-mean", {"x": 0.0, "y": 0.0}))
     with pytest.raises(PipelineError, match=r"the weights sum to inf; expected"):
-        blend(tables, method="minmax-mean", weights={"x": 1.7e308, "y": 1.7e308})
+        apply_blend(tables, BlendSpec("minmax-mean", {"x": 1.7e308, "y": 1.7e308}))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_member_that_lacks_a_finite_score_of_a_config_is_named_with_the_graph(
     tables = {name: scores(GOOD) for name in ("x", "y", "z")}
     tables[changed] = scores([*GOOD[:-1], *other])
     with pytest.raises(PipelineError) as caught:
-        blend(tables, method="minmax-mean", weights=even("x", "y", "z"))
+        apply_blend(tables, BlendSpec("minmax-mean", even("x", "y", "z")))
     line = str(caught.value)
     assert line.startswith(f"blend: member {at_fault} has no score for some configs of graph")
     assert len(line.splitlines()) == 1

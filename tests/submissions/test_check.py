@@ -112,11 +112,11 @@ def test_where_some_configs_alone_were_scored_these_are_written(
     scores = pl.DataFrame({"graph": "a", "config": configs, "score": [0.2, 0.1, 0.3]})
     path, random = tmp_path / "submission.csv", collection_named("layout:xla:random")
     for order in itertools.permutations(range(3)):  # of the table, which decides nothing
-        write_submission(path, submission_rows([(random, scores[list(order)])]))
+        write_submission(path, submission_rows([(random, scores[list(order)])], []))
         assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
     quoted = [(random, scores.with_columns(graph=pl.lit('a"b')))]
     with pytest.raises(PipelineError, match="expected no blanks, commas or quotes"):
-        write_submission(path, submission_rows(quoted))
+        write_submission(path, submission_rows(quoted, []))
 
 
 def test_a_row_of_many_indices_takes_little_more_than_its_text(tmp_path: Path) -> None:

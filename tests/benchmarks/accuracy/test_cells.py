@@ -35,15 +35,15 @@ SMALL = (
 def test_what_cannot_be_learned_or_had_is_left_out(
     sources: Sources, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["columns", "gcn", "floor", "best-first", "early-join", "shipped"]
+    names = ["columns", "gcn", "floor", "boosting", "early-join", "shipped"]
     found = list(cells_of(list(TASKS), names, [0], sources))
     tasks = {name: {c.task for c in found if c.contender == name} for name in names}
     assert tasks["gcn"] == {"layouts", "unet3d-all", "unet3d-100", "cross-graph"}
     assert tasks["early-join"] == {"tiles", "tile-folds", "alexnet"}
-    for served in ("columns", "floor", "best-first"):  # judged on the way of what is shipped
+    for served in ("columns", "floor"):  # judged on the way of what is shipped
         assert tasks[served] == set()
-    alone = list(cells_of(["layouts"], ["network", "best-first"], [0], sources))
-    assert [cell.contender for cell in alone] == ["network", "best-first"]
+    alone = list(cells_of(["layouts"], ["boosting", "network"], [0], sources))
+    assert [cell.contender for cell in alone] == ["boosting", "network"]
     assert not list(cells_of(["unet3d-all"], names, [0], Sources(sources.sample, None)))
     assert not list(cells_of(["unet3d-all"], names, [0], Sources(sources.sample, sources.sample)))
     said = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_a_cell_is_resumed_and_starts_anew_where_it_was_interrupted(
 
 
 def test_a_blend_is_judged_with_and_without_its_parts(sources: Sources, tmp_path: Path) -> None:
-    cell = Cell("unet3d-100", "shipped", 3, (*SMALL, "blend.layout_diversity=0"))
+    cell = Cell("unet3d-100", "shipped", 3, SMALL)
     assert run_cell(cell, sources, tmp_path)
     (part,) = TASKS[cell.task].parts(sources, 3, tmp_path / "data")
     graph, recipe = read_layout(part.judged[0]), cell.recipe()
@@ -92,7 +92,7 @@ def test_a_blend_is_judged_with_and_without_its_parts(sources: Sources, tmp_path
         scores[name] = (found - found.min()) / (found.max() - found.min())
     assert {seed for _, seed in cell.members.values()} == {3, 1003}
     served = [own for own in (cell, *cell.judged_with) if own.members]
-    assert {"columns", "best-first", "shipped"} <= {own.contender for own in served}
+    assert {"columns", "shipped"} <= {own.contender for own in served}
     for own in served:
         content = json.loads(own.path(tmp_path).read_text())
         (judged,) = content["graphs"].values()

@@ -15,10 +15,9 @@ from common.settings import SAMPLE
 from data.graphs.graph import Graph
 from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.blend import choice_file, read_choice, recipe_mixing, written_mixing
+from ensembles.blend import choice_file, read_choice, run_blend
 from ensembles.choice.choose import RECIPE
 from ensembles.choice.in_run import RUNTIME_SCHEMA, Labelled, choose_in_run, labelled
-from ensembles.diversify_picks import PickDiversity
 from models.config.recipe import BlendConfig
 from models.predict import read_ahead, sampled, scores_table
 from models.trees.linear import FLOORS
@@ -53,7 +52,7 @@ def test_the_searches_of_a_source_choose_together(
         for collection, own in files.items()
     }
     blind = {"layout_linear": 0.0}  # all trust in the blind
-    blending = BlendConfig(choose=True, weights=blind, layout_diversity=1.0)
+    blending = BlendConfig(choose=True, weights=blind)
     one = {SEARCHES[0]: files[SEARCHES[0]]}
     choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
     assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
@@ -66,38 +65,8 @@ def test_the_searches_of_a_source_choose_together(
     assert records[0]["of"] == ["layout:xla:default", "layout:xla:random"]
     assert records[0]["weights"]["layout_linear-seed0"] == 1
     members = list(tables[SEARCHES[0]])
-    mixing = written_mixing(tmp_path / "both", blending, SEARCHES[0], members)
-    assert mixing.diversity == PickDiversity(1.0, 0.3)  # whichever blend is chosen
-
-
-def test_a_spread_of_picks_costs_a_recipe_nothing_where_layouts_are_judged(tmp_path: Path) -> None:
-    """Rankers that know all lose by any spread: by tau, the recipe would be beaten for it."""
-    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
-    names = ("layout_linear-seed0", "layout_boosting-seed0")
-    tables = {name: scored(files, lambda runtime: runtime) for name in names}
-    blending = BlendConfig(choose=True, layout_diversity=1.0)
-    choose_in_run(tmp_path, blending, {SEARCHES[0]: files}, {SEARCHES[0]: tables}, seed=0)
-    record = read_choice(choice_file(tmp_path, SEARCHES[0]))
-    assert record is not None
-    assert record["chosen"] == RECIPE
-    assert record["pick_diversity"] == {"error": 1.0, "length": 0.3}
-    mixing = written_mixing(tmp_path, blending, SEARCHES[0], names)
-    assert mixing == recipe_mixing(blending, "layout", names)
-
-
-def test_a_chosen_blend_of_tiles_is_used_as_it_was_judged_best_first(tmp_path: Path) -> None:
-    tiles = collection_named("tile:xla")
-    files = find_graphs(SAMPLE, collections=(tiles,), splits=("train",))[::9]
-    rng = np.random.default_rng(0)
-    tables = {
-        "tile_linear-seed0": scored(files, lambda runtime: rng.random(len(runtime))),
-        "tile_boosting-seed0": scored(files, lambda runtime: runtime),
-    }
-    blending = BlendConfig(choose=True, weights={"tile_boosting": 0.0}, tile_diversity=2.0)
-    choose_in_run(tmp_path, blending, {tiles: files}, {tiles: tables}, seed=0)
-    record = read_choice(choice_file(tmp_path, tiles))
-    assert record is not None and record["chosen"] != RECIPE
-    assert written_mixing(tmp_path, blending, tiles, [*tables]).diversity is None
+    spec = run_blend(tmp_path / "both", blending, SEARCHES[0], members)
+    assert spec.weights["layout_linear-seed0"] == 1
 
 
 def test_kernels_of_one_runtime_count_as_they_are_scored_and_such_layouts_do_not(

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.graphs.graph import TileGraph
 from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
+from ensembles.picks import top_k_to_measure
 from ensembles.ranking import program as told
 from features.statistics.configs import statistics_of
 from tests.ensembles.programs import (
@@ -77,13 +79,6 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
     first_counts = replace(ranked, scores=np.array([0, 3, 5, 1, 6], np.float32)).measured()
     assert first_counts["kendall_tau"] == pytest.approx(1)  # of 0, 3 and 1, by 3, 9 and 5
-    spread = replace(ranked, blended=scores, scores=np.array([1, 4, 2, 0, 3], np.float32))
-    whys = {row: spread.why(row) for row in (0, 1, 3)}
-    assert {row: (why["place"], why["is_spread"]) for row, why in whys.items()} == {
-        0: (2, False),
-        1: (3, False),
-        3: (1, True),  # before a faster one
-    }
     default = ranked.default()
     assert default is not None  # the nearest to the compiler's own is one of the equal ones, or not
     assert default["slowdown"] == {0: 1, 1: 3, 2: 1, 3: 5 / 3, 4: 1}[default["config"]]
@@ -197,8 +192,7 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
         below = [row for row in distinct if own[row] < own[config]]
         equal = [row for row in distinct if own[row] == own[config]]
         assert why["places"] == {ranked.members[0]: len(below) + (len(equal) + 1) / 2}
-        assert (why["place"], why["is_spread"]) == (3, False)
-        assert why["blend_place"] == why["places"][ranked.members[0]]
+        assert why["place"] == 3
         assert why["runtime_ns"] == graph.graph.runtime_ns[config]
         table = statistics_of(graph.graph, "all")(np.arange(graph.graph.n_configs))
         np.testing.assert_array_equal(list(why["statistics"].values()), table[config])
@@ -223,6 +217,24 @@ def test_the_command_says_why_only_if_asked(rankers: Path, tiny_tree: Path) -> N
     assert "place 1 of" in text
     assert TILE_MODEL in text
     assert all("why" in entry for entry in json.loads(call(*words, "--why", "--json"))["configs"])
+
+
+@pytest.mark.parametrize(("name", "model"), [(LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)])
+def test_measure_prints_the_configs_to_measure(
+    name: str, model: str, rankers: Path, tiny_tree: Path
+) -> None:
+    file = first_of(tiny_tree, name)
+    found = rank(load_ranker(rankers / model), load_graph(file.path))
+    words = ("rank", file.path, "--run", rankers / model, "--measure", 4)
+    listed = json.loads(call(*words, "--json"))
+    rows = [entry["config"] for entry in listed["configs"]]
+    assert rows == top_k_to_measure(found.scores, found.graph.graph, 4).tolist()
+    assert [entry["rank"] for entry in listed["configs"]] == [found.place(row) for row in rows]
+    graph = found.graph.graph
+    runtime = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+    slowdown = runtime[rows].min() / runtime.min()
+    assert listed["measured"]["diversified_slowdown@4"] == pytest.approx(slowdown)
+    assert "diversified_slowdown@4" in call(*words)
 
 
 def ranked(file: Path, run: Path, *words: object) -> Any:

@@ -269,7 +269,7 @@ def test_what_took_no_part_is_no_row() -> None:
     models = ["layout_boosting", "tests.models.own:Own"]
     second = first | {"layout": first["layout"] | {"models": models}, "own": {"hidden": 3}}
     second |= {"tile": {"models": ["tile_linear"]}, "tile_linear": {"penalty": 1.0}}
-    weights = {"weights": {"layout_boosting": 2.0, "tgraph": 3.0}, "tile_diversity": 1.0}
+    weights = {"weights": {"layout_boosting": 2.0, "tgraph": 3.0}}
     second["blend"] = first["blend"] | weights
     layouts = ["layout:xla:default"]
     sides = [{"config": {"collections": layouts, "recipe": own}} for own in (first, second)]

@@ -1,0 +1,181 @@
+"""Choose the configs that are worth a measurement.
+
+Somebody who measures k configs keeps the fastest of them. The k configs with the best scores are
+mostly alike: if the model is mistaken about one, it is mistaken about all. So the choice here is
+diversified. A score is a guess of the runtime, and the errors of two configs correlate the more,
+the more alike the configs are. The errors are a Gaussian process over the logarithms of tile sizes,
+or over the nodes that two configs lay out alike. The k configs are chosen one after the other, each
+with the lowest expected runtime of the best. Bayesian optimisation chooses batches of experiments
+in this way (expected improvement of several points; Ginsbourger, Le Riche and Carraro, 2010).
+
+Scores and orders are not changed by this choice. A submission uses it for the five configs of a
+tile row, and `rank --measure K` prints it.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.machine import thread_limits
+from data.graphs.distinct import config_hashes, distinct_configs
+from data.graphs.graph import Graph, LayoutGraph, TileGraph
+from data.packing import PackedConfigs, n_usual
+
+# Only the configs with the best scores are candidates. This bounds time and memory.
+MAX_CANDIDATES = 256
+# Layouts far down the order gain nothing: slowdown of the best of five 1.0067 for a share of .15
+# and .2, 1.0069 for .3, 1.0073 for all (held-out families of the sample).
+LAYOUT_CANDIDATE_SHARE = 0.2
+# Standard deviation of the error of a score, in standard deviations of the graph's scores.
+TILE_ERROR, LAYOUT_ERROR = 2.0, 1.0
+# Distance at which errors hardly correlate any more: of tiles in logarithms of their sizes, of
+# layouts in the share of nodes that are laid out differently.
+TILE_LENGTH, LAYOUT_LENGTH = 2.0, 0.3
+# Tile score of recipe cpu on families of the sample: .982, and .951 for the first five by score.
+# With errors of 1 and 3 and lengths of 1.5 to 3 it is .978 to .986. Slowdown of five layouts 1.008,
+# and 1.023 by score. With errors of .5 and 2 and lengths of .1 and 1 it is 1.009 to 1.010.
+# With 512 draws the choice still depends on the seed.
+N_DRAWS = 4096
+# Columns of config_feat that hold tile sizes. The others are sums and products of these.
+TILE_SIZES = (*range(6), *range(8, 14), *range(16, 22))
+# Added to the variances: the correlation of equal rows has no Cholesky factor.
+JITTER = 1e-6
+
+
+def top_k_to_measure(scores: NDArray[np.float32], graph: Graph, k: int) -> NDArray[np.int64]:
+    """Choose k distinct configs of a graph, diversified.
+
+    Args:
+        scores: Score of each config, (c,) finite, lower = faster.
+        graph: Graph of the c configs. Its runtimes are not read.
+        k: Number of configs to choose, at least 1.
+
+    Returns:
+        (min(k, distinct configs),) int64 rows, in the order of choice.
+    """
+    distinct, _ = distinct_configs(graph)
+    # Trees give many equal scores, and files list the same configs in any order.
+    if isinstance(graph, TileGraph):
+        order = np.lexsort((*graph.config_feat[distinct].T[::-1], scores[distinct]))
+    else:
+        order = np.lexsort((config_hashes(graph)[distinct], scores[distinct]))
+    rows, first = distinct[order], 0
+    # The matrices are small: several threads would only wait for each other.
+    with thread_limits(1, "blas"):
+        if isinstance(graph, TileGraph):
+            places = tile_places(graph.config_feat[rows])[:MAX_CANDIDATES]
+            correlation, error = tile_correlation(places), TILE_ERROR
+        else:
+            assert isinstance(graph, LayoutGraph)
+            n_candidates = max(k, math.ceil(LAYOUT_CANDIDATE_SHARE * len(rows)))
+            candidates = rows[: min(n_candidates, MAX_CANDIDATES)]
+            distances = layout_distances(graph.configs, candidates)
+            correlation, error = np.exp(-distances / LAYOUT_LENGTH), LAYOUT_ERROR
+            first = first_layouts(graph.configs, candidates)
+        chosen = lowest_expected_minimum(scores[rows], correlation, error, k, first)
+    return np.concatenate([rows[chosen], np.delete(rows, chosen)])[:k]
+
+
+def lowest_expected_minimum(
+    scores: NDArray[np.float32],
+    correlation: NDArray[np.float64],
+    error: float,
+    k: int,
+    first: int = 0,
+) -> NDArray[np.int64]:
+    """Choose k configs, one after the other, whose fastest is expected to be the fastest.
+
+    It costs O(c + m³ + m² · draws + k · m · draws).
+
+    Args:
+        scores: Scores of all configs, (c,) ascending.
+        correlation: Correlation of the errors of the m candidates, which are the first m of the
+            scores; (m, m).
+        error: Standard deviation of a score's error, in standard deviations of the scores.
+        k: Number of configs to choose.
+        first: Position of the config that is chosen first.
+
+    Returns:
+        (min(k, m),) int64 positions, in the order of choice.
+    """
+    guess = scores.astype(np.float64) - scores.mean(dtype=np.float64)
+    guess /= guess.std() or 1
+    m = len(correlation)
+    factor = np.linalg.cholesky(correlation + JITTER * np.eye(m)).astype(np.float32)
+    errors = factor @ normal_draws()[:m]
+    # Each draw and its opposite: the mean is 0.
+    errors = np.concatenate([errors, -errors], axis=1)
+    runtimes = guess[:m, None].astype(np.float32) + error * errors  # (m, draws)
+    chosen, fastest = [first], runtimes[first]
+    minimum = np.empty_like(runtimes)
+    for _ in range(1, min(k, m)):
+        expected = np.minimum(fastest, runtimes, out=minimum).mean(axis=1)  # (m,)
+        expected[chosen] = np.inf
+        chosen.append(int(np.argmin(expected)))
+        fastest = np.minimum(fastest, runtimes[chosen[-1]])
+    return np.array(chosen)
+
+
+@cache
+def normal_draws() -> NDArray[np.float32]:
+    """Return (256, draws / 2) normal numbers, the same for every graph."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((MAX_CANDIDATES, N_DRAWS // 2), dtype=np.float32)
+
+
+def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the logarithms of tile sizes, one column per dimension that changes; (c, d) float64.
+
+    Several tensors may share a dimension: it counts once.
+
+    Args:
+        config_feat: Tile configs, (c, 24).
+    """
+    logarithms = np.log1p(np.abs(config_feat[:, TILE_SIZES].astype(np.float64)))
+    relative = np.round(logarithms - logarithms.min(axis=0), 6)
+    columns = {column.tobytes(): column for column in relative.T if column.any()}
+    return np.array([*columns.values()]).reshape(len(columns), len(config_feat)).T
+
+
+def tile_correlation(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the correlation (m, m) of the errors of tiles at places (m, d)."""
+    squares = np.square(places).sum(axis=1)
+    distances = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
+    np.fill_diagonal(distances, 0)
+    return np.exp(-distances / (2 * TILE_LENGTH**2))
+
+
+def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the share of nodes whose layouts differ, for each two of some configs.
+
+    Args:
+        configs: Layout configs of a graph.
+        rows: Rows of m configs.
+
+    Returns:
+        (m, m) float64, 0 to 1.
+    """
+    # One column stands for all nodes that are tied.
+    places = configs.places(rows)
+    nodes = np.bincount(configs.alphabets.column_of, minlength=places.shape[1]).astype(np.float32)
+    differing = np.stack([(places != row) @ nodes for row in places])
+    return differing.astype(np.float64) / max(1, configs.n_configurable)
+
+
+def first_layouts(configs: PackedConfigs, rows: NDArray[np.int64]) -> int:
+    """Return the position of the config to choose first: the best, or its most explicit equal.
+
+    To name a usual layout (`n_usual`) costs no copy, so models score it like a layout that is left
+    to the compiler. But the compiler must keep a named layout, and sometimes that saves what its
+    own choice would lose. So if the best config asks for nothing unusual, the config that names the
+    most usual layouts and nothing else comes first.
+
+    Args:
+        configs: Layout configs of a graph.
+        rows: Rows of m configs, sorted by score.
+    """
+    named = n_usual(configs.vectors)[configs.vector_ids(rows)]  # (m, k)
+    asks_nothing = np.all(named >= 0, axis=1)
+    return int(np.where(asks_nothing, named.sum(axis=1), -1).argmax()) * int(asks_nothing[0])
