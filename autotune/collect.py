@@ -31,8 +31,8 @@ from common.errors import OutOfTime, UsageError
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
 from common.reproducibility import generator
-from data.choices import Choices, Space
-from data.graphs.distinct import distinct_rows, hash_rows
+from data.graphs.graph import distinct_rows, hash_rows
+from data.hlo.choices import Choices, Space
 from data.hlo.layouts import numbered
 from data.labels import WITHHELD, read_withheld, write_withheld
 from data.manifest import add_environment, edit_manifest, read_manifest

@@ -36,8 +36,8 @@ from autotune.programs.compiled import (
 from autotune.tiles.catalogue import catalogue, find_kernel
 from autotune.tiles.kernel import TileSubject
 from common.errors import PipelineError, UsageError
-from data.compiler_options import DISABLED, GENES, N_OPTIONS, joined, options_of
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
+from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, joined, options_of
 from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 from data.hlo.layouts import (

@@ -18,13 +18,18 @@ from common.jobs.run_jobs import Job
 from common.jobs.workers import HERE, Workers
 from common.progress import progress
 from data.graph_store.prepare import Prepared, blocks_of, file_weight
-from data.graph_store.stored_graph import is_stored
-from data.graphs.distinct import config_hashes, distinct_rows, graph_content, group_means
-from data.graphs.graph import Graph, LayoutGraph
+from data.graph_store.stored_graph import is_stored, read_graph
+from data.graphs.graph import (
+    Graph,
+    LayoutGraph,
+    config_hashes,
+    distinct_rows,
+    graph_content,
+    group_means,
+)
 from data.graphs.noise import Noise, measure_noise
 from data.npz.graphs import other_forms
 from data.official.published import PUBLISHED_GRAPHS, official_names
-from data.read import read_graph
 from data.tree import SPLITS, GraphFile, name_faults
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")

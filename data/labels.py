@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from common.atomic import atomic_path
 from common.errors import PipelineError
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import Graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import Graph, distinct_configs, group_means
 from data.npz.archive import Archive
-from data.read import read_graph
 from data.tree import GraphFile
 
 WITHHELD = Path("private") / "test_runtimes.npz"

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.machine import thread_limits
-from data.graphs.distinct import config_hashes, distinct_configs
-from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing import PackedConfigs, n_usual
+from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
+from data.graphs.packing import PackedConfigs, n_usual
 
 # Only the configs with the best scores are candidates. This bounds time and memory.
 MAX_CANDIDATES = 256

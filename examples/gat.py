@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, global_mean_pool
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
-from data.packing import N_SYMBOLS
+from data.graphs.packing import N_SYMBOLS
 from models.config.networks import LayoutGnnConfig, Positive
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions

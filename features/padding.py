@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.node_columns import MINOR_TO_MAJOR, RANK_MAX, SHAPE_DIMENSIONS
-from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
+from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 
 
 def tensor_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:

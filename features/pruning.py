@@ -24,11 +24,11 @@ from data.graph_store.stored_graph import (
     VERSION,
     is_stored,
     open_tensors,
+    read_layout,
     source_digest,
     write_tensors,
 )
 from data.graphs.graph import LayoutGraph
-from data.read import read_layout
 from data.tree import GraphFile
 from features.padding import minor_to_major
 
@@ -141,10 +141,11 @@ def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
 def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
     """Return the pruned form of a graph that the store keeps, or None: then it is made anew."""
     pruning_rule(rule)
-    if not is_stored(graph.file):
+    path = pruned_file(graph.file.path, rule)
+    if not is_stored(graph.file) or not path.is_file():
         return None
     try:
-        opened = open_tensors(pruned_file(graph.file.path, rule))
+        opened = open_tensors(path)
     except PipelineError:
         return None
     is_of = opened.facts == {"version": VERSION, "source": source_digest(graph.file)}

@@ -19,8 +19,8 @@ from common.errors import PipelineError, blame
 from common.settings import RUN_CONFIG
 from data.cache import LRUCache
 from data.families import HeldOut
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import Graph
-from data.read import read_layout
 from data.tree import GraphFile
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler, fit_node_scaler

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from common.checksums import read_table, table_facts, write_table
 from common.errors import PipelineError
-from data.graphs.distinct import config_hashes, sample_rows
-from data.graphs.graph import Graph
-from data.read import read_graph, read_layout
+from data.graph_store.stored_graph import read_graph, read_layout
+from data.graphs.graph import Graph, config_hashes, sample_rows
 from data.tree import GraphFile
 
 # Rows are named by what the config holds, since row order differs between copies of the dataset.

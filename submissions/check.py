@@ -31,7 +31,8 @@ from common.atomic import open_regular, write_text
 from common.errors import PipelineError, escaped
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.settings import SAMPLE
-from data.graphs.distinct import config_hashes
+from data.graph_store.stored_graph import read_tile
+from data.graphs.graph import config_hashes
 from data.npz.archive import Archive, shown
 from data.official.published import (
     ALL_TILE_CONFIGS,
@@ -39,7 +40,6 @@ from data.official.published import (
     OTHER_LAYOUT_CONFIGS,
     official_names,
 )
-from data.read import read_tile
 from data.tree import COLLECTIONS, NO_ID, Collection, GraphFile, find_graphs, has_graphs, npz_root
 from ensembles.picks import top_k_to_measure
 

@@ -26,12 +26,10 @@ from common.metrics import (
     slowdown_at_k,
     tile_score,
 )
-from data.graph_store.stored_graph import is_stored
-from data.graphs.distinct import sample_rows
-from data.graphs.graph import TileGraph
+from data.graph_store.stored_graph import is_stored, read_graph
+from data.graphs.graph import TileGraph, sample_rows
 from data.labels import read_withheld
 from data.npz.archive import Archive
-from data.read import read_graph
 from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
 from submissions.check import n_picks, ranking_faults
 
@@ -116,7 +114,7 @@ def cut_to_samples(
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Labels]]:
     """Judge layout graphs of which a sample is ranked on that alone, by places in the sample.
 
-    How many configs are ranked tells which are drawn (data.graphs.distinct.sample_rows). A ranking
+    How many configs are ranked tells which are drawn (data.graphs.graph.sample_rows). A ranking
     of others is no sample and stays, so that whoever judges it refuses it.
 
     Raises:

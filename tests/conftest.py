@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.retry import RetryPolicy
+from data.graph_store.stored_graph import read_layout, read_tile
 from data.graphs.graph import LayoutGraph, TileGraph
-from data.read import read_layout, read_tile
 from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import collection_named, find_graphs
 from tests.support.fake_kaggle import FakeKaggle, logged_in_at

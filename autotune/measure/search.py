@@ -24,7 +24,7 @@ from autotune.measure.timing import Visit
 from autotune.measure.worker import ConfigFailed, ProgramFailed, Session
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import out_of_time, progress
-from data.choices import Choices, Space
+from data.hlo.choices import Choices, Space
 
 Search = Generator[Choices, NDArray[np.float64], None]
 # Orders choices (b, g) by what it guesses of their runtimes, the fastest first; (b,) positions.

@@ -26,8 +26,8 @@ from common.machine import granted
 from common.metrics import CONFIDENCE, DRAWS, interval_of
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
-from data.choices import Choices
-from data.graphs.distinct import hash_rows
+from data.graphs.graph import hash_rows
+from data.hlo.choices import Choices
 
 JOURNALS, CONFIRM, ON_ALL_CORES = "journal", "confirm", "all-cores-median"
 N_PROCESSES = 4  # that a pass adds to confirm: they differ by more than rounds of one do

@@ -55,8 +55,8 @@ from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
-from data.choices import Choices, Space, draw_choices
-from data.graphs.distinct import hash_rows
+from data.graphs.graph import hash_rows
+from data.hlo.choices import Choices, Space, draw_choices
 
 VERIFY = "verify"
 N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening

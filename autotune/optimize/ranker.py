@@ -10,7 +10,7 @@ from autotune.measure.worker import Description
 from autotune.optimize.confirm import Ask, Pick
 from common.errors import PipelineError
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing import pack_values
+from data.graphs.packing import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for

@@ -20,7 +20,7 @@ import numpy as np
 from autotune.measure.worker import HOW_TO_INSTALL, error_line, one_line
 from autotune.programs.catalogue import ProgramSource
 from common.errors import PipelineError
-from data.compiler_options import Options
+from data.hlo.compiler_options import Options
 from data.hlo.descriptor import message_class
 
 TESTED_JAXLIB = ("0.10",)

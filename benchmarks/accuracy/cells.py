@@ -15,13 +15,11 @@ from common.errors import PipelineError, UsageError
 from common.metrics import TILE_PICKS, slowdown_at_k
 from common.reproducibility import revision
 from data.families import family_of
-from data.graph_store.stored_graph import fingerprint
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import Graph, TileGraph
+from data.graph_store.stored_graph import fingerprint, read_graph
+from data.graphs.graph import Graph, TileGraph, distinct_configs
 from data.graphs.noise import measure_noise
 from data.labels import read_withheld
 from data.manifest import read_manifest
-from data.read import read_graph
 from data.tree import Collection, GraphFile
 from ensembles.blend import recipe_blend
 from ensembles.ensemble import Ensemble

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from common.settings import SAMPLE
 from data.families import family_of, grouped_folds
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import LayoutGraph
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import LayoutGraph, distinct_configs
 from data.hlo.programs import featurize_files
 from data.labels import WITHHELD
 from data.manifest import read_manifest
 from data.npz.archive import write_npz
-from data.read import read_layout
 from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz_root
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")

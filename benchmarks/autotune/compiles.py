@@ -44,11 +44,10 @@ from benchmarks.accuracy.report import Estimate, estimate
 from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
 from common.atomic import write_text
 from common.reproducibility import generator, revision
-from data.choices import Choices, Space, draw_choices
-from data.compiler_options import N_OPTIONS
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import TileGraph
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import TileGraph, distinct_configs, group_means
+from data.hlo.choices import Choices, Space, draw_choices
+from data.hlo.compiler_options import N_OPTIONS
 from features.scaling import fit_node_scaler
 from models.training.device import CPU, torch_prepared
 

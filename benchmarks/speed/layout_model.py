@@ -17,7 +17,7 @@ from benchmarks import render
 from benchmarks.speed import in_own_process, in_turn
 from common.machine import own_peak_mib
 from data.graphs.graph import N_NODE_FEATURES
-from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
+from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig

@@ -15,10 +15,10 @@ from benchmarks import PAGES, render, write_page
 from benchmarks.speed import in_own_process
 from common.machine import own_peak_mib
 from data.graph_store.prepare import keep_freed_memory, prepare
+from data.graph_store.stored_graph import read_layout
+from data.graphs.packing import chunk_bytes
 from data.npz.archive import CHUNK_BYTES, Archive
 from data.npz.graphs import graph_arrays
-from data.packing import chunk_bytes
-from data.read import read_layout
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import GraphFile, file_from_path

@@ -17,7 +17,7 @@ from benchmarks import render
 from benchmarks.speed import in_turn
 from common.settings import SAMPLE
 from data.cache import LRUCache
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
 from data.synthetic.write import published_graphs, write_sized
 from data.tree import collection_named
 from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout

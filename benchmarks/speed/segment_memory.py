@@ -11,7 +11,7 @@ from benchmarks import render
 from benchmarks.speed import in_own_process
 from common.machine import own_peak_mib
 from common.progress import watched_by
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import file_from_path

@@ -15,7 +15,7 @@ from benchmarks.speed import in_turn
 from common.machine import granted
 from common.metrics import kendall_tau
 from common.settings import ROOT, SAMPLE
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import GraphFile

@@ -1,4 +1,4 @@
-"""One graph of the store: packed from its npz file, and read as views of the mapped file.
+"""One graph: read from its npz file, or packed into the store and read as views of that file.
 
 STORE/{layout/xla/default,…,tile/xla}/{train,valid,test}/GRAPH.safetensors
 
@@ -24,9 +24,10 @@ from safetensors.numpy import save
 from common.atomic import open_regular
 from common.checksums import MARK, SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
+from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
+from data.graphs.packing import Alphabets, PackedConfigs
 from data.npz.archive import Archive
 from data.npz.graphs import encode_configs, graph_arrays
-from data.packing import Alphabets, PackedConfigs
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"
@@ -120,6 +121,24 @@ def configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
     """Return the packed configs among the tensors of a layout graph."""
     *parts, indices = (tensors[name] for name in CONFIGS)
     return PackedConfigs(Alphabets(*parts), indices)
+
+
+def read_graph(file: GraphFile) -> Graph:
+    """Read a graph from the tree or the store; PipelineError: names the file, the key, and why."""
+    return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
+
+
+def read_layout(file: GraphFile) -> LayoutGraph:
+    """Read a layout graph; raises as `read_graph`."""
+    tensors: Mapping[str, Any] = graph_tensors(file)
+    fields = {name: tensors[name] for name in LAYOUT}
+    return LayoutGraph(file=file, configs=configs_of(tensors), **fields)
+
+
+def read_tile(file: GraphFile) -> TileGraph:
+    """Read a tile kernel; raises as `read_graph`."""
+    tensors: Mapping[str, Any] = graph_tensors(file)
+    return TileGraph(file=file, **{name: tensors[name] for name in TILE})
 
 
 @dataclass(frozen=True)

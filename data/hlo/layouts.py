@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.reproducibility import generator
-from data.choices import Choices, Space, draw_choices
-from data.packing import N_TENSORS, n_usual
+from data.graphs.packing import N_TENSORS, n_usual
+from data.hlo.choices import Choices, Space, draw_choices
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 MAX_RANK = 6

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, Schema, check_layout, check_tile
-from data.npz.archive import Archive
-from data.packing import (
+from data.graphs.packing import (
     HIGHEST,
     LOWEST,
     ConfigEncoder,
@@ -23,6 +22,7 @@ from data.packing import (
     UnknownValueError,
     chunk_bytes,
 )
+from data.npz.archive import Archive
 
 SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
 _OF_LAYOUTS = ("node_config_feat", "node_config_ids", "config_runtime", "node_splits")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.reproducibility import generator
 from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
-from data.packing import N_VALUES, VALUES_PER_TENSOR, Alphabets, PackedConfigs, vector_codes
+from data.graphs.packing import N_VALUES, VALUES_PER_TENSOR, Alphabets, PackedConfigs, vector_codes
 from data.synthetic.programs import (
     FAMILIES,
     LANES,

@@ -11,9 +11,8 @@ import polars as pl
 from common.machine import thread_limits
 from common.progress import log
 from data.families import family_of, grouped_folds
-from data.graphs.distinct import config_hashes
-from data.graphs.graph import TileGraph
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import TileGraph, config_hashes
 from data.tree import Collection, GraphFile
 from ensembles.blend import (
     KEYS,

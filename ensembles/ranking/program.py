@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
+from data.graphs.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
 from data.npz.archive import Archive
-from data.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
-from data.read import read_graph
 from data.tree import (
     Collection,
     GraphFile,

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
-from data.compiler_options import N_OPTIONS, options_of
 from data.graph_store.stored_graph import fingerprint
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs, group_means
 from data.graphs.noise import measure_noise
+from data.hlo.compiler_options import N_OPTIONS, options_of
 from data.manifest import measured_of
 from data.tree import collection_named, file_from_path, find_graphs
 from ensembles.ensemble import Ensemble, load_ranker

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from common.atomic import write_bytes
 from common.progress import each
-from data.graphs.distinct import config_hashes
-from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
 from data.tree import GraphFile
 from features.padding import minor_codes
 from features.statistics.layout import (

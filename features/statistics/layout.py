@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import COLUMN_OF, ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, SHAPE_PRODUCT
-from data.packing import N_CODES, N_SYMBOLS, N_TENSORS
+from data.graphs.packing import N_CODES, N_SYMBOLS, N_TENSORS
 from features.padding import dimension_sizes, minor_codes, minor_to_major
 
 TENSORS = ("output", "input", "kernel")

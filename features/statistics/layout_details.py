@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from data.graphs.distinct import distinct_rows
-from data.graphs.graph import LayoutGraph
+from data.graphs.graph import LayoutGraph, distinct_rows
 from data.graphs.node_columns import OPCODES
-from data.packing import N_SYMBOLS
+from data.graphs.packing import N_SYMBOLS
 from features.padding import dimension_sizes, minor_codes, minor_to_major
 from features.statistics.layout import (
     OPCODE_GROUPS,

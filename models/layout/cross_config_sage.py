@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
-from data.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
+from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout.inputs import (

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
+from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import BaselineGcnConfig, LayoutGnnConfig
 from models.layout.inputs import LayoutInputs, SparseProduct
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import LayoutGraph
+from data.graphs.graph import LayoutGraph, distinct_configs, group_means
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing import PackedConfigs
+from data.graphs.packing import PackedConfigs
 from features.padding import layout_symbols
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler

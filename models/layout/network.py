@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from common.metrics import kendall_tau
 from data.families import HeldOut, hold_out
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import LayoutGraph
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import LayoutGraph, distinct_configs
 from data.tree import GraphFile
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics

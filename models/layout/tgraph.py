@@ -21,7 +21,7 @@ from torch_geometric.nn import SAGEConv
 
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
+from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import LayoutGnnConfig, TgraphConfig
 from models.layout.cross_config_sage import ChannelAttention
 from models.layout.inputs import LayoutInputs

@@ -25,9 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import LayoutGraph
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import LayoutGraph, distinct_configs
 from data.tree import GraphFile
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from common.metrics import TILE_PICKS, tile_score
 from data.cache import LRUCache
 from data.families import HeldOut, hold_out
+from data.graph_store.stored_graph import read_tile
 from data.graphs.graph import N_NODE_FEATURES, TileGraph
-from data.packing import N_SYMBOLS, VALUES_PER_TENSOR
-from data.read import read_tile
+from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig

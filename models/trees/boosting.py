@@ -26,8 +26,7 @@ from common.checksums import read_table, write_table
 from common.errors import PipelineError
 from common.metrics import kendall_tau, tile_score
 from data.families import family_of, grouped_folds
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import Graph
+from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob

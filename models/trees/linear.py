@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import Graph
+from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of
 from models.config.recipe import LinearConfig, Recipe
 from models.registry import TrainJob

@@ -29,10 +29,9 @@ from common.atomic import write_text
 from common.errors import PipelineError
 from common.metrics import kendall_tau
 from common.progress import progress
-from data.graphs.distinct import program_content
-from data.graphs.graph import Graph, LayoutGraph
-from data.packing import N_TENSORS, VALUES_PER_TENSOR
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import Graph, LayoutGraph, program_content
+from data.graphs.packing import N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import (
     RowStatistics,
     StatisticsSet,

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import TileGraph
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import TileGraph, distinct_configs, group_means
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
 from models.config.recipe import BoostingConfig, RowsConfig

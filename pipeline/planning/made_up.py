@@ -19,7 +19,7 @@ import torch
 from common.progress import watched_by
 from data.families import HeldOut
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
-from data.packing import Alphabets, PackedConfigs, vector_codes
+from data.graphs.packing import Alphabets, PackedConfigs, vector_codes
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.config.recipe import Recipe

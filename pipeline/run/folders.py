@@ -10,7 +10,7 @@ from common.atomic import open_regular, write_text
 from common.checksums import read_table
 from common.errors import PipelineError, UsageError, blame
 from common.settings import CONFIGS
-from data.graphs.distinct import distinct_configs
+from data.graphs.graph import distinct_configs
 from data.tree import COLLECTIONS, KINDS, collection_named, npz_root
 from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import explain

@@ -18,8 +18,8 @@ from common.checksums import read_table, write_table
 from common.errors import blame
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.reproducibility import revision
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
-from data.read import read_graph
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import (
     BlendSpec,

@@ -25,10 +25,9 @@ from common.progress import log
 from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
 from data.families import family_of, grouped_folds
 from data.graph_store.prepare import stored_graphs
-from data.graph_store.stored_graph import fingerprint
+from data.graph_store.stored_graph import fingerprint, read_graph
 from data.graphs.graph import Graph, TileGraph
 from data.labels import split_usable
-from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from ensembles.blend import apply_blend, recipe_blend
 from ensembles.scores import scores_by_graph

@@ -27,10 +27,10 @@ from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
 from common.settings import ROOT, SAMPLE
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.labels import read_withheld
 from data.manifest import MANIFEST, edit_manifest, read_manifest
-from data.read import read_graph
 from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
 from ensembles.ranking.program import load_graph
 from pipeline.__main__ import app

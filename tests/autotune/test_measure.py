@@ -30,7 +30,7 @@ from autotune.measure.timing import (
 )
 from autotune.measure.worker import ProgramFailed, Session, one_line, open_device
 from common.errors import PipelineError
-from data.choices import Space, draw_choices
+from data.hlo.choices import Space, draw_choices
 from tests.autotune.fakes import SpinSource
 
 N_OPTIONS = np.array([3, 3, 3, 5, 2, 2, 1, 4])

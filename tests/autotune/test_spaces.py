@@ -18,8 +18,8 @@ from autotune.programs.catalogue import ProgramSource, catalogue, load_program
 from autotune.programs.compiled import applied, code_of
 from autotune.spaces import DecidedProgram, SameOutputs, edited_module, fusible, menu, open_program
 from common.errors import PipelineError, UsageError
-from data.compiler_options import GENES, N_OPTIONS, joined
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
+from data.hlo.compiler_options import GENES, N_OPTIONS, joined
 from data.hlo.layouts import CONFIGURABLE, read_row, spell_row
 
 jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")

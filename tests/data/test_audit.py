@@ -15,11 +15,10 @@ from common.progress import watched_by
 from common.settings import SAMPLE
 from data.audit import AuditRow, as_dict, audit, file_notes, leaks, totals, tree_notes
 from data.graph_store.prepare import prepare
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import LayoutGraph, TileGraph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
 from data.graphs.noise import Noise
 from data.official.published import official_names
-from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.support.command_line import call

@@ -12,8 +12,8 @@ import torch
 
 from common.errors import PipelineError
 from data.cache import CACHE_BYTES, LRUCache, bytes_held
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.read import read_layout
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import published_graphs, write_sized
 from data.tree import GraphFile, collection_named

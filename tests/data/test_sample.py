@@ -8,9 +8,9 @@ import pytest
 
 from common.settings import SAMPLE
 from data.audit import audit
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
 from data.labels import read_withheld
-from data.read import read_graph
 from data.tree import find_graphs, missing_parts
 
 MIN_SPREAD, MIN_AGAIN_TAU = 1.2, 0.85

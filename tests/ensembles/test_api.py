@@ -11,7 +11,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph
-from data.packing import pack_values
+from data.graphs.packing import pack_values
 from ensembles import load_graph, load_ranker, rank
 from tests.ensembles.programs import (
     LAYOUT_MODEL,

@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from data.graphs.distinct import config_hashes, distinct_configs
-from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing import pack_values
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
+from data.graphs.packing import pack_values
 from data.tree import find_graphs
 from ensembles import picks
 from ensembles.picks import (

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from common.checksums import write_table
 from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
-from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles import scores
 from ensembles.scores import KEEP_EVERY_S, begun_path, scores_by_graph

@@ -14,7 +14,7 @@ from common.errors import PipelineError, UsageError
 from common.jobs.local_executors import Processes
 from common.jobs.run_jobs import Job, run_jobs
 from common.settings import ROOT
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.tree import collection_named, find_graphs
 from examples.gat import Gat
 from models.config.recipe import Recipe, _with_own_models, load_recipe

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from common.settings import ROOT, SAMPLE
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.tree import LAYOUTS, find_graphs
 from examples import train_with_pyg as plain
 from features.pyg import TpuGraphsLayout

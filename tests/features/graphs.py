@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
-from data.packing import pack_values
+from data.graphs.packing import pack_values
 from data.tree import GraphFile, collection_named
 from features.padding import tensor_ranks
 

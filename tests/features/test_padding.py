@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.packing import (
+from data.graph_store.stored_graph import read_graph
+from data.graphs.packing import (
     N_CODES,
 )
-from data.read import read_graph
 from data.tree import GraphFile
 from features.padding import dimension_sizes, minor_codes, minor_to_major
 from tests.support.real_data import real_files, requires_real_data

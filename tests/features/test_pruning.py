@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from common.progress import watched_by
-from data.graph_store.stored_graph import open_tensors, store_graph, stored_file, write_tensors
+from data.graph_store.stored_graph import (
+    open_tensors,
+    read_layout,
+    store_graph,
+    stored_file,
+    write_tensors,
+)
 from data.graphs.graph import LayoutGraph
-from data.read import read_layout
 from data.tree import GraphFile, find_graphs
 from features import pruning
 from features.padding import minor_to_major
@@ -26,8 +31,8 @@ from features.pruning import (
     read_pruned,
     store_pruned,
 )
+from tests.data.graphs.test_packing import same_bits
 from tests.data.npz.damaged_archives import flipped
-from tests.data.test_packing import same_bits
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)

@@ -12,10 +12,9 @@ from torch_geometric.loader import DataLoader
 
 from common.errors import PipelineError, UsageError
 from common.settings import ROOT
-from data.graphs.distinct import distinct_configs
-from data.graphs.graph import LayoutGraph
+from data.graphs.graph import LayoutGraph, distinct_configs
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.packing import Alphabets, PackedConfigs
+from data.graphs.packing import Alphabets, PackedConfigs
 from data.tree import GraphFile, find_graphs
 from examples.gat import GatNet
 from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout, TpuGraphsTile, tpu_graph

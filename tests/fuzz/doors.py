@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from common.checksums import checksum_of
 from common.errors import PipelineError
 from common.settings import CONFIGS, SAMPLE
+from data.graph_store.stored_graph import read_graph
 from data.hlo.programs import read_programs
-from data.read import read_graph
 from data.tree import GraphFile, collection_named
 from models.config.recipe import load_recipe
 from models.run_folder import DONE

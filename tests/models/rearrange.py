@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.packing import pack_values
+from data.graphs.packing import pack_values
 
 AnyGraph = TypeVar("AnyGraph", bound=Graph)
 

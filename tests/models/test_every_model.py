@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from common.metrics import kendall_tau
-from data.graphs.distinct import distinct_configs, group_means
-from data.graphs.graph import Graph
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import Graph, distinct_configs, group_means
 from data.tree import GraphFile, find_graphs
 from ensembles.ranking.program import with_guests
 from models.config.custom import short_name

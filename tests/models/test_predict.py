@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common.errors import PipelineError
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.tree import GraphFile, find_graphs
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig

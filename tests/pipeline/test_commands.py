@@ -21,8 +21,8 @@ import pytest
 import typer
 
 from common.settings import ROOT
-from data.graphs.distinct import distinct_configs
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import distinct_configs
 from data.tree import COLLECTIONS, find_graphs
 from models.config.recipe import load_recipe
 from pipeline.__main__ import app

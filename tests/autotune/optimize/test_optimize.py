@@ -62,7 +62,7 @@ from common.errors import OutOfTime, PipelineError, UsageError
 from common.machine import granted
 from common.progress import log, time_limit
 from common.settings import ROOT
-from data.read import read_tile
+from data.graph_store.stored_graph import read_tile
 from data.tree import find_graphs
 from tests.autotune.fakes import STEP_NS, SpinSource, SpinSubject
 from tests.support.browser import needs_browser, used

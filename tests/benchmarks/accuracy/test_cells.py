@@ -12,9 +12,9 @@ from benchmarks.accuracy.cells import CONTENDERS, Cell, read_judged, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
 from common.metrics import kendall_tau
 from common.settings import SAMPLE
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import TileGraph
 from data.labels import read_withheld
-from data.read import read_layout
 from models.registry import TrainJob, load_model
 from models.run_folder import DONE
 from models.train import train_model

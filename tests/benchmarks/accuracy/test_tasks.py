@@ -17,9 +17,8 @@ from benchmarks.accuracy.tasks import (
 )
 from common.settings import SAMPLE
 from data.families import family_of
-from data.graphs.distinct import config_hashes, distinct_configs
-from data.graphs.graph import LayoutGraph
-from data.read import read_layout, read_tile
+from data.graph_store.stored_graph import read_layout, read_tile
+from data.graphs.graph import LayoutGraph, config_hashes, distinct_configs
 from data.tree import GraphFile, collection_named
 from tests.support.real_data import REAL
 

@@ -27,8 +27,8 @@ from benchmarks.autotune.compiles import (
     judge,
 )
 from common.atomic import write_text
-from data.choices import Space
-from data.compiler_options import N_OPTIONS
+from data.hlo.choices import Space
+from data.hlo.compiler_options import N_OPTIONS
 from tests.autotune.go.programs import UNSCALED, described, random_arrays
 
 RUNTIME = np.array([5.0, 1.0, 1.04, 3.0, 9.0])

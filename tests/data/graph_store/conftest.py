@@ -11,8 +11,8 @@ import pytest
 
 from data.graph_store.prepare import LOCK
 from data.graphs.graph import Graph, LayoutGraph
-from data.packing import PackedConfigs
-from tests.data.test_packing import check_same, same_bits
+from data.graphs.packing import PackedConfigs
+from tests.data.graphs.test_packing import check_same, same_bits
 from tests.support.real_data import ROOT
 
 

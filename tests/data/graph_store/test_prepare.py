@@ -15,8 +15,7 @@ from common.jobs.workers import Workers
 from common.progress import watched_by
 from data.graph_store import prepare as preparing
 from data.graph_store.prepare import LOCK, Prepared, prepare, stored_graphs
-from data.graph_store.stored_graph import stored_file
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph, stored_file
 from data.tree import GraphFile, find_graphs
 from features import pruning
 from tests.data.graph_store.conftest import check_same_graph, contents

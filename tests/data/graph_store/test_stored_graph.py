@@ -26,16 +26,17 @@ from data.graph_store.stored_graph import (
     is_fresh,
     open_tensors,
     read_facts,
+    read_graph,
+    read_layout,
     store_graph,
     stored_file,
     write_tensors,
 )
 from data.graphs.graph import LAYOUT, TILE, LayoutGraph, TileGraph
-from data.read import read_graph, read_layout
 from data.tree import GraphFile, find_graphs
 from tests.data.graph_store.conftest import check_same_graph
+from tests.data.graphs.test_packing import same_bits
 from tests.data.npz.damaged_archives import flipped, read_arrays, repacked
-from tests.data.test_packing import same_bits
 from tests.support.real_data import real_files, requires_real_data
 
 FACTS = {"version": "1", "source": 'größer "quoted"\n', "": ""}

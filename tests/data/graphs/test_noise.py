@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import kendalltau
 
 from common.metrics import kendall_tau
-from data.graphs.distinct import distinct_configs
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import distinct_configs
 from data.graphs.noise import Noise, measure_noise
-from data.read import read_graph
 from tests.support.real_data import real_file, requires_real_data
 
 SLOWER = 1.0  # spread of the truth in the simulations, in units of ln

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
+from data.graph_store.stored_graph import read_layout, read_tile
 from data.hlo.descriptor import message_class
 from data.hlo.graph import featurize_module
 from data.hlo.programs import featurize_files
-from data.read import read_layout, read_tile
 from data.tree import GraphFile, collection_named
 from tests.data.npz.damaged_archives import (
     Victim,

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.tree import GraphFile, find_graphs
 from tests.data.graph_store.conftest import check_same_graph
 from tests.data.npz.damaged_archives import (

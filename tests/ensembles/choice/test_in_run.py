@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
-from data.read import read_graph
 from data.tree import GraphFile, collection_named, find_graphs
 from ensembles.blend import choice_file, read_choice, run_blend
 from ensembles.choice.choose import RECIPE

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.reproducibility import generator
-from data.packing import Alphabets, PackedConfigs
+from data.graphs.packing import Alphabets, PackedConfigs
 from data.synthetic.graphs import GraphSize, PlannedGraph, layout_options, layout_runtime_ns
 from data.synthetic.programs import BATCHES, FAMILIES, Program, sized_program
 from data.synthetic.write import write_graphs

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.read import read_graph
 from data.tree import COLLECTIONS, find_graphs
 from ensembles.ranking.program import with_guests
 from features.statistics.configs import (

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.packing import pack_values
-from data.read import read_layout
+from data.graphs.packing import pack_values
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_details import LAYOUT_DETAILS

@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 
 from common.settings import SAMPLE
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
 from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES
-from data.read import read_graph
 from data.tree import find_graphs
 from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
 from tests.features.graphs import (

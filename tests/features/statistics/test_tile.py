@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from common.settings import SAMPLE
+from data.graph_store.stored_graph import read_tile
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import ELEMENT_BYTES
-from data.read import read_tile
 from data.tree import collection_named, find_graphs
 from features.statistics.tile import (
     TILE_DETAILS,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.packing import N_SYMBOLS
-from data.read import read_layout
+from data.graphs.packing import N_SYMBOLS
 from data.tree import GraphFile
 from features.pruning import RULES
 from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from common.metrics import kendall_tau
 from data.cache import bytes_held
-from data.read import read_tile
+from data.graph_store.stored_graph import read_tile
 from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of

@@ -18,8 +18,8 @@ from common.errors import PipelineError, UsageError
 from common.machine import granted
 from common.progress import Watcher, watched_by
 from data.cache import LRUCache
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
-from data.read import read_graph
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, TrainJob, load_model

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from benchmarks.speed import in_own_process
 from common.errors import PipelineError
 from common.metrics import kendall_tau
-from data.graphs.distinct import distinct_configs
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import distinct_configs
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import BoostingConfig, Recipe, RowsConfig

@@ -8,8 +8,8 @@ import pytest
 
 from common.errors import PipelineError
 from common.metrics import kendall_tau
-from data.graphs.distinct import distinct_configs, group_means
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import distinct_configs, group_means
 from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from models.config.recipe import LinearConfig, Recipe

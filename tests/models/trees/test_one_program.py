@@ -10,9 +10,8 @@ import pytest
 from benchmarks.accuracy.tasks import write_configs
 from common.errors import PipelineError
 from common.metrics import kendall_tau
-from data.graphs.distinct import distinct_configs, program_content
-from data.graphs.graph import LayoutGraph
-from data.read import read_layout
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import LayoutGraph, distinct_configs, program_content
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import collection_named, find_graphs

@@ -9,8 +9,8 @@ import pytest
 from autotune.job import sample_jobs
 from autotune.tiles.catalogue import catalogue
 from common.settings import ROOT
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import TileGraph
-from data.read import read_graph
 from data.tree import find_graphs
 from tests.support.command_line import call
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from data.graphs.distinct import distinct_configs
+from data.graphs.graph import distinct_configs
 from models.config.recipe import load_recipe
 from models.registry import MODELS
 from pipeline.planning.counts import FAKE_GPU, Counts, counted

@@ -24,7 +24,7 @@ from common.progress import time_limit
 from common.settings import ROOT, SAMPLE
 from data.families import family_of
 from data.graph_store import prepare as preparing
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
 from ensembles.blend import BlendSpec, apply_blend, write_choice
 from ensembles.choice.choose import BEST_MEMBER, RECIPE

@@ -9,9 +9,8 @@ import polars as pl
 import pytest
 
 from common.errors import PipelineError
-from data.graphs.distinct import config_hashes
-from data.graphs.graph import LayoutGraph, TileGraph
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import LayoutGraph, TileGraph, config_hashes
 from data.tree import find_graphs
 from ensembles.ranking.explain import default_row
 from models.run_folder import CONFIG, METRICS

@@ -14,7 +14,7 @@ from common.errors import UsageError
 from common.jobs.run_jobs import Done, Job
 from common.jobs.workers import Workers
 from common.reproducibility import MAX_DIFF, changes, revision
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.tree import collection_named, find_graphs
 from models.predict import read_scores, write_scores
 from models.run_folder import read_config

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from data.families import family_of, grouped_folds
-from data.graph_store.stored_graph import fingerprint
-from data.graphs.distinct import distinct_configs
+from data.graph_store.stored_graph import fingerprint, read_graph
+from data.graphs.graph import distinct_configs
 from data.labels import split_usable
 from data.official.published import official_sizes
-from data.read import read_graph
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, find_graphs
 from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights

@@ -15,7 +15,7 @@ from common.metrics import kendall_tau, tile_score
 from common.progress import watched_by
 from common.settings import CONFIGS
 from data.families import grouped_folds
-from data.read import read_graph
+from data.graph_store.stored_graph import read_graph
 from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.read import read_layout
 from data.tree import GraphFile
 from tests.data.npz.damaged_archives import read_arrays, repacked
 

@@ -15,11 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import data.packing
+import data.graphs.packing
 from common.errors import PipelineError
-from data.npz.archive import Archive
-from data.npz.graphs import encode_configs
-from data.packing import (
+from data.graphs.packing import (
     ConfigEncoder,
     PackedConfigs,
     UnknownValueError,
@@ -30,6 +28,8 @@ from data.packing import (
     vector_codes,
     vector_hashes,
 )
+from data.npz.archive import Archive
+from data.npz.graphs import encode_configs
 
 WORD = 2**64
 
@@ -283,7 +283,7 @@ def read_configs(path: Path, n_configs: int, n_configurable: int) -> PackedConfi
 def test_minus_zero_in_a_file_is_read_as_zero(
     chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data.packing, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.graphs.packing, "CHUNK_BYTES", chunk_bytes)
     values = random_vectors(np.random.default_rng(2), 20, 5)
     floats = values.astype(np.float32)
     floats[(values == 0) & (np.arange(20) % 3 > 0)[:, None, None]] = -0.0
@@ -317,7 +317,7 @@ def test_the_error_names_config_node_and_value_wherever_the_chunks_begin(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(data.packing, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(data.graphs.packing, "CHUNK_BYTES", chunk_bytes)
     floats = np.repeat(random_vectors(np.random.default_rng(3), 20, 2), 3, axis=1)  # tied columns
     floats = floats.astype(np.float32)
     config, node, place = where

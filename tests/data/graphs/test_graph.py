@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from data.graphs.distinct import (
+from data.graphs.graph import (
+    LayoutGraph,
+    TileGraph,
     config_hashes,
     distinct_configs,
     distinct_rows,
@@ -17,7 +19,6 @@ from data.graphs.distinct import (
     program_content,
     sample_rows,
 )
-from data.graphs.graph import LayoutGraph, TileGraph
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
