@@ -10,6 +10,7 @@ from typing import Any
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.json_files import read_json
 from data.tree import file_from_path
 
 MANIFEST = "manifest.json"
@@ -22,15 +23,11 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
     """
     path = out / MANIFEST
-    if not path.is_file():
-        return {part: {} for part in PARTS}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict) or any(not isinstance(found.get(p), dict) for p in PARTS):
-        raise PipelineError(f"{path}: is no manifest; expected objects {', '.join(PARTS)}")
-    return found
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    if path.is_file():
+        expected = f"objects {', '.join(PARTS)}"
+        parts |= read_json(path, dict[str, dict[str, Any]], expected=expected)
+    return parts
 
 
 def measured_of(path: Path) -> dict[str, Any]:

@@ -5,15 +5,18 @@ layout/eval_indices, a file for each collection, such as xla_random.json: a JSON
 numbers by graph name. Rows are counted as in the files on the authors' own server.
 """
 
-import json
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt
 
-from common.atomic import open_regular
 from common.errors import PipelineError
+from common.json_files import read_json
 from data.tree import collection_named
+
+Rows = dict[str, Annotated[list[NonNegativeInt], Field(min_length=1)]]
 
 
 def read_eval_indices(path: Path | str, collection: str) -> dict[str, NDArray[np.int64]]:
@@ -29,14 +32,10 @@ def read_eval_indices(path: Path | str, collection: str) -> dict[str, NDArray[np
     path, name = Path(path), collection_named(collection).name
     if path.is_dir():
         path /= f"{name.removeprefix('layout:').replace(':', '_')}.json"
-    with open_regular(path) as file:
-        try:
-            table = json.loads(file.read())
-            indices = {graph: np.asarray(rows) for graph, rows in table.items()}
-        except (ValueError, AttributeError, RecursionError) as error:
-            raise PipelineError(f"{path}: expected JSON, lists of rows by graph: {error}") from None
-    for graph, rows in indices.items():
-        is_list = rows.ndim == 1 and rows.dtype == np.int64 and rows.min() >= 0
-        if not is_list or len(np.unique(rows)) < len(rows):
-            raise PipelineError(f"{path}: graph '{graph}': expected different rows, counted from 0")
+    expected = "different rows of each graph, counted from 0"
+    indices = {}
+    for graph, rows in read_json(path, Rows, expected=expected).items():
+        if len(set(rows)) < len(rows):
+            raise PipelineError(f"{path}: graph '{graph}' names a row twice; expected {expected}")
+        indices[graph] = np.array(rows)
     return indices

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.json_files import read_json
 from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of
 from models.config.recipe import LinearConfig, Recipe
@@ -103,11 +104,7 @@ def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
         PipelineError: the model file is missing, damaged, or was trained on other statistics.
     """
     path = run_dir / MODEL_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        weights = {name: float(weight) for name, weight in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}") from error
+    weights = read_json(path, dict[str, float], expected="a weight for each statistic")
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     if tuple(weights) not in known:
         raise of_other_statistics(path)

@@ -15,11 +15,11 @@ whose deep trees see which layouts matter only together, where there are few.
 c configs, k configurable nodes in m columns, f features.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,10 @@ from scipy.stats import norm, rankdata
 
 from common.atomic import write_text
 from common.errors import PipelineError
+from common.json_files import read_json
 from common.metrics import kendall_tau
 from common.progress import progress
+from common.settings import FrozenConfig
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import Graph, LayoutGraph, program_content
 from data.graphs.packing import N_TENSORS, VALUES_PER_TENSOR
@@ -54,6 +56,7 @@ from models.trees.linear import LINEAR, LINEAR_SCALE, fit_linear, read
 from models.trees.rows import GraphRows, sample_rows
 
 COLUMNS_FILE = "columns.json"
+RankerName = Literal["columns", "both", "statistics", "forest"]
 # Of each ranker, in the order in which they are summed.
 FILES = {
     "columns": MODEL_FILE,
@@ -86,8 +89,7 @@ FOREST_PARAMETERS = {
 }
 
 
-@dataclass(frozen=True)
-class ColumnFeatures:
+class ColumnFeatures(FrozenConfig):
     """What the features are, and of which program: its content, and its file's name.
 
     A feature is 1 where the tensor (0..2) of a node (a place in config order) has a layout, 6
@@ -175,7 +177,14 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
                     node.append(place)
                     tensor.append(number)
                     layout.append(values)
-    return ColumnFeatures(program_content(graph), graph.file.name, node, tensor, layout)
+    facts = {"program": program_content(graph), "name": graph.file.name}
+    return ColumnFeatures(**facts, node=node, tensor=tensor, layout=layout)
+
+
+class ColumnsFile(ColumnFeatures):
+    """The content of columns.json."""
+
+    weights: dict[RankerName, float]
 
 
 def train(job: TrainJob) -> None:
@@ -203,8 +212,8 @@ def train(job: TrainJob) -> None:
     for ranker in rankers.values():
         if ranker.start:
             ranker.start.write(job.run_dir)
-    content = {**asdict(features), "weights": weights}
-    write_text(job.run_dir / COLUMNS_FILE, json.dumps(content) + "\n")
+    content = ColumnsFile.model_validate({**features.model_dump(), "weights": weights})
+    write_text(job.run_dir / COLUMNS_FILE, content.model_dump_json() + "\n")
 
 
 @dataclass(frozen=True)
@@ -292,8 +301,8 @@ def choose_weights(
 class OneProgramRanker:
     """Rankers of one program alone, whose weighted scores are summed."""
 
-    rankers: Mapping[str, BoostingRanker]
-    weights: Mapping[str, float]
+    rankers: Mapping[RankerName, BoostingRanker]
+    weights: Mapping[RankerName, float]
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         weighted = [self.weights[name] * own.score(graph) for name, own in self.rankers.items()]
@@ -307,16 +316,12 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
         PipelineError: the model's files are missing, damaged or of other statistics.
     """
     path = run_dir / COLUMNS_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        weights = {part: float(weight) for part, weight in content.pop("weights").items()}
-        files = {part: run_dir / FILES[part] for part in weights}
-        features = ColumnFeatures(**content)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}") from error
-    rankers = {}
-    for part, file in files.items():
+    features = read_json(path, ColumnsFile, expected="features, and a weight for each ranker")
+    rankers: dict[RankerName, BoostingRanker] = {}
+    for part in features.weights:
         names, rows_of = _features(part, features, getattr(recipe, name).statistics)
         start = read(run_dir, LINEAR) if part == "statistics" else None
-        rankers[part] = BoostingRanker(read_booster(file, names), rows_of, recipe.n_threads, start)
-    return OneProgramRanker(rankers, weights)
+        rankers[part] = BoostingRanker(
+            read_booster(run_dir / FILES[part], names), rows_of, recipe.n_threads, start
+        )
+    return OneProgramRanker(rankers, features.weights)

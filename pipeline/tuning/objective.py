@@ -20,6 +20,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.jobs.run_jobs import Job
+from common.json_files import read_json
 from common.metrics import kendall_tau, tile_score
 from common.progress import log
 from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
@@ -280,7 +281,7 @@ class Question:
         }
         begin(folder, config, resume=True)
         if is_done(folder):
-            return CrossValidation(**json.loads((folder / REPORT).read_text()))
+            return read_json(folder / REPORT, CrossValidation, expected="a cross-validation")
         per_graph: dict[str, float] = {}
         means = []
         for number, held_out in enumerate(self.folds):

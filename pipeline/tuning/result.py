@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.jobs.workers import Workers
+from common.json_files import read_json
 from common.metrics import CONFIDENCE, family_interval
 from common.progress import log
 from data.families import family_of
@@ -303,7 +304,9 @@ def _pictures(study: "Study") -> list[tuple[str, str]]:
 
 
 def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
-    records, verdict = records_of(study), out / f"{FINALISTS}.json"
+    records, chosen = records_of(study), out / f"{FINALISTS}.json"
+    expected = "the choice among the finalists"
+    verdict = read_json(chosen, Verdict, expected=expected) if chosen.exists() else None
     best = ranked(records)
     return render_page(
         TEMPLATE,
@@ -314,7 +317,7 @@ def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
         is_ended=is_done(out),
         best=best[:10],
         baseline=next((record for record in best if record.is_baseline), None),
-        verdict=json.loads(verdict.read_text())["reason"] if verdict.exists() else None,
+        verdict=verdict.reason if verdict else None,
         reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),
         pictures=_pictures(study),
     )

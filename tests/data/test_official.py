@@ -49,14 +49,14 @@ def test_a_folder_and_a_file_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{", "expected JSON, lists of rows by graph"),
-        ("[1]", "expected JSON, lists of rows by graph"),
-        ('{"a": [[1], [1, 2]]}', "expected JSON, lists of rows by graph"),
-        ('{"a": [1, 1]}', "graph 'a': expected different rows, counted from 0"),
-        ('{"a": [-1]}', "graph 'a': expected different"),
-        ('{"a": [0.5]}', "graph 'a': expected different"),
-        ('{"a": []}', "graph 'a': expected different"),
-        ('{"a": 3}', "graph 'a': expected different"),
+        ("{", "content: Invalid JSON"),
+        ("[1]", "content: Input should be an object"),
+        ('{"a": [[1], [1, 2]]}', r"key 'a\.0': Input should be a valid integer"),
+        ('{"a": [1, 1]}', "graph 'a' names a row twice; expected different rows"),
+        ('{"a": [-1]}', r"key 'a\.0': Input should be greater than or equal to 0"),
+        ('{"a": [0.5]}', r"key 'a\.0': Input should be a valid integer"),
+        ('{"a": []}', "key 'a': List should have at least 1 item"),
+        ('{"a": 3}', "key 'a': Input should be a valid array; expected different rows"),
     ],
 )
 def test_another_form_and_a_missing_file_are_refused(text: str, told: str, tmp_path: Path) -> None:
