@@ -2,14 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.pages import render_page
 from common.settings import ROOT
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch
@@ -39,17 +38,4 @@ def write_page(path: Path, text: str) -> None:
 
 def render(name: str, **values: object) -> str:
     """Return the page that the template pages/NAME.md.j2 makes of the values."""
-    environment = Environment(  # noqa: S701  it is Markdown
-        loader=FileSystemLoader(Path(__file__).parent / "pages"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["table"] = table
-    return environment.get_template(f"{name}.md.j2").render(values)
-
-
-def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    """Return a Markdown table, all columns but the first to the right."""
-    head, *body = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
-    return "\n".join([head, "|---|" + "---:|" * (len(header) - 1), *body])
+    return render_page(Path(__file__).parent / "pages" / f"{name}.md.j2", **values)

@@ -15,8 +15,8 @@ from autotune.optimize.confirm import MOST_LOSS, SEARCH, Contestant, Pool, Ratio
 from autotune.optimize.optimize import Optimized
 from autotune.spaces import TILES, TOLERANCE
 from common.atomic import write_bytes, write_text
+from common.pages import render_page
 from submissions.report.charts import Chart, library
-from submissions.report.page import render_page
 
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
 TEMPLATE = Path(__file__).with_name("optimize.html.j2")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
 from numpy.typing import NDArray
 
 from common.errors import escaped
+from common.pages import render_page
 from ensembles.ranking.explain import Explanation, Part, shape_of
 
 MOST_NODES = 60
@@ -43,8 +43,8 @@ def drawn(explanation: Explanation) -> str:
     right, bottom = np.max([*places.values(), (NARROWEST, 0)], axis=0) + BOX + MARGIN
     n_drawn = len(set(nodes) & set(parts))
     most = f"; drawn: {n_drawn}" if n_drawn < len(parts) else ""
-    page = Environment(autoescape=True, trim_blocks=True)
-    return page.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return render_page(
+        TEMPLATE,
         **{"right": right, "bottom": bottom, "margin": MARGIN, "bend": (STEP[1] - BOX[1]) * 0.6},
         **{"width": BOX[0], "height": BOX[1], "most": TEXT},
         name=escaped(explanation.graph.name),

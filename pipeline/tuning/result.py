@@ -21,13 +21,13 @@ from common.errors import PipelineError
 from common.jobs.workers import Workers
 from common.json_files import read_json
 from common.metrics import CONFIDENCE, family_interval
+from common.pages import render_page
 from common.progress import log
 from data.families import family_of
 from models.config.recipe import Recipe
 from models.run_folder import is_done, read_config
 from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
 from pipeline.tuning.storage import AGAIN, REASON, numbered, open_storage
-from submissions.report.page import render_page
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -8,16 +8,15 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.atomic import atomic_path, write_text
 from common.errors import PipelineError
+from common.pages import number, render_page
 from data.manifest import read_manifest
 from data.tree import collection_named
 from submissions.compare import comparison_notes, told_probabilities
@@ -33,8 +32,9 @@ from submissions.report.charts import (
 )
 from submissions.score import DIVERSIFIED, remarks_on
 
-PARTS = Path(__file__).parent  # parts.html.j2 is for all pages
-REPORT, GRAPH, COMPARISON = (PARTS / f"{n}.html.j2" for n in ("report", "graph", "compare"))
+REPORT, GRAPH, COMPARISON = (
+    Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph", "compare")
+)
 # Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
 MAX_SCATTERS = 12
 MOST_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
@@ -271,30 +271,3 @@ def write_graph_pages(
 def _write(path: Path, text: str) -> None:
     with atomic_path(path, durable=False) as temporary:  # made anew by `report`
         temporary.write_bytes(text.encode())
-
-
-def render_page(template: Path, **values: object) -> str:
-    """Return the page that the template file makes of the values.
-
-    Its filters: number and percent.
-    """
-    return _environment(template.parent).get_template(template.name).render(**values)
-
-
-@cache
-def _environment(folder: Path) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader([folder, PARTS]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and no other order of keys
-    environment.filters |= {"number": number, "percent": "{:.1%}".format}
-    return environment
-
-
-def number(value: float | None) -> str:
-    """Write a number with four digits; "–" where there is none."""
-    return "–" if value is None else f"{value:.4f}".replace("-", "−")
