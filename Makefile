@@ -32,6 +32,8 @@ $(VENV)/.runtime: requirements.txt constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(PIP) uv==$(UV_VERSION) || true
 	$(call install,requirements.txt)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e . || $(PIP) --no-deps -e . || \
+		echo 'note: fast-or-slow is not installed; use $(BIN)/python -m pipeline'
 	@touch $@
 
 $(VENV)/.collect: $(VENV)/.runtime requirements-collect.txt

@@ -40,6 +40,7 @@ REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
 _IMAGE_MODULES = (
     *("filelock", "google", "jinja2", "lightgbm", "matplotlib", "numpy", "polars", "pydantic"),
     *("requests", "rich", "safetensors", "scipy", "sklearn", "threadpoolctl", "torch", "typer"),
+    "urllib3",
 )
 SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"

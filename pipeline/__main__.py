@@ -1,4 +1,7 @@
-"""The command line: `python -m pipeline COMMAND …`. The commands are in pipeline/cli/."""
+"""The command line: `fast-or-slow COMMAND …`, or `python -m pipeline COMMAND …`.
+
+The commands are in pipeline/cli/.
+"""
 
 import os
 import sys
@@ -52,5 +55,14 @@ app.add_typer(kernel_app, name="kernel")
 app.add_typer(dataset_app, name="dataset")
 
 
+def main(name: str = "fast-or-slow") -> None:
+    """Run a command of the command line.
+
+    Args:
+        name: Name of the program in messages and help.
+    """
+    app(prog_name=name)
+
+
 if __name__ == "__main__":
-    app(prog_name="python -m pipeline")
+    main("python -m pipeline")

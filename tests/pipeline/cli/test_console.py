@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,18 @@ def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: 
     words = [sys.executable, "-m", "pipeline", "plan", "--recipe", "smoke", "--json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
+
+
+def test_the_console_script_runs_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ((name, target),) = project["scripts"].items()
+    monkeypatch.setattr(sys, "argv", [name, "plan", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        EntryPoint(name, target, "console_scripts").load()()
+    assert ended.value.code == 0
+    assert "Usage: fast-or-slow plan" in capsys.readouterr().out
 
 
 def test_without_the_requirements_a_line_says_what_to_do() -> None:
