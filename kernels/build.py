@@ -2,8 +2,8 @@
 
 A kernel is of a kind: it runs a whole recipe, trains one collection, or ranks with trained models.
 `kernels.script`, which does that on Kaggle, carries the project's own code as a zip archive whose
-bytes depend on nothing but the files: regular ones of the suffixes that code has, tracked by git or
-not. Links are not followed.
+bytes depend on nothing but the files: those of the suffixes that code has, tracked by git or not.
+Links are refused.
 
 The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
 in `-wheels` and holds its wheel (see `kernels.datasets`), through `dataset_sources`.
@@ -22,9 +22,10 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tomli_w
+from pydantic import Field
 
 from common import settings
 from common.atomic import write_text
@@ -32,6 +33,7 @@ from common.credentials import refuse_secrets
 from common.errors import PipelineError, UsageError
 from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
+from common.settings import FrozenConfig
 from data.tree import collection_named
 
 # Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
@@ -62,6 +64,7 @@ for path in sorted(WORKING.rglob("*.csv")):
 """
 
 METADATA_FILE = "kernel-metadata.json"
+Text = Annotated[str, Field(min_length=1)]
 
 # Kaggle's name of its pair of T4 cards. Without a name a P100 is lent, which the current torch
 # wheels no longer support.
@@ -115,6 +118,33 @@ KINDS = {
     "train": Kind("train", "train", _TRAIN, "models"),  # of the collection NAME
     "infer": Kind("infer", "infer", _INFER, "run", result="submission.csv", dropped="models"),
 }
+
+
+class KernelMetadata(FrozenConfig):
+    """The keys of kernel-metadata.json; the push adds the owner to `id`."""
+
+    id: Text
+    title: Text
+    code_file: Text
+    language: str = "python"
+    kernel_type: Literal["script", "notebook"] = "script"
+    is_private: bool = True
+    enable_gpu: bool = True
+    enable_tpu: bool = False
+    enable_internet: bool = False
+    machine_shape: str = T4
+    keywords: tuple[str, ...] = ()
+    dataset_sources: tuple[str, ...] = ()
+    competition_sources: tuple[str, ...] = ("predict-ai-model-runtime",)
+    kernel_sources: tuple[str, ...] = ()
+    model_sources: tuple[str, ...] = ()
+    docker_image: str | None = None
+    docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
+
+    @property
+    def text(self) -> str:
+        """Return the content of the file."""
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
 
 def kind_named(name: str, collection: str | None = None, max_minutes: float | None = None) -> Kind:
@@ -188,17 +218,25 @@ def build(
             f"kernel of recipe '{recipe_name}': the script has {script_bytes} bytes; Kaggle takes "
             f"{SOURCE_LIMIT_BYTES}; its largest file is {largest} ({len(files[largest])} bytes)"
         )
-    metadata = kernel_metadata(
-        title, notebook=notebook, gpu=gpu, datasets=dataset_sources, kernels=kernel_sources
+    slug = slug_of(title)
+    metadata = KernelMetadata(
+        id=slug,
+        title=title,
+        code_file=f"{slug}.ipynb" if notebook else f"{slug}.py",
+        kernel_type="notebook" if notebook else "script",
+        enable_gpu=gpu,
+        machine_shape=T4 if gpu else "",
+        dataset_sources=tuple(dataset_sources),
+        kernel_sources=tuple(kernel_sources),
     )
-    refuse_secrets([*files.items(), (METADATA_FILE, as_json(metadata).encode())])
+    refuse_secrets([*files.items(), (METADATA_FILE, metadata.text.encode())])
     if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
         raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
     if (out / METADATA_FILE).exists():
         log.info(f"note: {out}: replaces the kernel that was built there before")
-    write_text(out / METADATA_FILE, as_json(metadata))
-    write_text(out / metadata["code_file"], script)
-    return out / str(metadata["code_file"])
+    write_text(out / METADATA_FILE, metadata.text)
+    write_text(out / metadata.code_file, script)
+    return out / metadata.code_file
 
 
 def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
@@ -274,8 +312,7 @@ def collect_files(root: Path) -> dict[str, bytes]:
     Raises:
         PipelineError: `root` holds no pipeline/__main__.py.
     """
-    paths = [path for package in PACKAGES for path in (root / package).rglob("*")]
-    files = _read(root, paths)
+    files = _read(root, PACKAGES)
     if ENTRY not in files:
         raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
     made_of = revision(root)
@@ -297,7 +334,7 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
         spec = importlib.util.find_spec(top)
         origins = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
         root = Path(origins[0] or "").parent if origins else beside
-        own = _read(root, [root / f"{top}.py", *(root / top).rglob("*")])
+        own = _read(root, (f"{top}.py", top))
         if not own:
             raise UsageError(
                 f"model package '{top}': found neither on Python's path nor in {beside}; start "
@@ -342,46 +379,25 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def _read(root: Path, paths: Iterable[Path]) -> dict[str, bytes]:
-    names = sorted(path.relative_to(root) for path in paths if path.suffix in _SUFFIXES)
-    return {
-        name.as_posix(): (root / name).read_bytes()
-        for name in names
-        if not _LEFT_OUT_FOLDERS & {parent.as_posix() for parent in name.parents}
-        and not any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in name.parts)
-        and (root / name).is_file()
-        and (root / name).resolve() == root.resolve() / name
-    }
+def _read(root: Path, tops: Sequence[str]) -> dict[str, bytes]:
+    """Read the code in files and folders `tops` of `root`: path below `root`, to content.
 
-
-def kernel_metadata(
-    title: str,
-    *,
-    notebook: bool = False,
-    gpu: bool = True,
-    datasets: Sequence[str] = (),
-    kernels: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Return the metadata of a private kernel without internet; the push adds the owner."""
-    slug = slug_of(title)
-    return {
-        "id": slug,
-        "title": title,
-        "code_file": f"{slug}.ipynb" if notebook else f"{slug}.py",
-        "language": "python",
-        "kernel_type": "notebook" if notebook else "script",
-        "is_private": True,
-        "enable_gpu": gpu,
-        "enable_tpu": False,
-        "enable_internet": False,
-        "machine_shape": T4 if gpu else "",
-        "keywords": [],
-        "dataset_sources": list(datasets),
-        "competition_sources": ["predict-ai-model-runtime"],
-        "kernel_sources": list(kernels),
-        "model_sources": [],
-        "docker_image_pinning_type": "original",  # later versions of the kernel keep the image
-    }
+    Raises:
+        UsageError: A link is among the code; what it leads to may belong to something else.
+    """
+    paths = (path for top in tops for path in [root / top, *(root / top).rglob("*")])
+    files = {}
+    for path in paths:
+        name = path.relative_to(root)
+        places = {parent.as_posix() for parent in (name, *name.parents)}
+        is_hidden = any(part.startswith(".") or part in _LEFT_OUT_NAMES for part in name.parts)
+        if is_hidden or places & _LEFT_OUT_FOLDERS:
+            continue
+        if path.is_symlink() and (path.is_dir() or path.suffix in _SUFFIXES):
+            raise UsageError(f"{path}: is a link; a kernel embeds no links; replace it by a copy")
+        if path.suffix in _SUFFIXES and path.is_file():
+            files[name.as_posix()] = path.read_bytes()
+    return files
 
 
 def slug_of(title: str) -> str:
@@ -391,38 +407,3 @@ def slug_of(title: str) -> str:
     'fast-or-slow-cpu-small'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read a kernel folder's metadata.
-
-    Raises:
-        PipelineError: the folder, the file, one of its keys or the kernel's source is missing.
-    """
-    if not folder.is_dir():
-        raise PipelineError(f"{folder}: no such folder; `kernel build` makes it")
-    table = read_object(folder / METADATA_FILE, ("id", "title", "code_file"))
-    if not (folder / table["code_file"]).is_file():
-        raise PipelineError(f"{folder / table['code_file']}: no such file; build the kernel again")
-    return table
-
-
-def as_json(table: Mapping[str, Any]) -> str:
-    return json.dumps(table, indent=2, ensure_ascii=False) + "\n"
-
-
-def read_object(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a JSON object that has a text under each of `keys`.
-
-    Raises:
-        PipelineError: names the file and what is missing.
-    """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PipelineError(f"{path}: cannot be read: {error}; write the folder again") from error
-    found: dict[str, Any] = table if isinstance(table, dict) else {}
-    for key in keys:
-        if not (isinstance(found.get(key), str) and found[key]):
-            raise PipelineError(f"{path}: key '{key}' is missing; expected a text")
-    return found

@@ -14,12 +14,15 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run as run_pip
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
 
 from common import settings
 from common.atomic import write_bytes, write_text
 from common.credentials import one_line, redact, refuse_secrets
 from common.errors import PipelineError, UsageError
+from common.json_files import read_json
 from common.kaggle import (
     POLICY,
     KaggleSession,
@@ -32,8 +35,9 @@ from common.kaggle import (
 )
 from common.progress import log
 from common.retry import RetryPolicy
+from common.settings import FrozenConfig
 from ensembles.trained_models import find_models
-from kernels.build import REQUIRED_MODULES, as_json, read_object, slug_of
+from kernels.build import REQUIRED_MODULES, Text, slug_of
 from kernels.remote import UNKNOWN
 from models.run_folder import CONFIG, DONE, is_done
 
@@ -135,23 +139,34 @@ def _pip() -> list[str]:
     )
 
 
-def dataset_metadata(title: str, *, subtitle: str, licence: str) -> dict[str, Any]:
-    """Return the metadata of a private dataset, under Kaggle's keys; the push adds the owner.
+class Licence(FrozenConfig):
+    """A licence of a dataset, by Kaggle's name."""
+
+    name: str
+
+
+class DatasetMetadata(FrozenConfig):
+    """The keys of dataset-metadata.json; the push adds the owner to `id`."""
+
+    id: Text
+    title: Text
+    subtitle: str = ""
+    description: str = ""
+    licenses: Annotated[tuple[Licence, ...], Field(min_length=1)]
+    isPrivate: bool = True  # noqa: N815 - Kaggle's key
+    keywords: tuple[str, ...] = ()
+
+
+def dataset_metadata(title: str, *, subtitle: str, licence: str) -> DatasetMetadata:
+    """Return the metadata of a private dataset.
 
     Raises:
         UsageError: Kaggle would refuse the title.
     """
     if not _SHORTEST <= len(slug_of(title)) <= len(title) <= _LONGEST:
         raise UsageError(f"dataset title {title!a}: expected {_SHORTEST} to {_LONGEST} characters")
-    return {
-        "id": slug_of(title),
-        "title": title,
-        "subtitle": subtitle,
-        "description": "",
-        "licenses": [{"name": licence}],
-        "isPrivate": True,
-        "keywords": [],
-    }
+    slug, licences = slug_of(title), (Licence(name=licence),)
+    return DatasetMetadata(id=slug, title=title, subtitle=subtitle, licenses=licences)
 
 
 def _require_free(out: Path) -> None:  # old files would be sent with the new ones
@@ -159,14 +174,14 @@ def _require_free(out: Path) -> None:  # old files would be sent with the new on
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")
 
 
-def seal(folder: Path, metadata: dict[str, Any]) -> None:
+def seal(folder: Path, metadata: DatasetMetadata) -> None:
     """Write a folder's metadata, once its files are there: without it nothing is sent.
 
     Raises:
         PipelineError: as `digests`.
     """
     digests(folder)
-    write_text(folder / DATASET_METADATA_FILE, as_json(metadata))
+    write_text(folder / DATASET_METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -218,12 +233,13 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     """
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
-    table = read_object(folder / DATASET_METADATA_FILE, ("id", "title"))
+    path, expected = folder / DATASET_METADATA_FILE, "what `kernel wheels` or `weights` wrote"
+    known = read_json(path, DatasetMetadata, expected=expected)
     files = digests(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
-        dataset_id = session.own(table["id"])
+        dataset_id = session.own(known.id)
         url = f"https://www.kaggle.com/datasets/{dataset_id}"
-        content = {"metadata": {**table, "id": dataset_id}, "files": files}
+        content = {"metadata": {**known.model_dump(), "id": dataset_id}, "files": files}
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         before = ask(session, lambda: _look(session, dataset_id))
         if before and before.status not in _SETTLED:
@@ -231,16 +247,14 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
             before = _settled(session, dataset_id, before.version)
         if before and before.status == _READY and digest in before.description:
             return DatasetVersion(dataset_id, before.version, "unchanged", url)
-        about = f"{table.get('description') or ''}\n\nContent: sha256:{digest}".strip()
+        about = f"{known.description}\n\nContent: sha256:{digest}".strip()
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")
         asked = {
-            **{key: table.get(key) for key in ("title", "subtitle")},
-            **{"description": about, "versionNotes": message},
-            **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug},
-            "isPrivate": table.get("isPrivate") is not False,
-            "licenseName": table["licenses"][0]["name"],
-            "categoryIds": list(table.get("keywords") or []),
+            **{"title": known.title, "subtitle": known.subtitle, "description": about},
+            **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug, "versionNotes": message},
+            **{"isPrivate": known.isPrivate, "licenseName": known.licenses[0].name},
+            "categoryIds": list(known.keywords),
             "files": [{"token": token} for token in tokens],
         }
         _make(session, dataset_id, asked, before)

@@ -3,21 +3,25 @@
 An output comes by checked paths, whole or not at all, and goes on after a cut.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
+
+from pydantic import BaseModel
 
 from common.atomic import write_text
 from common.credentials import one_line
 from common.errors import PipelineError, UsageError
 from common.http import limited_session
+from common.json_files import read_json
 from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, send_once, status_of
 from common.progress import progress
 from common.retry import RetryPolicy
+from common.settings import FrozenConfig
 from data.fetch.download import download
-from kernels.build import read_metadata, read_object
+from kernels.build import METADATA_FILE, KernelMetadata
 
 UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE, _MAX_PAGES = 200, 500
@@ -26,11 +30,6 @@ _IN_DOUBT = (
     "again"
 )
 _SOURCES = ("dataset", "competition", "kernel", "model")
-_NOT_SENT = ("id", "code_file")  # of kernel-metadata.json; others by the client's names:
-_RENAMED = {
-    **{"title": "new_title", "keywords": "category_ids"},
-    **{f"{kind}_sources": f"{kind}_data_sources" for kind in _SOURCES},
-}
 
 MOST_BYTES = 255  # of a name, on most disks
 OUTPUT_POLICY = RetryPolicy()
@@ -54,6 +53,19 @@ class KernelStatus(NamedTuple):
     failure_message: str
 
 
+class OutputNote(FrozenConfig):
+    """The kernel and version that a folder is the output of."""
+
+    kernel: str  # "owner/slug"
+    version: int
+
+
+class KernelNote(BaseModel):
+    """Of kernel.json, which a kernel of ours leaves, whether the kernel came to its end."""
+
+    finished: bool
+
+
 class KernelOutput(NamedTuple):
     """What was fetched of a kernel's version."""
 
@@ -73,16 +85,24 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
         PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
             refuses, or one whose attached sources it does not know.
     """
-    metadata = read_metadata(folder)
-    with kaggle_session(f"push kernel {folder}", policy) as session:
-        kernel_id = session.own(metadata["id"])
-        request = _request(folder, metadata, kernel_id)
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; `kernel build` makes it")
+    metadata = read_json(folder / METADATA_FILE, KernelMetadata, expected="what `build` wrote")
+    source = folder / metadata.code_file
+    if not source.is_file():
+        raise PipelineError(f"{source}: no such file; build the kernel again")
+    with (
+        kaggle_session(f"push kernel {folder}", policy) as session,
+        TemporaryDirectory(prefix="kernel-push-") as copy,
+    ):
+        kernel_id = session.own(metadata.id)
+        whole = metadata.model_copy(update={"id": kernel_id})  # Kaggle wants the owner in it
+        Path(copy, METADATA_FILE).write_text(whole.text, encoding="utf-8")
+        shutil.copyfile(source, Path(copy, source.name))
         last = ask(session, lambda: _version(session, kernel_id))
 
         def send() -> int:
-            with session.api.build_kaggle_client() as client:
-                answer = client.kernels.kernels_api_client.save_kernel(request)
-            return _accepted(kernel_id, answer)
+            return _accepted(kernel_id, session.api.kernels_push(copy))
 
         def arrived() -> int | None:
             version = _version(session, kernel_id)
@@ -143,18 +163,6 @@ def _named(kernel_id: str) -> dict[str, str]:
     return {"userName": owner, "kernelSlug": slug}
 
 
-def _request(folder: Path, metadata: dict[str, Any], kernel_id: str) -> Any:
-    from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
-
-    request = ApiSaveKernelRequest()
-    request.slug = kernel_id
-    request.text = (folder / metadata["code_file"]).read_text(encoding="utf-8")
-    for key, value in metadata.items():
-        if key not in _NOT_SENT and value is not None:
-            setattr(request, _RENAMED.get(key, key), value)
-    return request
-
-
 def _accepted(kernel_id: str, answer: Any) -> int:
     if answer.error:
         raise PipelineError(
@@ -198,21 +206,21 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
         if status.state != "complete":
             _keep_log(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: _version(session, full_id))
-        note = {"kernel": full_id, "version": version}
+        note = OutputNote(kernel=full_id, version=version)
         if not _is_fetched(out, note):
             _check_names([name for name, _ in files])
             whole = _fetch(dict(files), out, note, policy)
             log_file = whole / f"{full_id.partition('/')[2]}.log"
             if log and not log_file.exists():
                 write_text(log_file, log)
-            write_text(whole / NOTE, json.dumps(note))
+            write_text(whole / NOTE, note.model_dump_json())
             if out.exists():
                 out.rmdir()  # empty: looked at before
             whole.rename(out)
             shutil.rmtree(whole.parent)
     n_files = sum(path.is_file() for path in out.rglob("*")) - 1  # without the note
-    unfinished = _facts_in(out / "kernel.json").get("finished") is False
-    return KernelOutput(full_id, version, out, n_files, unfinished)
+    is_unfinished = _has(out / "kernel.json", KernelNote(finished=False))
+    return KernelOutput(full_id, version, out, n_files, is_unfinished)
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -228,11 +236,11 @@ def _check_names(names: Sequence[str]) -> None:
             )
 
 
-def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: RetryPolicy) -> Path:
+def _fetch(addresses: dict[str, str], out: Path, note: OutputNote, policy: RetryPolicy) -> Path:
     root = out.absolute().with_name(f".{out.name}.part")
-    if _facts_in(root / NOTE) != note:
+    if not _has(root / NOTE, note):
         shutil.rmtree(root, ignore_errors=True)
-    write_text(root / NOTE, json.dumps(note))
+    write_text(root / NOTE, note.model_dump_json())
     whole = root / "whole"
     whole.mkdir(exist_ok=True)
     with limited_session() as session:
@@ -242,12 +250,12 @@ def _fetch(addresses: dict[str, str], out: Path, note: dict[str, Any], policy: R
     return whole
 
 
-def _is_fetched(out: Path, note: dict[str, Any]) -> bool:
+def _is_fetched(out: Path, note: OutputNote) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    if _facts_in(out / NOTE) == note:
+    if _has(out / NOTE, note):
         return True
-    wanted = f"version {note['version']} of {note['kernel']}"
+    wanted = f"version {note.version} of {note.kernel}"
     raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
 
 
@@ -259,8 +267,8 @@ def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
     raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{said}{where}")
 
 
-def _facts_in(path: Path) -> dict[str, Any]:
+def _has(path: Path, note: BaseModel) -> bool:
     try:
-        return read_object(path)
+        return read_json(path, type(note), expected="a note") == note
     except PipelineError:
-        return {}
+        return False

@@ -19,7 +19,7 @@ from common.errors import PipelineError
 from common.kaggle import LOOK_AFTER_S, ask, kaggle_session, never_acted_on
 from common.retry import RetryPolicy
 from common.settings import ROOT
-from kernels.build import METADATA_FILE, build, kernel_metadata
+from kernels.build import METADATA_FILE, KernelMetadata, build
 from kernels.datasets import push_dataset
 from kernels.remote import push, status
 from submissions.upload import list_submissions, submit
@@ -304,7 +304,8 @@ def sending(
             "it may have arrived",
         )
     if request.param == "kernel":
-        (tmp_path / METADATA_FILE).write_text(json.dumps(kernel_metadata("Fast or slow cpu")))
+        metadata = KernelMetadata(id=SLUG, title="Fast or slow cpu", code_file=f"{SLUG}.py")
+        (tmp_path / METADATA_FILE).write_text(metadata.text)
         (tmp_path / f"{SLUG}.py").write_text("pass\n")
         fake_kaggle.kernels[f"{USERNAME}/{SLUG}"] = 4
         return Sending(

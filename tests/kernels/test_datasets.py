@@ -250,7 +250,7 @@ def test_a_version_that_fails_is_told_and_can_be_followed_by_another(
     "bad",
     [
         (DATASET_METADATA_FILE, b"[" * 100_000, DATASET_METADATA_FILE),
-        (DATASET_METADATA_FILE, b'{"title": null}', "key 'id' is missing"),
+        (DATASET_METADATA_FILE, b'{"title": null}', "key 'id': Field required"),
         ("models/empty", b"", "is empty"),
         (".hidden", b"x", "is hidden"),
         ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: holds a Kaggle credential"),

@@ -109,9 +109,10 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"title": ""}, "key 'title' is missing"),
+        ({"title": ""}, "key 'title': String should have at least 1 character"),
         ({"code_file": "gone.py"}, "gone.py: no such file"),
-        ({"is_private": "yes"}, "is_private must be of type bool"),
+        ({"is_public": True}, "key 'is_public': Extra inputs are not permitted"),
+        ({"kernel_type": "app"}, "key 'kernel_type': Input should be 'script' or 'notebook'"),
     ],
 )
 def test_wrong_metadata_is_refused_before_anything_is_sent(
