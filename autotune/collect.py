@@ -34,7 +34,7 @@ from common.reproducibility import generator
 from data.graphs.graph import distinct_rows, hash_rows
 from data.hlo.choices import Choices, Space
 from data.hlo.layouts import numbered
-from data.labels import WITHHELD, read_withheld, write_withheld
+from data.labels import WITHHELD, Labels, read_withheld, write_withheld
 from data.manifest import add_environment, edit_manifest, read_manifest
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
@@ -251,11 +251,10 @@ def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
     """Write a graph's file; in the test split its runtimes go to the withheld file first."""
     is_tile = job.collection.kind == "tile"
     if job.split == "test":
-        runtimes, normalizers = read_withheld(out) if (out / WITHHELD).is_file() else ({}, {})
-        runtimes[job.submission_id] = arrays["config_runtime"]
-        if is_tile:
-            normalizers[job.submission_id] = arrays["config_runtime_normalizers"]
-        write_withheld(out / WITHHELD, runtimes, normalizers=normalizers)
+        labels = read_withheld(out) if (out / WITHHELD).is_file() else {}
+        normalizers = arrays["config_runtime_normalizers"] if is_tile else None
+        labels[job.submission_id] = Labels(arrays["config_runtime"], normalizers)
+        write_withheld(out / WITHHELD, labels)
         hidden = np.zeros_like(arrays["config_runtime"])
         arrays = arrays | {"config_runtime": hidden, "config_runtime_normalizers": hidden + 1}
     keys = KEYS_OF[job.collection.kind]

@@ -1,8 +1,9 @@
-"""How well an order of configs agrees with their measured runtimes, and how sure a mean of that is.
+"""Score rankings by measured runtimes, make folds by family, and draw intervals of means.
 
 Scores are runtime-like: the LOWER a score, the faster the config is predicted to be. A ranking
-lists config indices, predicted fastest first. Metrics are of one graph of c configs: arrays in,
-floats out. Means are over g graphs, where those of one family are no independent evidence.
+lists config indices, sorted by score. Metrics are of one graph of c configs: arrays in, floats out.
+Means are over g graphs. Graphs of one family are no independent evidence, so folds and draws keep
+families whole.
 """
 
 import math
@@ -12,12 +13,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import PipelineError, UsageError
+
+# The competition's metric by kind of config.
+METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 DRAWS = 2_000
 SEED = 0
 CONFIDENCE = 0.95
 TILE_PICKS = 5  # the competition looks at no more than this many picks of a tile row
 
 Floats = NDArray[np.float64]
+
+
+def ranking_score(
+    kind: str, scores: NDArray[Any], runtime: NDArray[Any], *, as_submitted: bool = False
+) -> float:
+    """Score one graph by the competition's metric of its kind; more is better.
+
+    Args:
+        kind: "layout" for Kendall's tau, "tile" for the tile score of the first five by score.
+        scores: Predicted scores, (c,), lower = faster.
+        runtime: Measured runtimes, (c,); of tiles relative to the compiler's default.
+        as_submitted: Equal scores keep the order of the file, as in a submission. By default they
+            are ties for Kendall's tau.
+
+    Returns:
+        The metric; nan if a score is not finite, or if the runtimes give no order of layouts.
+    """
+    if not np.isfinite(scores).all():
+        return math.nan
+    ranking = ranking_from_scores(scores)
+    if kind == "tile":
+        return tile_score(ranking, runtime)
+    return kendall_tau(np.argsort(ranking) if as_submitted else scores, runtime)
 
 
 def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
@@ -119,6 +147,40 @@ def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
     """
     _check_finite("score", np.asarray(scores))
     return np.argsort(scores, kind="stable").astype(np.int64)
+
+
+def family_folds(families: Sequence[str], n_folds: int, seed: int) -> NDArray[np.int64]:
+    """Part graphs into folds of about equal size, each family whole in one of them.
+
+    Families are dealt out largest first, each to the fold with the fewest graphs so far.
+
+    Args:
+        families: Family of each graph, (g,).
+        n_folds: Number of folds, at least 2.
+        seed: Orders families of equal size.
+
+    Returns:
+        (g,) int64 number of each graph's fold.
+
+    Raises:
+        UsageError: Less than two folds are asked for.
+        PipelineError: There are fewer families than folds.
+    """
+    if n_folds < 2:
+        raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")
+    names, family, sizes = np.unique(families, return_inverse=True, return_counts=True)
+    if len(names) < n_folds:
+        known = ", ".join(names) or "none"
+        raise PipelineError(
+            f"{len(families)} train graphs are of {len(names)} architectures ({known}); expected "
+            f"at least {n_folds}, one per fold; lower `folds` or add data"
+        )
+    shuffled = np.random.default_rng(seed).permutation(len(names))
+    fold_of, fold_sizes = np.zeros(len(names), np.int64), np.zeros(n_folds, np.int64)
+    for number in sorted(shuffled, key=lambda number: -sizes[number]):
+        fold_of[number] = fold_sizes.argmin()
+        fold_sizes[fold_of[number]] += sizes[number]
+    return fold_of[family]
 
 
 def family_means(values: Floats, families: Sequence[str], *, seed: int = SEED) -> Floats:

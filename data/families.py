@@ -6,14 +6,14 @@ configs of each graph are held out instead. The valid split is never touched.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
+from common.metrics import family_folds
 from data.tree import GraphFile
 
 HELD_OUT_SHARE = 0.1
@@ -64,31 +64,13 @@ def family_of(file: GraphFile) -> str:
 def grouped_folds(
     files: Sequence[GraphFile], n_folds: int, seed: int
 ) -> tuple[tuple[GraphFile, ...], ...]:
-    """Part graphs into folds of about equal size, each family whole in one of them.
-
-    Families are dealt out largest first, each to the fold with the fewest graphs so far; `seed`
-    orders families of equal size. The order of `files` does not matter.
-
-    Raises:
-        UsageError: fewer than two folds are asked for.
-        PipelineError: fewer families than folds.
-    """
-    if n_folds < 2:
-        raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")
-    families: dict[str, list[GraphFile]] = defaultdict(list)
-    for file in sorted(files, key=lambda file: file.name):
-        families[family_of(file)].append(file)
-    if len(families) < n_folds:
-        known = ", ".join(families) or "none"
-        raise PipelineError(
-            f"{len(files)} train graphs are of {len(families)} architectures ({known}); expected "
-            f"at least {n_folds}, one per fold; lower `folds` or add data"
-        )
-    shuffled = np.random.default_rng(seed).permutation(list(families))
-    folds: list[list[GraphFile]] = [[] for _ in range(n_folds)]
-    for family in sorted(shuffled, key=lambda family: -len(families[family])):
-        min(folds, key=len).extend(families[family])
-    return tuple(tuple(sorted(fold, key=lambda file: file.name)) for fold in folds)
+    """Part graphs into folds as `family_folds`, in the order of their names."""
+    ordered = sorted(files, key=lambda file: file.name)
+    fold_of = family_folds([family_of(file) for file in ordered], n_folds, seed)
+    return tuple(
+        tuple(file for file, fold in zip(ordered, fold_of, strict=True) if fold == number)
+        for number in range(n_folds)
+    )
 
 
 @dataclass(frozen=True)

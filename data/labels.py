@@ -1,26 +1,103 @@
-"""Which train graphs have runtimes to learn from, and the withheld runtimes of test splits.
+"""Runtimes of configs: read without the rest of a graph, withheld from test splits, or no use.
 
-A made or measured tree has the runtimes of its test split in a file outside npz/, as the real
-dataset has.
+A collected or synthetic tree has the runtimes of its test split in a file outside npz/. Those of
+the real dataset are not public.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.atomic import atomic_path
 from common.errors import PipelineError
-from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import Graph, distinct_configs, group_means
+from data.graph_store.stored_graph import is_stored, read_graph
+from data.graphs.graph import Graph, TileGraph, distinct_configs, group_means
 from data.npz.archive import Archive
-from data.tree import GraphFile
+from data.tree import GraphFile, find_graphs
 
 WITHHELD = Path("private") / "test_runtimes.npz"
 _NORMALIZER = "normalizer/"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Runtimes of the c configs of one graph.
+
+    Attributes:
+        runtime_ns: (c,) nanoseconds, all positive; all 0 if they are withheld.
+        normalizers: (c,) runtimes of the default config of a tile kernel, positive; None for
+            layouts.
+    """
+
+    runtime_ns: NDArray[np.int64]
+    normalizers: NDArray[np.int64] | None = None
+
+    @property
+    def is_labelled(self) -> bool:
+        """Tell whether the runtimes are known."""
+        return bool(self.runtime_ns.any())
+
+    @property
+    def runtime(self) -> NDArray[Any]:
+        """Return the (c,) runtimes to compare: of tiles relative to the default config."""
+        return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
+
+    def only(self, rows: NDArray[Any]) -> "Labels":
+        """Return the labels of the configs at `rows` (r,), in that order."""
+        normalizers = None if self.normalizers is None else self.normalizers[rows]
+        return Labels(self.runtime_ns[rows], normalizers)
+
+
+def labels_of(graph: Graph) -> Labels:
+    """Return the labels of a graph that was read."""
+    normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
+    return Labels(graph.runtime_ns, normalizers)
+
+
+def read_labels_of(file: GraphFile) -> Labels:
+    """Read the labels of one graph from its npz file or the store, and nothing else of an npz file.
+
+    Raises:
+        PipelineError: The file is damaged, has no configs, or has a runtime or normalizer that is
+            not positive.
+    """
+    if is_stored(file):
+        return labels_of(read_graph(file))
+    with Archive(file.path) as archive:
+        runtime_ns = archive.array("config_runtime", dtype=np.int64, shape=(None,))
+        if not len(runtime_ns):
+            archive.fail("config_runtime", "has zero configs; expected at least one")
+        checked = {"config_runtime": runtime_ns} if runtime_ns.any() else {}
+        normalizers = None
+        if file.collection.kind == "tile":
+            key = "config_runtime_normalizers"
+            checked[key] = normalizers = archive.array(key, dtype=np.int64, shape=runtime_ns.shape)
+        for key, values in checked.items():
+            if (values <= 0).any():
+                row = int(np.argmax(values <= 0))
+                archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")
+    return Labels(runtime_ns, normalizers)
+
+
+def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:
+    """Read the labels of a split by submission ID.
+
+    Args:
+        data_dir: Folder that holds npz/.
+        split: Split to read.
+        private: Read the withheld test runtimes instead, whatever the split.
+
+    Raises:
+        PipelineError: The split has no graph, a file is damaged, or nothing was withheld.
+    """
+    if private:
+        return read_withheld(data_dir)
+    return {f.submission_id: read_labels_of(f) for f in find_graphs(data_dir, splits=(split,))}
 
 
 class Unusable(NamedTuple):
@@ -61,23 +138,19 @@ def file_stem(name: str, split: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
-def write_withheld(
-    path: Path,
-    runtimes: Mapping[str, NDArray[np.int64]],
-    *,
-    normalizers: Mapping[str, NDArray[np.int64]] | None = None,
-) -> None:
-    """Write runtimes (c,) int64 ns, and of kernels those of the default, by submission ID."""
-    members = dict(sorted(runtimes.items()))
-    members |= {_NORMALIZER + name: of for name, of in sorted((normalizers or {}).items())}
+def write_withheld(path: Path, labels: Mapping[str, Labels]) -> None:
+    """Write labels by submission ID."""
+    ordered = sorted(labels.items())
+    members = {name: own.runtime_ns for name, own in ordered}
+    members |= {
+        _NORMALIZER + name: own.normalizers for name, own in ordered if own.normalizers is not None
+    }
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **members)
 
 
-def read_withheld(
-    data_dir: Path,
-) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
-    """Return both, as `write_withheld` takes them; PipelineError: missing or damaged."""
+def read_withheld(data_dir: Path) -> dict[str, Labels]:
+    """Read labels by submission ID; PipelineError: the file is missing or damaged."""
     path = data_dir / WITHHELD
     if not path.is_file():
         raise PipelineError(
@@ -86,6 +159,5 @@ def read_withheld(
         )
     with Archive(path) as archive:
         found = {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}
-    names = [name for name in found if name.startswith(_NORMALIZER)]
-    normalizers = {name.removeprefix(_NORMALIZER): found.pop(name) for name in names}
-    return found, normalizers
+    names = [name for name in found if not name.startswith(_NORMALIZER)]
+    return {name: Labels(found[name], found.get(_NORMALIZER + name)) for name in names}

@@ -136,7 +136,7 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
     else:
         assert isinstance(graph, TileGraph)
         node_feat, opcode, edges, own = graph.node_feat, graph.node_opcode, graph.edge_index, {}
-        packed, runtime = graph.config_feat, graph.normalized_runtime
+        packed, runtime = graph.config_feat, graph.runtime
     x = scaler(node_feat) if scaler else node_feat.copy()
     if scaler:
         x[:, MINOR_TO_MAJOR] = 0

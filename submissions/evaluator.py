@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from common.errors import PipelineError, UsageError
 from common.metrics import ranking_from_scores
+from data.labels import Labels
 from data.tree import collection_named
-from submissions.score import Labels, Report, collection_report, reason_to_leave_out, score_graph
+from submissions.score import Report, collection_report, reason_to_leave_out, score_graph
 
 
 class Evaluator:

@@ -9,8 +9,6 @@ Every number that cannot be had is None, never nan, so that the report is strict
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import (
+    METRICS,
     TILE_PICKS,
     family_means,
     interval_of,
@@ -26,14 +25,12 @@ from common.metrics import (
     slowdown_at_k,
     tile_score,
 )
-from data.graph_store.stored_graph import is_stored, read_graph
-from data.graphs.graph import TileGraph, sample_rows
-from data.labels import read_withheld
-from data.npz.archive import Archive
-from data.tree import COLLECTIONS, Collection, GraphFile, find_graphs
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import sample_rows
+from data.labels import Labels
+from data.tree import COLLECTIONS, Collection, GraphFile
 from submissions.check import n_picks, ranking_faults
 
-METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
 DIVERSIFIED = "diversified_slowdown@5"
@@ -41,70 +38,6 @@ FEW_GRAPHS = 20  # an interval over fewer is too narrow
 SHOWN = 0.0005  # what a slowdown in percent, with one digit, can tell apart
 
 Report = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Runtimes of one graph's configs; those of layout graphs, without normalizers, as they are."""
-
-    runtime_ns: NDArray[np.int64]  # (c,) nanoseconds, all positive; all 0 where they are withheld
-    normalizers: NDArray[np.int64] | None = None  # (c,) runtimes of the default config, positive
-
-    @property
-    def is_labelled(self) -> bool:
-        return bool(self.runtime_ns.any())
-
-    @property
-    def runtime(self) -> NDArray[np.float64] | NDArray[np.int64]:
-        """Return the (c,) runtimes to compare: normalised where there are normalizers."""
-        return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
-
-    def only(self, rows: NDArray[np.int64]) -> "Labels":
-        """Return the labels of some configs, at `rows` (r,), in that order."""
-        normalizers = None if self.normalizers is None else self.normalizers[rows]
-        return Labels(self.runtime_ns[rows], normalizers)
-
-
-def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:
-    """Read the labels of a split by submission ID, and nothing else of its files.
-
-    Args:
-        private: take the withheld test runtimes instead, whatever the split.
-
-    Raises:
-        PipelineError: the split has no graph, a damaged file, or nothing was withheld.
-    """
-    if private:
-        runtimes, normalizers = read_withheld(data_dir)
-        return {name: Labels(ns, normalizers.get(name)) for name, ns in runtimes.items()}
-    files = find_graphs(data_dir, splits=(split,))
-    return {file.submission_id: read_labels_of(file) for file in files}
-
-
-def read_labels_of(file: GraphFile) -> Labels:
-    """Read one graph's labels, from its npz file or from the store.
-
-    Raises:
-        PipelineError: damaged, no configs, or a runtime or normalizer that is not positive.
-    """
-    if is_stored(file):
-        graph = read_graph(file)
-        normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
-        return Labels(graph.runtime_ns, normalizers)
-    with Archive(file.path) as archive:
-        runtime_ns = archive.array("config_runtime", dtype=np.int64, shape=(None,))
-        if not len(runtime_ns):
-            archive.fail("config_runtime", "has zero configs; expected at least one")
-        checked = {"config_runtime": runtime_ns} if runtime_ns.any() else {}
-        normalizers = None
-        if file.collection.kind == "tile":
-            key = "config_runtime_normalizers"
-            checked[key] = normalizers = archive.array(key, dtype=np.int64, shape=runtime_ns.shape)
-        for key, values in checked.items():
-            if (values <= 0).any():
-                row = int(np.argmax(values <= 0))
-                archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")
-    return Labels(runtime_ns, normalizers)
 
 
 def cut_to_samples(

@@ -18,7 +18,7 @@ from data.families import family_of
 from data.graph_store.stored_graph import fingerprint, read_graph
 from data.graphs.graph import Graph, TileGraph, distinct_configs
 from data.graphs.noise import measure_noise
-from data.labels import read_withheld
+from data.labels import labels_of, read_withheld
 from data.manifest import read_manifest
 from data.tree import Collection, GraphFile
 from ensembles.blend import recipe_blend
@@ -31,7 +31,7 @@ from models.run_folder import first_difference
 from models.train import sources_of, train_model
 from models.trees.linear import FLOORS
 from pipeline.run.report import environment
-from submissions.score import DIVERSIFIED, Labels, score_graph
+from submissions.score import DIVERSIFIED, score_graph
 
 SEED_STEP = 1000  # from a cell's seed to its next
 
@@ -243,10 +243,10 @@ def read_judged(file: GraphFile, sources: Sources) -> Graph:
     graph, name = read_graph(file), file.submission_id
     if graph.is_labelled:
         return graph
-    runtimes, normalizers = read_withheld(sources.sample)
-    if isinstance(graph, TileGraph):
-        graph = replace(graph, runtime_normalizers=normalizers[name])
-    return replace(graph, runtime_ns=runtimes[name])
+    labels = read_withheld(sources.sample)[name]
+    if isinstance(graph, TileGraph) and labels.normalizers is not None:
+        graph = replace(graph, runtime_normalizers=labels.normalizers)
+    return replace(graph, runtime_ns=labels.runtime_ns)
 
 
 def trained_ranker(cell: Cell, part: Part, folder: Path) -> Ensemble:
@@ -284,11 +284,9 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     if not np.isfinite(scores).all():
         raise PipelineError(f"{graph.file.path}: a config's score is not finite")
     ranking = np.argsort(scores, kind="stable")
-    normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
-    labels = Labels(graph.runtime_ns, normalizers)
-    metrics = score_graph(graph.file.collection, ranking, labels)
+    metrics = score_graph(graph.file.collection, ranking, labels_of(graph))
     five = top_k_to_measure(scores, graph, TILE_PICKS)
-    metrics[DIVERSIFIED] = slowdown_at_k(five, labels.runtime, TILE_PICKS)
+    metrics[DIVERSIFIED] = slowdown_at_k(five, graph.runtime, TILE_PICKS)
     if metrics["kendall_tau"] is None:
         raise PipelineError(f"{graph.file.path}: its runtimes give no order; it cannot be judged")
     return metrics | {"noise": _noise(graph), "rank_cpu_s": rank_cpu_s}

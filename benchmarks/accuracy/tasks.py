@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.metrics import family_folds
 from common.settings import SAMPLE
-from data.families import family_of, grouped_folds
+from data.families import family_of
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, distinct_configs
 from data.hlo.programs import featurize_files
@@ -122,37 +123,31 @@ def sample_families(folder: Path) -> dict[str, str]:
     return {name: graph["family"] for name, graph in read_manifest(folder)["graphs"].items()}
 
 
-def family_folds(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Part]:
+def parts_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Part]:
     """Part graphs into folds, each family whole in one of them; fewer folds for few families.
 
     Args:
-        families: by submission ID; a graph that is not among them is grouped by its name.
+        files: Graphs to learn from and to judge.
+        families: Family by submission ID. A graph that has none is grouped by its name.
+        seed: Orders families of equal size.
     """
-    # grouped_folds reads a family off the name, and the sample's names are not all of its form.
-    known = {file.path: families.get(file.submission_id, family_of(file)) for file in files}
-    named = [
-        replace(file, name=f"{known[file.path]}_batch_{number}")
-        for number, file in enumerate(files)
-    ]
-    n_folds = min(FOLDS, len({family_of(file) for file in named}))
-    folds = [{file.path for file in fold} for fold in grouped_folds(named, n_folds, seed)]
+    own = [families.get(file.submission_id, family_of(file)) for file in files]
+    n_folds = min(FOLDS, len(set(own)))
+    fold_of = family_folds(own, n_folds, seed)
+    judged = [tuple(np.array(files, object)[fold_of == number]) for number in range(n_folds)]
     return [
-        Part(
-            f"fold-{number}",
-            tuple(file for file in files if file.path not in held_out),
-            tuple(file for file in files if file.path in held_out),
-        )
-        for number, held_out in enumerate(folds)
+        Part(f"fold-{number}", tuple(f for f in files if f not in held_out), held_out)
+        for number, held_out in enumerate(judged)
     ]
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
     """Fold the labelled graphs; those of the test split are judged, and never learned from."""
     families = sample_families(sources.sample)
-    parts = family_folds(labelled(kind, sources), families, seed)
+    parts = parts_by_family(labelled(kind, sources), families, seed)
     if not (sources.sample / WITHHELD).is_file():
         return parts
-    unseen = family_folds(labelled(kind, sources, ["test"]), families, seed)
+    unseen = parts_by_family(labelled(kind, sources, ["test"]), families, seed)
     further = [unseen[number :: len(parts)] for number in range(len(parts))]
     return [
         replace(part, judged=sum((own.judged for own in more), part.judged))

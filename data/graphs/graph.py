@@ -60,6 +60,11 @@ class Graph:
         """Tell whether runtimes are known (the test split's are stored as 0)."""
         return bool(self.runtime_ns.any())
 
+    @property
+    def runtime(self) -> NDArray[Any]:
+        """Return the (c,) runtimes to compare: of tiles relative to the compiler's default."""
+        return self.runtime_ns
+
 
 @dataclass(frozen=True)
 class LayoutGraph(Graph):
@@ -85,7 +90,7 @@ class TileGraph(Graph):
     runtime_normalizers: NDArray[np.int64]  # (c,) the default config's runtime, 1 where withheld
 
     @property
-    def normalized_runtime(self) -> NDArray[np.float64]:
+    def runtime(self) -> NDArray[np.float64]:
         """Return (c,) runtimes relative to the compiler's default."""
         return self.runtime_ns / self.runtime_normalizers
 

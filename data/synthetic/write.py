@@ -23,7 +23,7 @@ from common.jobs.workers import Workers
 from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import N_LAYOUT_VALUES, LayoutGraph, TileGraph
-from data.labels import WITHHELD, file_stem, write_withheld
+from data.labels import WITHHELD, Labels, file_stem, write_withheld
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
 from data.official.published import (
@@ -197,8 +197,7 @@ def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> N
         raise UsageError("a graph is given twice; files are named by their size")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not an empty folder; give another one")
-    runtimes: dict[str, NDArray[np.int64]] = {}
-    normalizers: dict[str, NDArray[np.int64]] = {}
+    withheld: dict[str, Labels] = {}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as unfinished:
@@ -206,13 +205,12 @@ def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> N
             for written, graph in enumerate(graphs, start=1):
                 runtime_ns = write_graph(tree, seed, graph)
                 if graph.split == "test":
-                    name = graph.file(tree).submission_id
-                    runtimes[name] = runtime_ns
-                    if graph.collection.kind == "tile":
-                        normalizers[name] = np.full_like(runtime_ns, runtime_ns[0])
+                    is_tile = graph.collection.kind == "tile"
+                    normalizers = np.full_like(runtime_ns, runtime_ns[0]) if is_tile else None
+                    withheld[graph.file(tree).submission_id] = Labels(runtime_ns, normalizers)
                 progress("synthesize", written, len(graphs))
-            if runtimes:
-                write_withheld(tree / WITHHELD, runtimes, normalizers=normalizers)
+            if withheld:
+                write_withheld(tree / WITHHELD, withheld)
             tree.replace(out)
     except OSError as error:
         raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error

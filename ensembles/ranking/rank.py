@@ -265,9 +265,7 @@ class Ranked:
 
     def _runtimes(self) -> NDArray[np.float64]:
         """Return the mean runtime of each distinct config (d,), of tiles over its normalizer."""
-        graph = self.graph.graph
-        by_row = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
-        return group_means(by_row, self.group)
+        return group_means(self.graph.graph.runtime, self.group)
 
     def _of_distinct(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the lowest score of each distinct config (d,), by its number in `group`."""

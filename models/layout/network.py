@@ -3,7 +3,6 @@
 One's own derives from LayoutNetwork, see docs/models.md.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from common.metrics import kendall_tau
+from common.metrics import ranking_score
 from data.families import HeldOut, hold_out
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, distinct_configs
@@ -112,7 +111,7 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
             runtime_ns = inputs.runtime_ns[sample]
             if len(np.unique(runtime_ns)) > 1:
                 scores = model(inputs, sample).float().cpu().numpy()
-                yield kendall_tau(scores, runtime_ns) if np.isfinite(scores).all() else math.nan
+                yield ranking_score("layout", scores, runtime_ns)
 
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:

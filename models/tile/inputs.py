@@ -103,7 +103,7 @@ def tile_inputs(graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler) -
         varying=varying,
         first=statistics[0].copy(),
         mean=mean if config.relative_configs else mean[:, :0],
-        runtime=graph.normalized_runtime,
+        runtime=graph.runtime,
     )
 
 

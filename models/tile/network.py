@@ -3,7 +3,6 @@
 One's own derives from TileNetwork, see docs/models.md.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from common.metrics import TILE_PICKS, tile_score
+from common.metrics import TILE_PICKS, ranking_score
 from data.cache import LRUCache
 from data.families import HeldOut, hold_out
 from data.graph_store.stored_graph import read_tile
@@ -118,8 +117,7 @@ class TileTask(JudgedGraphs[TileInputs]):
         rows = self.held_out.configs(len(inputs.runtime), judged=True)
         if len(rows) > TILE_PICKS:
             scores = model.score_all(inputs.only(rows))
-            value = tile_score(np.argsort(scores, kind="stable"), inputs.runtime[rows])
-            yield value if np.isfinite(scores).all() else math.nan
+            yield ranking_score("tile", scores, inputs.runtime[rows])
 
 
 def train(job: TrainJob, network: type[TileNetwork]) -> None:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from common.atomic import write_text
 from common.checksums import read_table, write_table
 from common.errors import PipelineError
-from common.metrics import kendall_tau, tile_score
-from data.families import family_of, grouped_folds
+from common.metrics import family_folds, ranking_score
+from data.families import family_of
 from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
 from models.config.recipe import BoostingConfig, Recipe
@@ -289,14 +289,11 @@ def choose_rounds(
 
 def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[np.int64]:
     """Return the fold of each row; whole families, or with one family configs of each graph."""
-    files = [graph.file for graph in graphs]
-    n_families = len({family_of(file) for file in files})
+    families = [family_of(graph.file) for graph in graphs]
     sizes = [len(graph.rows) for graph in graphs]
-    if n_families < 2:
+    if len(set(families)) < 2:
         return np.concatenate([np.arange(size) % n_folds for size in sizes])
-    folds = grouped_folds(files, min(n_folds, n_families), seed)
-    fold_of = {file: number for number, fold in enumerate(folds) for file in fold}
-    return np.repeat([fold_of[file] for file in files], sizes)
+    return np.repeat(family_folds(families, min(n_folds, len(set(families))), seed), sizes)
 
 
 def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Values) -> float:
@@ -311,10 +308,7 @@ def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Val
         runtime = graph.runtime[held_out[mine] - start]
         start += len(graph.rows)
         if len(runtime) >= 2 and runtime.min() < runtime.max():
-            if graph.file.collection.kind == "tile":
-                values.append(tile_score(np.argsort(-scores[mine], kind="stable"), runtime))
-            else:
-                values.append(kendall_tau(-scores[mine], runtime))
+            values.append(ranking_score(graph.file.collection.kind, -scores[mine], runtime))
     return float(np.mean(values)) if values else 0.0
 
 

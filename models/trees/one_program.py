@@ -28,7 +28,7 @@ from scipy.stats import norm, rankdata
 from common.atomic import write_text
 from common.errors import PipelineError
 from common.json_files import read_json
-from common.metrics import kendall_tau
+from common.metrics import ranking_score
 from common.progress import progress
 from common.settings import FrozenConfig
 from data.graph_store.stored_graph import read_layout
@@ -291,7 +291,8 @@ def choose_weights(
         blended = np.sum([weights[name] * scores[name] for name in names], axis=0)
         folds = [fold_of == fold for fold in range(n_folds)]
         runtime = taken.runtime[: len(fold_of)]
-        return float(np.mean([kendall_tau(blended[own], runtime[own]) for own in folds]))
+        taus = [ranking_score("layout", blended[own], runtime[own]) for own in folds]
+        return float(np.mean(taus))
 
     best = max((ALWAYS, *((*ALWAYS, name) for name in THIRD)), key=tau)
     return {name: weights[name] for name in best}

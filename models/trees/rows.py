@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import TileGraph, distinct_configs, group_means
+from data.graphs.graph import distinct_configs, group_means
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
 from models.config.recipe import BoostingConfig, RowsConfig
@@ -67,10 +67,9 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
     for number, file in enumerate(files):
         graph = read_graph(file)
         first, group = distinct_configs(graph)
-        relative = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
         order = np.random.default_rng([seed, number]).permutation(len(first))
         chosen = order[: config.configs_per_graph]
-        rows, runtime = first[chosen], group_means(relative, group)[chosen]
+        rows, runtime = first[chosen], group_means(graph.runtime, group)[chosen]
         if len(rows) >= 2 and runtime.min() < runtime.max():
             sampled.append(GraphRows(file, rows, runtime))
     if not sampled:

@@ -138,10 +138,10 @@ def score(
 
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
-    from data.labels import WITHHELD
+    from data.labels import WITHHELD, read_labels
     from data.tree import find_graphs
     from submissions.check import check_split, read_submission
-    from submissions.score import cut_to_samples, note_samples, read_labels, score_submission
+    from submissions.score import cut_to_samples, note_samples, score_submission
 
     split = split or ("test" if private else "valid")
     if private and split != "test":

@@ -20,6 +20,7 @@ from common.metrics import TILE_PICKS, ranking_from_scores
 from common.reproducibility import revision
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
+from data.labels import Labels, read_labels_of
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import (
     BlendSpec,
@@ -47,7 +48,7 @@ from submissions.report.charts import (
     write_overview,
 )
 from submissions.report.page import write_graph_pages, write_report_page
-from submissions.score import Labels, note_samples, read_labels_of, score_submission
+from submissions.score import note_samples, score_submission
 
 REPORT_PAGE = "report.html"
 RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"

@@ -6,6 +6,7 @@ numbers give whole numbers.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -21,13 +22,13 @@ from common.atomic import write_text
 from common.errors import PipelineError, UsageError
 from common.jobs.run_jobs import Job
 from common.json_files import read_json
-from common.metrics import kendall_tau, tile_score
+from common.metrics import ranking_score
 from common.progress import log
 from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
 from data.families import family_of, grouped_folds
 from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint, read_graph
-from data.graphs.graph import Graph, TileGraph
+from data.graphs.graph import Graph
 from data.labels import split_usable
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
 from ensembles.blend import apply_blend, recipe_blend
@@ -288,8 +289,12 @@ class Question:
             families = set(map(family_of, held_out))
             learned = [file for file in self.learned if family_of(file) not in families]
             score = self._scorer(recipe, learned, held_out, folder / f"fold-{number}")
-            graphs = map(read_graph, held_out)  # one in memory at a time
-            values = {graph.file.name: _value(graph, score(graph)) for graph in graphs}
+            values = {}
+            for graph in map(read_graph, held_out):  # one in memory at a time
+                value = ranking_score(study.kind, score(graph), graph.runtime, as_submitted=True)
+                if not math.isfinite(value):
+                    raise PipelineError(f"{graph.file.path}: a config's score is not finite")
+                values[graph.file.name] = value
             means.append(float(np.mean(list(values.values()))))
             per_graph |= values
             after_fold(values)
@@ -378,16 +383,6 @@ def _digest(job: TrainJob, held_out: Sequence[GraphFile]) -> str:
     }
     text = json.dumps(decisive, sort_keys=True).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()
-
-
-def _value(graph: Graph, scores: NDArray[np.float32]) -> float:
-    """Return Kendall's tau, or of a tile kernel the tile score, of a graph's scores (c,)."""
-    if not np.isfinite(scores).all():
-        raise PipelineError(f"{graph.file.path}: a config's score is not finite")
-    ranking = np.argsort(scores, kind="stable")
-    if isinstance(graph, TileGraph):
-        return tile_score(ranking, graph.normalized_runtime)
-    return kendall_tau(np.argsort(ranking), graph.runtime_ns)
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":

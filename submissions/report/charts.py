@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.atomic import atomic_path
-from submissions.score import Labels
+from data.labels import Labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

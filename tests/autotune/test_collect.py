@@ -120,12 +120,12 @@ def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
     for outcome in done:
         assert len(outcome.job.stem) == 32 and int(outcome.job.stem, 16) >= 0
         assert not read_graph(outcome.job.file(tmp_path)).is_labelled
-    runtimes, normalizers = read_withheld(tmp_path)
+    labels = read_withheld(tmp_path)
     layout_id, tile_id = (outcome.job.submission_id for outcome in done)
-    assert set(runtimes) == {layout_id, tile_id}
-    assert set(normalizers) == {tile_id}
-    assert (runtimes[layout_id] >= STEP_NS).all()
-    assert len(runtimes[layout_id]) == read_graph(done[0].job.file(tmp_path)).n_configs
+    assert set(labels) == {layout_id, tile_id}
+    assert labels[layout_id].normalizers is None and labels[tile_id].normalizers is not None
+    assert (labels[layout_id].runtime_ns >= STEP_NS).all()
+    assert len(labels[layout_id].runtime_ns) == read_graph(done[0].job.file(tmp_path)).n_configs
 
 
 def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
     manifest = read_manifest(tmp_path)
     assert set(manifest["graphs"]) == {job.submission_id for job in jobs}
     assert all(entry["again_tau"] is not None for entry in manifest["graphs"].values())
-    assert set(read_withheld(tmp_path)[0]) == {jobs[1].submission_id}
+    assert set(read_withheld(tmp_path)) == {jobs[1].submission_id}
     assert [read_graph(file).n_configs for file in find_graphs(tmp_path)] == [6] * 3
 
 

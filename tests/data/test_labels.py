@@ -8,24 +8,25 @@ import pytest
 
 from common.errors import PipelineError
 from data.graphs.graph import LayoutGraph
-from data.labels import WITHHELD, read_withheld, split_usable, why_unusable, write_withheld
+from data.labels import WITHHELD, Labels, read_withheld, split_usable, why_unusable, write_withheld
 from data.tree import collection_named, find_graphs
 from tests.data.npz.damaged_archives import npy, packed
 
 TILE, LAYOUT = "tile:xla:" + "a" * 32, "layout:nlp:random:" + "b" * 32
 XLA_RANDOM = collection_named("layout:xla:random")
-RUNTIMES = {TILE: np.array([5, 9], np.int64), LAYOUT: np.array([2**40, 7, 8], np.int64)}
+LABELS = {
+    TILE: Labels(np.array([5, 9], np.int64), np.array([5, 5], np.int64)),
+    LAYOUT: Labels(np.array([2**40, 7, 8], np.int64)),
+}
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    normalizers = {TILE: np.array([5, 5], np.int64)}
-    write_withheld(tmp_path / WITHHELD, dict(reversed(RUNTIMES.items())), normalizers=normalizers)
-    runtimes, found = read_withheld(tmp_path)
-    assert set(runtimes) == set(RUNTIMES)
-    for name, values in RUNTIMES.items():
-        assert runtimes[name].dtype == np.int64
-        assert runtimes[name].tolist() == values.tolist()
-    assert {k: v.tolist() for k, v in found.items()} == {TILE: [5, 5]}
+    write_withheld(tmp_path / WITHHELD, dict(reversed(LABELS.items())))
+    found = read_withheld(tmp_path)
+    assert found.keys() == LABELS.keys()
+    for name, labels in LABELS.items():
+        np.testing.assert_array_equal(found[name].runtime_ns, labels.runtime_ns, strict=True)
+        np.testing.assert_array_equal(found[name].runtime, labels.runtime, strict=True)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from common.settings import SAMPLE
 from data.audit import audit
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
-from data.labels import read_withheld
+from data.labels import labels_of, read_withheld
 from data.tree import find_graphs, missing_parts
 
 MIN_SPREAD, MIN_AGAIN_TAU = 1.2, 0.85
@@ -43,10 +43,10 @@ def test_only_what_the_pipeline_may_see_is_in_the_tree() -> None:
 
 
 def test_every_graph_is_in_the_manifest_as_it_was_measured() -> None:
-    withheld, _ = read_withheld(SAMPLE)
+    withheld = read_withheld(SAMPLE)
     for file in FILES:
         entry = MANIFEST["graphs"][file.submission_id]
-        runtime_ns = withheld.get(file.submission_id, read_graph(file).runtime_ns)
+        runtime_ns = withheld.get(file.submission_id, labels_of(read_graph(file))).runtime_ns
         assert entry["split"] == file.split
         assert entry["n_configs"] == len(runtime_ns) == read_graph(file).n_configs
         assert entry["spread"] == pytest.approx(runtime_ns.max() / runtime_ns.min(), rel=1e-5)
@@ -64,10 +64,10 @@ def test_two_measurements_agree_in_the_median_over_graphs(kind: str) -> None:
 
 def test_withheld_runtimes_are_those_of_the_test_split() -> None:
     test = {file.submission_id for file in FILES if file.split == "test"}
-    withheld, normalizers = read_withheld(SAMPLE)
+    withheld = read_withheld(SAMPLE)
     assert withheld.keys() == test
-    assert all(runtime_ns.min() > 0 for runtime_ns in withheld.values())
-    assert normalizers.keys() == {name for name in test if name.startswith("tile")}
+    assert all(labels.runtime_ns.min() > 0 for labels in withheld.values())
+    assert all((own.normalizers is None) == n.startswith("layout") for n, own in withheld.items())
 
 
 def test_both_searches_of_a_program_see_one_graph() -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from common.metrics import ranking_from_scores
+from data.labels import Labels
 from submissions.report.charts import RANKS_SCHEMA, rank_points, slowdown_curve
-from submissions.score import Labels, score_submission
+from submissions.score import score_submission
 
 VOID = {"meta", "line", "rect", "br", "img", "input"}
 LAYOUT = "layout:xla:default"

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
+from data.labels import Labels, read_labels
 from data.tree import COLLECTIONS
 from submissions.report.page import write_report_page
-from submissions.score import FEW_GRAPHS, Labels, read_labels, remarks_on, score_submission
+from submissions.score import FEW_GRAPHS, remarks_on, score_submission
 from tests.submissions.made_up import ints, place_npz
 
 XLA = "layout:xla:default"

@@ -9,9 +9,9 @@ from benchmarks.accuracy.tasks import (
     ALL_SPLITS,
     TASKS,
     Sources,
-    family_folds,
     further_configs,
     labelled,
+    parts_by_family,
     sample_families,
     split_distinct,
 )
@@ -72,12 +72,12 @@ def test_folds_keep_families_together() -> None:
     collection = collection_named("layout:xla:default")
     files = [GraphFile(collection, "train", name, Path(f"{name}.npz")) for name in names]
     families = {file.submission_id: file.name.split("_")[0] for file in files}
-    parts = family_folds(files, families, seed=0)
+    parts = parts_by_family(files, families, seed=0)
     assert len(parts) == 4
     assert sorted(file.name for part in parts for file in part.judged) == sorted(names)
     for part in parts:
         assert sorted((*part.train, *part.judged), key=files.index) == files
-    assert len(family_folds(files[:5], families, seed=0)) == 3
+    assert len(parts_by_family(files[:5], families, seed=0)) == 3
 
 
 @pytest.mark.parametrize(

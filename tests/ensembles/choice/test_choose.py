@@ -1,38 +1,43 @@
 """What is chosen, that its figure is honest, and that fast means equal slow, obvious ways."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.metrics import kendall_tau
+from common.metrics import kendall_tau, ranking_score
 from ensembles.choice import choose
 from ensembles.choice.choose import (
     BEST_MEMBER,
     GREEDY,
     RECIPE,
     Floats,
-    Metric,
-    Nested,
+    Indices,
+    NestedCrossValidation,
     Objective,
     ScoredGraphs,
-    best_of_five,
     choose_blend,
     greedy_counts,
-    tau_as_submitted,
+    objective_of,
     tau_objective,
     tile_objective,
 )
 
 SEEDS, BAG = range(6), 12
 WEIGHTINGS = np.random.default_rng(1).dirichlet(np.ones(3), size=12)
-SOME = [4, 0, 2]
+SOME = np.array([4, 0, 2])
+best_of_five = partial(ranking_score, "tile")
 
 
 def made_up(
-    raw: Sequence[Floats], runtimes: Sequence[Floats], *, per_family: int = 1
+    raw: Sequence[Floats],
+    runtimes: Sequence[Floats],
+    *,
+    per_family: int = 1,
+    kind: str = "layout",
 ) -> ScoredGraphs:
     """Put graphs together: of each (c, m) scores, brought to 0..1, and (c,) runtimes."""
     scaled = []
@@ -40,6 +45,7 @@ def made_up(
         span = np.ptp(scores, axis=0)
         scaled.append((scores - scores.min(axis=0)) / np.where(span > 0, span, 1))
     return ScoredGraphs(
+        kind=kind,
         families=tuple(f"family{index // per_family}" for index in range(len(raw))),
         starts=np.cumsum([0, *map(len, raw)]),
         members=tuple(f"model{member}" for member in range(raw[0].shape[1])),
@@ -49,7 +55,13 @@ def made_up(
 
 
 def noisy(
-    noise: Sequence[float], *, n_graphs: int, n_configs: int, seed: int, per_family: int = 1
+    noise: Sequence[float],
+    *,
+    n_graphs: int,
+    n_configs: int,
+    seed: int,
+    per_family: int = 1,
+    kind: str = "layout",
 ) -> ScoredGraphs:
     """Make members that see the truth through noise of their own; infinite noise sees nothing."""
     rng = np.random.default_rng(seed)
@@ -63,21 +75,20 @@ def noisy(
         ]
         raw.append(np.stack(seen, axis=1))
         runtimes.append(np.exp(truth / 5))
-    return made_up(raw, runtimes, per_family=per_family)
+    return made_up(raw, runtimes, per_family=per_family, kind=kind)
 
 
-def folds_of(graphs: ScoredGraphs, n_folds: int) -> list[list[int]]:
-    """Deal families out in turn; the indices of each fold's graphs."""
+def folds_of(graphs: ScoredGraphs, n_folds: int) -> Indices:
+    """Deal families out in turn; return the fold of each graph."""
     numbers = {family: i for i, family in enumerate(dict.fromkeys(graphs.families))}
-    of_graph = [numbers[family] % n_folds for family in graphs.families]
-    return [[i for i, fold in enumerate(of_graph) if fold == own] for own in range(n_folds)]
+    return np.array([numbers[family] % n_folds for family in graphs.families])
 
 
-def exact_objective(graphs: ScoredGraphs, metric: Metric) -> Objective:
+def exact_objective(graphs: ScoredGraphs, metric: Callable[..., float]) -> Objective:
     """Judge by any metric of all configs: slow, for few or small graphs."""
 
-    def objective(chosen: Sequence[int], weightings: Floats) -> Floats:
-        rows = [list(graphs.rows())[index] for index in chosen]
+    def objective(chosen: Indices, weightings: Floats) -> Floats:
+        rows = [graphs.rows()[index] for index in chosen]
         values = [
             [metric(graphs.scores[own] @ weights, graphs.runtime[own]) for own in rows]
             for weights in weightings
@@ -121,14 +132,14 @@ def test_tile_scores_of_short_kernels_are_exact(n_configs: int) -> None:
 
 def test_tile_scores_by_a_short_list_are_near() -> None:
     graphs = noisy([1.0, 1.5, 2.0], n_graphs=40, n_configs=400, seed=3)
-    every = range(len(graphs))
+    every = np.arange(len(graphs))
     fast = tile_objective(graphs)(every, WEIGHTINGS)
     exact = exact_objective(graphs, best_of_five)(every, WEIGHTINGS)
     np.testing.assert_allclose(fast, exact, atol=2e-3)
 
 
 def mean_tau(graphs: ScoredGraphs, weights: Floats) -> float:
-    return float(exact_objective(graphs, kendall_tau)(range(len(graphs)), weights[None])[0])
+    return float(exact_objective(graphs, kendall_tau)(np.arange(len(graphs)), weights[None])[0])
 
 
 def slow_greedy(graphs: ScoredGraphs) -> list[int]:
@@ -155,17 +166,13 @@ def test_greedy_selection_equals_the_slow_reference(
 ) -> None:
     monkeypatch.setattr(choose, "MAX_SELECTED", BAG)
     graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=n_configs, seed=seed)
-    objective = partial(tau_objective(graphs), range(4))
+    objective = partial(tau_objective(graphs), np.arange(4))
     assert greedy_counts(objective, 4).tolist() == slow_greedy(graphs)
 
 
-def choice_of(
-    graphs: ScoredGraphs, *, recipe: Floats | None = None, tile: bool = False
-) -> dict[str, Any]:
+def choice_of(graphs: ScoredGraphs, *, recipe: Floats | None = None) -> dict[str, Any]:
     fixed = {"minmax-mean": graphs.scores.mean(axis=1)}
-    objective = tile_objective(graphs) if tile else tau_objective(graphs)
-    metric = best_of_five if tile else tau_as_submitted
-    nested = Nested(graphs, fixed, folds_of(graphs, 4), metric=metric, objective=objective)
+    nested = NestedCrossValidation(graphs, fixed, folds_of(graphs, 4), objective_of(graphs))
     return choose_blend(nested, recipe=recipe)
 
 
@@ -179,8 +186,8 @@ def test_a_complementary_member_is_found_and_chosen() -> None:
     assert choice["difference_ci99"][0] > 0
     assert choice["nested_value"] > max(choice["member_values"].values())
     assert sum(choice["weights"].values()) == pytest.approx(1)
-    tiles = noisy([1.5, 1.5, np.inf], n_graphs=60, n_configs=100, seed=2)
-    choice = choice_of(tiles, tile=True)
+    tiles = noisy([1.5, 1.5, np.inf], n_graphs=60, n_configs=100, seed=2, kind="tile")
+    choice = choice_of(tiles)
     assert choice["chosen"] not in (BEST_MEMBER, RECIPE) and choice["difference"] > 0
 
 
@@ -201,9 +208,9 @@ def test_of_pure_noise_no_blend_is_better_than_the_best_member() -> None:
         choice = choice_of(graphs)
         nested.append((choice["nested_value"], choice["difference"]))
         objective, folds = tau_objective(graphs), folds_of(graphs, 4)
-        fitted = Nested(graphs, {}, folds, metric=tau_as_submitted, objective=objective)
+        fitted = NestedCrossValidation(graphs, {}, folds, objective)
         best = fitted.weights_of(GREEDY, frozenset())
-        naive.append(objective(range(12), best[None] / best.sum())[0])
+        naive.append(objective(np.arange(12), best[None] / best.sum())[0])
     value, difference = np.mean(nested, axis=0)
     error = np.std(nested, axis=0) / np.sqrt(12)
     assert abs(value) < 3 * error[0]
@@ -236,7 +243,7 @@ def test_the_recipes_blend_stays_unless_it_is_beaten(monkeypatch: pytest.MonkeyP
     unsure = choice_of(graphs, recipe=good + other)
     assert unsure["recipe_difference"] > 0 > unsure["recipe_difference_ci99"][0]
     assert unsure["chosen"] == RECIPE
-    monkeypatch.setattr(choose, "SURE", 0.95)  # at which it would be beaten
+    monkeypatch.setattr(choose, "DECIDING_CONFIDENCE", 0.95)  # at which it would be beaten
     assert choice_of(graphs, recipe=good + other)["chosen"] not in (BEST_MEMBER, RECIPE)
 
 
@@ -245,14 +252,13 @@ def test_a_fold_is_judged_by_weights_that_have_not_seen_it() -> None:
     graphs = noisy([1.0, 1.5, 2.0], n_graphs=9, n_configs=30, seed=6)
     folds = folds_of(graphs, 3)
     turned = graphs.runtime.copy()
-    for index in folds[0]:
-        rows = list(graphs.rows())[index]
+    for index in np.flatnonzero(folds == 0):
+        rows = graphs.rows()[index]
         turned[rows] = turned[rows].max() + 1 - turned[rows]
-    other = ScoredGraphs(graphs.families, graphs.starts, graphs.members, graphs.scores, turned)
     judged = [
-        Nested(own, {}, folds, metric=tau_as_submitted, objective=tau_objective(own)).outer_values()
-        for own in (graphs, other)
+        NestedCrossValidation(own, {}, folds, tau_objective(own)).outer_values()
+        for own in (graphs, replace(graphs, runtime=turned))
     ]
     for before, after in zip(*judged, strict=True):
-        np.testing.assert_allclose(before[folds[0]], -after[folds[0]])
-        assert not np.allclose(before[folds[1]], after[folds[1]])
+        np.testing.assert_allclose(before[folds == 0], -after[folds == 0])
+        assert not np.allclose(before[folds == 1], after[folds == 1])

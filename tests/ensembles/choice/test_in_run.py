@@ -1,8 +1,8 @@
 """Which graphs and configs decide on a blend: those of a source's two searches together."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from common.metrics import ranking_score
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import Graph
+from data.labels import Labels
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.blend import choice_file, read_choice, run_blend
+from ensembles.blend import BlendSpec, choice_file, read_choice, run_blend
 from ensembles.choice.choose import RECIPE
-from ensembles.choice.in_run import RUNTIME_SCHEMA, Labelled, choose_in_run, labelled
+from ensembles.choice.in_run import choose, choose_in_run, read_judged, too_few
 from models.config.recipe import BlendConfig
 from models.predict import read_ahead, sampled, scores_table
 from models.trees.linear import FLOORS
@@ -69,40 +70,41 @@ def test_the_searches_of_a_source_choose_together(
     assert spec.weights["layout_linear-seed0"] == 1
 
 
-def test_kernels_of_one_runtime_count_as_they_are_scored_and_such_layouts_do_not(
+def test_kernels_of_one_runtime_are_judged_and_such_layouts_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tiles, layouts = (
         find_graphs(SAMPLE, collections=(collection_named(name),), splits=("train",))[:2]
         for name in ("tile:xla", "layout:xla:random")
     )
-
-    def flat(file: GraphFile) -> Graph:
-        graph = read_graph(file)
-        return replace(graph, runtime_ns=np.full(graph.n_configs, 7))
-
-    monkeypatch.setattr("ensembles.choice.in_run.read_graph", flat)
-    assert labelled([*tiles, *layouts]).files == tiles
+    monkeypatch.setattr(
+        "ensembles.choice.in_run.read_labels_of", lambda _: Labels(np.full(9, 7, np.int64))
+    )
+    assert [*read_judged([*tiles, *layouts])] == tiles
 
 
-def choosing(*names: str) -> Labelled:
-    files = [GraphFile(SEARCHES[0], "valid", name, Path(f"{name}.npz")) for name in names]
-    return Labelled(files, pl.DataFrame(schema=RUNTIME_SCHEMA))
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        # As many as an official xla split has.
+        (("bert", "inception", "resnet50", "resnet_v1", "tf2_bert", "unet_3d", "ssd"), None),
+        (("bert", "unet_3d", "inception"), "3 labelled graphs of 3 families; a choice needs 6"),
+        ([f"unet_3d.{n}x{n}.fp32" for n in range(2, 12)], "10 labelled graphs of 1 families; a"),
+    ],
+)
+def test_few_graphs_or_families_do_not_suffice(names: Sequence[str], reason: str | None) -> None:
+    told = too_few([GraphFile(SEARCHES[0], "valid", name, Path(name)) for name in names])
+    assert told is None if reason is None else str(told).startswith(reason)
 
 
-def test_seven_graphs_as_of_an_official_xla_split_suffice_and_few_or_few_families_do_not() -> None:
-    names = ("bert", "inception", "resnet50", "resnet_v1", "tf2_bert", "unet_3d", "mlperf_ssd")
-    assert choosing(*names).too_few() is None
-    assert "3 labelled graphs" in str(choosing("bert", "unet_3d", "inception").too_few())
-    siblings = choosing(*(f"unet_3d.{n}x{n}.fp32" for n in range(2, 12)))
-    assert "10 labelled graphs of 1 families; a choice needs" in str(siblings.too_few())
-
-
-def test_configs_that_nobody_has_scored_have_no_say(tiny_tree: Path) -> None:
-    files = find_graphs(tiny_tree, collections=(SEARCHES[0],), splits=("train",))
-    by, subsets = labelled(files), sampled(files, 5)
-    graphs = list(read_ahead(files, subsets))
-    table = pl.concat(scores_table(graph, FLOORS["layout"].score(graph)) for graph in graphs)
-    scored = by.scored_by({"a": table, "b": table}).runtimes
-    assert scored.select("graph", "config").equals(table.select("graph", "config"))
-    assert by.scored_by({"a": table.filter(pl.col("graph") != files[0].name)}) is by
+def test_only_configs_with_a_score_count() -> None:
+    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
+    graphs = list(read_ahead(files, sampled(files, 5)))
+    scores = (scores_table(graph, FLOORS["layout"].score(graph)) for graph in graphs)
+    tables = dict.fromkeys("ab", pl.concat(scores))
+    spec = BlendSpec("minmax-mean", {"a": 1.0, "b": 1.0})
+    choice = choose(read_judged(files), tables, recipe=spec)
+    score = partial(ranking_score, "layout", as_submitted=True)
+    taus = [score(FLOORS["layout"].score(graph), graph.runtime) for graph in graphs]
+    assert choice["n_graphs"] == len(files)
+    assert choice["member_values"]["a"] == pytest.approx(np.mean(taus))

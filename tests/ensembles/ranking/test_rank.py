@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.graphs.graph import TileGraph
 from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
 from ensembles.picks import top_k_to_measure
@@ -230,8 +229,7 @@ def test_measure_prints_the_configs_to_measure(
     rows = [entry["config"] for entry in listed["configs"]]
     assert rows == top_k_to_measure(found.scores, found.graph.graph, 4).tolist()
     assert [entry["rank"] for entry in listed["configs"]] == [found.place(row) for row in rows]
-    graph = found.graph.graph
-    runtime = graph.normalized_runtime if isinstance(graph, TileGraph) else graph.runtime_ns
+    runtime = found.graph.graph.runtime
     slowdown = runtime[rows].min() / runtime.min()
     assert listed["measured"]["diversified_slowdown@4"] == pytest.approx(slowdown)
     assert "diversified_slowdown@4" in call(*words)

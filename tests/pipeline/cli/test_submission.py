@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from common.settings import ROOT, SAMPLE, default_store_dir
-from data.labels import WITHHELD, write_withheld
+from data.labels import WITHHELD, Labels, read_labels, write_withheld
 from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
-from submissions.score import read_labels, score_submission
+from submissions.score import score_submission
 from tests.submissions.made_up import (
     noisy_submission,
     official_lines,
@@ -185,7 +185,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, (collection, name) in enumerate(((X, "a"), (X, "b"), (N, "n"))):
         valid[f"{collection}:{name}"], _ = write_graph(folder, collection, "valid", name, seed=seed)
     withheld, _ = write_graph(folder, X, "test", "t", seed=7, labelled=False)
-    write_withheld(folder / WITHHELD, {f"{X}:t": withheld})
+    write_withheld(folder / WITHHELD, {f"{X}:t": Labels(withheld)})
     noisy_submission(folder / "seed0.csv", valid, seed=0)
     noisy_submission(folder / "test.csv", {f"{X}:t": withheld}, seed=3)
     noisy_submission(folder / "other.csv", {f"{X}:o": np.arange(1, 9)}, seed=0)

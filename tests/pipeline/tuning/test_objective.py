@@ -164,7 +164,7 @@ def value_by_hand(model: str, folds: tuple[tuple[GraphFile, ...], ...], run: Pat
         for graph in map(read_graph, held_out):
             order = np.argsort(ranker.score(graph), kind="stable")
             if model == "tile_boosting":
-                values.append(tile_score(order[:5], graph.normalized_runtime))
+                values.append(tile_score(order[:5], graph.runtime))
             else:
                 values.append(kendall_tau(np.argsort(order), graph.runtime_ns))
         means.append(np.mean(values))

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from common.metrics import slowdown_at_k
+from data.labels import Labels
 from submissions.report import charts
 from submissions.report.charts import (
     CURVE_PICKS,
@@ -19,7 +20,7 @@ from submissions.report.charts import (
     slowdown_curve,
     write_overview,
 )
-from submissions.score import Labels, score_submission
+from submissions.score import score_submission
 from tests.submissions.pages import illustrated_report
 
 
