@@ -127,7 +127,7 @@ rehearsal: setup  ## the whole volume with synthetic content, resumable: writes 
 	@$(STAGE) all submission check $(REHEARSAL)/joined/submission.csv --data $(REHEARSAL)/data --json
 	@$(STAGE) $(REHEARSAL_PAGE)
 
-gpu: setup  ## what networks ask of a GPU, timed where there is one: writes docs/results/gpu.md
+gpu: setup  ## time training steps and ranking on this machine's GPU: writes docs/results/gpu.md
 	$(BIN)/python -m benchmarks.gpu
 
 accuracy: setup  ## train models against each other, resumable: writes docs/results/accuracy.md

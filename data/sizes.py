@@ -14,42 +14,32 @@ from data.tree import GraphFile, find_graphs
 
 
 def sizes_of(data_dir: Path) -> list[PartSize]:
-    """Return the size of each split that a data folder holds, by the headers of its files.
+    """Return the size of each split of a data folder, from the headers of its files.
 
-    How many configs repeat another is not known from headers: none is taken to.
-
-    Raises:
-        PipelineError: a file is damaged.
-    """
-    parts = groupby(find_graphs(data_dir), lambda file: (file.collection, file.split))
-    return [part_size(list(files)) for _, files in parts]
-
-
-def part_size(files: Sequence[GraphFile]) -> PartSize:
-    """Return the size of one split of a collection, by the headers of its files; see `sizes_of`."""
-    return mean_size(files[0], [_shape(file) for file in files])
-
-
-def mean_size(
-    file: GraphFile, shapes: Sequence[tuple[int, int, int]], *, repeated: float = 0.0
-) -> PartSize:
-    """Return the size of the split that a file is of.
+    Headers do not show repeated configs, so `repeated` is 0.
 
     Args:
-        shapes: nodes, edges and configs of each of its graphs.
-        repeated: the share of configs that repeat another of their graph.
+        data_dir: Folder that holds npz/.
+
+    Raises:
+        PipelineError: A file is damaged.
     """
-    nodes, edges, configs = zip(*shapes, strict=True)
+    parts = groupby(find_graphs(data_dir), lambda file: (file.collection, file.split))
+    return [_part_size(list(files)) for _, files in parts]
+
+
+def _part_size(files: Sequence[GraphFile]) -> PartSize:
+    nodes, edges, configs = zip(*map(_shape, files), strict=True)
     return PartSize(
-        collection=file.collection.name,
-        split=file.split,
-        graphs=len(shapes),
+        collection=files[0].collection.name,
+        split=files[0].split,
+        graphs=len(files),
         nodes=round(fmean(nodes)),
         most_nodes=max(nodes),
         edges=round(fmean(edges)),
         configs=round(fmean(configs)),
         most_configs=max(configs),
-        repeated=repeated,
+        repeated=0.0,
         counted_in="files",
     )
 

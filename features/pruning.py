@@ -29,6 +29,7 @@ from data.graph_store.stored_graph import (
     write_tensors,
 )
 from data.graphs.graph import LayoutGraph
+from data.official.published import CONFIGURABLE_SHARE
 from data.tree import GraphFile
 from features.padding import minor_to_major
 
@@ -95,6 +96,10 @@ RULES: dict[str, PruningRule] = {
     "config": partial(keep_hops, hops=0),
 }
 
+# Kept nodes by configurable nodes: the maximum of six layout graphs of the competition (hops-1: 3.0
+# to 3.6). In data/sample hops-1 keeps 1.6 to 4.4.
+KEPT_PER_CONFIGURABLE = {"config": 1.0, "hops-1": 3.6, "hops-2": 7.0}
+
 
 def pruning_rule(name: str) -> PruningRule:
     """Return one of RULES, or "hops-k" with k from 1 to 99; UsageError: lists the known ones."""
@@ -105,6 +110,17 @@ def pruning_rule(name: str) -> PruningRule:
         known = ", ".join([*RULES, "hops-k (k = 1 to 99)"])
         raise UsageError(f"pruning rule '{name}': no such rule; known: {known}")
     return partial(keep_hops, hops=int(match.group(1)))
+
+
+def kept_nodes(rule: str, n_nodes: float) -> float:
+    """Return about how many nodes a rule keeps of a layout graph, rather too many.
+
+    Args:
+        rule: Name of a rule. A rule that is not in `KEPT_PER_CONFIGURABLE` keeps all nodes.
+        n_nodes: Nodes of the graph.
+    """
+    share = KEPT_PER_CONFIGURABLE.get(rule)
+    return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes
 
 
 def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, PrunedNodes]:

@@ -11,6 +11,7 @@ from pipeline.cli import options
 from pipeline.cli.console import command, print_json, print_table, read_recipe, say
 
 if TYPE_CHECKING:
+    from models.config.recipe import Recipe
     from pipeline.planning.plan import CollectionPlan, Plan
 
 MIB, GIB = 2**20, 2**30
@@ -28,16 +29,17 @@ def plan(
         Path | None, typer.Option(help="Count this folder's graphs. Default: the published ones.")
     ] = None,
     gpu: Annotated[
-        Literal["none", "t4", "p100", "a100", "h100", "h200"],
-        typer.Option(case_sensitive=False, help="The card, by its data sheet."),
-    ] = "t4",
+        Literal["none", "t4", "p100", "a100", "h100", "h200"] | None,
+        typer.Option(case_sensitive=False, help="The card. Default: this machine's device."),
+    ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(help="Measured steps, JSON. Default: runs/gpu/steps.json if there is one."),
+    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="How many; each trains by itself.")] = 1,
     cores: Annotated[
         int | None, typer.Option(min=1, help="Cores. Default: 8 for each GPU, or 8.")
     ] = None,
-    calibrate: Annotated[
-        bool, typer.Option(help="Time a training step here, and scale what networks take by that.")
-    ] = False,
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     json: options.Json = False,
@@ -48,56 +50,48 @@ def plan(
     """
     from data.official.published import official_sizes
     from data.sizes import sizes_of
-    from pipeline.planning.cards import CARDS, Machine
-    from pipeline.planning.plan import KEPT_PER_CONFIGURABLE, calibrated, make_plan
+    from features.pruning import KEPT_PER_CONFIGURABLE
+    from pipeline.planning.plan import make_plan
+    from pipeline.planning.step_costs import find_step_costs
 
-    card = CARDS.get(gpu)
-    if gpus > 1 and not card:
-        raise UsageError(f"--gpus {gpus}: there is no GPU with --gpu none")
     chosen = read_recipe(recipe, overrides, trust=trust)
     if gpus > 1 and chosen.accelerator == "cpu":
         raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
+    costs = find_step_costs(chosen, gpu, steps)
+    if gpus > 1 and not costs.card:
+        raise UsageError(f"--gpus {gpus}: there is no GPU; pass --gpu NAME")
     sizes = sizes_of(data) if data else official_sizes()
-    machine = Machine(card, gpus, cores or CORES_PER_GPU * gpus)
-    if calibrate:
-        machine = calibrated(machine, chosen)
-    made = make_plan(chosen, sizes, machine)
+    made = make_plan(costs, sizes, n_cards=gpus, n_cores=cores or CORES_PER_GPU * gpus)
     if json:
-        print_json(made.as_json())
+        print_json(made.as_json() | {"steps": costs.source})
         return
-    _print_plan(made, counted=data is not None)
+    _print_plan(made, chosen)
+    say(f"training steps: {costs.source}")
+    if not data:
+        say("sizes of graphs: the published ones")
     if (rule := chosen.features.prune) not in ("none", *KEPT_PER_CONFIGURABLE):
         say(
-            f"what features.prune={rule} keeps was not counted: networks are taken to see all nodes"
+            f"features.prune={rule}: the nodes it keeps are not known; networks read all nodes here"
         )
 
 
-def _print_plan(made: "Plan", *, counted: bool) -> None:
+def _print_plan(made: "Plan", recipe: "Recipe") -> None:
     for kind in ("tile", "layout"):
         rows = [_row(row) for row in made.collections if row.collection.startswith(f"{kind}:")]
         if rows:
             print_table(HEADER, rows, if_known=HEADER)
             typer.echo("")
-    card = made.machine.card
     gpu_s, cpu_s = (HOUR_S * made.total(table) for table in ("gpu_hours", "cpu_hours"))
     typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
-    if card and gpu_s:
-        typer.echo(f"GPU         {_time(gpu_s)} of one {card.name}")
+    if made.card and gpu_s:
+        typer.echo(f"GPU         {_time(gpu_s)} of one {made.card.name}")
     typer.echo(f"CPU         {_time(cpu_s)} of one thread")
     typer.echo(f"disk        {_size(made.total('disk_bytes'))}")
+    cards = f"{made.n_cards} {made.card.name} and " if made.card and gpu_s else ""
     least = _time(HOUR_S * made.min_run_hours)
-    cards = f"{made.machine.n_cards} {card.name} and " if card and gpu_s else ""
-    typer.echo(f"run         at least {least} on {cards}{made.machine.n_cores} cores")
-    _print_card_memory(made)
-    say("computed, not run: networks are counted, the rest was measured on a thread of an EPYC")
-    if not counted:
-        say("sizes of graphs are the published ones")
-    measured = made.machine.measured
-    if measured:
-        say(f"{measured}: what networks take there is scaled by that, and nothing else")
-    if card and made.machine.gpu_scale == 1:
-        how = "there is none here" if measured else "--calibrate"
-        say(f"GPU not measured: a {card.name} is taken at shares of its data sheet ({how})")
+    typer.echo(f"run         at least {least} on {cards}{made.n_cores} cores")
+    if made.card and made.card_gib:
+        _print_card_memory(made.card_gib, made.card.memory_gib, recipe)
 
 
 def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
@@ -110,22 +104,17 @@ def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
     return plan.collection, *times, _size(disk), _size(peak)
 
 
-def _print_card_memory(made: "Plan") -> None:
-    if not made.card_memory:
-        return
+def _print_card_memory(needed_gib: Mapping[str, float], card_gib: float, recipe: "Recipe") -> None:
+    from models.training.device import TRAINING_KEYS, to_halve
+
     typer.echo("")
-    peaks = {(one.model, one.stage): _size(GIB * one.peak_gib) for one in made.card_memory}
-    unfit = [one for one in made.card_memory if not one.fits]
-    rows = [
-        (model, peaks.get((model, "train")), peaks.get((model, "rank")), fits)
-        for model in dict.fromkeys(one.model for one in made.card_memory)
-        for fits in [not any(one.model == model for one in unfit)]
-    ]
-    fits = f"fits {made.card_memory[0].card_gib:.1f} GiB"
-    print_table(("network, GPU memory", "train", "rank", fits), rows)
-    for one in unfit:
-        typer.echo(f"{one.model} does not fit to {one.stage}: halve one of")
-        typer.echo("\n".join(f"  {key}" for key in one.halve))
+    rows = [(model, _size(GIB * gib), gib <= card_gib) for model, gib in needed_gib.items()]
+    print_table(("network", "GPU memory", f"fits {card_gib:.1f} GiB"), rows)
+    for model, _, fits in rows:
+        if not fits:
+            typer.echo(f"{model} does not fit to train: halve one of")
+            for key in to_halve(model, getattr(recipe, model), TRAINING_KEYS):
+                typer.echo(f"  {key}")
 
 
 def _time(seconds: float) -> str | None:

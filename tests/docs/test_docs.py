@@ -88,7 +88,9 @@ def test_all_stages_of_the_way_to_a_submission_are_there() -> None:
 
 
 def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
-    made = json.loads(call("plan", "--recipe", "leaderboard", "--json"))["total"]
+    steps = ROOT / "pipeline/planning/steps.json"
+    words = ("--recipe", "leaderboard", "--gpu", "t4", "--steps", steps)
+    made = json.loads(call("plan", *words, "--json"))["total"]
     for name, value in (("GPU", made["gpu_hours"]), ("CPU", made["cpu_hours"])):
         told = re.search(rf"^{name} +([\d.]+) h ", REPRODUCE, flags=re.MULTILINE)
         assert told, name

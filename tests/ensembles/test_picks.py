@@ -13,6 +13,7 @@ from scipy.stats import norm
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
 from data.graphs.packing import pack_values
+from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from data.tree import find_graphs
 from ensembles import picks
 from ensembles.picks import (
@@ -25,8 +26,6 @@ from ensembles.picks import (
     tile_places,
     top_k_to_measure,
 )
-from pipeline.planning.made_up import Size
-from pipeline.planning.made_up import layout_graph as made_up_graph
 
 
 def tiles_at(*sizes: tuple[int, ...]) -> NDArray[np.float32]:
@@ -168,8 +167,8 @@ def test_first_layouts_name_the_most_usual_ones_if_the_best_asks_for_nothing(
 
 
 def test_memory_of_many_layouts_is_bounded() -> None:
-    size = Size(nodes=600, edges=600, configurable=500, configs=20_000)
-    graph = made_up_graph(size, np.random.default_rng(0))
+    size = GraphSize(n_nodes=2_100, n_configurable=500, n_configs=20_000)
+    graph = make_layout_graph(sized_graph(size))
     scores = by_content(graph)  # the hashes are made here
     tracemalloc.start()
     try:

@@ -225,3 +225,9 @@ def test_no_pruned_form_is_read_outside_the_store_or_of_an_unknown_rule(
         with pytest.raises(UsageError, match="no such rule; known: none, config"):
             refuse()
     assert list(stored.path.parent.iterdir()) == [stored.path]
+
+
+def test_kept_nodes_of_the_largest_graph_are_known_for_every_rule() -> None:
+    assert {*pruning.RULES} - {"none"} <= pruning.KEPT_PER_CONFIGURABLE.keys()
+    kept = [pruning.kept_nodes(rule, 43_615) for rule in ("hops-1", "hops-2", "hops-9")]
+    assert kept == pytest.approx([3.6 * 3_143, 7 * 3_143, 43_615])

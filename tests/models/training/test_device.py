@@ -1,12 +1,7 @@
-"""Networks on a GPU: nothing stays behind on the CPU, results are those of the CPU, what is said.
-
-And what activations are stored in.
-"""
+"""Networks on a GPU: results are those of the CPU, messages, and the type of activations."""
 
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +11,12 @@ import torch
 
 from common.errors import PipelineError, UsageError
 from common.machine import granted
-from common.progress import Watcher, watched_by
-from data.cache import LRUCache
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
 from data.tree import GraphFile, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, TrainJob, load_model
 from models.train import train_model
-from models.training import device
 from models.training.device import (
     CPU,
     GPU,
@@ -41,22 +33,11 @@ from models.training.device import (
     training_device,
     why_unused,
 )
-from pipeline.planning.counts import FAKE_GPU, Counts, counted
 from tests.support.command_line import call
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
 # A GPU stores activations in 16 bits by itself: values are compared in 32.
 STEPS = ("steps=2", "warmup_steps=1", "checkpoint_every=1", "log_every=1", "precision=float32")
-TRAINED_APART = 1e-2  # AdamW magnifies the rounding of gradients that are next to nothing
-VARIANTS: list[tuple[str, tuple[str, ...]]] = [
-    *((name, ()) for name in NETWORKS),
-    ("cross_config_sage", ("statistics=true", "pool_by_bytes=true", "loss=list_mle")),
-    ("cross_config_sage", ("cross_config=false",)),
-    ("segment_sage", ("segment_nodes=20", "head_steps=3")),
-    ("late_fusion_sage", ("loss=best_of_five", "relative_configs=true")),
-    ("early_fusion_sage", ("statistics=all", "relative_configs=true")),
-]
-IDS = ["-".join((name, *keys)) for name, keys in VARIANTS]
 IDLE = Gpu("550.54.15", "13.0", usable=False)
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100f", "sm_103a", "compute_120")
 T4 = Gpu("580.65", "13.0", True, "NVIDIA T4", (7, 5), 15_828_320_256, ARCHITECTURES)
@@ -78,25 +59,6 @@ def recipe_of(name: str, *keys: str, accelerator: str = "auto") -> Recipe:
     return load_recipe("smoke", [*sets, f"accelerator={accelerator}"])
 
 
-@contextmanager
-def fake_gpu() -> Iterator[Counts]:
-    """Let training and ranking find a GPU that is none, compute what they ask, and count that."""
-    without = torch.backends.mkldnn.flags(enabled=False)  # its gelu writes past a strided `out`
-    with pytest.MonkeyPatch.context() as patch, without, counted(with_values=True) as counts:
-        patch.setattr(device, "GPU", FAKE_GPU)
-        answers = {
-            "is_available": lambda: True,
-            "current_device": lambda: 0,
-            "get_rng_state": lambda *_: torch.zeros(0),
-            "set_rng_state": lambda *_: None,
-        }
-        for name, answer in answers.items():
-            patch.setattr(torch.cuda, name, answer)
-        # It is there in this thread alone.
-        patch.setattr(LRUCache, "prefetch", lambda cache, files: None)
-        yield counts
-
-
 def files_for(name: str, tree: Path) -> list[GraphFile]:
     files = find_graphs(tree, splits=("train",))
     return [file for file in files if file.collection.kind == MODELS[name].kind]
@@ -108,8 +70,8 @@ def job_of(name: str, recipe: Recipe, tree: Path, run_dir: Path) -> TrainJob:
     return TrainJob(name, recipe, own[:3], 0, run_dir)
 
 
-def train(job: TrainJob, *, resume: bool = False) -> None:
-    train_model(job, job.files[0].collection, resume=resume)
+def train(job: TrainJob) -> None:
+    train_model(job, job.files[0].collection, resume=False)
 
 
 def score(folder: Path, graph: Graph) -> np.ndarray:
@@ -119,54 +81,6 @@ def score(folder: Path, graph: Graph) -> np.ndarray:
 def assert_close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
     assert expected.std() > 0
     np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
-
-
-@pytest.mark.parametrize(("name", "keys"), VARIANTS, ids=IDS)
-def test_all_of_a_training_and_a_ranking_is_on_the_device(
-    name: str, keys: tuple[str, ...], tiny_tree: Path, tmp_path: Path
-) -> None:
-    graph = read_graph(files_for(name, tiny_tree)[0])
-    recipe = recipe_of(name, *keys)
-    train(job_of(name, recipe, tiny_tree, tmp_path / "cpu"))
-    expected = score(tmp_path / "cpu", graph)
-    with fake_gpu() as counts:
-        train(job_of(name, recipe, tiny_tree, tmp_path / "gpu"))
-        ranker = load_model(tmp_path / "gpu")
-        assert device_of(ranker.model) == FAKE_GPU  # type: ignore[attr-defined]
-        before = counts.kernels
-        assert_close(ranker.score(graph), expected, TRAINED_APART)
-        assert counts.kernels > before
-        assert_close(score(tmp_path / "cpu", graph), expected, 1e-5)
-    assert_close(score(tmp_path / "gpu", graph), expected, TRAINED_APART)
-
-
-@pytest.mark.parametrize("name", ["cross_config_sage", "late_fusion_sage"])
-def test_a_training_goes_on_from_one_device_to_the_other(
-    name: str, tiny_tree: Path, tmp_path: Path
-) -> None:
-    keys = ["training.steps=3", "training.swa_start=0.1"]
-    if name == "cross_config_sage":  # the kernels here have too few configs to be judged on
-        keys += ["training.early_stop=9", "training.eval_interval=1"]
-    recipe = recipe_of(name, *keys)
-    graph = read_graph(files_for(name, tiny_tree)[0])
-    train(job_of(name, recipe, tiny_tree, tmp_path / "cpu"))
-    moving = job_of(name, recipe, tiny_tree, tmp_path / "moving")
-    with pytest.raises(KeyboardInterrupt), watched_by(_stop_after(1)):
-        train(moving)
-    with fake_gpu(), pytest.raises(KeyboardInterrupt), watched_by(_stop_after(3)):
-        train(moving, resume=True)
-    train(moving, resume=True)
-    assert_close(score(tmp_path / "moving", graph), score(tmp_path / "cpu", graph), TRAINED_APART)
-
-
-def _stop_after(step: int) -> Watcher:
-    """Break off behind the checkpoint of a step."""
-
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == "train" and done == step:
-            raise KeyboardInterrupt
-
-    return progress
 
 
 def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,43 +10,56 @@ from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.sizes import sizes_of
 from data.tree import find_graphs
+from pipeline.planning import step_costs
 from tests.support.command_line import call, stderr_of
 
+SMALL = ("--recipe", "smoke", "--set", "cross_config_sage.hidden=8")
+LINEAR = ("--set", "layout.models=[layout_linear]", "--set", "tile.models=[tile_linear]")
 
-def test_the_table_says_what_was_not_measured() -> None:
-    text = call("plan", "--recipe", "cpu")
-    assert "layout:nlp:random" in text
-    assert "computed, not run" in text
-    hint = "GPU not measured: a t4 is taken at shares of its data sheet"
-    assert f"{hint} (--calibrate)" in text
-    assert "GPU" not in call("plan", "--recipe", "cpu", "--gpu", "none")
-    few = ("--set", "layout.models=[cross_config_sage]", "--set", "cross_config_sage.hidden=8")
-    text = call("plan", "--recipe", "smoke", *few, "--calibrate")
-    assert "a training step of cross_config_sage took " in text
-    assert f"{hint} (there is none here)" in text
+
+@pytest.fixture(autouse=True)
+def _without_measurements_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(step_costs, "MEASURED_HERE", tmp_path / "none.json")
+
+
+def test_without_a_gpu_steps_are_timed_on_this_processor() -> None:
+    text = call("plan", *SMALL)
+    assert "layout:nlp:random" in text and "GPU" not in text
+    assert "training steps: timed on this machine's processor, one thread" in text
+
+
+def test_an_estimate_for_a_gpu_that_is_not_here_says_that_it_may_be_off() -> None:
+    text = call("plan", *SMALL, "--gpu", "t4")
+    assert "without a GPU an estimate may be off by a factor of 2" in text
+    assert re.search(r"^cross_config_sage +[\d.]+ GiB +yes$", text, re.MULTILINE)
+
+
+def test_measured_steps_decide_the_card_and_the_time(tmp_path: Path) -> None:
+    step = {"model": "cross_config_sage", "nodes": 1000, "configs": 128, "hidden": 128}
+    step |= {"precision": "bfloat16", "step_ms": 1e9, "host_ms": 1.0}
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({"card": "NVIDIA H200", "steps": [step]}))
+    plan = json.loads(call("plan", *SMALL, "--steps", file, "--json"))
+    assert plan["card"]["name"] == "h200"
+    assert plan["total"]["gpu_hours"] > 1
+    assert "measured on NVIDIA H200" in plan["steps"]
 
 
 def test_the_run_has_a_lower_bound_on_all_cards_and_cores() -> None:
-    few = ("--recipe", "smoke", "--gpus", 3, "--cores", 5)
     run = r"^run +at least [\d.]+ (s|min|h) on 3 t4 and 5 cores$"
-    assert re.search(run, call("plan", *few), re.MULTILINE)
-    linear = ("layout.models=[layout_linear]", "tile.models=[tile_linear]")
-    no_networks = [word for key in linear for word in ("--set", key)]
-    text = call("plan", *few, *no_networks)
-    assert re.search(r"^run +at least .* on 5 cores$", text, re.MULTILINE)
-    one_core = json.loads(call("plan", "--recipe", "smoke", "--cores", 1, *no_networks, "--json"))
+    text = call("plan", *SMALL, "--gpu", "t4", "--gpus", 3, "--cores", 5)
+    assert re.search(run, text, re.MULTILINE)
+    one_core = json.loads(call("plan", "--recipe", "smoke", "--cores", 1, *LINEAR, "--json"))
     assert one_core["min_run_hours"] == pytest.approx(one_core["total"]["cpu_hours"])
 
 
-def test_it_says_which_network_fits_the_card() -> None:
-    few = ("--recipe", "reference", "--set", "tile.models=[tile_linear]", "--set")
-    text = call("plan", *few, "tgraph.permutations=1")
-    assert re.search(
-        r"^network.* fits 14\.6 GiB\ntgraph +19 GiB +7\.0 GiB +no$", text, re.MULTILINE
+def test_a_network_that_does_not_fit_the_card_has_keys_to_halve() -> None:
+    text = call(
+        "plan", "--recipe", "reference", "--set", "tile.models=[tile_linear]", "--gpu", "t4"
     )
-    assert (
-        "\ntgraph does not fit to train: halve one of\n  tgraph.configs_per_step (now 64)\n" in text
-    )
+    assert re.search(r"^network.* fits 14\.6 GiB\ntgraph +21 GiB +no$", text, re.MULTILINE)
+    told = "\ntgraph does not fit to train: halve one of\n  tgraph.configs_per_step (now 64)\n"
+    assert told in text
 
 
 def test_a_collection_for_which_nothing_is_trained_has_no_peak() -> None:
@@ -57,9 +70,9 @@ def test_a_collection_for_which_nothing_is_trained_has_no_peak() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--data", SAMPLE), ("--recipe", "reference")])
-def test_a_line_has_at_most_a_hundred_characters(words: tuple[object, ...]) -> None:
-    lines = call("plan", *words).splitlines()
-    assert max(map(len, lines)) <= 100
+def test_a_line_of_a_table_has_at_most_a_hundred_characters(words: tuple[object, ...]) -> None:
+    lines = call("plan", *words, "--gpu", "t4").splitlines()
+    assert max(len(line) for line in lines if ": " not in line) <= 100
     tables = [line.split()[0] for line in lines if line.startswith(("collection", "tile:", "layo"))]
     assert [name.partition(":")[0] for name in tables] == [
         *("collection", "tile", "collection", *["layout"] * 4),
@@ -69,7 +82,7 @@ def test_a_line_has_at_most_a_hundred_characters(words: tuple[object, ...]) -> N
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [
-        (("--gpus", 2, "--gpu", "None"), 2, "--gpus 2: there is no GPU with --gpu none"),
+        (("--gpus", 2, "--gpu", "None"), 2, "--gpus 2: there is no GPU; pass --gpu NAME"),
         (("--gpus", 2, "--set", "accelerator=cpu"), 2, "--gpus 2: the recipe uses no GPU"),
     ],
 )
@@ -79,22 +92,25 @@ def test_what_cannot_be_is_one_line(words: tuple[object, ...], code: int, named:
     assert text.count("\n") == 1
 
 
-def test_it_says_where_a_pruning_rule_was_not_counted() -> None:
-    told = "what features.prune=hops-9 keeps was not counted: networks are taken to see all nodes"
-    for rule in ("none", "config", "hops-1", "hops-9"):
-        said = stderr_of("plan", "--recipe", "smoke", "--set", f"features.prune={rule}")
-        assert (told in said) == (rule == "hops-9")
+@pytest.mark.parametrize("rule", ["none", "config", "hops-1", "hops-9"])
+def test_a_pruning_rule_that_was_not_counted_is_named(rule: str) -> None:
+    told = "features.prune=hops-9: the nodes it keeps are not known; networks read all nodes here"
+    said = stderr_of("plan", "--recipe", "smoke", *LINEAR, "--set", f"features.prune={rule}")
+    assert (told in said) == (rule == "hops-9")
 
 
-def test_the_graphs_of_a_folder_are_counted(tiny_tree: Path, layout_graph: LayoutGraph) -> None:
+def test_sizes_of_a_folder_are_those_of_its_files(
+    tiny_tree: Path, layout_graph: LayoutGraph
+) -> None:
     sizes = sizes_of(tiny_tree)
     name = layout_graph.file.collection.name
     [part] = [part for part in sizes if (part.collection, part.split) == (name, "train")]
     assert part.most_nodes >= max(part.nodes, layout_graph.n_nodes)
     assert part.most_configs >= layout_graph.n_configs
     assert sum(part.graphs for part in sizes) == len(find_graphs(tiny_tree))
-    assert "published" not in call("plan", "--recipe", "smoke", "--data", tiny_tree)
-    text = call("plan", "--recipe", "smoke", "--data", tiny_tree, "--json")
+    words = ("plan", "--recipe", "smoke", *LINEAR, "--data", tiny_tree)
+    assert "published" not in call(*words)
+    text = call(*words, "--json")
     assert [row["collection"] for row in json.loads(text)["collections"]] == list(
         dict.fromkeys(part.collection for part in sizes)
     )

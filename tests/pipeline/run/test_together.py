@@ -11,14 +11,11 @@ from data.families import family_of, grouped_folds
 from data.graph_store.stored_graph import fingerprint, read_graph
 from data.graphs.graph import distinct_configs
 from data.labels import split_usable
-from data.official.published import official_sizes
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, find_graphs
 from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
-from pipeline.planning.cards import Machine
-from pipeline.planning.plan import stage_costs
 from pipeline.tuning.objective import Question, space_from_table
 from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
@@ -140,17 +137,3 @@ def test_a_fold_learns_from_all_but_its_families(tiny_tree: Path, tmp_path: Path
         families = set(map(family_of, held_out))
         others = [file for file in files if family_of(file) not in families]
         assert read_config(tmp_path / f"fold-{number}")["train_data"] == fingerprint(others)
-
-
-def test_on_paper_it_is_trained_once_as_well() -> None:
-    """As what it takes on all graphs; the linear ranker's time is the sum."""
-    sizes, machine = [part for part in official_sizes() if part.kind == "layout"], Machine(None)
-    apart = load_recipe("smoke", [KEYS[1]])
-    costs, other = (
-        [cost for cost in stage_costs(recipe, sizes, machine) if cost.stage == "train"]
-        for recipe in (RECIPE, apart)
-    )
-    named = [(cost.collection, f"{cost.model}-seed0") for cost in costs]
-    assert named == [(LEARNED[0].name, name) for name in MEMBERS]
-    each = [cost.seconds for cost in other if cost.model == "layout_linear"]
-    assert len(each) == 4 and costs[1].seconds == pytest.approx(sum(each), rel=1e-3)

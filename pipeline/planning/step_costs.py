@@ -1,0 +1,288 @@
+"""The cost of a network's training step: timed on this machine, measured earlier, or computed.
+
+The time of a step grows with its values, nodes x configs x channels. On a GPU it is at least the
+time in which the host launches the kernels. Ranking has no backward pass and takes a third.
+"""
+
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from common.errors import UsageError
+from common.json_files import read_json
+from common.settings import ROOT, FrozenConfig
+from features.pruning import kept_nodes
+from models.config.networks import SegmentSageConfig
+from models.config.recipe import Recipe
+from models.registry import model_entry
+from models.training.device import CPU, GPU, torch_prepared
+from pipeline.planning.cards import ARITHMETIC_SHARE, CARDS, MEMORY_SHARE, Card, card_named
+from pipeline.planning.synthetic_graphs import (
+    GraphSize,
+    SyntheticWorkload,
+    make_workload,
+    step_seconds,
+    train_steps,
+)
+
+# What `python -m benchmarks.gpu` writes, and the measurements of a GPU that this project had.
+MEASURED_HERE, MEASURED = ROOT / "runs/gpu/steps.json", Path(__file__).with_name("steps.json")
+# Time to launch the kernels of a step without CUDA graphs, if it was not measured.
+HOST_MS = 15.0
+# Passes over memory for each tensor that the forward pass saves for the backward pass, and bytes of
+# memory for each byte saved: networks have 9 to 48 and 0.9 to 2.9.
+MOVES_PER_SAVED, PEAK_PER_SAVED = 20, 2
+RANKING_SHARE = 1 / 3
+# Larger steps are timed on fewer nodes. A step of so many values takes .1 s on one core.
+MAX_VALUES, MIN_GRAPHS, MIN_NODES = 1 << 20, 4, 32
+# Edges and configurable nodes of a pruned graph, by nodes.
+EDGES_PER_NODE, CONFIGURABLE = 1.65, 0.28
+
+
+class MeasuredStep(FrozenConfig):
+    """A training step that was timed on a GPU.
+
+    Attributes:
+        model: Name of the network.
+        nodes: Nodes that the step computes, of all its graphs after pruning.
+        configs: Configs of each graph.
+        hidden: Channels of the network.
+        precision: Type of the activations.
+        step_ms: Wall time of a step, in milliseconds.
+        host_ms: Time in which the host launches the kernels. It bounds a step of this time.
+        gpu_ms: Time of the kernels alone. None takes `step_ms` if the host needs less.
+    """
+
+    model: str
+    nodes: int
+    configs: int
+    hidden: int
+    precision: str
+    step_ms: float
+    host_ms: float
+    gpu_ms: float | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        size: int = getattr(torch, self.precision).itemsize
+        return self.nodes * self.configs * self.hidden * size
+
+    @property
+    def kernels_ms(self) -> float | None:
+        return self.gpu_ms or (self.step_ms if self.step_ms > self.host_ms else None)
+
+
+class StepTimes(FrozenConfig):
+    """Steps that were timed on one GPU.
+
+    Attributes:
+        card: Name of the GPU, as torch has it.
+        steps: Training steps, any number for each network.
+    """
+
+    card: str
+    steps: tuple[MeasuredStep, ...]
+
+    def kernels_s(self, model: str, n_bytes: float) -> float | None:
+        """Interpolate the time of a network's kernels, in proportion beyond the measured sizes."""
+        own = [step for step in self.steps if step.model == model]
+        points = sorted((s.n_bytes, s.kernels_ms) for s in own if s.kernels_ms is not None)
+        if not points:
+            return None
+        sizes, times = zip(*points, strict=True)
+        nearest = min(max(n_bytes, sizes[0]), sizes[-1])
+        return float(np.interp(nearest, sizes, times)) / 1e3 * n_bytes / nearest
+
+    def host_s(self, model: str, n_bytes: float) -> float:
+        """Interpolate the time in which the host launches a network's kernels."""
+        own = sorted((step.n_bytes, step.host_ms) for step in self.steps if step.model == model)
+        sizes, times = zip(*own or [(0, HOST_MS)], strict=True)
+        return float(np.interp(n_bytes, sizes, times)) / 1e3
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """The size of a training step: n graphs or kernels, of so many nodes and configs each."""
+
+    n_graphs: int
+    nodes: float
+    configs: int
+    hidden: int
+
+    @property
+    def values(self) -> float:
+        """Return the number of values of one (nodes, configs, channels) tensor of all graphs."""
+        return self.n_graphs * self.nodes * self.configs * self.hidden
+
+    def scaled_down(self) -> "StepSize":
+        """Return a step of at most about MAX_VALUES, with fewer graphs and nodes."""
+        per_node = self.configs * self.hidden
+        n_graphs = min(self.n_graphs, max(MIN_GRAPHS, round(MAX_VALUES / (per_node * self.nodes))))
+        nodes = min(self.nodes, max(MIN_NODES, MAX_VALUES / (per_node * n_graphs)))
+        return replace(self, n_graphs=n_graphs, nodes=round(nodes))
+
+
+def step_size(recipe: Recipe, model: str, nodes: float, configs: float) -> StepSize:
+    """Return the size of a network's training step.
+
+    Args:
+        recipe: Recipe with the network.
+        model: Name of the network.
+        nodes: Nodes of a graph, before pruning.
+        configs: Distinct configs of a graph.
+    """
+    config: Any = getattr(recipe, model)
+    hidden = getattr(config, "hidden", 1)
+    if model_entry(recipe, model).kind == "tile":
+        n_configs = min(config.configs_per_kernel, max(2, round(configs)))
+        return StepSize(config.kernels_per_step, nodes, n_configs, hidden)
+    kept = kept_nodes(recipe.features.prune, nodes)
+    if isinstance(config, SegmentSageConfig):  # a step computes one segment with gradients
+        kept = min(kept, config.segment_nodes)
+    n_configs = min(config.configs_per_step, max(2, round(configs)))
+    return StepSize(config.graphs_per_step, kept, n_configs, hidden)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The cost of one training step.
+
+    Attributes:
+        seconds: Time of the step.
+        host_s: Time of the step in which the host launches kernels. 0 if the step was timed here.
+    """
+
+    seconds: float
+    host_s: float = 0.0
+
+    def ranking_s(self, ratio: float) -> float:
+        """Return the time to rank configs of a graph, `ratio` times as many values as the step."""
+        return RANKING_SHARE * max(self.host_s, ratio * self.seconds)
+
+
+@dataclass
+class StepCosts:
+    """The costs of training steps of a recipe's networks.
+
+    Attributes:
+        recipe: Recipe with the networks.
+        card: The GPU. None for one thread of this machine's processor.
+        times: Steps that were measured on a GPU. None times steps on this machine.
+        source: Where the costs are from, for people.
+    """
+
+    recipe: Recipe
+    card: Card | None = None
+    times: StepTimes | None = None
+    source: str = "timed on this machine's processor, one thread"
+    _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def uses_gpu(self, model: str) -> bool:
+        """Return whether the model is a network that this recipe computes on the GPU."""
+        is_network = bool(model_entry(self.recipe, model).network)
+        return is_network and self.card is not None and self.recipe.accelerator != "cpu"
+
+    def of(self, model: str, size: StepSize) -> StepCost:
+        """Return the cost of a network's training step."""
+        card = self.card if self.uses_gpu(model) else None
+        if card is None or self.times is None:
+            return StepCost(self._timed(model, size, GPU if card else CPU))
+        itemsize = self._itemsize(model)
+        n_bytes = size.values * itemsize
+        host_s, kernels_s = self.times.host_s(model, n_bytes), self.times.kernels_s(model, n_bytes)
+        if kernels_s is None:
+            tflops = ARITHMETIC_SHARE * (card.tflops if itemsize == 4 else card.half_tflops)
+            n_flops, n_saved = self._probed(model, size)
+            moved_gb = MOVES_PER_SAVED * n_saved * itemsize / 1e9
+            kernels_s = max(n_flops / tflops / 1e12, moved_gb / (MEMORY_SHARE * card.gb_s))
+        elif measured := card_named(self.times.card):
+            kernels_s *= measured.gb_s / card.gb_s
+        return StepCost(max(host_s, kernels_s), host_s)
+
+    def peak_bytes(self, model: str, size: StepSize) -> float:
+        """Return the memory of a training step's activations."""
+        return PEAK_PER_SAVED * self._probed(model, size)[1] * self._itemsize(model)
+
+    def _itemsize(self, model: str) -> int:
+        """Return the bytes of a value of an activation."""
+        is_exact = getattr(self.recipe, model).training.precision == "float32"
+        return 2 if self.uses_gpu(model) and not is_exact else 4
+
+    def _timed(self, model: str, size: StepSize, device: torch.device) -> float:
+        timed = size.scaled_down() if device == CPU else size
+        key = ("seconds", model, timed, device)
+        if key not in self._known:
+            threads = 1 if device == CPU else self.recipe.n_threads
+            with torch_prepared(threads=threads, device=device):
+                self._known[key] = step_seconds(self._workload(model, timed), device)
+        return float(self._known[key] * size.values / timed.values)
+
+    def _probed(self, model: str, size: StepSize) -> tuple[float, float]:
+        """Count a step's operations, and the values that it saves for its backward pass.
+
+        A small step on the CPU counts them: the counter takes sparse matrices for dense ones.
+        """
+        if ("probe", model) not in self._known:
+            small, saved = size.scaled_down(), dict[int, int]()
+
+            def pack(tensor: Tensor) -> Tensor:
+                if tensor.layout == torch.strided:  # graphs are sparse, and small
+                    storage = tensor.untyped_storage()
+                    saved[storage.data_ptr()] = storage.nbytes()
+                return tensor
+
+            workload, flops = self._workload(model, small), FlopCounterMode(display=False)
+            hooks = saved_tensors_hooks(pack, lambda tensor: tensor)
+            with torch_prepared(threads=1, device=CPU), hooks, flops:
+                train_steps(workload, CPU, 1, lambda _: None)
+            counts = flops.get_total_flops(), sum(saved.values()) / 4
+            self._known["probe", model] = tuple(count / small.values for count in counts)
+        n_flops, n_saved = self._known["probe", model]
+        return n_flops * size.values, n_saved * size.values
+
+    def _workload(self, model: str, size: StepSize) -> SyntheticWorkload:
+        nodes = round(size.nodes)
+        n_edges, n_configurable = round(EDGES_PER_NODE * nodes), round(CONFIGURABLE * nodes)
+        graph = GraphSize(nodes, n_edges, n_configurable, 2 * size.configs)
+        return make_workload(self.recipe, model, graph, n_graphs=size.n_graphs)
+
+
+def find_step_costs(recipe: Recipe, gpu: str | None, file: Path | None) -> StepCosts:
+    """Choose where the costs of steps are from.
+
+    Args:
+        recipe: Recipe with the networks.
+        gpu: Name of a card or "none". None takes the card of `file`, else this machine's device.
+        file: Steps as `python -m benchmarks.gpu` writes them. None takes those of this machine, if
+            there are any. For a GPU that is not here, it takes those that this project measured.
+
+    Raises:
+        PipelineError: The file is missing or damaged.
+        UsageError: The file is of an unknown card.
+    """
+    here = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    path = file or (MEASURED_HERE if MEASURED_HERE.is_file() else MEASURED)
+    times = read_json(path, StepTimes, expected="steps as `python -m benchmarks.gpu` writes them")
+    name = gpu or (times.card if file else here)
+    if name == "none":
+        return StepCosts(recipe)
+    card = CARDS.get(name) or card_named(name)
+    if card is None and name == here:
+        gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+        card = Card(name, torch.cuda.get_device_capability(), gib, inf, inf, inf)
+    if card is None:
+        raise UsageError(f"--steps {file}: the card {name} is not known; pass --gpu NAME")
+    is_here = name == here or card_named(here) == card
+    if is_here and path == MEASURED:
+        return StepCosts(recipe, card, source=f"timed on this machine's {here}")
+    source = f"measured on {times.card}, or computed"
+    if not is_here:
+        source += "; without a GPU an estimate may be off by a factor of 2"
+    return StepCosts(recipe, card, times, source)
