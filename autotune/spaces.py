@@ -179,7 +179,9 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Sub
                 raise  # there is no such module or name
             if set(spaces) == {TILES}:
                 told = f"{undecided(program, spaces, SPACES)}; expected {', '.join(SPACES)}"
-                raise UsageError(f"{told}; or a TileKernel: docs/collect.md has one") from error
+                raise UsageError(
+                    f"{told}; or a TileKernel: docs/data/collect.md has one"
+                ) from error
     of_functions = [space for space in spaces if space != TILES]
     return DecidedProgram(load_program(program), of_functions, facts)
 

@@ -39,7 +39,7 @@ from tests.autotune.fakes import STEP_NS, SpinSource, layout_job
 JOBS = sample_jobs()
 TILE = collection_named("tile:xla")
 collect_any = partial(collect_graph, keep_noisy=True)  # a busy machine may reorder what is alike
-PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "data" / "collect.md").read_text(encoding="utf-8")
 
 
 def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:

@@ -357,7 +357,7 @@ def test_many_notes_on_files_are_cut_short() -> None:
 
 def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> None:
     text = call("audit", "--data", SAMPLE)
-    page = (ROOT / "docs" / "data.md").read_text().split("## Check every file\n")[1]
+    page = (ROOT / "docs" / "data" / "data.md").read_text().split("## Check every file\n")[1]
     for line in page.split("```text\n")[1].split("```")[0].splitlines():
         assert line in ("…", *text.splitlines())
     assert text.count(FOREIGN) == 1

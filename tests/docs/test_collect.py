@@ -1,4 +1,4 @@
-"""The kernel of one's own in docs/collect.md is measured by the command beside it."""
+"""The kernel of one's own in docs/data/collect.md is measured by the command beside it."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from autotune.tiles.kernel import tiled_function
 from common.settings import ROOT
 from tests.support.command_line import call
 
-PAGE = (ROOT / "docs" / "collect.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "data" / "collect.md").read_text(encoding="utf-8")
 
 
 def test_the_kernel_on_the_page_is_measured(

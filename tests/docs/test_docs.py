@@ -24,7 +24,7 @@ COMMANDS = sorted(
         if line.startswith(CALL)
     }
 )
-REPRODUCE = TEXTS[ROOT / "docs" / "reproduce.md"]
+REPRODUCE = TEXTS[ROOT / "docs" / "leaderboard" / "reproduce.md"]
 STAGES = {line.split()[0] for line in COMMANDS if line in REPRODUCE}
 
 

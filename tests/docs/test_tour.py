@@ -1,4 +1,4 @@
-"""The notebook docs/tour.ipynb: what is committed of it, and that it runs."""
+"""The notebook docs/start/tour.ipynb: what is committed of it, and that it runs."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 from common.settings import ROOT
 
-TOUR = ROOT / "docs" / "tour.ipynb"
+TOUR = ROOT / "docs" / "start" / "tour.ipynb"
 COMMITTED = nbformat.read(TOUR, as_version=4)
 
 
@@ -41,9 +41,9 @@ def test_it_runs(tmp_path: Path) -> None:
     for path in ROOT.glob("[!.r]*"):  # the project, but what runs have left
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "docs").unlink()
-    shutil.copytree(TOUR.parent, tmp_path / "docs", ignore=shutil.ignore_patterns("results"))
-    notebook = nbformat.read(tmp_path / "docs" / TOUR.name, as_version=4)
-    place = {"metadata": {"path": str(tmp_path / "docs")}}
+    folder = Path(shutil.copytree(TOUR.parent, tmp_path / "docs" / "start"))
+    notebook = nbformat.read(folder / TOUR.name, as_version=4)
+    place = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=1800, resources=place).execute()
     told, before = printed(notebook), printed(COMMITTED)
     assert told.count("\n") == before.count("\n")

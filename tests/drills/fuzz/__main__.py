@@ -1,4 +1,4 @@
-"""Fuzz one door for some time: `python -m tests.fuzz npz --minutes 10`.
+"""Fuzz one door for some time: `python -m tests.drills.fuzz npz --minutes 10`.
 
 Ends with 1 at the first defect; the input that shows it is kept in runs/fuzz.
 """
@@ -13,7 +13,7 @@ import atheris
 WATCHED = ["common", "data", "models.config", "models.trees", "submissions", "tomllib"]
 
 with atheris.instrument_imports(include=WATCHED, enable_loader_override=False):
-    from tests.fuzz.doors import DOORS, mutate_npz, try_door
+    from tests.drills.fuzz.doors import DOORS, mutate_npz, try_door
 
 MAX_RSS_MIB = 1024
 ONE_INPUT_S = 25
@@ -21,7 +21,7 @@ ONE_INPUT_S = 25
 
 def main() -> None:
     """Fuzz the door that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.drills.fuzz", description=__doc__)
     parser.add_argument("door", choices=sorted(DOORS))
     parser.add_argument("--minutes", type=float, default=10.0)
     given = parser.parse_args()

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
-from tests.fuzz.doors import DOORS, mutate_npz, mutate_numbers, try_door
+from tests.drills.fuzz.doors import DOORS, mutate_npz, mutate_numbers, try_door
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", sorted(DOORS))
 def test_nothing_but_a_line_leaves_the_door(door: str) -> None:
     pytest.importorskip("atheris", reason="make fuzz installs it")
-    command = [sys.executable, "-m", "tests.fuzz", door, "--minutes", "0.5"]
+    command = [sys.executable, "-m", "tests.drills.fuzz", door, "--minutes", "0.5"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
 
@@ -30,7 +30,7 @@ def test_the_seeds_are_let_in(door: str, tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests.fuzz.doors import DOORS, mutate_numbers, try_door
+from tests.drills.fuzz.doors import DOORS, mutate_numbers, try_door
 door, path = DOORS["booster"], Path(sys.argv[1])
 seeds = list(door.seeds())
 for number in range(300):
