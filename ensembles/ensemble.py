@@ -2,7 +2,7 @@
 
 Which of them rank a collection that has nothing to learn from, in order: those of its own train
 split; else of a sibling layout collection with the same source and the other search (the very same
-programs), with the other source and the same search, with both different; else a heuristic that
+programs), with the other source and the same search, with both different; else a baseline that
 needs no training. Never silently: the report names what was taken, and why.
 """
 
@@ -32,16 +32,16 @@ from models.run_folder import (
     read_config,
     read_recipe,
 )
-from models.trees.linear import FLOORS
+from models.trees.linear import BASELINES
 
-HEURISTIC, FLOOR = "heuristic", "floor"
+BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
 class Member:
     """One model of an ensemble."""
 
-    model: str  # its name in the registry, or HEURISTIC or FLOOR, which need no training
+    model: str  # its name in the registry, or BASELINE, which needs no training
     seed: int
     folder: Path  # where the trained model lies; nothing is there of what needs none
     kind: str
@@ -54,7 +54,7 @@ class Member:
     @property
     def is_trained(self) -> bool:
         """Tell whether there is anything to train."""
-        return self.model not in (HEURISTIC, FLOOR)
+        return self.model != BASELINE
 
     def load(self) -> Ranker:
         """Load the trained model, or what needs no training.
@@ -64,13 +64,13 @@ class Member:
         """
         from models.registry import load_model
 
-        return load_model(self.folder, self.trust) if self.is_trained else FLOORS[self.kind]
+        return load_model(self.folder, self.trust) if self.is_trained else BASELINES[self.kind]
 
 
 class Source(NamedTuple):
     """Where a collection's models come from."""
 
-    collection: Collection | None  # whose train split they learned from; None for a heuristic
+    collection: Collection | None  # whose train split they learned from; None for a baseline
     reason: str | None = None  # why it is not the collection's own; None if it is
 
 
@@ -100,9 +100,9 @@ def choose_source(
 def members_of(
     recipe: Recipe, collection: Collection, out: Path, source: Source | None = None
 ) -> list[Member]:
-    """List the members that learned from `collection`; the heuristic alone if `source` is one."""
+    """List the members that learned from `collection`; the baseline alone if `source` is one."""
     if source is not None and source.collection is None:
-        return [Member(HEURISTIC, 0, out / "models" / HEURISTIC, collection.kind)]
+        return [Member(BASELINE, 0, out / "models" / BASELINE, collection.kind)]
     folder = out / "models" / recipe.learned_as(collection).slug
     return [
         Member(model, seed, folder / f"{model}-seed{seed}", collection.kind, recipe.trust)
@@ -127,9 +127,11 @@ def scores_of_run(run: Path, collection: Collection, split: str) -> pl.DataFrame
     """
     check_finished(run)
     recipe = read_recipe(run)
-    folder = scores_path(run, collection, FLOOR, split).parent.parent
+    folder = scores_path(run, collection, BASELINE, split).parent.parent
     paths = sorted(folder.glob(f"*/{split}.parquet"))
-    members = {path.parent.name: path for path in paths if path.parent.name not in ("blend", FLOOR)}
+    members = {
+        path.parent.name: path for path in paths if path.parent.name not in ("blend", BASELINE)
+    }
     if not members:
         told = f"{collection.name} is not ranked there"
         raise PipelineError(f"{run}: has no scores of its {split} split: {told}")

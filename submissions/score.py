@@ -240,7 +240,7 @@ def _or_none(value: float) -> float | None:
 
 
 def remarks_on(report: Mapping[str, Any]) -> list[str]:
-    """List where a blend is behind its member or the floor, and intervals that are too narrow."""
+    """List blends that are behind a member or the baseline, and intervals that are too narrow."""
     models = report.get("models", {})
     remarks, few = list[str](), list[str]()
     if limit := report.get("config", {}).get("limit_graphs"):
@@ -270,16 +270,16 @@ def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iter
     own = part["value"]
     if best is not None and round(known[best], 4) > round(own, 4):  # as both are told
         yield f"{best} alone has {known[best]:.4f}, more than the blend with it, {own:.4f}"
-    if part.get("floor") is not None and round(part["floor"], 4) > round(own, 4):
-        yield f"the floor, without training, has {part['floor']:.4f}, more than this run"
+    if part.get("baseline") is not None and round(part["baseline"], 4) > round(own, 4):
+        yield f"the baseline, without training, has {part['baseline']:.4f}, more than this run"
     curve = part.get("slowdown_curve")
-    if not curve or not curve["model"] or not curve["floor"]:
+    if not curve or not curve["model"] or not curve["baseline"]:
         return
-    points = zip(curve["k"], curve["floor"], curve["model"], strict=True)
+    points = zip(curve["k"], curve["baseline"], curve["model"], strict=True)
     ahead = [
-        f"of {k} {100 * (floor - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
-        for k, floor, model in points
-        if k in ERROR_PICKS and floor < model - SHOWN
+        f"of {k} {100 * (baseline - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
+        for k, baseline, model in points
+        if k in ERROR_PICKS and baseline < model - SHOWN
     ]
     if ahead:
-        yield f"the floor picks better: the best {', '.join(ahead)}"
+        yield f"the baseline picks better: the best {', '.join(ahead)}"

@@ -14,7 +14,7 @@ from data.graphs.packing import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for
-from models.trees.linear import FLOORS
+from models.trees.linear import BASELINES
 
 
 def pick_by(run: Path, ask: Ask) -> Pick:
@@ -40,7 +40,7 @@ def pick_by(run: Path, ask: Ask) -> Pick:
 def pick_tiles(ask: Ask, description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
     """Rank described tiles without training: fewest steps, and of these the largest blocks."""
     file = GraphFile(collection_named("tile:xla"), "test", ask.program, Path(ask.program))
-    scores = FLOORS["tile"].score(described_graph(file, description, configs))
+    scores = BASELINES["tile"].score(described_graph(file, description, configs))
     return np.argsort(scores, kind="stable")
 
 

@@ -1,45 +1,48 @@
-"""Train models against each other on what they have not seen, and report how well they rank.
+"""Train models against each other and report how well they rank unseen configs and programs.
 
-`python -m benchmarks.accuracy --out runs/accuracy` trains every (task, model, seed) that is not
-there yet; `… --report` writes docs/results/accuracy.md and its picture from what is there.
+`python -m benchmarks.accuracy --out runs/accuracy` trains every (task, model, seed) that is
+missing; `… --report` writes docs/results/accuracy.md and its picture from the results.
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import PAGES, errors_in_one_line
-from benchmarks.accuracy.cells import CONTENDERS, SHIPPED, Cell, contenders_of, run_cell
-from benchmarks.accuracy.report import leads_over, read_cells, write_report
-from benchmarks.accuracy.tasks import TASKS, Sources, names_of, options_parser, why_no_data
+from benchmarks.accuracy.cells import CANDIDATES, Cell, candidates_of, run_cell
+from benchmarks.accuracy.report import compare_with, read_cells, write_report
+from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
 from common.atomic import alone_in
 from common.errors import PipelineError, UsageError
+from common.settings import SAMPLE
 from models.config.custom import is_own
 from models.registry import MODELS
 
 EXAMPLE = """
 example, some seconds:
-  python -m benchmarks.accuracy --out runs/few --tasks tiles --models floor linear network --seeds 0
+  python -m benchmarks.accuracy --out runs/few --tasks tiles --models baseline linear --seeds 0
   python -m benchmarks.accuracy --out runs/few --report runs/few
 """
-TRAINED = ("tasks", "models", "own", "seeds", "set")  # what options say of what is trained
+N_SEEDS = 5
 _say = partial(print, flush=True)
 
 
 def cells_of(
     tasks: Sequence[str],
-    contenders: Sequence[str],
+    names: Sequence[str],
     seeds: Sequence[int],
     sources: Sources,
     *,
     overrides: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Yield the cells that can be trained here, seed by seed; says what is left out, and why.
+    """Yield the cells that can be trained here, seed by seed; print tasks without data.
 
-    Contenders that the training of what is shipped serves have no cell of their own beside it.
+    Candidates that share the training of the default recipe have no cell of their own next to it.
     """
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
@@ -47,11 +50,10 @@ def cells_of(
             _say(f"{task}: left out: {reason}")
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
-            for name in (*contenders_of(task), *filter(is_own, contenders)):
-                cell = Cell(task, name, seed, tuple(overrides))
-                is_served = cell.is_served and SHIPPED in contenders
-                if name in contenders and not is_served:
-                    yield cell
+            every = [*candidates_of(task), *filter(is_own, names)]
+            cells = [Cell(task, name, seed, tuple(overrides)) for name in every if name in names]
+            shared = [own for cell in cells for own in cell.with_same_training]
+            yield from (cell for cell in cells if cell not in shared)
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
@@ -64,74 +66,74 @@ def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
             text = f"{time.perf_counter() - start:.1f} s" if is_new else "was there"
         except PipelineError as error:
             failed, text = failed + 1, f"failed: {error}"
-        _say(f"{number}/{len(cells)} {cell.task}, {cell.contender}, seed {cell.seed}: {text}")
+        _say(f"{number}/{len(cells)} {cell.task}, {cell.name}, seed {cell.seed}: {text}")
     return failed
 
 
-def _refuse_trained(
-    options: argparse.Namespace, parser: argparse.ArgumentParser, what: str
-) -> None:
-    """Refuse options that say what to train beside one that takes all that a folder holds."""
-    chosen = [key for key in TRAINED if getattr(options, key) != parser.get_default(key)]
-    if chosen:
-        told = ", ".join(f"--{key}" for key in chosen)
-        parser.error(f"{what} all that --out holds; expected it without {told}")
+def options_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
 
+    def some_of(known: Sequence[str]) -> dict[str, Any]:
+        text = f"some of {', '.join(known)} (default: all)"
+        return {"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": text}
 
-def _write_page(options: argparse.Namespace) -> None:
-    """Write the page of all that a folder holds."""
-    found = {path.name.partition("--")[0] for path in (options.out / "cells").glob("*.json")}
-    if options.report == PAGES and found != {*TASKS}:
-        sys.exit("--report: tasks of the page are missing; --report FOLDER writes the others")
-    own = None if options.report == PAGES else f"--out {options.out} --report {options.report}"
-    write_report(read_cells(options.out / "cells"), options.report, options=own)
+    by_task = (f"  {task}: {', '.join(candidates_of(task))}" for task in TASKS)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="\n".join(("models by task:", *by_task, EXAMPLE)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    real = os.environ.get("TPUGRAPHS_REAL")
+    models = list(dict.fromkeys(name for known in CANDIDATES.values() for name in known))
+    option = partial(parser.add_argument)
+    option("--out", type=Path, required=True, help="folder of results; resumes by whole cells")
+    option("--tasks", **some_of(list(TASKS)))
+    option("--models", **some_of(models))
+    option("--own", metavar="MODULE:CLASS", help="a custom model, instead of --models")
+    option("--seeds", type=int, nargs="+", default=[*range(N_SEEDS)], metavar="N")
+    text = "a key of the models' recipe; give another --out"
+    option("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    text = "of real TpuGraphs files (default: TPUGRAPHS_REAL)"
+    option("--real", type=Path, default=real and Path(real), metavar="DIR", help=text)
+    text = "of a labelled sample (default: the project's)"
+    option("--sample", type=Path, default=SAMPLE, metavar="DIR", help=text)
+    option("--report", type=Path, nargs="?", const=PAGES, help="write the page, into this folder")
+    text = "compare the results with another --out, or with one of the models, and end"
+    option("--against", metavar="OUT|MODEL", help=text)
+    return parser
 
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, or write the report."""
-    parser = options_parser(__doc__, list(TASKS), n_seeds=5)
-    models = list(dict.fromkeys(name for known in CONTENDERS.values() for name in known))
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--models", **names_of(models))
-    told = "a model of one's own, instead of --models; --tasks of its kind, --set for its table"
-    either.add_argument("--own", metavar="MODULE:CLASS", help=told)
-    parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
-    told = (
-        "another --out, or a model of this one: say what each model has more than itself there, or "
-        "than that model, paired by graph and seed, and end"
-    )
-    parser.add_argument("--against", metavar="OUT|MODEL", help=told)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    by_task = (f"  {task}: {', '.join(contenders_of(task))}" for task in TASKS)
-    parser.epilog = "\n".join(("models by task:", *by_task, EXAMPLE))
-    options = parser.parse_args(arguments)
-    if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
-        parser.error("--set: --models says what is trained, or --own, a model of one's own")
+    options = options_parser().parse_args(arguments)
     if options.against:
-        _refuse_trained(options, parser, "--against: compares")
-        for line in leads_over(options.out, options.against):
+        for line in compare_with(options.out, options.against):
             _say(line)
         return
     if options.report:
-        _refuse_trained(options, parser, "--report: writes")
-        _write_page(options)
+        cells = read_cells(options.out)
+        if options.report == PAGES and {cell["task"] for cell in cells} != {*TASKS}:
+            raise UsageError("--report: tasks are missing; --report FOLDER writes the others")
+        own = None if options.report == PAGES else f"--out {options.out} --report {options.report}"
+        write_report(cells, options.report, options=own)
         return
-    sources = Sources(options.sample, options.real)
+    if any(key.startswith(("layout.models", "tile.models")) for key in options.set):
+        raise UsageError("--set: --models names the models to train, or --own a custom one")
     if options.own and not is_own(options.own):
         raise UsageError(f"--own {options.own}: expected 'package.module:Class'")
-    models = [options.own] if options.own else options.models
-    given = options.tasks, models, options.seeds, sources
-    todo = list(cells_of(*given, overrides=options.set))
+    sources = Sources(options.sample, options.real)
+    names = [options.own] if options.own else options.models
+    todo = list(cells_of(options.tasks, names, options.seeds, sources, overrides=options.set))
     if not todo:
-        sys.exit("error: nothing to train: no task here has one of these models and its data")
+        raise PipelineError("nothing to train: no task here has one of these models and its data")
     for cell in todo:
         cell.recipe()  # refuses wrong usage before anything is trained
-    trained = {model for cell in todo for model in cell.known_contender.models}
+    trained = {model for cell in todo for model in cell.candidate.models}
     for key in options.set:
         if (table := key.partition(".")[0]) in MODELS and table not in trained:
-            names = ", ".join(sorted(trained)) or "nothing"
-            raise UsageError(f"--set {key}: is not read; trained is {names}")
+            known = ", ".join(sorted(trained)) or "nothing"
+            raise UsageError(f"--set {key}: is not read; trained is {known}")
     with alone_in(options.out):
         failed = run_cells(todo, sources, options.out)
     if failed:

@@ -4,19 +4,15 @@ A within-graph task writes two files of one graph, each with the rows of some of
 configs, as an official tree, so that models go through the same path as everywhere.
 """
 
-import argparse
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.metrics import family_folds
-from common.settings import SAMPLE
 from data.families import family_of
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, distinct_configs
@@ -76,35 +72,6 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
     missing = [file.path for file in task.files(sources) if not file.path.is_file()]
     return f"{missing[0]} is missing" if missing else None
-
-
-def options_parser(
-    about: str | None, tasks: Sequence[str], n_seeds: int
-) -> argparse.ArgumentParser:
-    """Return a parser of what to train, by default all, from which data, and into which folder."""
-    parser = argparse.ArgumentParser(description=about)
-    real = os.environ.get("TPUGRAPHS_REAL")
-    told = "folder of results; resumes, but a cell that was interrupted begins anew"
-    parser.add_argument("--out", type=Path, required=True, help=told)
-    parser.add_argument("--tasks", **names_of(tasks))
-    seeds = list(range(n_seeds))
-    told = f"of folds and trainings (default: 0 to {n_seeds - 1})"
-    parser.add_argument("--seeds", type=int, nargs="+", default=seeds, metavar="N", help=told)
-    told = "of real TpuGraphs files (default: TPUGRAPHS_REAL)"
-    parser.add_argument(
-        "--real", type=Path, default=Path(real) if real else None, metavar="DIR", help=told
-    )
-    told = "of a labelled sample (default: the project's)"
-    parser.add_argument("--sample", type=Path, default=SAMPLE, metavar="DIR", help=told)
-    told = "a key of the models' recipe; give another --out"
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=told)
-    return parser
-
-
-def names_of(known: Sequence[str]) -> dict[str, Any]:
-    """Return what an option is that takes some of the names, by default all."""
-    told = f"some of {', '.join(known)} (default: all)"
-    return {"nargs": "+", "choices": known, "default": known, "metavar": "NAME", "help": told}
 
 
 # Graphs of the sample

@@ -39,7 +39,7 @@ from autotune.measure.search import (
 from autotune.measure.worker import Description, Session
 from autotune.spaces import menu, open_decided
 from benchmarks import render
-from benchmarks.accuracy.cells import Cell, trained_ranker
+from benchmarks.accuracy.cells import DEFAULT, Cell, train_ranker
 from benchmarks.accuracy.report import Estimate, estimate
 from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
 from common.atomic import write_text
@@ -365,10 +365,10 @@ def run_tiles(seed: int, sources: Sources, out: Path) -> None:
     if path.exists():
         return
     shutil.rmtree(out / "work", ignore_errors=True)  # of a call that was killed
-    cell, families = Cell("tile-folds", "shipped", seed), sample_families(sources.sample)
+    cell, families = Cell("tile-folds", DEFAULT, seed), sample_families(sources.sample)
     found = {}
     for part in TASKS[cell.task].parts(sources, seed, out):
-        ranker = trained_ranker(cell, part, out / "work" / part.name)
+        ranker = train_ranker(cell, part, out / "work" / part.name)
         for file in part.judged:
             graph = read_graph(file)
             assert isinstance(graph, TileGraph)

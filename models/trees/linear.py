@@ -1,4 +1,4 @@
-"""Linear rankers on hand-crafted statistics: the floor that trees and networks must beat.
+"""Linear rankers on hand-crafted statistics: the baseline that trees and networks must beat.
 
 Ridge regression of a config's rank by runtime, standardised within its graph, on its statistics,
 each less its mean over the graph's configs; so only differences within a graph are learned from.
@@ -116,7 +116,7 @@ class Baseline:
     """A ranking without training: a weighted sum of plain statistics; `weights` are by their names.
 
     It is the fallback of last resort for data that nothing can be learned from, named in the report
-    wherever it is used; and the floor that every model's figure is shown beside.
+    wherever it is used; and the baseline that every model's figure is shown beside.
     """
 
     weights: dict[str, float]
@@ -135,4 +135,4 @@ class Baseline:
 
 # Fewest steps over the output; among equals, the largest kernel tile.
 TILE = Baseline({"log_steps": 1.0, "log_kernel_bounds_product": -1e-3})
-FLOORS = {"layout": Baseline({"copied_bytes_share": 1.0}), "tile": TILE}
+BASELINES = {"layout": Baseline({"copied_bytes_share": 1.0}), "tile": TILE}

@@ -201,13 +201,13 @@ def print_scores(report: Mapping[str, Any]) -> None:
     for name in report.get("config", {}).get("collections", every):  # of a run, those it is of
         part = every[name]
         low, high = part["ci95"] or (None, None)
-        facts = (part["n_graphs"], part.get("floor"), part.get("noise_ceiling"))
+        facts = (part["n_graphs"], part.get("baseline"), part.get("noise_ceiling"))
         rows.append((name, part["metric"], part["value"], low, high, *facts))
     judged = sum(row[2] is not None for row in rows)
     mean = "mean" if judged == len(every) else f"mean of {judged} of {len(every)}"
     rows.append((mean, "", report["score"], None, None, sum(row[5] for row in rows), None, None))
     header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs")
-    print_table((*header, "floor", "ceiling"), rows, if_known=("floor", "ceiling"))
+    print_table((*header, "baseline", "ceiling"), rows, if_known=("baseline", "ceiling"))
     from submissions.score import remarks_on
 
     for line in remarks_on(report):

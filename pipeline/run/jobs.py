@@ -33,8 +33,7 @@ from data.tree import (
     collection_named,
 )
 from ensembles.ensemble import (
-    FLOOR,
-    HEURISTIC,
+    BASELINE,
     Member,
     Source,
     choose_source,
@@ -94,7 +93,7 @@ def n_steps(recipe: Recipe, model: str) -> float:
 
 
 def is_network(recipe: Recipe, model: str) -> bool:
-    return model not in (HEURISTIC, FLOOR) and recipe.training_of(model) is not None
+    return model != BASELINE and recipe.training_of(model) is not None
 
 
 def training_name(folder: Path) -> str:
@@ -293,7 +292,7 @@ class RunState:
     def rankings(self) -> list[Ranking]:
         """List what is to be ranked by whom: the test and the valid split of each collection.
 
-        The valid split is ranked without training as well: the report has a floor to compare with.
+        The baseline ranks the valid split as well: the report compares with it.
         """
         rankings = []
         for collection, split in product(self.ranked, SUBMISSION):
@@ -302,8 +301,8 @@ class RunState:
                 for member in self.members(collection)
             }
             if split == "valid":
-                floor = Member(FLOOR, 0, self.out / "models" / FLOOR, collection.kind)
-                members[scores_path(self.out, collection, FLOOR, split)] = floor
+                baseline = Member(BASELINE, 0, self.out / "models" / BASELINE, collection.kind)
+                members[scores_path(self.out, collection, BASELINE, split)] = baseline
             at_most = self.recipe.valid_configs if split == "valid" else 0
             if files := self.of(collection, split):
                 models = [member.model for member in members.values()]
@@ -334,7 +333,7 @@ class RunState:
             source = choose_source(collection, self.usable, reasons)
             self.sources[collection.name] = source
             if source.reason:
-                taken = source.collection.name if source.collection else "a heuristic"
+                taken = source.collection.name if source.collection else "a baseline"
                 log.info(f"{collection.name}: {source.reason}; ranked by {taken}")
 
 

@@ -67,14 +67,14 @@ def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
     """Score the rankings of the valid split and describe the run.
 
     `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` and all values of tiles but
-    the floor are of the five configs to measure, as a row of the submission has them. The files
+    the baseline are of the five configs to measure, as a row of the submission has them. The files
     valid-ranks.parquet and valid-best.parquet, from which the pages of graphs are made, are written
     too.
 
-    Of each collection: `floor` (what a count of copied bytes, or of
-    steps, reaches without training), `noise_ceiling` (Kendall tau between two measurements),
-    `slowdown_curve` (`k`, and the mean slowdown@k of `model` and of `floor`), `seed_values` (what
-    each seed alone would have had; empty for one seed) and `seed_sd` (their standard deviation).
+    Of each collection: `baseline` (the value of a count of copied bytes, or of steps),
+    `noise_ceiling` (Kendall tau between two measurements), `slowdown_curve` (`k`, and the mean
+    slowdown@k of `model` and of `baseline`), `seed_values` (the value of each seed alone; empty for
+    one seed) and `seed_sd` (their standard deviation).
     Of the run: `config`, `models` (which members rank each collection, by what method and weights,
     what their trees rest on, any fallback, and under `blend` what was chosen, with its nested
     value), `left_out` (graphs that were not judged, and why), `left_out_of_training`,
@@ -179,7 +179,7 @@ def _models_of(
     total = sum(spec.weights.values())
     shares = {name: round(weight / total, 4) for name, weight in spec.weights.items()}
     choice = read_choice(choice_file(state.out, collection))
-    fallback = source.collection.name if source.collection else "heuristic"
+    fallback = source.collection.name if source.collection else "baseline"
     folders: dict[str, list[Path]] = {}
     for member in members:
         folders.setdefault(member.model, []).append(member.folder)
@@ -215,15 +215,15 @@ def _add_evidence(
 ) -> None:
     points, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
     for name, part in parts.items():
-        part |= {"floor": None, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
+        part |= {"baseline": None, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
         if part["value"] is None:
             continue
         collection = collection_named(name)
         keys = sorted(f"{name}:{graph}" for graph in part["per_graph"])
-        floor = _scores(state, collection, "floor")
-        part["floor"] = _judge(collection, floor, labels)
+        baseline = _scores(state, collection, "baseline")
+        part["baseline"] = _judge(collection, baseline, labels)
         runtimes = [labels[key].runtime for key in keys]
-        rankings = {"model": _rankings(blended), "floor": _rankings(floor)}
+        rankings = {"model": _rankings(blended), "baseline": _rankings(baseline)}
         part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
             who: slowdown_curve([ranked[key] for key in keys], runtimes)
             for who, ranked in rankings.items()
@@ -241,7 +241,7 @@ def _add_evidence(
 
 
 def _scores(state: RunState, collection: Collection, scorer: str) -> Tables:
-    """Return what a member, "blend" or "floor" scored of the valid split, by submission ID."""
+    """Return what a member, "blend" or "baseline" scored of the valid split, by submission ID."""
     return _by_id(collection, read_scores(scores_path(state.out, collection, scorer, "valid")))
 
 

@@ -48,7 +48,7 @@ BEST_SCHEMA: dict[str, Any] = {
 POINT = ("config", "runtime_ns", "members")
 Pairs = Mapping[str, Mapping[str, tuple[float, float]]]  # both scores by collection and graph
 
-FAINT, OURS, FLOOR, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
+FAINT, OURS, BASELINE, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
 SIZE_INCHES, DPI = (11.0, 3.0), 110
 # Where the axes are: to have matplotlib find a place takes five times as long as to draw.
 PLACE = (0.17, 0.27, 0.8, 0.52)
@@ -231,18 +231,18 @@ def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
 
 
 def _draw_scores(axes: "Axes", judged: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw each collection's value, with its interval, floor and noise ceiling if known."""
+    """Draw each collection's value, with its interval, baseline and noise ceiling if known."""
     for row, part in enumerate(judged.values()):
         low, high = part["ci95"] or (part["value"], part["value"])
         axes.plot(
             [low, high], [row, row], color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt"
         )
         axes.plot(part["value"], row, "o", color=OURS, markersize=7)
-        for key, colour in (("floor", FLOOR), ("noise_ceiling", CEILING)):
+        for key, colour in (("baseline", BASELINE), ("noise_ceiling", CEILING)):
             if part.get(key) is not None:
                 axes.plot(part[key], row, "|", color=colour, markersize=14, markeredgewidth=2)
-    labels = ("this run, 95 % interval", "floor: no training", "noise ceiling")
-    for colour, mark, label in zip((OURS, FLOOR, CEILING), "o||", labels, strict=True):
+    labels = ("this run, 95 % interval", "baseline: no training", "noise ceiling")
+    for colour, mark, label in zip((OURS, BASELINE, CEILING), "o||", labels, strict=True):
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
     axes.set_yticks(range(len(judged)), list(judged))
     axes.set_ylim(len(judged) - 0.4, -0.6)

@@ -105,7 +105,7 @@ def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     # Where the marks stand, in percent: both metrics end at 1, tile scores have no end below.
     places = {} if value is None else {"low": low, "high": high, "value": value, "zero": 0.0}
     start = min([0.0, *places.values()])
-    optional = dict.fromkeys(("floor", "noise_ceiling", "seed_sd"))
+    optional = dict.fromkeys(("baseline", "noise_ceiling", "seed_sd"))
     curve = part.get("slowdown_curve")
     fives = (curve["model"][CURVE_PICKS.index(5)], part.get(DIVERSIFIED)) if curve else None
     return {

@@ -17,7 +17,7 @@ from ensembles.ranking.program import with_guests
 from models.config.custom import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
-from models.trees.linear import FLOORS
+from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 # Models of one's own that shall be tested as the built-in ones are, by kind.
@@ -25,7 +25,7 @@ OWN: dict[str, list[str]] = {"layout": ["examples.gat:Gat"], "tile": []}
 WITH_OWN = [f"{kind}.models={json.dumps(places)}" for kind, places in OWN.items() if places]
 OWN_NAMES = [short_name(place) for places in OWN.values() for place in places]
 NAMES = [*MODELS, *OWN_NAMES]
-RANKERS = [*NAMES, "heuristic-layout", "heuristic-tile"]
+RANKERS = [*NAMES, "baseline-layout", "baseline-tile"]
 
 
 SMOKE = load_recipe("smoke", WITH_OWN)
@@ -63,11 +63,11 @@ def trained(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory):
 
     @functools.cache
     def get(name: str) -> tuple[Ranker, Graph]:
-        kind = name.removeprefix("heuristic-") if name not in NAMES else entry_of(name).kind
+        kind = name.removeprefix("baseline-") if name not in NAMES else entry_of(name).kind
         graphs = map(read_graph, train_files(tiny_tree, kind))
         graph = max(graphs, key=lambda graph: graph.n_configs)
         if name not in NAMES:
-            return FLOORS[kind], graph
+            return BASELINES[kind], graph
         folder = tmp_path_factory.mktemp(name)
         entry_of(name).train(TrainJob(name, BY_HEART, [graph.file], 0, folder))
         return entry_of(name).load(folder, BY_HEART), graph
@@ -100,7 +100,7 @@ def test_overfits_one_graph(name: str, trained) -> None:
     first, group = distinct_configs(graph)  # one config measured twice has two runtimes
     scores = ranker.score(graph)[first]
     tau = kendall_tau(scores, group_means(graph.runtime_ns, group))
-    assert tau > (0.95 if "linear" not in name else 0.5)  # a floor learns nothing by heart
+    assert tau > (0.95 if "linear" not in name else 0.5)  # a baseline learns nothing by heart
 
 
 @pytest.mark.parametrize("name", NAMES)

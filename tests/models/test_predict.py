@@ -20,7 +20,7 @@ from models.layout.inputs import LayoutInputs, layout_inputs
 from models.predict import read_ahead, sampled, scores_table
 from models.registry import TrainJob
 from models.train import train_model
-from models.trees.linear import FLOORS
+from models.trees.linear import BASELINES
 
 
 def network(seed: int, scaler: NodeScaler) -> NetworkRanker:
@@ -56,9 +56,9 @@ def test_of_graphs_with_many_configs_a_sample_is_ranked(
     for file, graph in zip(layout_files, graphs, strict=True):
         whole = read_graph(file)
         rows = subsets.get(file.submission_id, np.arange(whole.n_configs))
-        own = scores_table(graph, FLOORS["layout"].score(graph))
+        own = scores_table(graph, BASELINES["layout"].score(graph))
         assert own["config"].to_list() == rows.tolist()
-        kept = scores_table(whole, FLOORS["layout"].score(whole))[rows.tolist()]
+        kept = scores_table(whole, BASELINES["layout"].score(whole))[rows.tolist()]
         assert own.select("config", "config_hash").equals(kept.select("config", "config_hash"))
 
 

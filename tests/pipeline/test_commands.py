@@ -156,7 +156,9 @@ def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
     assert scored["score"] == report["score"]
     for part in report["collections"].values():
         # Of the report alone, which has the models' scores:
-        evidence = [part.pop(key) for key in ("floor", "slowdown_curve", "seed_values", "seed_sd")]
+        evidence = [
+            part.pop(key) for key in ("baseline", "slowdown_curve", "seed_values", "seed_sd")
+        ]
         assert (evidence[0] is None) == (evidence[1] is None) == (part["value"] is None)
         for own in (part, *part["per_graph"].values()):
             own.pop("noise_ceiling", None)
@@ -263,7 +265,7 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
     models = json.loads((out / "report.json").read_text())["models"]
     assert models["layout:xla:random"]["fallback_from"] == "layout:xla:default"
     assert models["layout:nlp:default"]["fallback_from"] == "layout:nlp:random"
-    assert models["tile:xla"]["fallback_from"] == "heuristic"
+    assert models["tile:xla"]["fallback_from"] == "baseline"
     assert models["layout:xla:default"]["fallback_from"] is None
     for line in ("layout:xla:random: no train split; ranked by layout:xla:default", "tile:xla: no"):
         assert line in text

@@ -37,7 +37,7 @@ def test_fallbacks_are_named_with_their_reasons(finished: Path) -> None:
     for name in ("layout:xla:random", "layout:nlp:default", "layout:nlp:random"):
         assert models[name]["fallback_from"] == "layout:xla:default"
     assert "measured 20 times" in models["layout:xla:random"]["reason"]
-    assert models["tile:xla"]["fallback_from"] == "heuristic"
+    assert models["tile:xla"]["fallback_from"] == "baseline"
     assert "layout:nlp:default/train" in report["missing_parts"]
     assert "layout:nlp:default" in (finished / "report.html").read_text()
 

@@ -78,7 +78,7 @@ def illustrated_report(n_graphs: int = 3) -> tuple[dict[str, Any], pl.DataFrame]
         rankings.append(ranking_from_scores(runtime + rng.normal(0, 10, 50)))
         runtimes.append(runtime)
         tables.append(rank_points(LAYOUT, graph, rankings[-1], Labels(runtime)))
-    curve = {"model": slowdown_curve(rankings, runtimes), "floor": None}
+    curve = {"model": slowdown_curve(rankings, runtimes), "baseline": None}
     part |= {
         "slowdown_curve": curve,
         "noise_ceiling": 0.875,

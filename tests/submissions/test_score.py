@@ -131,8 +131,8 @@ def told_report(**changes: Any) -> dict[str, Any]:
         "ci95": [0.6, 0.7],
         "n_graphs": FEW_GRAPHS,
         "per_graph": {},
-        "floor": 0.5,
-        "slowdown_curve": {"k": [1, 5, 7], "model": [1.2, 1.1, 1.1], "floor": [1.3, 1.1, 1.0]},
+        "baseline": 0.5,
+        "slowdown_curve": {"k": [1, 5, 7], "model": [1.2, 1.1, 1.1], "baseline": [1.3, 1.1, 1.0]},
     }
     models = {XLA: {"members": ["net", "trees"], "member_values": {"net": 0.6, "trees": None}}}
     return {"score": 0.656, "collections": {XLA: part | changes}, "models": models}
@@ -141,9 +141,9 @@ def told_report(**changes: Any) -> dict[str, Any]:
 def test_nothing_is_said_where_the_blend_leads() -> None:
     assert remarks_on(told_report()) == []
     assert remarks_on({"collections": {XLA: {"value": None}}}) == remarks_on({}) == []
-    alike = {"k": [1], "model": [1.2], "floor": [1.1996]}  # both are shown as 20.0 %
+    alike = {"k": [1], "model": [1.2], "baseline": [1.1996]}  # both are shown as 20.0 %
     assert remarks_on(told_report(slowdown_curve=alike)) == []
-    assert remarks_on(told_report(floor=0.65601)) == []  # all three are told as 0.6560
+    assert remarks_on(told_report(baseline=0.65601)) == []  # all three are told as 0.6560
     near = told_report()
     near["models"][XLA]["member_values"]["net"] = 0.65601
     assert remarks_on(near) == []
@@ -153,10 +153,10 @@ def test_nothing_is_said_where_the_blend_leads() -> None:
     ("changes", "expected"),
     [
         ({"value": 0.55}, "net alone has 0.6000, more than the blend with it, 0.5500"),
-        ({"floor": 0.7}, "the floor, without training, has 0.7000, more than this run"),
+        ({"baseline": 0.7}, "the baseline, without training, has 0.7000, more than this run"),
         (
-            {"slowdown_curve": {"k": [1, 5], "model": [1.2, 1.1], "floor": [1.1, 1.2]}},
-            "the floor picks better: the best of 1 10.0 % slower (here 20.0 %)",
+            {"slowdown_curve": {"k": [1, 5], "model": [1.2, 1.1], "baseline": [1.1, 1.2]}},
+            "the baseline picks better: the best of 1 10.0 % slower (here 20.0 %)",
         ),
         ({"n_graphs": 2}, "few graphs in layout:xla:default (2): intervals too narrow"),
     ],

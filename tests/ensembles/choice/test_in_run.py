@@ -21,7 +21,7 @@ from ensembles.choice.choose import RECIPE
 from ensembles.choice.in_run import choose, choose_in_run, read_judged, too_few
 from models.config.recipe import BlendConfig
 from models.predict import read_ahead, sampled, scores_table
-from models.trees.linear import FLOORS
+from models.trees.linear import BASELINES
 
 SEARCHES = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 FAMILIES = ("depthwise_b1", "dilated_b1", "lstm_b4", "mixer_b1", "plain_b2")
@@ -100,11 +100,11 @@ def test_few_graphs_or_families_do_not_suffice(names: Sequence[str], reason: str
 def test_only_configs_with_a_score_count() -> None:
     files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
     graphs = list(read_ahead(files, sampled(files, 5)))
-    scores = (scores_table(graph, FLOORS["layout"].score(graph)) for graph in graphs)
+    scores = (scores_table(graph, BASELINES["layout"].score(graph)) for graph in graphs)
     tables = dict.fromkeys("ab", pl.concat(scores))
     spec = BlendSpec("minmax-mean", {"a": 1.0, "b": 1.0})
     choice = choose(read_judged(files), tables, recipe=spec)
     score = partial(ranking_score, "layout", as_submitted=True)
-    taus = [score(FLOORS["layout"].score(graph), graph.runtime) for graph in graphs]
+    taus = [score(BASELINES["layout"].score(graph), graph.runtime) for graph in graphs]
     assert choice["n_graphs"] == len(files)
     assert choice["member_values"]["a"] == pytest.approx(np.mean(taus))

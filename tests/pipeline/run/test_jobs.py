@@ -28,7 +28,7 @@ from data.graph_store.stored_graph import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
 from ensembles.blend import BlendSpec, apply_blend, write_choice
 from ensembles.choice.choose import BEST_MEMBER, RECIPE
-from ensembles.ensemble import FLOOR, Member
+from ensembles.ensemble import BASELINE, Member
 from models.config.recipe import load_recipe
 from models.predict import collection_of_scores, read_scores, scores_table, write_scores
 from models.registry import TrainJob
@@ -49,8 +49,8 @@ def kernels(tiny_tree: Path) -> list[GraphFile]:
 
 @pytest.fixture
 def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
-    floor = Member(FLOOR, 0, tmp_path, "tile")
-    members = {tmp_path / name / "test.parquet": floor for name in ("a", "b")}
+    baseline = Member(BASELINE, 0, tmp_path, "tile")
+    members = {tmp_path / name / "test.parquet": baseline for name in ("a", "b")}
     return Ranking(TILE, "test", kernels, members, ["tile_linear"] * 2, 0)
 
 
@@ -113,7 +113,7 @@ def test_rankings_wait_for_the_trainings_of_their_members(
         for model, name in (
             ("cross_config_sage", "net"),
             ("layout_boosting", "trees"),
-            (FLOOR, "no training"),
+            (BASELINE, "no training"),
         )
     }
     ranking = Ranking(

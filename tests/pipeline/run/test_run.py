@@ -45,7 +45,7 @@ def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Pat
 def test_what_a_worker_left_that_was_killed_while_it_wrote_is_swept(
     tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = tmp_path / "out" / "scores" / "tile-xla" / "floor" / ".test.parquet.8c7d1c32.tmp"
+    left = tmp_path / "out" / "scores" / "tile-xla" / "baseline" / ".test.parquet.8c7d1c32.tmp"
     do = Workers.do
 
     def killed_once(workers: Workers, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
@@ -252,7 +252,7 @@ def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_p
     assert f"note: {note}" in said
     assert note in (out / "report.html").read_text()
     assert {figures["n_configs"] for figures in part["per_graph"].values()} == {8}
-    assert part["floor"] is not None
+    assert part["baseline"] is not None
     valid, test = (read_submission(out / f"submission{name}.csv") for name in ("-valid", ""))
     assert {len(ranking) for ranking in valid.values()} == {8}
     assert all(len(ranking) == files[name] for name, ranking in test.items())
@@ -338,10 +338,10 @@ def test_scores_of_a_model_that_was_removed_are_made_again(
 ) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     before = {p: p.read_bytes() for p in out.glob("scores/*/*/*.parquet")}
-    assert {p.parent.name for p in before} == {"tile_linear-seed0", "floor", "blend"}
+    assert {p.parent.name for p in before} == {"tile_linear-seed0", "baseline", "blend"}
     for path in before:  # as another model had scored
         scores = read_scores(path)
-        if path.parent.name != "floor":
+        if path.parent.name != "baseline":
             write_scores(path, scores.with_columns(pl.col("score") * -1), "tile:xla")
     shutil.rmtree(out / "models/tile-xla/tile_linear-seed0")
     call("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")

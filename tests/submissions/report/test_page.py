@@ -143,7 +143,7 @@ def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
     page = render(report, tmp_path, ranks)
     part = report["collections"][LAYOUT]
     slowdown, learning, scatter = page.charts
-    assert slowdown == {LAYOUT: part["slowdown_curve"] | {"floor": None}}
+    assert slowdown == {LAYOUT: part["slowdown_curve"] | {"baseline": None}}
     excess = [100 * (value - 1) for value in part["slowdown_curve"]["model"]]
     assert f"{LAYOUT}: best of 5 {excess[4]:.1f} % slower" in page.text
     assert learning == report["learning_curves"]
