@@ -7,12 +7,12 @@ import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 from requests import Session
 
@@ -27,36 +27,25 @@ from data.official.published import PUBLISHED_GRAPHS, Part
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
 COMPETITION = "predict-ai-model-runtime"
 GIB = 2**30
-_KAGGLE_ABOUT = 6 * 10**9  # bytes, as the competition's page says: for a first check
-_CHUNK = 2**20
-_LARGEST = 2**31  # bytes; the largest that was published has far less
-_LARGEST_TREE = 2**36  # bytes, several times the whole dataset
-_LONGEST_NAME = 200  # bytes of a file's name: a temporary one beside it is some longer
-_LARGEST_HEADER = 2**16  # bytes of a long name or of attributes, which Python reads at once
-_LINK = "is a link or a device, expected plain files alone"
+_KAGGLE_BYTES = 6 * 10**9  # of the archive, as the competition's page says: for a first check
+_CHUNK_BYTES = 2**20
+# The largest published graph has far less than the first, the whole dataset than the second.
+_MAX_GRAPH_BYTES, _MAX_TREE_BYTES = 2**31, 2**36
+_MAX_NAME_BYTES = 200  # of a file's name: a temporary one next to it is a little longer
+_MAX_HEADER_BYTES = 2**16  # of a long name or of attributes, which Python reads at once
 _PARTS = {part.folder.as_posix(): part for part in PUBLISHED_GRAPHS}
 
 
-@dataclass(frozen=True)
-class ArchiveMember:
-    """One file inside an archive; `problem` says why it must not be unpacked, if so."""
+class Member(NamedTuple):
+    """One file inside an archive."""
 
-    archive: Path
     name: str
     size: int
+    is_plain: bool  # no link or device, and packed as usual
     open: Callable[[], IO[bytes] | None]
-    problem: str
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the file's content, which may end early; PipelineError: the archive is damaged."""
-        with _reading(self.archive):
-            source = self.open()
-            assert source is not None, "a plain file was checked before"
-            with source:
-                yield from iter(partial(source.read, _CHUNK), b"")
 
 
-Graphs = dict[Part, dict[str, ArchiveMember]]  # by part and by the file's name
+Graphs = dict[Part, dict[str, Member]]  # by part and by the file's name
 
 
 @dataclass(frozen=True)
@@ -74,8 +63,7 @@ class FetchJob:
         return self.out / "downloads"
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(NamedTuple):
     """A part that is whole."""
 
     part: Part
@@ -87,8 +75,12 @@ class Fetched:
 def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
     """Fetch the parts one after the other; each archive goes once its part is whole.
 
+    Args:
+        job: The parts, and where to put them.
+        base: Address of the folder of archives.
+
     Raises:
-        PipelineError: a file is refused, the network fails for good, an archive is not what was
+        PipelineError: A file is refused, the network fails for good, an archive is not what was
             published, or the disk is too small.
     """
     base = f"{base.rstrip('/')}/"
@@ -100,18 +92,19 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
         for part in missing:
             archive = job.downloads / f"{part.stem}.tar"
             download(session, base + archive.name, archive, policy=job.policy)
-            with opened(archive) as graphs:
-                (done[part],) = unpack(job, graphs, [part], archive)
-            archive.unlink()
+            (done[part],) = unpack(job, [part], archive)
     return [fetched for fetched in done.values() if fetched]
 
 
 def fetch_kaggle(job: FetchJob) -> list[Fetched]:
     """Download the whole competition, resumed where it broke off, and unpack the parts.
 
+    Args:
+        job: The parts, and where to put them.
+
     Raises:
-        PipelineError: no or refused credentials, rules not accepted, the network fails for good,
-            files that are not what was published, or the disk is too small.
+        PipelineError: The credentials are missing or refused, the rules are not accepted, the
+            network fails for good, files are not what was published, or the disk is too small.
     """
     from common.kaggle import ask, kaggle_session
 
@@ -119,7 +112,7 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
     missing = [part for part in job.parts if done[part] is None]
     if missing:
         archive = job.downloads / f"{COMPETITION}.zip"
-        _require_space(job, _KAGGLE_ABOUT - bytes_here(archive))
+        _require_space(job, _KAGGLE_BYTES - bytes_here(archive))
         with kaggle_session(f"fetch {COMPETITION}", job.policy) as session:
             named = {"competitionName": COMPETITION}
             found = partial(session.call, "competitions", "download_data_files", named)
@@ -127,42 +120,50 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
                 address = answer.url  # signed, on another host
         with limited_session() as http:
             download(http, address, archive, policy=job.policy)
-        with opened(archive) as graphs:
-            done |= {got.part: got for got in unpack(job, graphs, missing, archive)}
-        archive.unlink()
+        done |= {got.part: got for got in unpack(job, missing, archive)}
     return [fetched for fetched in done.values() if fetched]
 
 
-def unpack(job: FetchJob, graphs: Graphs, parts: Sequence[Part], source: Path) -> list[Fetched]:
-    """Write the graphs of `parts` below the data folder and mark each part done.
+def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]:
+    """Write the graphs of `parts` below the data folder, mark each part, remove the archive.
 
-    A graph that is there with the right size is kept, so that a killed call can go on.
+    A graph that is there with the right size is kept, so that a killed call can resume.
+
+    Args:
+        job: The expected numbers of graphs, and where to put them.
+        parts: Parts in the archive.
+        archive: A tar archive, or, by any other suffix, a zip archive.
 
     Raises:
-        PipelineError: a part has another number of graphs than was published, or the disk is too
-            small, and nothing is written; or the archive ends early.
+        PipelineError: A part has another number of graphs than was published, or the disk is too
+            small, and nothing is written; or as `opened`.
     """
-    for part in parts:
-        found = len(graphs.get(part, {}))
-        if found != job.expected[part]:
-            raise PipelineError(
-                f"{source}: {part.label}: expected {job.expected[part]} graphs, found {found}; "
-                "delete this file and run the command again, or try the other --source"
-            )
-    there = {part: _sizes(job.out / part.folder) for part in parts}
-    missing = [m.size for p in parts for n, m in graphs[p].items() if there[p].get(n) != m.size]
-    _require_space(job, sum(missing))
-    return [_unpack_part(job, part, graphs[part]) for part in parts]
+    with opened(archive) as graphs:
+        for part in parts:
+            found = len(graphs.get(part, {}))
+            if found != job.expected[part]:
+                raise PipelineError(
+                    f"{archive}: {part.label}: expected {job.expected[part]} graphs, found {found};"
+                    " delete this file and run the command again, or try the other --source"
+                )
+        there = {part: _sizes(job.out / part.folder) for part in parts}
+        lacking = [m.size for p in parts for n, m in graphs[p].items() if there[p].get(n) != m.size]
+        _require_space(job, sum(lacking))
+        done = [_unpack_part(job, part, graphs[part], archive) for part in parts]
+    archive.unlink()
+    return done
 
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
     """Return the part if its mark is there and says what its folder holds; else None."""
     sizes, mark = _sizes(job.out / part.folder), _mark(job, part)
-    is_whole = mark.is_file() and mark.read_bytes() == _held(sizes)
+    is_whole = mark.is_file() and mark.read_text() == _summary(sizes)
     return Fetched(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
 
 
-def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, ArchiveMember]) -> Fetched:
+def _unpack_part(
+    job: FetchJob, part: Part, members: Mapping[str, Member], archive: Path
+) -> Fetched:
     folder = job.out / part.folder
     sweep(folder)  # what a killed call has left
     there = _sizes(folder)
@@ -172,29 +173,31 @@ def _unpack_part(job: FetchJob, part: Part, members: Mapping[str, ArchiveMember]
     done, total = 0, sum(member.size for member in members.values())
     for name, member in members.items():
         if there.get(name) != member.size:
-            _place(member, folder / name)
+            with atomic_path(folder / name) as temporary, temporary.open("wb") as file:
+                file.writelines(_chunks(member, archive))
         done += member.size
         progress(f"unpack {part.label}", done, total)
-    write_text(_mark(job, part), _held(_sizes(folder)).decode())
+    write_text(_mark(job, part), _summary(_sizes(folder)))
     return Fetched(part, len(members), total, was_there=False)
 
 
-def _place(member: ArchiveMember, target: Path) -> None:
-    with atomic_path(target) as temporary:
-        with temporary.open("wb") as file:
-            file.writelines(member.chunks())
-        if temporary.stat().st_size != member.size:
-            raise PipelineError(
-                f"{member.archive}: holds less of {target.name} than it announces; delete it"
-            )
+def _chunks(member: Member, archive: Path) -> Iterator[bytes]:
+    """Yield the content of a member; PipelineError: the archive is damaged."""
+    with _reading(archive):
+        source, left = member.open(), member.size
+        while source and left and (chunk := source.read(_CHUNK_BYTES)):
+            left -= len(chunk)
+            yield chunk
+        if left:
+            raise EOFError(f"holds less of {member.name} than it announces")
 
 
 def _mark(job: FetchJob, part: Part) -> Path:
     return job.downloads / f"{part.stem}.DONE"
 
 
-def _held(sizes: Mapping[str, int]) -> bytes:
-    return f"{len(sizes)} graphs, {sum(sizes.values())} bytes\n".encode()
+def _summary(sizes: Mapping[str, int]) -> str:
+    return f"{len(sizes)} graphs, {sum(sizes.values())} bytes\n"
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -202,9 +205,9 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) -> None:
-    """Check that the disk holds all that is unpacked, and the largest archive beside it.
+    """Check that the disk holds all unpacked files, and the largest archive next to them.
 
-    An uncompressed archive is about as large as what it holds.
+    An uncompressed archive is about as large as its content.
     """
     archives, unpacked = [0], 0
     for part in parts:
@@ -229,30 +232,29 @@ def _require_space(job: FetchJob, needed: int) -> None:
 def opened(path: Path) -> Iterator[Graphs]:
     """Yield the graphs of an uncompressed tar archive, or, by any other suffix, of a zip archive.
 
+    Args:
+        path: The archive.
+
     Raises:
-        PipelineError: the archive is damaged, announces more than can be, or holds links, devices,
-            one graph twice, or paths that lead out of the folder.
+        PipelineError: The archive is damaged, announces impossible sizes, or has links, devices, a
+            graph twice, or paths that lead out of the folder.
     """
     with _reading(path):
         is_tar = path.suffix == ".tar"
         archive = tarfile.open(path, tarinfo=_Header) if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
     with archive:
         with _reading(path):
-            if isinstance(archive, tarfile.TarFile):
-                members = _tar_members(archive, path)
-            else:
-                members = _zip_members(archive, path)
-            graphs = _checked(members, path)
+            graphs = _checked(archive, path)
         yield graphs
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header whose size can be: a negative one would lead the reader back, for ever."""
+    """A tar header with a possible size: a negative one would lead the reader back, for ever."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         info = super().frombuf(buf, encoding, errors)
-        if info.size < 0 or (not info.isreg() and info.size > _LARGEST_HEADER):
+        if info.size < 0 or (not info.isreg() and info.size > _MAX_HEADER_BYTES):
             raise tarfile.ReadError(f"a member's size is {info.size}")
         return info
 
@@ -264,68 +266,57 @@ def _reading(path: Path) -> Iterator[None]:
     except PipelineError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"[:200]
+        reason = f"{type(error).__name__}: {error}"[:200]
         raise PipelineError(
-            f"{path}: not a whole archive ({said}); delete it and run the command again"
+            f"{path}: not a whole archive ({reason}); delete it and run the command again"
         ) from error
 
 
-def _tar_members(tar: tarfile.TarFile, path: Path) -> Iterator[ArchiveMember]:
-    for info in tar:
-        if not info.isdir():
-            problem = "" if info.isreg() and not info.issparse() else _LINK
-            yield ArchiveMember(path, info.name, info.size, partial(tar.extractfile, info), problem)
+def _members(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[Member]:
+    if isinstance(archive, tarfile.TarFile):
+        for info in archive:
+            if not info.isdir():
+                is_plain, opening = info.isreg(), partial(archive.extractfile, info)
+                yield Member(info.name, info.size, is_plain and not info.issparse(), opening)
+        return
+    for entry in archive.infolist():
+        if not entry.is_dir():
+            kind = stat.S_IFMT(entry.external_attr >> 16)
+            is_usual = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            is_plain = is_usual and kind in (0, stat.S_IFREG) and not entry.flag_bits & 1
+            yield Member(entry.filename, entry.file_size, is_plain, partial(archive.open, entry))
 
 
-def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[ArchiveMember]:
-    for info in archive.infolist():
-        usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        problem = "" if usual and not info.flag_bits & 1 else "is of an unusual compression"
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            problem = _LINK
-        if not info.is_dir():
-            opening = partial(archive.open, info)
-            yield ArchiveMember(path, info.filename, info.file_size, opening, problem)
+def _checked(archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> Graphs:
+    """Return the graphs of the dataset in an archive; PipelineError: a member must not be read.
 
-
-def _checked(members: Iterable[ArchiveMember], path: Path) -> Graphs:
+    The path of a graph is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one
+    leading folder ("npz_all", as Kaggle has it).
+    """
     graphs: Graphs = {}
     announced = 0
-    for member in members:
-        part, name = _place_of(member.name, path) or (None, "")
+    for member in _members(archive):
+        name, parts = member.name, PurePosixPath(member.name).parts
         announced += member.size
-        is_twice = part and name in graphs.get(part, {})
-        fault = member.problem or ("is there twice" if is_twice else "")
-        if member.size > _LARGEST or announced > _LARGEST_TREE:
+        place = PurePosixPath(*(parts if parts[:1] == ("npz",) else parts[1:]))
+        part = _PARTS.get(str(place.parent))
+        is_long = any(len(one.encode(errors="replace")) > _MAX_NAME_BYTES for one in parts)
+        fault = ""
+        if name.startswith("/") or ".." in parts or "\\" in name or is_long:
+            fault = "would leave the folder, or can name no file"
+        elif not name.isprintable():
+            fault = "can name no file"
+        elif not member.is_plain:
+            fault = "is a link, a device or packed in an unusual way; expected plain files alone"
+        elif member.size > _MAX_GRAPH_BYTES or announced > _MAX_TREE_BYTES:
             fault = f"announces {member.size} bytes, more than can be"
+        elif part and place.name in graphs.get(part, {}):
+            fault = "is there twice"
         if fault:
             raise PipelineError(
-                f"{path}: member {ascii(member.name)[:200]} {fault}; nothing of it was unpacked: "
+                f"{path}: member {ascii(name)[:200]} {fault}; nothing of it was unpacked: "
                 "do not use this file"
             )
-        if part:
-            graphs.setdefault(part, {})[name] = member
+        if part and place.suffix == ".npz" and not place.name.startswith("."):
+            graphs.setdefault(part, {})[place.name] = member
     return graphs
-
-
-def _place_of(name: str, source: object) -> tuple[Part, str] | None:
-    """Tell where an archive's member belongs: its part and its file name; None if nowhere.
-
-    Expected is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one leading folder
-    ("npz_all", as Kaggle has it).
-
-    Raises:
-        PipelineError: the path is absolute, climbs up, or holds what no file name can.
-    """
-    parts = PurePosixPath(name).parts
-    too_long = any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts)
-    climbs = name.startswith("/") or ".." in parts or "\\" in name
-    if climbs or too_long or not name.isprintable():
-        raise PipelineError(
-            f"{source}: member {ascii(name)[:200]} would leave the folder, or can name no file; "
-            "nothing of it was unpacked: do not use this file"
-        )
-    path = PurePosixPath(*(parts if parts[:1] == ("npz",) else parts[1:]))
-    part = _PARTS.get(str(path.parent))
-    is_graph = path.suffix == ".npz" and not path.name.startswith(".")
-    return (part, path.name) if part and is_graph else None

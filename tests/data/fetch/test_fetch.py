@@ -29,7 +29,6 @@ from data.fetch.fetch import (
     fetch_google,
     fetch_kaggle,
     finished,
-    opened,
     unpack,
 )
 from data.official.published import PUBLISHED_GRAPHS, Part
@@ -173,7 +172,7 @@ def kaggle(
     fake_kaggle: FakeKaggle, files: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> FakeKaggle:
     """A Kaggle that sends to a signed address on another host for the competition's archive."""
-    monkeypatch.setattr("data.fetch.fetch._KAGGLE_ABOUT", 1000)
+    monkeypatch.setattr("data.fetch.fetch._KAGGLE_BYTES", 1000)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("sample_submission.csv", "ID,TopConfigs\n")
@@ -233,8 +232,7 @@ def unpack_archive(job: FetchJob, content: bytes) -> Path:
     name = "a.zip" if content.startswith(b"PK") else "a.tar"
     archive = job.out / name
     archive.write_bytes(content)
-    with opened(archive) as graphs:
-        unpack(job, graphs, job.parts, archive)
+    unpack(job, job.parts, archive)
     return job.out
 
 
