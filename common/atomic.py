@@ -14,13 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from common.errors import PipelineError, UsageError
 from common.progress import log
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 LOCK = ".lock"
 SILENT_S, RETRY_S = 5.0, 0.5  # of a wait for a lock; a dead process's takes two tries to free
@@ -31,17 +28,17 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)  # of t
 
 @contextmanager
 def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` if the block succeeds.
+    """Yield a temporary path next to `path`; rename it to `path` if the block succeeds.
 
-    The temporary file lives in the same folder, so that the rename never crosses file systems,
-    and is removed when the block raises. Parent folders are made.
+    The temporary file is removed if the block raises. Parent folders are made.
 
     Args:
-        durable: have the bytes on the disk before the rename, so that the file is whole after a
-            loss of power as well; off for what is checked, and made again, where it is read.
+        path: The file to write.
+        durable: Whether the bytes are on the disk before the rename, so that the file is whole
+            after a loss of power as well. Files that can be made again need not be durable.
 
     Raises:
-        PipelineError: the folder cannot be written, or the disk is full.
+        PipelineError: The folder cannot be written, or the disk is full.
     """
     with _temporary_beside(path) as temporary:
         yield temporary
@@ -146,30 +143,6 @@ def open_regular(path: Path) -> IO[bytes]:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def file_lock(path: Path) -> "BaseFileLock":
-    """Return a lock that processes of all hosts respect, and threads of this process as well.
-
-    The system frees the lock of a dead process. On a file system without flock(2) the lock is the
-    file `PATH.owner` instead. It is freed if its process was on this host and is dead.
-
-    Args:
-        path: File of the lock. It may stay afterwards; its parent folders are made.
-
-    Returns:
-        A lock of filelock. While it is held, its `lock_file` names the process and the host.
-
-    Raises:
-        PipelineError: The folder cannot be written.
-    """
-    from filelock import FileLock, SoftFileLock
-
-    try:
-        with _temporary_beside(path) as probe, FileLock(probe, fallback_to_soft=False):
-            return FileLock(path, on_acquired=_note_holder)
-    except OSError:  # each file system has another number for this
-        return SoftFileLock(f"{path}.owner")
-
-
 def _note_holder(descriptor: int) -> None:
     with suppress(OSError):  # a full disk keeps nobody from reading
         os.ftruncate(descriptor, 0)
@@ -188,27 +161,36 @@ def _holder(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of `path` while the block runs; see `file_lock`.
+    """Hold a lock while the block runs; processes of all hosts respect it, and threads as well.
+
+    The system frees the lock of a dead process. On a file system without flock(2) the lock is the
+    file `PATH.owner` instead. It is freed if its process was on this host and is dead.
 
     Args:
-        path: File of the lock, in the folder that it protects.
+        path: File of the lock, in the folder that it protects. It may stay afterwards.
         wait: Whether to wait for another process. A line names it after some seconds.
 
     Raises:
         UsageError: Another process holds the lock, and `wait` is false.
         PipelineError: The lock's file cannot be written.
     """
+    from filelock import BaseFileLock, FileLock, SoftFileLock
+
     folder = path.parent  # what a user knows of
     try:
-        lock = file_lock(path)
+        try:
+            with _temporary_beside(path) as probe, FileLock(probe, fallback_to_soft=False):
+                lock: BaseFileLock = FileLock(path, on_acquired=_note_holder)
+        except OSError:  # no flock(2): each file system has another number for this
+            lock = SoftFileLock(f"{path}.owner")
         try:
             held = lock.acquire(timeout=SILENT_S if wait else RETRY_S)
         except TimeoutError:
-            told = f"{folder}: another process works in it ({_holder(Path(lock.lock_file))})"
-            told += "; wait for it to end, or remove the lock if that process is gone"
+            message = f"{folder}: another process works in it ({_holder(Path(lock.lock_file))})"
+            message += "; wait for it to end, or remove the lock if that process is gone"
             if not wait:
-                raise UsageError(told) from None
-            log.info(f"note: {told}")
+                raise UsageError(message) from None
+            log.info(f"note: {message}")
             held = lock.acquire()
     except OSError as error:
         raise PipelineError(f"{folder}: cannot be written: {error.strerror or error}") from error

@@ -56,25 +56,17 @@ def _numbers(*files: Path) -> list[int]:
         return []
 
 
-def _lines(table: Path) -> list[str]:
-    return table.read_bytes().decode(errors="surrogateescape").splitlines()  # in any locale
-
-
 def _control_groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's control groups and of all visible groups above them."""
-    groups = dict[str, PurePosixPath]()  # by controller; version 2 has one hierarchy, ""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        groups |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
-    for line in _lines(root / "proc/self/mountinfo"):  # proc_pid_mountinfo(5)
-        mount, _, rest = line.partition(" - ")
-        top, point = mount.split(" ")[3:5]
-        kind, _, options = rest.split(" ", 2)
-        mounted = {"cgroup2": [""], "cgroup": options.split(",")}.get(kind, [])
-        for group in {groups[one] for one in mounted if one in groups}:
-            is_inside = group.is_relative_to(top) and ".." not in group.parts
-            below = group.relative_to(top) if is_inside else PurePosixPath()
-            yield from (root / point.lstrip("/") / folder for folder in (below, *below.parents))
+    """Yield the folders of this process's control groups and of all visible groups above them.
+
+    A container sees its own group as the root, or under a path that it does not have.
+    """
+    lines = (root / "proc/self/cgroup").read_bytes().decode(errors="surrogateescape")
+    for line in lines.splitlines():
+        _, controllers, path = line.split(":", 2)  # version 2 has no controllers here
+        group = PurePosixPath("" if ".." in path else path.lstrip("/"))
+        mount = root / "sys/fs/cgroup" / controllers
+        yield from (mount / folder for folder in (group, *group.parents))
 
 
 def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContextManager[object]:

@@ -33,6 +33,8 @@ KAGGLE_MOUNTS = (
 )
 
 BARE_WORD = re.compile(r"[\w.:+-]+")
+# In a list, but for what TOML reads itself: true, false and numbers.
+UNQUOTED = re.compile(r"(?<=[\[, ])(?!(?:true|false)\b)([a-zA-Z_][\w.:+-]*)(?=[\], ])")
 MAX_TOML_BYTES = 1 << 18  # a run's whole configuration has a fiftieth of that
 MAX_DOTS = 100  # of a line; tomllib takes minutes over a key of thousands of parts, if it can
 
@@ -44,43 +46,39 @@ class FrozenConfig(BaseModel):
 
     @classmethod
     def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
-        """Check `table`; UsageError: names `source`, the dotted key, and what was expected."""
+        """Check a table of settings.
+
+        Args:
+            table: Values by key.
+            source: Where the table is from, for messages.
+
+        Raises:
+            UsageError: A key is unknown, or a value is wrong; names the dotted key.
+        """
         try:
             return cls.model_validate(table)
         except ValidationError as error:
             first = error.errors()[0]
-            key = _dotted(first["loc"])
-            if first["type"] == "extra_forbidden":
-                raise UsageError(
-                    f"{source}: unknown key '{key}'; {_known_keys(cls, key)}"
-                ) from None
-            problem = _problem(first["type"], first["msg"], first["input"])
-            where = f"key '{key}' is {first['input']!r}: " if key else ""
-            raise UsageError(f"{source}: {where}{problem}") from None
-
-
-def _dotted(place: Sequence[str | int]) -> str:
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-    return "".join(parts).removeprefix(".")
-
-
-def _problem(kind: str, message: str, given: object) -> str:
-    if kind in ("tuple_type", "list_type"):
-        is_word = isinstance(given, str) and BARE_WORD.fullmatch(given)
-        return f"expected a list, such as {f'[{given}]' if is_word else '[0, 1]'}"
-    if kind == "too_short":
-        return "expected at least one entry"
-    message = message.removeprefix("Value error, ").replace("Input should be", "expected")
-    return message[:1].lower() + message[1:]
-
-
-def _known_keys(model: Any, key: str) -> str:
-    *parents, _ = key.split(".")
-    for parent in parents:
-        fields = getattr(model, "model_fields", {})
-        model = fields[parent].annotation if parent in fields else model
-    names = sorted(getattr(model, "model_fields", {}))
-    return f"expected one of: {', '.join(names)}" if names else "no such key exists"
+            place, kind, value = first["loc"], first["type"], first["input"]
+            parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+            key = "".join(parts).removeprefix(".")
+            if kind == "extra_forbidden":
+                model: Any = cls
+                for parent in key.split(".")[:-1]:
+                    field = getattr(model, "model_fields", {}).get(parent)
+                    model = field.annotation if field else model
+                names = ", ".join(sorted(getattr(model, "model_fields", {})))
+                known = f"expected one of: {names}" if names else "no such key exists"
+                raise UsageError(f"{source}: unknown key '{key}'; {known}") from None
+            problem = first["msg"].removeprefix("Value error, ")
+            problem = problem.replace("Input should be", "expected")
+            if kind in ("tuple_type", "list_type"):
+                is_word = isinstance(value, str) and BARE_WORD.fullmatch(value)
+                problem = f"expected a list, such as {f'[{value}]' if is_word else '[0, 1]'}"
+            elif kind == "too_short":
+                problem = "expected at least one entry"
+            where = f"key '{key}' is {value!r}: " if key else ""
+            raise UsageError(f"{source}: {where}{problem[:1].lower()}{problem[1:]}") from None
 
 
 def default_data_dir() -> Path:
@@ -189,18 +187,13 @@ def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> No
 
 
 def _parse_value(text: str) -> Any:
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return _parse_words(text)
-    return table["value"] if len(table) == 1 else text  # more lines would be lost in silence
-
-
-def _parse_words(text: str) -> Any:
-    items = [item.strip() for item in text[1:-1].removesuffix(",").split(",")]
-    if not (text.startswith("[") and text.endswith("]")) or any(i.startswith("[") for i in items):
-        return text
-    values = [_parse_value(item) for item in items]
-    read = zip(items, values, strict=True)
-    is_clear = all(value != item or BARE_WORD.fullmatch(item) for item, value in read)
-    return values if is_clear else text
+    """Return the value of TOML text, in which bare words need no quotes."""
+    has_quotes = "'" in text or '"' in text
+    for toml in (text, text if has_quotes else UNQUOTED.sub(r'"\1"', text)):
+        try:
+            table = tomllib.loads(f"value = {toml}")
+        except (ValueError, RecursionError):
+            continue
+        if len(table) == 1:  # more lines would be lost in silence
+            return table["value"]
+    return text

@@ -68,7 +68,7 @@ def test_a_wrong_key_or_value_is_named_with_its_dotted_key(
         ("['quoted, 3', 4]", ["quoted, 3", 4]),
         ("['quoted, 3', word]", "['quoted, 3', word]"),
         ("[a, , b]", "[a, , b]"),
-        ("[[a, b], c]", "[[a, b], c]"),
+        ("[[a, b], c]", [["a", "b"], "c"]),
         ("'quoted 3'", "quoted 3"),
         ("hops-1", "hops-1"),
         ("a=b", "a=b"),
