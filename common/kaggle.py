@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,12 +81,15 @@ _HIDDEN_AT_IMPORT = re.compile("KAGGLE_.*|VERBOSE|VERBOSE_OUTPUT|HOME")
 
 @dataclass(frozen=True)
 class KaggleSession:
-    """An authenticated client, its user's name, and what is done with it."""
+    """An authenticated client, and what is done with it."""
 
     api: Any  # KaggleApi, whose import is heavy and untyped
-    username: str
     action: str  # the start of every line that is logged or raised ("upload a.csv to …")
     policy: RetryPolicy  # of requests that do no harm; a server's longer waits are not waited for
+
+    @property
+    def username(self) -> str:
+        return str(self.api.config_values.get("username", ""))
 
     def own(self, name: str) -> str:
         """Return "owner/slug" of a kernel or dataset; a slug alone is one's own."""
@@ -108,13 +111,20 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     What the client prints on standard output is caught, and shown nowhere: it may hold signed
     addresses and authorization headers.
 
+    Args:
+        action: What the block does, for messages.
+        policy: How often requests that do no harm are repeated.
+
     Raises:
-        PipelineError: no or refused credentials, a refused request, no connection, or a fault of
-            the client. Its cause is cut off, because the client's errors hold the credentials.
+        PipelineError: The credentials are missing or refused, Kaggle refuses a request or cannot be
+            reached, or the client fails. Its cause is cut off, because it holds the credentials.
     """
     try:
         with redirect_stdout(io.StringIO()):
-            yield _log_in(action, policy)
+            session = KaggleSession(_limited_client(), action, policy)
+            check_credentials()
+            ask(session, lambda: _log_in(session))
+            yield session
     except PipelineError as error:
         raise type(error)(redact(str(error))) from None
     except SystemExit as error:
@@ -123,22 +133,14 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
         raise PipelineError(redact(str(_explain(error, action)))) from None
 
 
-def _log_in(action: str, policy: RetryPolicy) -> KaggleSession:
-    api = _limited_client()
-    session = KaggleSession(api, "", action, policy)
-    key_path = Path(api.config)
-
-    def authenticate() -> None:
-        try:
-            api.authenticate()
-        except (SystemExit, TypeError, UnicodeError):  # the latter where a key file is damaged
-            found = f"{key_path} does not hold them" if key_path.exists() else ""
-            told = f"no Kaggle credentials: {found or 'none found or accepted'}"
-            raise PipelineError(f"{action}: {told}; {_HOW_TO_LOG_IN}") from None
-
-    check_credentials()
-    ask(session, authenticate)
-    return replace(session, username=api.config_values.get("username", ""))
+def _log_in(session: KaggleSession) -> None:
+    try:
+        session.api.authenticate()
+    except (SystemExit, TypeError, UnicodeError):  # the latter if a key file is damaged
+        path = Path(session.api.config)
+        found = f"{path} does not hold them" if path.exists() else "none found or accepted"
+        message = f"no Kaggle credentials: {found}; {_HOW_TO_LOG_IN}"
+        raise PipelineError(f"{session.action}: {message}") from None
 
 
 def _limited_client() -> Any:
@@ -219,10 +221,13 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
         except (PipelineError, RetryableError):
             raise
         except Exception as error:
-            reason, header = _passing_fault(error)
-            asked_s = retry_after_s(header)
-            is_long = asked_s is not None and asked_s > session.policy.longest_asked_wait_s
-            if not reason or is_long:
+            asked_s = None
+            if refusal := _refusal(error):
+                reason = f"HTTP {refusal.status}" if refusal.status in PASSING_STATUS else ""
+                asked_s = retry_after_s(refusal.retry_after)
+            else:
+                reason = "" if certificate_refused(error) else network_fault(error, "Kaggle")
+            if not reason or (asked_s or 0) > session.policy.longest_asked_wait_s:
                 raise _explain(error, session.action) from None
             raise RetryableError(reason, retry_after_s=asked_s) from None
 
@@ -361,14 +366,6 @@ def never_acted_on(error: BaseException) -> bool:
     if status is not None:
         return status < 500
     return network_fault(error, "Kaggle").startswith(UNREACHED)
-
-
-def _passing_fault(error: BaseException) -> tuple[str, str]:
-    """Return what went wrong, "" unless another try may mend it, and the Retry-After header."""
-    if refusal := _refusal(error):
-        passes = refusal.status in PASSING_STATUS
-        return f"HTTP {refusal.status}" if passes else "", refusal.retry_after
-    return "" if certificate_refused(error) else network_fault(error, "Kaggle"), ""
 
 
 def status_of(error: BaseException) -> int | None:
