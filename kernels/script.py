@@ -7,15 +7,13 @@ dataset whose folder is named `…-wheels`.
 A kernel stops itself before Kaggle does, since an ended session keeps its output and a killed one
 does not. kernel.json, in the output, tells whether all is done. Where it is not, the output is
 attached as a source of the next version, which goes on with it. SIGTERM and Ctrl-C are passed on to
-the project, which on Linux also ends with a kernel that is killed; the same script goes on with
-what lies in the working folder.
+the project; the same script goes on with what lies in the working folder.
 
 PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
 """
 
 # %%
 import base64
-import ctypes
 import importlib.util
 import io
 import json
@@ -28,7 +26,6 @@ import sys
 import tempfile
 import time
 import zipfile
-from functools import partial
 from pathlib import Path
 
 # What `kernels.build.Kind` describes, and: recipe, its file inside the archive; mounts, of
@@ -42,40 +39,21 @@ NOTE = "kernel.json"
 STARTED = time.monotonic()
 INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input")).resolve()
 WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working")).resolve()
-STOPS = (signal.SIGINT, signal.SIGTERM)
-SCRATCH = "pipeline-kernel-"  # a temporary folder's name begins so; the process's number follows
-PR_SET_PDEATHSIG = 1
-# Called by a child, it lets Linux send it a signal once its parent is gone.
-PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-
-class Stopped(BaseException):
-    """A signal asked the kernel to end."""
 
 
 def main() -> None:
     """Work by the recipe, or go on with it; leave the result and kernel.json."""
-    before = {one: signal.signal(one, stop) for one in STOPS}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         kernel()
-    except Stopped as stopped:
+    except KeyboardInterrupt:
         log(f"stopped; run it again, and it goes on with what lies in {WORKING}")
-        sys.exit(128 + stopped.args[0])
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def stop(number: int, _: object) -> None:
-    for one in STOPS:  # what ends is not disturbed
-        signal.signal(one, signal.SIG_IGN)
-    raise Stopped(number)
+        sys.exit(130)
 
 
 def kernel() -> None:
     out = WORKING / SETTINGS["out"]
-    sweep()
-    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         code, site = Path(scratch, "code"), Path(scratch, "site")
         unpack(code)
         data = find_data()
@@ -101,37 +79,21 @@ def work(command: list[str], code: Path, site: Path) -> None:
     left_s = max(60 * SETTINGS["max_minutes"] - (time.monotonic() - STARTED), 0)
     command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
     limit_s = left_s + 60 * SETTINGS["saving_minutes"]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the child: a terminal sends Ctrl-C to both
-    ends = partial(PRCTL, PR_SET_PDEATHSIG, signal.SIGTERM) if PRCTL else None
-    with subprocess.Popen(  # noqa: S603
-        command,
-        cwd=code,
-        env=environment,
-        preexec_fn=ends,  # noqa: PLW1509
-    ) as process:
+    # In a session of its own it does not get the terminal's Ctrl-C, but one signal from here.
+    with subprocess.Popen(command, cwd=code, env=environment, start_new_session=True) as process:  # noqa: S603
         try:
-            signal.signal(signal.SIGINT, stop)
             ended = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             log("a step went on beyond its time; stopped at what it has kept")
             return
-        except Stopped:
+        except KeyboardInterrupt:
             process.terminate()
+            process.wait()
             raise
     if ended:
         told = "see its line above; its --out lies in the working folder"
         sys.exit(f"kernel: the pipeline ended with code {ended}; {told}, {WORKING}")
-
-
-def sweep() -> None:
-    """Remove the scratch folders of kernels that were killed."""
-    if not Path("/proc/self").exists():  # macOS, or a sandbox: nothing shows who lives
-        return
-    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*-*"):
-        number = folder.name.removeprefix(SCRATCH).partition("-")[0]
-        if not Path("/proc", number).exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def end(out: Path) -> None:
