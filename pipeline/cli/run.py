@@ -347,35 +347,21 @@ def tune_report(
 @command
 def report(
     run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
-    graph: Annotated[
-        str | None, typer.Option(help="Explain this graph's best config on its page, to send it.")
-    ] = None,
-    data: options.Data = None,
-    trust: options.Trust = None,
 ) -> None:
-    """Draw a run's report anew.
+    """Draw a run's report again.
 
     That is report.html, report.png, and a page per graph in graphs/.
-
-    --graph NAME, or COLLECTION:NAME, has the models say which nodes set the config that they rank
-    first apart, which takes seconds to minutes; --data is where the run's data are now.
 
     Example: python -m pipeline report --run runs/first
     """
     from models.run_folder import REPORT, REPORT_PICTURE
-    from pipeline.run.folders import explain_best, read_report
+    from pipeline.run.folders import read_report
     from pipeline.run.report import draw_report
-    from submissions.report.page import graph_address
 
-    if graph is None and (data is not None or trust):
-        raise UsageError("--data, --trust: of no use without --graph NAME")
     check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
-    alone = None if graph is None else explain_best(run, graph, data, trust or ())
     with blame(run / REPORT, "the report of a run"):
-        page = draw_report(run, read_report(run), alone=alone)
+        page = draw_report(run, read_report(run))
     typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
-    if alone is not None:
-        typer.echo(f"graph       {run / graph_address(*alone)}")
 
 
 @command
@@ -422,9 +408,6 @@ def runs(
 def compare(
     first: Annotated[Path, typer.Argument(help="A run's folder, or what `score --json` printed.")],
     second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Write charts and all graphs here, as .html.")
-    ] = None,
     json: options.Json = False,
 ) -> None:
     """Compare two runs graph by graph.
@@ -434,19 +417,13 @@ def compare(
 
     Example: python -m pipeline compare runs/first runs/hops2
     """
-    check_output("--out", out, ".html")
     from pipeline.run.folders import differing_keys, read_report
-    from submissions.compare import compare_reports, paired_scores
-    from submissions.report.page import write_comparison_page
+    from submissions.compare import compare_reports
 
     reports = [read_report(run) for run in (first, second)]
     with blame(f"{first} or {second}", "the reports of two runs"):
         compared = compare_reports(*reports)
         keys = differing_keys(*reports)
-        if out is not None:
-            pairs, names = paired_scores(*reports), [str(first), str(second)]
-            write_comparison_page(out, names, compared, pairs, keys)
-            say(f"page        {out}")
         if json:
             print_json({"first": first, "second": second, "config": keys, **compared})
             return

@@ -1,29 +1,19 @@
 """Run folders as they lie there: a list of them, their reports, and how two differ."""
 
 import json
-from collections.abc import Collection as Container
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.atomic import open_regular, write_text
-from common.checksums import read_table
-from common.errors import PipelineError, UsageError, blame
+from common.atomic import open_regular
+from common.errors import PipelineError, blame
 from common.settings import CONFIGS
-from data.graphs.graph import distinct_configs
-from data.tree import COLLECTIONS, KINDS, collection_named, npz_root
-from ensembles.ensemble import load_ranker
-from ensembles.ranking.explain import explain
-from ensembles.ranking.picture import drawn
-from ensembles.ranking.program import load_graph
+from data.tree import COLLECTIONS, KINDS
 from models.config.custom import CONFIGS as CUSTOM_CONFIGS
 from models.config.custom import is_own, short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
-from pipeline.run.report import BEST
-from submissions.report.charts import BEST_SCHEMA
-from submissions.report.page import FOLDER, page_name
 
 BUDGET = (".training.steps", "_per_step", ".num_boost_round", ".loss", ".objective")
 
@@ -107,47 +97,6 @@ def _ranked(config: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     recipe, collections = config.get("recipe", {}), config.get("collections", KINDS)
     kinds = {name.partition(":")[0] for name in collections}
     return {kind: recipe.get(kind, {}).get("models", ()) for kind in kinds}
-
-
-def explain_best(
-    run: Path, name: str, data_dir: Path | None = None, trust: Container[str] = ()
-) -> tuple[str, str]:
-    """Draw which nodes set a graph's best config apart, where its page looks.
-
-    It is the one ranked first that is not the compiler's choice, with which it is compared.
-
-    Args:
-        name: of a judged graph, "collection:name" where several collections have it; the page of a
-            tile kernel has no such picture.
-        data_dir: holds npz/; default: where the run says that its data were.
-        trust: Custom models that may be imported, as "package.module:Class".
-
-    Returns:
-        The graph's collection and name.
-
-    Raises:
-        UsageError: no such graph, or several.
-        PipelineError: no finished run, or the graph's file is missing or damaged.
-    """
-    report, best = read_report(run), read_table(run / BEST, BEST_SCHEMA)
-    rows = best.select("collection", "graph", "configs", "against").rows()
-    firsts = {row[:2]: row[2:] for row in rows}
-    found = [key for key in firsts if name in (key[1], ":".join(key))]
-    if len(found) != 1:
-        known = " or ".join(map(":".join, found)) or "a judged graph's, as the report lists them"
-        raise UsageError(f"--graph {name}: {len(found)} graphs of that name; expected {known}")
-    collection, graph = collection_named(found[0][0]), found[0][1]
-    if collection.kind == "layout":
-        root = npz_root(data_dir or Path(str(report.get("data"))))
-        path = root / collection.folder / "valid" / f"{graph}.npz"
-        configs, default = firsts[found[0]]
-        program = load_graph(path)
-        _, group = distinct_configs(program.graph)  # a file may hold the default several times
-        config = next((row for row in configs if group[row] != group[default]), default)
-        ranker = load_ranker(run, collection=collection.name, trust=trust)
-        explained = explain(ranker, program, config)
-        write_text(run / FOLDER / f"{page_name(*found[0])}.svg", drawn(explained))
-    return found[0]
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

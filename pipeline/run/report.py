@@ -142,11 +142,8 @@ def write_report(out: Path, report: dict[str, Any]) -> Path:
     return draw_report(out, report)
 
 
-def draw_report(out: Path, report: dict[str, Any], *, alone: tuple[str, str] | None = None) -> Path:
+def draw_report(out: Path, report: dict[str, Any]) -> Path:
     """Write a report's page, its picture and the graphs' pages; return the page's path.
-
-    Args:
-        alone: as `write_graph_pages`.
 
     Raises:
         PipelineError: a parquet file of the run is damaged, or a file cannot be written.
@@ -158,7 +155,7 @@ def draw_report(out: Path, report: dict[str, Any], *, alone: tuple[str, str] | N
     write_report_page(report, out / REPORT_PAGE, ranks)
     write_overview(report, out / REPORT_PICTURE)
     if ranks is not None:
-        write_graph_pages(out, report, ranks, best, alone=alone)
+        write_graph_pages(out, report, ranks, best)
     return out / REPORT_PAGE
 
 

@@ -46,7 +46,6 @@ BEST_SCHEMA: dict[str, Any] = {
     "n_more": pl.Int64,  # how many names were left out
 }
 POINT = ("config", "runtime_ns", "members")
-Pairs = Mapping[str, Mapping[str, tuple[float, float]]]  # both scores by collection and graph
 
 FAINT, OURS, BASELINE, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
 SIZE_INCHES, DPI = (11.0, 3.0), 110
@@ -191,24 +190,6 @@ def ranks_chart(
     }
     told = f"runtime against predicted rank, one point per config, of {', '.join(graphs)}"
     return Chart("ranks", title, told, {"graphs": shown, "members": list(members)})
-
-
-def comparison_charts(compared: Mapping[str, Any], pairs: Pairs) -> list[Chart]:
-    """Chart the differences of two runs with their intervals, and both scores of each graph.
-
-    Args:
-        compared: what `compare_reports` returns.
-    """
-    means = {**compared["collections"], "mean": compared["mean"]}
-    said = "; ".join(f"{name} {entry['difference']:+.4f}" for name, entry in means.items())
-    told = "scores of each graph in both; above the line the second is better"
-    below = any(score < 0 for own in pairs.values() for scores in own.values() for score in scores)
-    more = "; a double click shows those below 0" if below else ""
-    differences = {"pairs": pairs, "means": means}
-    return [
-        Chart("differences", "Differences and intervals", said, differences),
-        Chart("pairs", f"Each graph in both{more}", told, {"pairs": pairs}),
-    ]
 
 
 @contextmanager

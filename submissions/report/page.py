@@ -1,13 +1,12 @@
-"""HTML pages that need no network and are readable on a phone: a report, its graphs, two runs.
+"""HTML pages that need no network and are readable on a phone: a report and its graphs.
 
 A page is one file; those of graphs share one copy of plotly in their folder.
 """
 
 import hashlib
 import re
-from base64 import b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,9 @@ from common.errors import PipelineError
 from common.pages import number, render_page
 from data.manifest import read_manifest
 from data.tree import collection_named
-from submissions.compare import comparison_notes, told_probabilities
 from submissions.report.charts import (
     CURVE_PICKS,
     Chart,
-    Pairs,
-    comparison_charts,
     learning_charts,
     library,
     ranks_chart,
@@ -32,9 +28,7 @@ from submissions.report.charts import (
 )
 from submissions.score import DIVERSIFIED, remarks_on
 
-REPORT, GRAPH, COMPARISON = (
-    Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph", "compare")
-)
+REPORT, GRAPH = (Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph"))
 # Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
 MAX_SCATTERS = 12
 MOST_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
@@ -152,46 +146,6 @@ def _graph_rows(
     return sorted(rows, key=lambda row: (row["cells"][1], row["cells"][0], row["cells"][2]))
 
 
-def write_comparison_page(
-    path: Path,
-    names: Sequence[str],
-    compared: Mapping[str, Any],
-    pairs: Pairs,
-    keys: Mapping[str, Sequence[object]],
-) -> None:
-    """Write the page of two runs compared, whole or not at all; the same gives the same bytes.
-
-    Args:
-        names: of the first and the second run.
-        compared: what `compare_reports` returns.
-        pairs: scores by collection and graph, as `paired_scores` returns them.
-        keys: both values of each key of the configs that differs.
-
-    Raises:
-        PipelineError: the file cannot be written.
-    """
-    rows: list[list[Any]] = [
-        [graph, scores[1] - scores[0], collection, *scores]
-        for collection, own in pairs.items()
-        for graph, scores in own.items()
-    ]
-    rows.sort(key=lambda cells: cells[1])
-    page = render_page(
-        COMPARISON,
-        first=names[0],
-        second=names[1],
-        compared=compared,
-        told=told_probabilities(compared),
-        notes=comparison_notes(compared),
-        keys=keys,
-        charts=comparison_charts(compared, pairs),
-        columns=("graph", "second − first", "collection", "first", "second"),
-        rows=[{"cells": cells, "href": None} for cells in rows],
-        library=library(),
-    )
-    write_text(path, page)
-
-
 def page_name(collection: str, graph: str) -> str:
     """Return the file name, without suffix, of a graph's page; it can stand in any address.
 
@@ -225,35 +179,29 @@ def write_graph_pages(
     report: Mapping[str, Any],
     ranks: pl.DataFrame,
     best: pl.DataFrame | None,
-    *,
-    alone: tuple[str, str] | None = None,
 ) -> None:
     """Write OUT/graphs with the graphs' pages; the same report gives the same bytes.
 
     Args:
-        report: what report.json holds.
-        ranks: points as `rank_points` makes them.
-        best: what the configs ranked first decide, a row of BEST_SCHEMA per graph.
-        alone: collection and graph of one more page, which holds plotly itself, and so can be sent
-            to somebody.
+        out: Folder of the run.
+        report: Content of report.json.
+        ranks: Points as `rank_points` makes them.
+        best: Decisions of the configs with the best scores, a row of BEST_SCHEMA per graph.
 
     Raises:
-        PipelineError: a file cannot be written.
+        PipelineError: A file cannot be written.
     """
-    folder = out / FOLDER
     points = ranks.partition_by("collection", "graph", as_dict=True)
     rows = [] if best is None else best.iter_rows(named=True)
     decided = {(row["collection"], row["graph"]): row for row in rows}
-    pages = dict.fromkeys([*graphs_with_pages(report, ranks), *([alone] if alone else [])])
-    if pages:
-        _write(folder / LIBRARY, library())
+    pages = graphs_with_pages(report, ranks)
+    texts = {LIBRARY: library()} if pages else {}
     for collection, graph in pages:
-        name, own = page_name(collection, graph), points[collection, graph]
+        own = points[collection, graph]
         figures = report["collections"][collection]["per_graph"][graph]
         members = report.get("models", {}).get(collection, {}).get("members", [])
         title = "One point per config; green: the fastest"
-        picture = folder / f"{name}.svg"
-        page = render_page(
+        texts[f"{page_name(collection, graph)}.html"] = render_page(
             GRAPH,
             collection=collection,
             graph=graph,
@@ -262,12 +210,9 @@ def write_graph_pages(
             chart=ranks_chart(title, {graph: own}, members[: len(own["members"][0])]),
             best=decided.get((collection, graph)),
             slowdowns=dict(own.select("config", "slowdown").iter_rows()),
-            explanation=b64encode(picture.read_bytes()).decode() if picture.is_file() else None,
-            library=library() if (collection, graph) == alone else LIBRARY,
+            library=LIBRARY,
         )
-        _write(folder / f"{name}.html", page)
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_path(path, durable=False) as temporary:  # made anew by `report`
-        temporary.write_bytes(text.encode())
+    for name, text in texts.items():
+        # Not synchronised with the disk: `report` writes them again.
+        with atomic_path(out / FOLDER / name, durable=False) as temporary:
+            temporary.write_bytes(text.encode())

@@ -43,23 +43,6 @@ def test_a_finished_run_gives_the_same_report_again(run: Path) -> None:
     assert {path: path.read_bytes() for path in files | pages} == files | pages
 
 
-def test_a_graph_is_explained_on_its_page(run: Path, tiny_tree: Path, tmp_path: Path) -> None:
-    before = {path.name for path in (run / "graphs").iterdir()}
-    collections = json.loads((run / "report.json").read_text())["collections"]
-    graph = next(iter(collections["layout:xla:random"]["per_graph"]))
-    name = f"layout:xla:random:{graph}"
-    page = run / "graphs" / f"layout-xla-random-{graph}.html"
-    said = call("report", "--run", run, "--graph", name, "--data", tiny_tree)
-    assert said.splitlines()[-1] == f"graph       {page}"
-    after = {path.name for path in (run / "graphs").iterdir()}
-    assert after - before == {page.with_suffix(".svg").name}
-    assert "data:image/svg+xml" in page.read_text()
-    said = call("report", "--run", run, "--graph", name, "--data", tmp_path, expect=1)
-    assert f"{tmp_path}: holds no npz/" in said
-    said = call("report", "--run", run, "--graph", "none", expect=2)
-    assert "--graph none: 0 graphs of that name" in said
-
-
 def test_the_report_holds_what_the_pictures_rest_on(finished: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     ranks = pl.read_parquet(finished / "valid-ranks.parquet")

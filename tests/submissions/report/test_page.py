@@ -7,14 +7,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from submissions.compare import compare_reports, comparison_notes, paired_scores
 from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import (
     MAX_SCATTERS,
     MOST_PAGES,
     graph_address,
     page_name,
-    write_comparison_page,
     write_graph_pages,
     write_report_page,
 )
@@ -180,8 +178,6 @@ def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
     assert page.addresses() == [graph_address(LAYOUT, graph) for graph in ranked[:MOST_PAGES]]
     write_graph_pages(tmp_path, report, ranks, None)
     assert len(list(tmp_path.glob("graphs/*.html"))) == MOST_PAGES
-    write_graph_pages(tmp_path, report, ranks, None, alone=(LAYOUT, ranked[-1]))
-    assert (tmp_path / graph_address(LAYOUT, ranked[-1])).exists()
 
 
 def test_what_charts_lack_is_said(tmp_path: Path) -> None:
@@ -205,14 +201,12 @@ def test_a_page_shows_points_and_best_configs(tmp_path: Path) -> None:
     rows = {"names": [["dot (node 7)"]], "cells": [[["output - → {0,1}", ""]]], "n_more": [3]}
     first = {"collection": [LAYOUT], "graph": [HOSTILE], "configs": [[9, 4]], "against": [2]}
     best = pl.DataFrame(first | rows, schema=BEST_SCHEMA)
-    for alone in (None, (LAYOUT, HOSTILE)):
-        write_graph_pages(tmp_path, report, ranks, best, alone=alone)
-        first = {path: path.read_bytes() for path in (tmp_path / "graphs").iterdir()}
-        write_graph_pages(tmp_path, report, ranks, best, alone=alone)
-        assert {path: path.read_bytes() for path in (tmp_path / "graphs").iterdir()} == first
-        html = (tmp_path / graph_address(LAYOUT, HOSTILE)).read_text()
-        assert ("const PLOTLY" in html) == (alone is not None)
-        assert ('<script src="plotly.js">' in html) == (alone is None)
+    write_graph_pages(tmp_path, report, ranks, best)
+    written = {path: path.read_bytes() for path in (tmp_path / "graphs").iterdir()}
+    write_graph_pages(tmp_path, report, ranks, best)
+    assert {path: path.read_bytes() for path in (tmp_path / "graphs").iterdir()} == written
+    html = (tmp_path / graph_address(LAYOUT, HOSTILE)).read_text()
+    assert '<script src="plotly.js">' in html
     assert len(list(tmp_path.rglob("*"))) == 1 + 3 + 1  # the folder, pages, the script
     page = Page(html)
     assert page.open_tags == []
@@ -229,48 +223,7 @@ def test_a_page_shows_points_and_best_configs(tmp_path: Path) -> None:
     assert "3 more nodes differ" in page.text
 
 
-def test_an_explanation_is_held_by_its_page(tmp_path: Path) -> None:
-    report, ranks = illustrated_report()
-    picture = tmp_path / "graphs" / f"{page_name(LAYOUT, 'graph-01')}.svg"
-    picture.parent.mkdir()
-    picture.write_text("<svg/>")
-    write_graph_pages(tmp_path, report, ranks, None)
-    page = Page((tmp_path / graph_address(LAYOUT, "graph-01")).read_text())
-    sources = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
-    assert sources == ["data:image/svg+xml;base64,PHN2Zy8+"]
-    assert "valid-best.parquet has nothing on this graph" in page.text
-
-
 @pytest.mark.parametrize("name", [HOSTILE, "a" * 250, "ä", "a?b#c%d", ".."])
 def test_names_of_pages_stay_in_their_folder_and_apart(name: str) -> None:
     assert re.fullmatch(r"tile-xla-[A-Za-z0-9_.-]{1,120}", page_name("tile:xla", name))
     assert page_name("tile:xla", name) != page_name("tile:xla", f"{name}'")
-
-
-def test_the_page_of_two_runs_tells_every_difference(tmp_path: Path) -> None:
-    first, second = scored_report(3), scored_report(4)
-    graphs = second["collections"][LAYOUT]["per_graph"]
-    for own in (first["collections"][LAYOUT]["per_graph"], graphs):
-        own[HOSTILE] = dict(own["graph-00"])
-    graphs[HOSTILE]["kendall_tau"] = -0.25
-    compared, pairs = compare_reports(first, second), paired_scores(first, second)
-    assert set(pairs[LAYOUT]) == {"graph-00", "graph-01", "graph-02", HOSTILE}
-    path = tmp_path / "both.html"
-    del first["collections"][LAYOUT]["per_graph"]["graph-02"]
-    compared, pairs = compare_reports(first, second), paired_scores(first, second)
-    keys = {"recipe.name": ["<i>", "</script>"], "tile.seeds": [None, 2]}
-    write_comparison_page(path, ["a", "b"], compared, pairs, keys)
-    page = Page(path.read_text())
-    assert page.open_tags == []
-    before = first["collections"][LAYOUT]["per_graph"][HOSTILE]["kendall_tau"]
-    told = f"{HOSTILE} {-0.25 - before:.4f} {LAYOUT} {before:.4f} −0.2500".replace(" -", " −")
-    assert told in page.text
-    assert "recipe.name <i> </script>" in page.text and "tile.seeds – 2" in page.text
-    notes = comparison_notes(compared)
-    assert f"{LAYOUT}: 2 graphs that only one of the two has judged" in notes
-    assert all(note in page.text for note in notes)
-    differences, both = page.charts
-    assert differences["pairs"] == both["pairs"]
-    assert both["pairs"][LAYOUT] == {name: list(own) for name, own in pairs[LAYOUT].items()}
-    assert list(differences["means"]) == [*compared["collections"], "mean"]
-    assert differences["means"][LAYOUT] == compared["collections"][LAYOUT]

@@ -6,10 +6,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from submissions.compare import compare_reports, paired_scores
 from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import (
-    write_comparison_page,
     write_graph_pages,
     write_report_page,
 )
@@ -44,11 +42,3 @@ def test_pages_are_drawn_sorted_searched_and_fit_the_window(width: int, tmp_path
     write_graph_pages(tmp_path, report, ranks, best)
     page = tmp_path / "graphs" / "layout-xla-default-graph-07.html"
     assert used(page, width)["plots"] == 1
-
-    other = illustrated_report(15)[0]
-    pairs, compared = paired_scores(report, other), compare_reports(report, other)
-    keys = {"recipe.cross_config_sage.training.checkpoint_every": [1, 2]}
-    write_comparison_page(tmp_path / "both.html", ["runs/a", "runs/b"], compared, pairs, keys)
-    told = used(tmp_path / "both.html", width)
-    assert told["plots"] == 2
-    check_table(told)
