@@ -8,7 +8,7 @@ needs no training. Never silently: the report names what was taken, and why.
 
 from collections.abc import Collection as Container
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,7 +146,6 @@ class Ensemble:
     collection: Collection  # whose train split they learned from
     rankers: dict[str, Ranker]
     spec: BlendSpec
-    folders: Mapping[str, Path] = field(default_factory=dict)  # of those that lie on the disk
 
     def __repr__(self) -> str:
         """Say what it is in one line."""
@@ -242,11 +241,10 @@ def load_ranker(
     folder, wanted = Path(run), collection_named(collection) if collection else None
     source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
-        rankers, spec = {folder.name: load_model(folder, trust)}, BlendSpec("minmax-mean", {})
-        return Ensemble(source, rankers, spec, {folder.name: folder})
+        alone = {folder.name: load_model(folder, trust)}
+        return Ensemble(source, alone, BlendSpec("minmax-mean", {folder.name: 1.0}))
     recipe = read_recipe(folder, trust)
     # In the recipe's order, as in the run itself: a sum's last digits depend on it.
-    members = members_of(recipe, source, folder)
-    rankers = {member.name: member.load() for member in members}
+    rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
     spec = run_blend(folder, recipe.blend, wanted or source, list(rankers))
-    return Ensemble(source, rankers, spec, {member.name: member.folder for member in members})
+    return Ensemble(source, rankers, spec)

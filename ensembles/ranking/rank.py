@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
-from data.graph_store.stored_graph import fingerprint
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs, group_means
 from data.graphs.noise import measure_noise
 from data.hlo.compiler_options import N_OPTIONS, options_of
 from data.manifest import measured_of
-from data.tree import collection_named, file_from_path, find_graphs
 from ensembles.ensemble import Ensemble, load_ranker
 from ensembles.picks import top_k_to_measure
 from ensembles.ranking.explain import default_row
@@ -30,10 +28,8 @@ from ensembles.ranking.program import (
     tile_of,
     with_configs,
 )
-from models.run_folder import read_config
 
 MEASURED_PICKS = (1, 5, 10)
-NOISE = ("again_tau", "relative_noise", "aa_range")
 
 
 @dataclass(frozen=True)
@@ -209,20 +205,18 @@ class Ranked:
         has_order = len(np.unique(runtime)) > 1
         return ({"kendall_tau": kendall_tau(scores, runtime)} if has_order else {}) | picks
 
-    def noise(self) -> dict[str, Any]:
-        """Return how well two measurements of the configs agree; empty where nothing tells.
+    def again_tau(self) -> float | None:
+        """Return Kendall's tau between two measurements of the configs; None if it is not known.
 
-        Returns:
-            `again_tau`: Kendall tau between them, of repeated configs, else by the data folder's
-            manifest; by that alone `relative_noise`: how far the halves of the rounds differ, and
-            `aa_range`: between what 95 % of the configs lie, one half over the other.
+        It is that of the configs that the file repeats, else that in the data folder's manifest.
         """
         graph = self.graph.graph
-        told = measured_of(graph.file.path) if graph.is_labelled else {}
-        repeated = measure_noise(graph.runtime_ns, self.group) if graph.is_labelled else None
+        if not graph.is_labelled:
+            return None
+        repeated = measure_noise(graph.runtime_ns, self.group)
         if repeated is not None and not np.isnan(repeated.tau):
-            told = told | {"again_tau": repeated.tau}
-        return {key: told[key] for key in NOISE if told.get(key) is not None}
+            return repeated.tau
+        return measured_of(graph.file.path).get("again_tau")
 
     def as_json(self, *, why: bool = False, measure: int | None = None) -> dict[str, Any]:
         """Return the `top` best configs, or those to measure, with what they say, for JSON.
@@ -234,7 +228,7 @@ class Ranked:
 
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`, `n_distinct`,
-            `ms_per_config`, `measured`, `noise` and `default` as these methods have them, and
+            `ms_per_config`, `measured`, `again_tau` and `default` as these methods have them, and
             `configs`: as `best` or `to_measure` lists them, with what `spelled` says, `run`, the
             number of the tuning data's run, where there is one, and `why` where it is asked for.
         """
@@ -258,7 +252,7 @@ class Ranked:
             "n_distinct": int(self.group.max()) + 1,
             "ms_per_config": self.ms_per_config,
             "measured": measured,
-            "noise": self.noise(),
+            "again_tau": self.again_tau(),
             "default": self.default(),
             "configs": configs,
         }
@@ -349,24 +343,3 @@ def ranker_for(run: Path, graph: NamedGraph, trust: Container[str] = ()) -> Ense
     told = graph.collection.name if graph.collection else None
     told = told or ("tile:xla" if graph.kind == "tile" else None)
     return load_ranker(run, collection=told, trust=trust)
-
-
-def learned_from(ranker: Ensemble, graph: NamedGraph) -> list[str]:
-    """Name the members that have learned from a file's own configs.
-
-    Their folders hold one digest of all train files: a file is known where it lies among them, in
-    the train split of a tree that is still as it was.
-    """
-    configs = {name: read_config(folder) for name, folder in ranker.folders.items()}
-    try:
-        every = configs.values()
-        names = {n for own in every for n in own.get("collections") or [own["collection"]]}
-        file = file_from_path(graph.path)
-        if file.split != "train" or file.collection.name not in names:
-            return []
-        collections = [collection_named(name) for name in names]
-        files = find_graphs(file.data_dir, collections=collections, splits=("train",))
-        learned = fingerprint(files)
-    except (PipelineError, LookupError, TypeError):
-        return []  # outside the official folders, or beside a damaged file
-    return [name for name, own in configs.items() if own.get("train_data") == learned]

@@ -20,11 +20,6 @@ CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
 OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
 MOST_PARTS = 15  # that are printed one by one
-NOISE = {
-    "again_tau": "two measurements agree to tau {:.3f}",
-    "relative_noise": "halves of a measurement differ by {:.1%}",
-    "aa_range": "95 % of the configs by {0[0]:.3f} to {0[1]:.3f} times",
-}
 
 
 @command
@@ -82,8 +77,8 @@ def rank(
     several = len(graphs) > 1
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
-    from ensembles.ranking.rank import learned_from, ranker_for, warm_up
     from ensembles.ranking.rank import rank as rank_configs
+    from ensembles.ranking.rank import ranker_for, warm_up
     from models.run_folder import models_of
     from models.training.device import gpu_here, tell_device
 
@@ -93,11 +88,7 @@ def rank(
         tell_device(recipe, gpu_here())
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    learned = learned_from(ranker, graphs[0])
-    printed = [one.as_json(why=why, measure=measure) | {"learned_from": learned} for one in ranked]
-    if learned:
-        who = f"{len(learned)} of {len(ranker.rankers)} models learned from these very configs"
-        say(f"note: {who}: how well they are ordered says nothing of others")
+    printed = [one.as_json(why=why, measure=measure) for one in ranked]
     found = None
     if explain is not None:
         found = _explained(ranker, ranked[0], explain, against)
@@ -165,7 +156,8 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     typer.echo(f"inference   {timing}")
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
-        noise = "".join(f"; {NOISE[key].format(value)}" for key, value in part["noise"].items())
+        again = part["again_tau"]
+        noise = "" if again is None else f"; two measurements agree to tau {again:.3f}"
         if (n_distinct := part["n_distinct"]) < n_configs:
             judged = f"`run` and `score` judge all {n_configs} rows"
             told += f"; of {n_distinct} distinct configs ({judged})"

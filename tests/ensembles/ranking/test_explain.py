@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.reproducibility import generator
-from data.graphs.packing import Alphabets, PackedConfigs
-from data.synthetic.graphs import GraphSize, PlannedGraph, layout_options, layout_runtime_ns
-from data.synthetic.programs import BATCHES, FAMILIES, Program, sized_program
-from data.synthetic.write import write_graphs
-from data.tree import collection_named
 from ensembles import explain, load_graph, load_ranker, rank
-from ensembles.ensemble import Ensemble
 from ensembles.ranking.explain import default_row, shares
 from ensembles.ranking.program import with_configs, with_guests
 from features.padding import minor_to_major
@@ -33,14 +27,7 @@ from tests.ensembles.programs import (
 )
 from tests.support.command_line import call
 
-RANDOM = collection_named(LAYOUTS)
-LINEAR = ("--model", "layout_linear", "--set", "layout.models=[layout_linear]")
 Masks = NDArray[np.bool_]
-
-
-def trained_linear(data: Path, out: Path) -> Ensemble:
-    call("train", "--data", data, "--collection", LAYOUTS, *LINEAR, "--out", out)
-    return load_ranker(out / "layout_linear-seed0", collection=LAYOUTS)
 
 
 def exact_shares(value: Any, groups: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -95,57 +82,6 @@ def test_what_many_nodes_do_together_is_shared_out_whole_and_nearly_alike() -> N
     each, told = np.stack([own for own, _ in drawn]), np.stack([own for _, own in drawn])
     ratios = each.std(axis=0) / np.sqrt(np.square(told).mean(axis=0))
     np.testing.assert_allclose(ratios, 1, atol=0.25)  # parts vary by what is told
-
-
-SIZE = GraphSize(300, 16, 200)
-XLA = [family for (source, _), few in FAMILIES.items() if source == "xla" for family in few]
-
-
-def planted(program: Program, options: Alphabets, seed: int) -> tuple[PackedConfigs, int]:
-    """Return the default and a config of three groups' decisions, and the group that costs most.
-
-    Of all options of all groups one costs the most; the two others less than a third of it.
-    """
-    n_groups = len(options.sizes)
-    decisions = [(group, o) for group, size in enumerate(options.sizes) for o in range(1, size)]
-    alone = np.zeros((1 + len(decisions), n_groups), np.int8)
-    for row, (group, option) in enumerate(decisions, start=1):
-        alone[row, group] = option
-    costs = layout_runtime_ns(program, PackedConfigs(options, alone))
-    adds = np.abs(costs[1:] - costs[0])
-    cause, option = decisions[int(adds.argmax())]
-    choices = np.zeros((2, n_groups), np.int8)
-    choices[1, cause] = option
-    for index in np.random.default_rng(seed).permutation(len(decisions)):
-        group, option = decisions[index]
-        if adds[index] < adds.max() / 3 and group != cause and np.count_nonzero(choices) < 3:
-            choices[1, group] = option
-    return PackedConfigs(options, choices), cause
-
-
-def test_a_planted_cause_is_named_on_graphs_with_a_known_cost(tmp_path: Path) -> None:
-    train = [
-        PlannedGraph(RANDOM, "train", f"train{i}", SIZE, XLA[i % len(XLA)], BATCHES[i % 3])
-        for i in range(12)
-    ]
-    write_graphs(tmp_path, 0, train)
-    ranker = trained_linear(tmp_path, tmp_path / "out")
-    hits = []
-    for i in range(10):
-        plan = PlannedGraph(
-            RANDOM, "valid", f"valid{i}", SIZE, XLA[3 * i % len(XLA)], BATCHES[3 + i % 3]
-        )
-        write_graphs(tmp_path, 0, [plan])
-        program = sized_program(SIZE.n_nodes, SIZE.n_configurable, plan.family, plan.batch)
-        options = layout_options(program, generator(0, "space", plan.name))  # as in the file
-        configs, cause = planted(program, options, seed=i)
-        own = load_graph(plan.file(tmp_path).path)
-        rows = own.graph.configs.rows(np.arange(own.graph.n_configs))
-        graph = with_configs(own, np.concatenate([configs.rows(np.arange(2)), rows]))
-        top = explain(ranker, graph, 1, 0).parts[0].after.node
-        place = int(np.flatnonzero(program.node_config_ids == top)[0])
-        hits.append(options.column_of[place] == cause)
-    assert sum(hits) >= 9
 
 
 def test_a_networks_parts_are_those_of_variants_scored_one_by_one(

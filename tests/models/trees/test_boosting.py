@@ -1,7 +1,6 @@
 """Boosting: rows that are streamed, rounds that folds choose, importances."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.speed import in_own_process
 from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import distinct_configs
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
-from models.config.recipe import BoostingConfig, Recipe, RowsConfig
+from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
 from models.trees import boosting as module
 from models.trees import rows as boosting_rows
@@ -48,22 +46,6 @@ def train(files: list[GraphFile], config: BoostingConfig, folder: Path) -> str:
     recipe = Recipe(threads=1, layout_boosting=config)
     module.train(TrainJob("layout_boosting", recipe, files, 0, folder))
     return (folder / MODEL_FILE).read_text()
-
-
-def test_tiles_are_labelled_by_runtimes_over_their_normalizers(
-    tiny_tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (file, *_) = find_graphs(tiny_tree, collections=(collection_named("tile:xla"),))
-    graph = read_graph(file)
-    own = np.random.default_rng(0).integers(1, 9, graph.n_configs)  # files hold one for each config
-    changed = replace(graph, runtime_normalizers=own)
-    monkeypatch.setattr(boosting_rows, "read_graph", lambda _: changed)
-    (taken,) = sample_rows([file], RowsConfig(), 0)
-    _, group = distinct_configs(graph)
-    relative = graph.runtime_ns / own
-    want = [relative[group == group[row]].mean() for row in taken.rows]
-    np.testing.assert_allclose(taken.runtime, want)
-    assert (np.argsort(want) != np.argsort(graph.runtime_ns[taken.rows])).any()
 
 
 @pytest.mark.parametrize("statistics", ["plain", "all"])
@@ -130,38 +112,6 @@ def test_every_key_of_boosters_changes_the_trees(
         for name, own in (("usual", {}), ("other", {key: KEYS[key]}))
     ]
     assert texts[0] != texts[1]
-
-
-def test_no_key_of_boosters_is_left_out() -> None:
-    own = BoostingConfig.model_fields.keys() - RowsConfig.model_fields.keys()
-    assert {*KEYS, "folds"} == own
-
-
-def test_memory_is_bytes_per_row_and_statistic() -> None:
-    """100,000 configs × 200 graphs of 194 statistics are 3.9 GB of bins; as floats 15.5 GB."""
-    setup = """
-from common.machine import own_peak_mib
-from data.tree import GraphFile, collection_named
-from models.trees import rows as boosting_rows
-from models.trees.rows import GraphRows, binned
-from models.config.recipe import BoostingConfig
-import numpy as np, lightgbm
-n_graphs, n_rows, f = 10, 20_000, 100
-boosting_rows.BIN_SAMPLE_ROWS = 4_000
-tiles = collection_named("tile:xla")
-files = [GraphFile(tiles, "train", str(i), Path(str(i))) for i in range(n_graphs)]
-def table(file, rows):
-    rng = np.random.default_rng(int(file.name))
-    return rng.normal(size=(len(rows), f)).astype(np.float32)
-before = own_peak_mib()
-rows = np.arange(n_rows)
-graphs = [GraphRows(file, rows, rows + 1.0) for file in files]
-names = [f"s{i}" for i in range(f)]
-dataset = binned(graphs, BoostingConfig(), table, names)
-"""
-    added_mib = in_own_process(setup, "own_peak_mib() - before")
-    per_value = added_mib * 2**20 / (10 * 20_000 * 100)
-    assert 0.9 < per_value < 2.0  # 4 as float32
 
 
 def test_graphs_are_read_one_at_a_time(files: list[GraphFile], monkeypatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.accuracy.tasks import write_configs
 from common.errors import PipelineError
-from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, distinct_configs, program_content
 from data.synthetic.graphs import GraphSize
@@ -130,21 +129,6 @@ def test_a_third_ranker_joins_where_it_is_ahead(program: LayoutGraph, ahead: str
     weights = choose_weights(learners, GraphRows(program.file, np.arange(60), truth), 5)
     assert [*weights] == ["columns", "both", *([ahead] if ahead else [])]
     assert weights == {name: pytest.approx(1 / scores[name].std()) for name in weights}
-
-
-def test_a_ranker_of_statistics_joins_where_one_of_them_says_it_all(
-    program: LayoutGraph, tmp_path: Path
-) -> None:
-    cost = costs(program)
-    ranker = load(NAME, tmp_path, trained(measured(program, cost, tmp_path, 60), tmp_path, 40))
-    assert [*ranker.rankers] == ["columns", "both", "statistics"]
-    scores = [own.score(program) * ranker.weights[name] for name, own in ranker.rankers.items()]
-    further = np.isin(distinct_configs(program)[1], np.arange(60), invert=True)
-    without, with_it = (
-        kendall_tau(np.sum(some, axis=0)[further].astype(float), cost[further])
-        for some in (scores[:2], scores)
-    )
-    assert with_it >= without
 
 
 @pytest.mark.parametrize("third", THIRD)
