@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from common.retry import RetryPolicy
 from data.graph_store.stored_graph import read_layout, read_tile
@@ -14,7 +15,9 @@ from data.synthetic.write import PLANS, planned_graphs, synthesize
 from data.tree import collection_named, find_graphs
 from tests.support.fake_kaggle import FakeKaggle, logged_in_at
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # read when it is imported; no GPU is needed then
+# Triton reads this when it is imported. Without a GPU its interpreter runs the kernels.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's background job
     signal.signal(signal.SIGINT, signal.default_int_handler)

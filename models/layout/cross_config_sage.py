@@ -30,8 +30,15 @@ from models.layout.inputs import (
     SplitAggregation,
 )
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.ops import Aggregate, AttendAndAdd, Pool, Spread, added, gate_logits, ops_for
-from models.layout.plain_ops import Norm, node_slices
+from models.layout.ops import Aggregate, AttendAndAdd, Broadcast, Pool, ops_for
+from models.layout.plain_ops import (
+    Norm,
+    added,
+    gate_logits,
+    log_sum_exp,
+    node_slices,
+    weigh,
+)
 from models.training.device import by_own_types, ranking_bytes, storage_dtype, uploaded
 
 MAX_STATISTIC = 10.0  # of what is usual among train configs
@@ -155,18 +162,18 @@ class SageBlock(nn.Module):
     def log_sum_exp(self, messages: Tensor) -> Tensor:
         """Return (n, 1, h) float32: log of the sum over the configs at hand of exp(u / T)."""
         assert self.configs is not None
-        ops, sharpness = ops_for(messages, fused=self.fused), self.configs.sharpness()
-        parts = [ops.log_sum_exp(messages[part], sharpness) for part in node_slices(messages)]
+        sharpness = self.configs.sharpness()
+        parts = [log_sum_exp(messages[part], sharpness) for part in node_slices(messages)]
         return torch.cat(parts)
 
     @by_own_types
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
         """Return the block's result, (n, c, h), in the memory of its messages."""
         assert self.configs is not None
-        ops, sharpness = ops_for(messages, fused=self.fused), self.configs.sharpness()
+        sharpness = self.configs.sharpness()
         weight, bias = (tensor.to(x.dtype) for tensor in self.project.parameters())
         for part in node_slices(messages):
-            weighed = ops.weigh(messages[part], sharpness, normaliser[part])
+            weighed = weigh(messages[part], sharpness, normaliser[part])
             messages[part] = added(x[part], (messages[part], weighed), weight, bias)
         return messages
 
@@ -179,6 +186,7 @@ class CrossConfigSage(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
     config: CrossConfigSageConfig
+    is_recordable = True
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__(config)
@@ -237,14 +245,15 @@ class CrossConfigSage(LayoutNetwork):
         settings = (summed.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
         return nn.functional.embedding(choices.T, settings)
 
-    def embed(self, inputs: LayoutInputs, distinct: Positions) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
         """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
         nodes, ids = self.nodes(inputs), inputs.config_ids
         varying = nodes[ids] + self.settings(inputs.vectors, inputs.choices(distinct))  # (k, c, h)
-        x: Tensor = Spread.apply(nodes, ids, varying)
+        ops = ops_for(varying, fused=self.config.fused)
+        x: Tensor = Broadcast.apply(nodes, ids, varying, ops)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
-    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+    def forward(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> Tensor:
         """Score the configs at `distinct` (c,) int64, which see each other alone; (c,) float32."""
         x, aggregated = self.embed(inputs, distinct)  # (m, c, h) each
         for i, block in enumerate(self.blocks):
@@ -254,7 +263,7 @@ class CrossConfigSage(LayoutNetwork):
         return self.read_out(inputs, x, distinct)
 
     @by_own_types
-    def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions) -> Tensor:
+    def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions | Tensor) -> Tensor:
         """Map what the last block gives, (m, c, h), to (c,) scores of the configs `distinct`."""
         shares = x.new_zeros(2, len(x), dtype=torch.float32)
         shares[0] = 1 / len(x)

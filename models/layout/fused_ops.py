@@ -1,56 +1,76 @@
 """A block's work on nodes in few passes, for GPUs: as models/layout/plain_ops.py, fused by Triton.
 
-What a kernel takes in and gives out is all that moves between a GPU's memory and its processors,
-which is what these networks wait for. Each is an operation of torch, which can be counted.
+These networks wait for a GPU's memory, so a pass over a tensor is what costs. Activations that can
+be computed again from a narrow tensor are not stored: the channel attention's gate is recomputed
+from its squeezed channels wherever it is needed.
 
-Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, p shares.
+Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, a squeezed
+channels, p shares.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.library import custom_op
 
 from models.layout import plain_ops
 from models.layout.inputs import Aggregation, SparseProduct
-from models.layout.plain_ops import Norm, Pullback
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from models.layout.plain_ops import Norm
 
 MAX_CONFIGS = 1024  # that one program softmaxes over
-TILE = 4096  # values of a tensor that a program holds at once
-N_PROGRAMS = 1024  # that share rows where each leaves a part of a sum
+TILE = 2048  # values of a tensor that a program of few warps takes at once
+N_PROGRAMS = 528  # that share rows where each leaves a part of a sum
 POOLED_NODES = 128  # of a program
-WEIGHT_ROWS = 8192  # of a weight's gradient that are added up in storage precision
+MAX_VALUES = (1 << 31) - 1  # of a matrix that one product of torch takes or gives
+MIN_DOT = 16  # rows and columns of a product within a program
+MAX_BLOCK = 32  # channels of a program that takes all configs of a node
 
 
-def _operation(function: Function) -> Function:
-    """Make a function that launches a kernel an operation; without values it only allocates."""
-    name = f"tpugraphs::{function.__name__.strip('_')}"
-    operation: Any = custom_op(name, function, mutates_args=())
-    operation.register_fake(function)
-    return operation
+def attend_and_add(
+    x: Tensor, y: Tensor, sharpness: Tensor | None, weights: Sequence[Tensor], out: Tensor
+) -> None:
+    """Write x + P attend(gelu(y)) to `out`: see plain_ops."""
+    if sharpness is None or y.shape[1] > MAX_CONFIGS:
+        return plain_ops.attend_and_add(x, y, sharpness, weights, out)
+    w1, b1, w2, b2, projection, bias = weights
+    joined = _attend(y, _squeeze(y, w1, b1), w2, b2, sharpness)
+    if x.dtype == torch.float32 or not _has_tensor_cores(x.device):
+        plain_ops.added(x, (joined,), projection, bias, out=out)
+    else:
+        _project(x, joined, projection, bias, out)
+    return None
 
 
-def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
-    if sharpness is None or gated.shape[1] > MAX_CONFIGS:
-        return plain_ops.attend(gated, sharpness)
-
-    def pullback(grad: Tensor) -> tuple[Tensor, Tensor]:
-        of_gated, slopes = _attend_backward(grad, gated, sharpness)
-        return of_gated, slopes.sum()
-
-    return _attend(gated, sharpness), pullback
+def attend_and_add_backward(
+    grad: Tensor,
+    y: Tensor,
+    sharpness: Tensor | None,
+    weights: Sequence[Tensor],
+    of_y: Tensor,
+    totals: Sequence[Tensor],
+) -> Tensor | None:
+    """Write the gradient of y, add those of the weights; return the sharpness': see plain_ops."""
+    if sharpness is None or y.shape[1] > MAX_CONFIGS:
+        return plain_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, totals)
+    w1, b1, w2, b2, projection, _ = weights
+    squeezed = _squeeze(y, w1, b1)
+    rows = grad.flatten(0, 1)
+    joined = _attend(y, squeezed, w2, b2, sharpness)
+    add_weight_gradient(totals[4], rows, joined.flatten(0, 1))
+    torch.mm(rows, projection, out=joined.flatten(0, 1))  # its gradient now
+    of_inner, of_gate, slopes = _attend_backward(joined, y, squeezed, w2, b2, sharpness)
+    parts = _gate_backward(of_inner, of_gate, y, squeezed, w1, w2, of_y)
+    torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
+    return slopes.sum()
 
 
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
     h = _norm(x, *norm)[0]
-    projected = h.flatten(0, 1) @ weights.flatten(0, 1).T
+    projected = _rows_by(h.flatten(0, 1), weights.flatten(0, 1).T)
     out = _product(aggregation.joint, projected.view(*x.shape[:2], 3, -1), added)
     return out.flatten(2)
 
@@ -65,22 +85,39 @@ def aggregate_backward(
     rows, joint = projected.flatten(0, 1), weights.flatten(0, 1)
     of_weights = torch.zeros_like(joint, dtype=torch.float32)
     add_weight_gradient(of_weights, rows, h.flatten(0, 1))
-    of_x, of_gain, of_shift = _norm_backward((rows @ joint).view_as(x), x, mean, rstd, norm.gain)
+    of_h = _rows_by(rows, joint).view_as(x)
+    of_x, of_gain, of_shift = _norm_backward(of_h, x, mean, rstd, norm.gain)
     return of_x, of_gain.sum(0), of_shift.sum(0), of_weights.view_as(weights)
 
 
-def _product(
-    product: SparseProduct, x: Tensor, added: Tensor, *, transposed: bool = False
-) -> Tensor:
-    """Multiply (n, c, p, h), whose rows stand p by p, by a matrix (r, p · n), or the other way."""
-    matrix = product.transposed if transposed else product.matrix
-    parts = 3 if transposed else 1
-    entries = matrix.crow_indices(), matrix.col_indices(), matrix.values()
-    return _sparse_rows(*entries, x, added, matrix.shape[0] // parts, parts)
+def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
+    """Sum (n, c, h) over configs to (n, 1, h), or over nodes as well to (h,); float32."""
+    n_rows, width = x.shape[0] * x.shape[1], x.shape[2]
+    n_groups = len(x) if per_node else min(N_PROGRAMS, max(1, n_rows))
+    out = x.new_empty(n_groups, width, dtype=torch.float32)
+    per_group = -(-n_rows // max(1, n_groups))
+    size, wide = _tile(width)
+    _launch("sum_rows", (n_groups,), x, out, n_rows, per_group, h=width, R=size, H=wide)
+    return out[:, None] if per_node else out.sum(0)
 
 
 def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:
-    sums, largest, place, mean, rstd = _pool(x, *norm, shares)
+    n_nodes, n_configs, width = x.shape
+    programs = -(-n_nodes // POOLED_NODES)
+    sums = shares.new_empty(programs, len(shares), n_configs, width)
+    largest = shares.new_empty(programs, n_configs, width)
+    place = torch.empty_like(largest, dtype=torch.int64)
+    mean = shares.new_empty(n_nodes, n_configs, 1)
+    rstd = torch.empty_like(mean)
+    wide = _power_of_two(width)
+    sizes = {"P": _power_of_two(len(shares)), "R": max(1, TILE // 2 // wide), "H": wide}
+    given = x, norm.gain, norm.shift, shares, sums, largest, place, mean, rstd
+    _launch(
+        "pool",
+        (n_configs, programs),
+        *(*given, n_nodes, n_configs, POOLED_NODES, norm.eps),
+        **{"n_shares": len(shares), "h": width, **sizes, "num_warps": 2},
+    )
     highest, program = largest.max(dim=0)
     return sums.sum(0), highest, place.gather(0, program[None])[0], mean, rstd
 
@@ -89,48 +126,73 @@ def pool_backward(
     grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     of_sums, of_largest = (grad.contiguous() for grad in grads)
-    of_x, of_gain, of_shift = _pool_backward(of_sums, of_largest, x, gain, shares, *kept)
-    return of_x, of_gain.sum((0, 1)), of_shift.sum((0, 1))
+    n_nodes, n_configs, width = x.shape
+    part = gain.new_empty(-(-n_nodes // POOLED_NODES), n_configs, width)
+    found = torch.empty_like(x), part, torch.empty_like(part)
+    size, wide = _tile(width)
+    _launch(
+        "pool_backward",
+        (n_configs, len(part)),
+        *(of_sums, of_largest, x, gain, shares, *kept, *found, n_nodes, n_configs, POOLED_NODES),
+        **{"n_shares": len(shares), "h": width, "R": size, "H": wide},
+    )
+    return found[0], found[1].sum((0, 1)), found[2].sum((0, 1))
 
 
 def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
-    """See plain_ops; summed in parts, which keeps a GPU busy and float16 finite."""
-    whole = len(grad) // WEIGHT_ROWS * WEIGHT_ROWS
-    parts = [tensor[:whole].unflatten(0, (-1, WEIGHT_ROWS)) for tensor in (grad, given)]
-    into += torch.bmm(parts[0].transpose(1, 2), parts[1]).sum(0, dtype=torch.float32)
-    into += grad[whole:].T @ given[whole:]
+    """See plain_ops; every sum is float32, which keeps float16 finite."""
+    for part in _row_slices(grad, given):
+        factors = grad[part].T, given[part]
+        if grad.is_cuda and grad.dtype != torch.float32:
+            into += torch.mm(*factors, out_dtype=torch.float32)
+        else:
+            into.addmm_(*(factor.float() for factor in factors))
 
 
-@_operation
-def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    out = torch.empty_like(messages)
-    size, (_, n_configs, width) = messages.numel(), messages.shape
-    given = messages, sharpness, normaliser, out, size, n_configs * width, width
-    _launch("weigh", (-(-size // 1024),), *given, B=1024)
+def _rows_by(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Return rows @ matrix."""
+    out = rows.new_empty(len(rows), matrix.shape[1])
+    for part in _row_slices(rows, out):
+        torch.mm(rows[part], matrix, out=out[part])
     return out
 
 
-@_operation
-def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    n_nodes, n_configs, width = messages.shape
-    out = messages.new_empty(n_nodes, 1, width, dtype=torch.float32)
-    block, configs = (min(64, _power_of_two(size)) for size in (width, n_configs))
-    grid = n_nodes, -(-width // block)
-    _launch("log_sum_exp", grid, messages, sharpness, out, n_configs, width, C=configs, B=block)
+def _row_slices(*matrices: Tensor) -> Iterator[slice]:
+    """Cut rows so that no slice of a matrix has more than MAX_VALUES values."""
+    step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
+    return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
+
+
+def _product(
+    product: SparseProduct, x: Tensor, added: Tensor, *, transposed: bool = False
+) -> Tensor:
+    """Multiply (n, c, p, h), whose rows are p by p, by a matrix (r, p · n), or the other way."""
+    matrix = product.transposed if transposed else product.matrix
+    parts_out = 3 if transposed else 1
+    n_in, n_configs, parts_in, width = x.shape
+    n_out = matrix.shape[0] // parts_out
+    out = x.new_empty(n_out, n_configs, parts_out, width)
+    entries = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    sizes = {"h": width, "parts_in": parts_in, "parts_out": parts_out}
+    _launch(
+        "sparse_rows",
+        (n_out * parts_out, -(-n_configs * width // 1024)),
+        *(*entries, x, added, out, n_in, n_out, n_configs),
+        **{**sizes, "added_stride": 0 if added.ndim == 1 else width, "B": 1024},
+    )
     return out
 
 
-@_operation
 def _norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     mean = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
     found = torch.empty_like(x), mean, torch.empty_like(mean)
     rows, width = x.numel() // x.shape[-1], x.shape[-1]
     size, wide = _tile(width)
-    _launch("norm", (-(-rows // size),), x, gain, shift, *found, rows, width, eps, R=size, H=wide)
+    grid = (-(-rows // size),)
+    _launch("norm", grid, x, gain, shift, *found, rows, eps, h=width, R=size, H=wide)
     return found
 
 
-@_operation
 def _norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,111 +201,102 @@ def _norm_backward(
     part = gain.new_empty(n_programs, width)
     found = torch.empty_like(x), part, torch.empty_like(part)
     size, wide = _tile(width)
-    given = grad, x, mean, rstd, gain, *found, rows, width, -(-rows // n_programs)
-    _launch("norm_backward", (n_programs,), *given, R=size, H=wide)
+    given = grad, x, mean, rstd, gain, *found, rows, -(-rows // n_programs)
+    _launch("norm_backward", (n_programs,), *given, h=width, R=size, H=wide)
     return found
 
 
-@_operation
-def _sparse_rows(
-    starts: Tensor,
-    columns: Tensor,
-    values: Tensor,
-    x: Tensor,
-    added: Tensor,
-    n_out: int,
-    parts_out: int,
-) -> Tensor:
-    n_in, n_configs, parts_in, width = x.shape
-    out = x.new_empty(n_out, n_configs, parts_out, width)
-    stride = 0 if added.ndim == 1 else width
-    grid = n_out * parts_out, -(-n_configs * width // 1024)
-    given = starts, columns, values, x, added, out, n_in, n_out, n_configs, width
-    _launch("sparse_rows", grid, *given, parts_in, parts_out, stride, B=1024)
+def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
+    """Return relu(W1 gelu(y) + b1); (s, c, h) to (s, c, a)."""
+    out = y.new_empty(*y.shape[:2], len(w1))
+    rows, sizes = out.numel() // len(w1), _gate_sizes(w1, rows=64)
+    grid = (-(-rows // sizes["R"]),)
+    _launch("squeeze", grid, y, w1, b1, out, rows, **sizes)
     return out
 
 
-@_operation
-def _attend(gated: Tensor, sharpness: Tensor) -> Tensor:
-    out = torch.empty_like(gated)
-    grid, widths, sizes = _by_node(gated)
-    _launch("attend", grid, gated, sharpness, out, *widths, **sizes)
+def _attend(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor) -> Tensor:
+    """Return [u, u · w] (s, c, 2h): see plain_ops.attend."""
+    out = y.new_empty(*y.shape[:2], 2 * y.shape[2])
+    grid, sizes = _by_node(y, w2, per_warp=1024)
+    _launch("attend", grid, y, squeezed, w2, b2, sharpness, out, y.shape[1], **sizes)
     return out
 
 
-@_operation
-def _attend_backward(grad: Tensor, gated: Tensor, sharpness: Tensor) -> tuple[Tensor, Tensor]:
-    grid, widths, sizes = _by_node(gated)
-    found = torch.empty_like(gated), gated.new_empty(grid, dtype=torch.float32)
-    _launch("attend_backward", grid, grad, gated, sharpness, *found, *widths, **sizes)
-    return found
-
-
-@_operation
-def _pool(
-    x: Tensor, gain: Tensor, shift: Tensor, eps: float, shares: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    n_nodes, n_configs, width = x.shape
-    programs = -(-n_nodes // POOLED_NODES)
-    sums = shares.new_empty(programs, len(shares), n_configs, width)
-    largest = shares.new_empty(programs, n_configs, width)
-    place = torch.empty_like(largest, dtype=torch.int64)
-    mean = shares.new_empty(n_nodes, n_configs, 1)
-    found = sums, largest, place, mean, torch.empty_like(mean)
-    sizes = n_nodes, n_configs, width, len(shares), POOLED_NODES, eps
-    grid = n_configs, programs
-    _launch("pool", grid, x, gain, shift, shares, *found, *sizes, **_pool_tile(shares, width))
-    return found
-
-
-@_operation
-def _pool_backward(
-    of_sums: Tensor,
-    of_largest: Tensor,
-    x: Tensor,
-    gain: Tensor,
-    shares: Tensor,
-    place: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
+def _attend_backward(
+    grad: Tensor, y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n_nodes, n_configs, width = x.shape
-    part = gain.new_empty(-(-n_nodes // POOLED_NODES), n_configs, width)
-    found = torch.empty_like(x), part, torch.empty_like(part)
-    given = of_sums, of_largest, x, gain, shares, place, mean, rstd, *found
-    sizes = n_nodes, n_configs, width, len(shares), POOLED_NODES
-    grid = n_configs, len(part)
-    _launch("pool_backward", grid, *given, *sizes, **_pool_tile(shares, width))
+    grid, sizes = _by_node(y, w2, per_warp=512)
+    found = torch.empty_like(y), torch.empty_like(y), y.new_empty(grid, dtype=torch.float32)
+    given = grad, y, squeezed, w2, b2, sharpness, *found, y.shape[1]
+    _launch("attend_backward", grid, *given, **sizes)
     return found
+
+
+def _gate_backward(
+    of_inner: Tensor,
+    of_gate: Tensor,
+    y: Tensor,
+    squeezed: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    of_y: Tensor,
+) -> tuple[Tensor, ...]:
+    """Write the gradient of y; return those of w1, b1, w2 and b2 in parts by program."""
+    rows, width = y.shape[0] * y.shape[1], y.shape[2]
+    n_programs = min(N_PROGRAMS, max(1, rows))
+    shapes = w1.shape, (len(w1),), w2.shape, (width,)
+    parts = tuple(y.new_empty(n_programs, *shape, dtype=torch.float32) for shape in shapes)
+    given = of_inner, of_gate, y, squeezed, w1, w2, of_y, *parts, rows, -(-rows // n_programs)
+    _launch("gate_backward", (n_programs,), *given, **_gate_sizes(w1, rows=MIN_DOT))
+    return parts
+
+
+def _project(x: Tensor, joined: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    """Write x + W joined + b of (s, c, h) and (s, c, k) to `out`."""
+    rows, (width, depth) = x.shape[0] * x.shape[1], weight.shape
+    wide = max(MIN_DOT, _power_of_two(width))
+    size = max(MIN_DOT, min(64, 4 * TILE // wide))
+    sizes = {"h": width, "k": depth, "R": size, "H": wide, "K": 64}
+    _launch("project", (-(-rows // size),), x, joined, weight, bias, out, rows, **sizes)
 
 
 def _launch(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
-    tensors = [value for value in given if isinstance(value, Tensor)]
-    if not all(grid) or any(isinstance(t, FakeTensor) or t.is_meta for t in tensors):
-        return  # counted, with or without Triton
     from models.layout import triton_kernels
 
-    assert all(tensor.is_contiguous() for tensor in tensors), name
-    getattr(triton_kernels, name)[grid](*given, **sizes)
+    assert all(v.is_contiguous() for v in given if isinstance(v, Tensor)), name
+    if all(grid):
+        getattr(triton_kernels, name)[grid](*given, **sizes)
 
 
 def _tile(width: int) -> tuple[int, int]:
     """Return how many rows of so many channels a program takes at once, and the padded width."""
     wide = _power_of_two(width)
-    return max(1, TILE // 2 // wide), wide
+    return max(1, TILE // wide), wide
 
 
-def _pool_tile(shares: Tensor, width: int) -> dict[str, int]:
-    wide, count = _power_of_two(width), _power_of_two(len(shares))
-    return {"P": count, "R": max(1, TILE // 2 // wide // count), "H": wide}
+def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
+    """Return the sizes of a program on rows of h channels and a squeezed ones, W1 being (a, h)."""
+    squeezed, width = w1.shape
+    wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, squeezed))
+    return {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow}
 
 
-def _by_node(gated: Tensor) -> tuple[tuple[int, int], tuple[int, int], dict[str, int]]:
-    n_nodes, n_configs, width = len(gated), gated.shape[1], gated.shape[2] // 2
-    configs = _power_of_two(n_configs)
-    block = min(_power_of_two(width), max(1, TILE // configs))
+def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return the grid and the sizes of programs that each take all configs of a node."""
+    n_nodes, n_configs, width = y.shape
+    configs = max(MIN_DOT, _power_of_two(n_configs))
+    block = max(MIN_DOT, min(_power_of_two(width), MAX_BLOCK, 8 * TILE // configs))
+    warps = min(16, max(4, configs * block // per_warp))
+    sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(w2.shape[1]))}
     grid = n_nodes, -(-width // block)
-    return grid, (n_configs, width), {"C": configs, "B": block, "num_warps": 8}
+    return grid, {"h": width, "a": w2.shape[1], **sizes, "num_warps": warps}
+
+
+@cache
+def _has_tensor_cores(device: torch.device) -> bool:
+    """Tell whether Triton multiplies matrices in 16 bits there by tensor cores."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _power_of_two(number: int) -> int:

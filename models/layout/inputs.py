@@ -182,7 +182,7 @@ class ConfigInputs(OnDevice):
         held = tuple(torch.from_numpy(array).to(device) for array in arrays)
         return replace(moved, held=held)
 
-    def choices(self, distinct: NDArray[np.int64]) -> Tensor:
+    def choices(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
         """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
         if self.held is None:
             return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
@@ -190,7 +190,7 @@ class ConfigInputs(OnDevice):
         rows = uploaded(distinct, self.vectors.device)
         return meaning[indices[rows] + starts][:, column_of]
 
-    def runtimes(self, distinct: NDArray[np.int64]) -> Tensor:
+    def runtimes(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
         """Return the mean runtimes of the configs at `distinct` (r,); (r,) float64."""
         if self.held is None:
             return torch.from_numpy(self.runtime_ns[distinct])

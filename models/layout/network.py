@@ -26,6 +26,8 @@ from models.config.recipe import FeaturesConfig
 from models.graph_task import JudgedGraphs, begin_layout_network, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
+from models.training.cuda_graphs import RecordedSteps
+from models.training.device import precision_on
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES, Loss
 
@@ -41,11 +43,14 @@ class LayoutNetwork(nn.Module, ABC):
         Config: what its table in a recipe, `config`, may hold.
         losses: by the name that `config.loss` has; one's own may have more.
         reads_statistics: whether `inputs` hold statistics of configs.
+        is_recordable: whether `forward` on a GPU runs the same operations for any configs of a
+            graph, given as a tensor there, without randomness and without waiting for the GPU.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
     losses: ClassVar[Mapping[str, Loss]] = LOSSES
     reads_statistics = False
+    is_recordable = False
 
     def __init__(self, config: LayoutGnnConfig) -> None:
         super().__init__()
@@ -90,6 +95,8 @@ SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learn
 class LayoutTask(JudgedGraphs[LayoutInputs]):
     """Ranks a sample of one graph's distinct configs per step."""
 
+    recorded: RecordedSteps | None = None  # which computes gradients on a GPU
+
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
 
@@ -97,7 +104,9 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
         sample = rng.permutation(learned)[: self.config.configs_per_step]
-        return loss_of(model, model(inputs, sample), inputs.runtimes(sample))
+        if self.recorded:
+            return self.recorded.add_gradients(inputs, sample, share=1 / self.n_per_step)
+        return sample_loss(model, inputs, sample)
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of four samples as large as a step's, always the same.
@@ -114,6 +123,22 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
                 yield ranking_score("layout", scores, runtime_ns)
 
 
+def sample_loss(model: Any, inputs: LayoutInputs, sample: Positions | Tensor) -> Tensor:
+    """Return the loss, (), of the configs at `sample` (c,) among a graph's distinct ones."""
+    return loss_of(model, model(inputs, sample), inputs.runtimes(sample))
+
+
+def recorded_steps(model: LayoutNetwork, device: torch.device) -> RecordedSteps | None:
+    """Return what records a network's steps on a GPU; None where that cannot be done.
+
+    Gradients of float16 are scaled by a factor that a recording does not know.
+    """
+    precision = precision_on(device, model.config.training.precision)
+    if device.type != "cuda" or precision == torch.float16 or not model.is_recordable:
+        return None
+    return RecordedSteps(model.to(device), partial(sample_loss, model))
+
+
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
     """Train the layout GNN `job.model`; write its weights with all it needs to read graphs."""
     with torch_for(job, network) as (config, device):
@@ -123,7 +148,8 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
         model, scaler, inputs = begin_layout_network(job, network, learned, device)
         if model.reads_statistics:
             model.set_statistics_scale(_statistics_scale(learned))
-        task = LayoutTask(learned, inputs, config, held_out)
+        recorded = recorded_steps(model, device)
+        task = LayoutTask(learned, inputs, config, held_out, recorded)
         fit(model, task, config.training, job, device)
         save_network(model, scaler, job.run_dir)
 

@@ -78,6 +78,101 @@ def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
     return joined, pullback
 
 
+def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gelu(y) beside the gate before its sigmoid, and what W1 squeezes the first to.
+
+    (s, c, h) to (s, c, 2h) and (s · c, a), without a gradient.
+    """
+    both = y.new_empty(*y.shape[:2], 2 * y.shape[2])
+    inner, gate = both.split(y.shape[2], dim=-1)
+    if y.device.type == "cpu":  # where torch writes this one past a strided `out`
+        inner.copy_(F.gelu(y))
+    else:
+        torch.ops.aten.gelu.out(y, out=inner)
+    return both, gate_logits(inner, w1, b1, w2, b2, out=gate)[1]
+
+
+def gate_logits(
+    inner: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the channel attention's gate before its sigmoid, (s, c, h), and W1's part of it."""
+    squeezed = torch.addmm(b1, inner.flatten(0, 1), w1.T).relu_()
+    gate = torch.empty_like(inner) if out is None else out
+    torch.addmm(b2, squeezed, w2.T, out=gate.flatten(0, 1))
+    return gate, squeezed
+
+
+def added(
+    x: Tensor, parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """Return x + W [parts] + b for (s, c, h) tensors; without a gradient."""
+    into = torch.empty_like(x) if out is None else out
+    rows, given = into.flatten(0, 1), bias
+    for z, of_z in zip(parts, weight.split(parts[0].shape[-1], 1), strict=True):
+        torch.addmm(given, z.flatten(0, 1), of_z.T, out=rows)
+        given = rows
+    return into.add_(x)
+
+
+def attend_and_add(
+    x: Tensor, y: Tensor, sharpness: Tensor | None, weights: Sequence[Tensor], out: Tensor
+) -> None:
+    """Write x + P attend(gelu(y)) to `out`.
+
+    Args:
+        x: (s, c, h) input of the block.
+        y: (s, c, h) aggregated neighbours.
+        sharpness: (), 1 / temperature; None if configs do not see each other.
+        weights: W1 and b1, W2 and b2 of the channel attention, P and its bias, in y's dtype.
+        out: (s, c, h) result.
+    """
+    joined, _ = attend(gated(y, *weights[:4])[0], sharpness)
+    added(x, (joined,), *weights[4:], out=out)
+
+
+def attend_and_add_backward(
+    grad: Tensor,
+    y: Tensor,
+    sharpness: Tensor | None,
+    weights: Sequence[Tensor],
+    of_y: Tensor,
+    totals: Sequence[Tensor],
+) -> Tensor | None:
+    """Write the gradient of y to `of_y`, and add those of the weights to `totals`.
+
+    Args:
+        grad: (s, c, h) gradient of the result.
+        y: As of `attend_and_add`; so are `sharpness` and `weights`.
+        of_y: (s, c, h) result.
+        totals: Sums of the gradients of `weights`; the last one is left as it is.
+
+    Returns:
+        The gradient of the sharpness, (), or None.
+    """
+    w1, b1, w2, b2, project, _ = weights
+    of_w1, of_b1, of_w2, of_b2, of_project, _ = totals
+    inner_and_gate, squeezed = gated(y, w1, b1, w2, b2)
+    joined, pullback = attend(inner_and_gate, sharpness)
+    rows = grad.flatten(0, 1)
+    add_weight_gradient(of_project, rows, joined.flatten(0, 1))
+    of_joined = (rows @ project).view_as(joined)
+    of_gated, slope = pullback(of_joined)
+    of_inner, of_gate = of_gated.flatten(0, 1).chunk(2, dim=-1)
+    add_weight_gradient(of_w2, of_gate, squeezed)
+    of_b2 += of_gate.sum(0, dtype=of_b2.dtype)
+    of_squeezed = torch.ops.aten.threshold_backward(of_gate @ w2, squeezed, 0)
+    add_weight_gradient(of_w1, of_squeezed, inner_and_gate.flatten(0, 1).chunk(2, -1)[0])
+    of_b1 += of_squeezed.sum(0, dtype=of_b1.dtype)
+    of_inner = of_inner.addmm_(of_squeezed, w1).view_as(y)
+    torch.ops.aten.gelu_backward.grad_input(of_inner, y, grad_input=of_y)
+    return slope
+
+
+def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
+    """Sum (n, c, h) over configs to (n, 1, h), or over nodes as well to (h,), in `dtype`."""
+    return x.sum(1 if per_node else (0, 1), keepdim=per_node, dtype=dtype)
+
+
 def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
     """Return u · exp(u · sharpness - normaliser) of messages u, (s, c, h)."""
     logits = messages.float() * sharpness

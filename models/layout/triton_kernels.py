@@ -1,36 +1,70 @@
 """A block's work on nodes as Triton kernels; models/layout/fused_ops.py launches them.
 
-Each reads what it is given once and writes what it gives once. Nothing is added up by atomics, so
+Each kernel reads each input once and writes each result once. Nothing is added up by atomics, so
 the same input gives the same bytes. Sums, norms and softmaxes are float32 whatever is stored.
+Loops add up tensors of a tile's shape and reduce them once at the end: a reduction inside a loop
+makes the warps of a program wait for each other.
 
-Shapes: n nodes, c configs, h channels; H is h and C is c, rounded up to a power of two.
+Widths are compiled in (h, a, and the tile sizes in capitals), because loads are only wide if their
+alignment is known. Counts (n, c, rows) are not, so that a new graph compiles nothing.
+
+Shapes: n nodes, c configs, h channels, a squeezed channels; H, C and A are h, c and a rounded up to
+a power of two.
 """
 
 import triton
 import triton.language as tl
 
+DENSITY: tl.constexpr = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
+
 
 @triton.jit
-def norm(x, gain, shift, out, mean, rstd, n_rows, h, eps, R: tl.constexpr, H: tl.constexpr):
+def _normal_cdf(value, power):
+    """The normal distribution's, with `power` = exp(-value² / 2); gelu(x) = x · cdf(x).
+
+    Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26: off by at most 7.5e-8. The
+    library's own erf takes several times as many instructions, more than a load takes time.
+    """
+    t = 1 / (1 + 0.3275911 * 0.7071067811865476 * tl.abs(value))
+    sum_ = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+    above = 0.5 * power * t * (0.254829592 + t * (-0.284496736 + t * sum_))
+    return tl.where(value < 0, above, 1 - above)
+
+
+@triton.jit
+def _gelu(value):
+    return value * _normal_cdf(value, tl.exp(-0.5 * value * value))
+
+
+@triton.jit
+def _norm_of(value, by, plus, eps, inside, h):
+    centre = tl.sum(value, axis=1) / h
+    apart = tl.where(inside, value - centre[:, None], 0.0)
+    inverse = 1 / tl.sqrt(tl.sum(apart * apart, axis=1) / h + eps)
+    return apart * inverse[:, None] * by + plus, centre, inverse
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def norm(
+    x, gain, shift, out, mean, rstd, n_rows, eps,
+    h: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
     """out = layer_norm(x) over channels, for R of (n_rows, h) rows."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     channel = tl.arange(0, H)
     inside = (row < n_rows)[:, None] & (channel < h)[None, :]
     at = row.to(tl.int64)[:, None] * h + channel[None, :]
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    centre = tl.sum(value, axis=1) / h
-    apart = tl.where(inside, value - centre[:, None], 0.0)
-    inverse = 1 / tl.sqrt(tl.sum(apart * apart, axis=1) / h + eps)
     by = tl.load(gain + channel, mask=channel < h, other=0.0)[None, :]
     plus = tl.load(shift + channel, mask=channel < h, other=0.0)[None, :]
-    result = apart * inverse[:, None] * by + plus
+    result, centre, inverse = _norm_of(value, by, plus, eps, inside, h)
     tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
     tl.store(mean + row, centre, mask=row < n_rows)
     tl.store(rstd + row, inverse, mask=row < n_rows)
 
 
 @triton.jit
-def _of_normed(grad, value, centre, inverse, by, inside, h):
+def _norm_gradient(grad, value, centre, inverse, by, inside, h):
     """Return the gradient of x from that of layer_norm(x), and x as the norm scales it."""
     unit = tl.where(inside, (value - centre[:, None]) * inverse[:, None], 0.0)
     of_unit = grad * by
@@ -39,16 +73,16 @@ def _of_normed(grad, value, centre, inverse, by, inside, h):
     return (of_unit - level[:, None] - unit * along[:, None]) * inverse[:, None], unit
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "per_program"])
 def norm_backward(
-    grad, x, mean, rstd, gain, of_x, of_gain, of_shift, n_rows, h, per_program,
-    R: tl.constexpr, H: tl.constexpr,
+    grad, x, mean, rstd, gain, of_x, of_gain, of_shift, n_rows, per_program,
+    h: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """From the gradient of layer_norm(x); those of gain and shift are (programs, h) parts."""
     program = tl.program_id(0)
     channel = tl.arange(0, H)
     by = tl.load(gain + channel, mask=channel < h, other=0.0)[None, :]
-    sum_gain, sum_shift = tl.zeros([H], tl.float32), tl.zeros([H], tl.float32)
+    sum_gain, sum_shift = tl.zeros([R, H], tl.float32), tl.zeros([R, H], tl.float32)
     for start in range(0, per_program, R):
         place = start + tl.arange(0, R)
         row = program * per_program + place
@@ -59,18 +93,19 @@ def norm_backward(
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         centre = tl.load(mean + row, mask=valid, other=0.0)
         inverse = tl.load(rstd + row, mask=valid, other=0.0)
-        result, unit = _of_normed(given, value, centre, inverse, by, inside, h)
+        result, unit = _norm_gradient(given, value, centre, inverse, by, inside, h)
         tl.store(of_x + at, result.to(of_x.dtype.element_ty), mask=inside)
-        sum_gain += tl.sum(given * unit, axis=0)
-        sum_shift += tl.sum(given, axis=0)
+        sum_gain += given * unit
+        sum_shift += given
     at = program * h + channel
-    tl.store(of_gain + at, sum_gain, mask=channel < h)
-    tl.store(of_shift + at, sum_shift, mask=channel < h)
+    tl.store(of_gain + at, tl.sum(sum_gain, axis=0), mask=channel < h)
+    tl.store(of_shift + at, tl.sum(sum_shift, axis=0), mask=channel < h)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_in", "n_out", "c"])
 def sparse_rows(
-    starts, columns, values, x, added, out, n_in, n_out, c, h, parts_in, parts_out, added_stride,
+    starts, columns, values, x, added, out, n_in, n_out, c,
+    h: tl.constexpr, parts_in: tl.constexpr, parts_out: tl.constexpr, added_stride: tl.constexpr,
     B: tl.constexpr,
 ):  # fmt: skip
     """One row of a sparse product, B of its c · h values: out = added + sum of value · x."""
@@ -90,108 +125,202 @@ def sparse_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["n_rows", "per_group"])
+def sum_rows(x, out, n_rows, per_group, h: tl.constexpr, R: tl.constexpr, H: tl.constexpr):
+    """Sum groups of `per_group` rows of (n_rows, h); (groups, h) float32."""
+    group = tl.program_id(0)
+    channel = tl.arange(0, H)
+    total = tl.zeros([R, H], tl.float32)
+    for start in range(0, per_group, R):
+        place = start + tl.arange(0, R)
+        row = group.to(tl.int64) * per_group + place
+        inside = ((place < per_group) & (row < n_rows))[:, None] & (channel < h)[None, :]
+        at = row[:, None] * h + channel[None, :]
+        total += tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + group * h + channel, tl.sum(total, axis=0), mask=channel < h)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def squeeze(
+    y, w1, b1, out, n_rows,
+    h: tl.constexpr, a: tl.constexpr, R: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
+):  # fmt: skip
+    """relu(W1 gelu(y) + b1), for R of (n_rows, h) rows; (n_rows, a)."""
+    row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
+    channel, unit = tl.arange(0, H), tl.arange(0, A)
+    inside = (row < n_rows)[:, None] & (channel < h)[None, :]
+    value = tl.load(y + row[:, None] * h + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    inner = _gelu(value).to(y.dtype.element_ty)
+    known = (channel < h)[:, None] & (unit < a)[None, :]
+    weight = tl.load(w1 + unit[None, :] * h + channel[:, None], mask=known, other=0.0)
+    bias = tl.load(b1 + unit, mask=unit < a, other=0.0).to(tl.float32)
+    result = tl.maximum(tl.dot(inner, weight, input_precision="ieee") + bias[None, :], 0.0)
+    wanted = (row < n_rows)[:, None] & (unit < a)[None, :]
+    at = row[:, None] * a + unit[None, :]
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=wanted)
+
+
 @triton.jit
-def _messages(gated, at, h, inside):
-    inner = tl.load(gated + at, mask=inside, other=0.0).to(tl.float32)
-    gate = tl.load(gated + at + h, mask=inside, other=0.0).to(tl.float32)
-    opened = 1 / (1 + tl.exp(-gate))
-    return inner, opened
+def _gated(
+    y, squeezed, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
+):
+    """Return y and sigmoid(W2 squeezed + b2) of some rows and channels, float32."""
+    unit, some = tl.arange(0, A), channel < h
+    inside = valid[:, None] & some[None, :]
+    value = tl.load(y + row[:, None] * h + channel[None, :], mask=inside, other=0.0)
+    wanted = valid[:, None] & (unit < a)[None, :]
+    small = tl.load(squeezed + row[:, None] * a + unit[None, :], mask=wanted, other=0.0)
+    known = (unit < a)[:, None] & some[None, :]
+    weight = tl.load(w2 + channel[None, :] * a + unit[:, None], mask=known, other=0.0)
+    bias = tl.load(b2 + channel, mask=some, other=0.0).to(tl.float32)
+    gate = tl.dot(small, weight, input_precision="ieee") + bias[None, :]
+    return value.to(tl.float32), 1 / (1 + tl.exp(-gate))
 
 
 @triton.jit
 def _softmax(logits, inside):
+    """Softmax over configs, axis 0."""
     logits = tl.where(inside, logits, float("-inf"))
     highest = tl.max(logits, axis=0)
     highest = tl.where(highest == float("-inf"), 0.0, highest)
     power = tl.exp(logits - highest[None, :])
     total = tl.sum(power, axis=0)
-    return power / tl.where(total == 0, 1.0, total)[None, :]
+    return power * (1 / tl.where(total == 0, 1.0, total))[None, :]
 
 
-@triton.jit
-def attend(gated, sharpness, out, c, h, C: tl.constexpr, B: tl.constexpr):
-    """All configs of B channels of one node: [u, u · w]."""
-    node = tl.program_id(0).to(tl.int64)
-    config = tl.arange(0, C)[:, None]
-    channel = tl.program_id(1) * B + tl.arange(0, B)[None, :]
-    inside = (config < c) & (channel < h)
-    at = (node * c + config) * 2 * h + channel
-    inner, opened = _messages(gated, at, h, inside)
-    message = inner * opened
+@triton.jit(do_not_specialize=["c"])
+def attend(
+    y, squeezed, w2, b2, sharpness, out, c,
+    h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
+):  # fmt: skip
+    """All configs of B channels of one node: [u, u · w] of u = gelu(y) · gate."""
+    config = tl.arange(0, C)
+    channel = tl.program_id(1) * B + tl.arange(0, B)
+    row = tl.program_id(0).to(tl.int64) * c + config
+    inside = (config < c)[:, None] & (channel < h)[None, :]
+    value, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
+    message = _gelu(value) * opened
     weight = _softmax(message * tl.load(sharpness), inside) * c
+    at = row[:, None] * 2 * h + channel[None, :]
     tl.store(out + at, message.to(out.dtype.element_ty), mask=inside)
     tl.store(out + at + h, (message * weight).to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["c"])
 def attend_backward(
-    grad, gated, sharpness, of_gated, slopes, c, h, C: tl.constexpr, B: tl.constexpr
-):
-    """From the gradient of [u, u · w]; that of sharpness is (nodes, blocks of channels) parts."""
-    node = tl.program_id(0).to(tl.int64)
-    config = tl.arange(0, C)[:, None]
-    channel = tl.program_id(1) * B + tl.arange(0, B)[None, :]
-    inside = (config < c) & (channel < h)
-    at = (node * c + config) * 2 * h + channel
-    inner, opened = _messages(gated, at, h, inside)
+    grad, y, squeezed, w2, b2, sharpness, of_inner, of_gate, slopes, c,
+    h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
+):  # fmt: skip
+    """From the gradient of [u, u · w] to those of gelu(y) as u's factor, and of the gate.
+
+    That of the sharpness is (nodes, blocks of channels) parts.
+    """
+    config = tl.arange(0, C)
+    channel = tl.program_id(1) * B + tl.arange(0, B)
+    row = tl.program_id(0).to(tl.int64) * c + config
+    inside = (config < c)[:, None] & (channel < h)[None, :]
+    value, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
+    inner = _gelu(value)
     message, sharp = inner * opened, tl.load(sharpness)
     share = _softmax(message * sharp, inside)
-    of_message = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    at = row[:, None] * 2 * h + channel[None, :]
     of_weighed = tl.load(grad + at + h, mask=inside, other=0.0).to(tl.float32) * c
     of_share = of_weighed * message
     of_logits = share * (of_share - tl.sum(share * of_share, axis=0)[None, :])
-    of_message += of_weighed * share + of_logits * sharp
     slope = tl.sum(tl.sum(of_logits * message, axis=1), axis=0)
-    tl.store(slopes + node * tl.num_programs(1) + tl.program_id(1), slope)
-    of_inner = of_message * opened
-    of_gate = of_inner * inner * (1 - opened)
-    tl.store(of_gated + at, of_inner.to(of_gated.dtype.element_ty), mask=inside)
-    tl.store(of_gated + at + h, of_gate.to(of_gated.dtype.element_ty), mask=inside)
+    tl.store(slopes + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), slope)
+    of_message = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    of_message = (of_message + of_weighed * share + of_logits * sharp) * opened
+    at = row[:, None] * h + channel[None, :]
+    tl.store(of_inner + at, of_message.to(of_inner.dtype.element_ty), mask=inside)
+    of_opened = of_message * inner * (1 - opened)
+    tl.store(of_gate + at, of_opened.to(of_gate.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def weigh(messages, sharpness, normaliser, out, size, per_node, h, B: tl.constexpr):
-    """out = u · exp(u · sharpness - normaliser of the node and channel)."""
-    place = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    inside = place < size
-    message = tl.load(messages + place, mask=inside, other=0.0).to(tl.float32)
-    at = place // per_node * h + place % h
-    level = tl.load(normaliser + at, mask=inside, other=0.0)
-    result = message * tl.exp(message * tl.load(sharpness) - level)
-    tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)
+@triton.jit(do_not_specialize=["n_rows", "per_program"])
+def gate_backward(
+    of_inner, of_gate, y, squeezed, w1, w2, of_y, of_w1, of_b1, of_w2, of_b2, n_rows, per_program,
+    h: tl.constexpr, a: tl.constexpr, R: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
+):  # fmt: skip
+    """From the gradients of gelu(y) as a factor and of the gate to that of y.
+
+    Those of the weights are parts by program: (a, h), (a,), (h, a) and (h,) of each.
+    """
+    program = tl.program_id(0)
+    channel, unit = tl.arange(0, H), tl.arange(0, A)
+    known = (channel < h)[:, None] & (unit < a)[None, :]
+    at_second = channel[:, None] * a + unit[None, :]
+    second = tl.load(w2 + at_second, mask=known, other=0.0)  # (h, a)
+    at_first = unit[:, None] * h + channel[None, :]
+    known_first = (unit < a)[:, None] & (channel < h)[None, :]
+    first = tl.load(w1 + at_first, mask=known_first, other=0.0)  # (a, h)
+    sum_first, sum_second = tl.zeros([A, H], tl.float32), tl.zeros([H, A], tl.float32)
+    sum_b1, sum_b2 = tl.zeros([R, A], tl.float32), tl.zeros([R, H], tl.float32)
+    for start in range(0, per_program, R):
+        place = start + tl.arange(0, R)
+        row = program.to(tl.int64) * per_program + place
+        valid = (place < per_program) & (row < n_rows)
+        inside = valid[:, None] & (channel < h)[None, :]
+        wanted = valid[:, None] & (unit < a)[None, :]
+        at = row[:, None] * h + channel[None, :]
+        opened = tl.load(of_gate + at, mask=inside, other=0.0)
+        small = tl.load(squeezed + row[:, None] * a + unit[None, :], mask=wanted, other=0.0)
+        of_small = tl.dot(opened, second, input_precision="ieee")
+        of_small = tl.where(small > 0, of_small, 0.0)
+        sum_b1 += of_small
+        of_small = of_small.to(y.dtype.element_ty)
+        sum_b2 += opened.to(tl.float32)
+        sum_second += tl.dot(tl.trans(opened), small, input_precision="ieee")
+        value = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+        power = tl.exp(-0.5 * value * value)
+        below = _normal_cdf(value, power)
+        inner = (value * below).to(y.dtype.element_ty)
+        sum_first += tl.dot(tl.trans(of_small), inner, input_precision="ieee")
+        total = tl.load(of_inner + at, mask=inside, other=0.0).to(tl.float32)
+        total += tl.dot(of_small, first, input_precision="ieee")
+        total *= below + value * DENSITY * power
+        tl.store(of_y + at, total.to(of_y.dtype.element_ty), mask=inside)
+    tl.store(of_w1 + program * a * h + at_first, sum_first, mask=known_first)
+    tl.store(of_w2 + program * a * h + at_second, sum_second, mask=known)
+    tl.store(of_b1 + program * a + unit, tl.sum(sum_b1, axis=0), mask=unit < a)
+    tl.store(of_b2 + program * h + channel, tl.sum(sum_b2, axis=0), mask=channel < h)
 
 
-@triton.jit
-def log_sum_exp(messages, sharpness, out, c, h, C: tl.constexpr, B: tl.constexpr):
-    """Over all configs, C at a time, of B channels of one node."""
-    node = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * B + tl.arange(0, B)
-    sharp = tl.load(sharpness)
-    highest, total = tl.full([B], float("-inf"), tl.float32), tl.zeros([B], tl.float32)
-    for start in range(0, c, C):
-        config = start + tl.arange(0, C)[:, None]
-        inside = (config < c) & (channel < h)[None, :]
-        at = (node * c + config) * h + channel[None, :]
-        value = tl.load(messages + at, mask=inside, other=0.0).to(tl.float32) * sharp
-        value = tl.where(config < c, value, float("-inf"))
-        higher = tl.maximum(highest, tl.max(value, axis=0))
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(value - higher[None, :]), axis=0)
-        highest = higher
-    tl.store(out + node * h + channel, highest + tl.log(total), mask=channel < h)
+@triton.jit(do_not_specialize=["n_rows"])
+def project(
+    x, joined, weight, bias, out, n_rows,
+    h: tl.constexpr, k: tl.constexpr, R: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """out = x + W joined + bias for R of (n_rows, k) rows."""
+    row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
+    channel = tl.arange(0, H)
+    total = tl.zeros([R, H], tl.float32)
+    for start in range(0, k, K):
+        at = start + tl.arange(0, K)
+        inside = (row < n_rows)[:, None] & (at < k)[None, :]
+        left = tl.load(joined + row[:, None] * k + at[None, :], mask=inside, other=0.0)
+        known = (at < k)[:, None] & (channel < h)[None, :]
+        right = tl.load(weight + channel[None, :] * k + at[:, None], mask=known, other=0.0)
+        total = tl.dot(left, right, total, input_precision="ieee")
+    total += tl.load(bias + channel, mask=channel < h, other=0.0).to(tl.float32)[None, :]
+    inside = (row < n_rows)[:, None] & (channel < h)[None, :]
+    at = row[:, None] * h + channel[None, :]
+    total += tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "c", "per_program"])
 def pool(
-    x, gain, shift, shares, sums, largest, place, mean, rstd, n, c, h, n_shares, per_program, eps,
-    P: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
+    x, gain, shift, shares, sums, largest, place, mean, rstd, n, c, per_program, eps,
+    n_shares: tl.constexpr, h: tl.constexpr, P: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """One config's layer_norm(x) of some nodes: sums by shares, the largest and where it is."""
     config, program = tl.program_id(0), tl.program_id(1)
     channel, share = tl.arange(0, H), tl.arange(0, P)
     by = tl.load(gain + channel, mask=channel < h, other=0.0)[None, :]
     plus = tl.load(shift + channel, mask=channel < h, other=0.0)[None, :]
-    total = tl.zeros([P, H], tl.float32)
-    top, where = tl.full([H], float("-inf"), tl.float32), tl.zeros([H], tl.int64)
+    total = tl.zeros([P, R, H], tl.float32)
+    top, where = tl.full([R, H], float("-inf"), tl.float32), tl.full([R, H], 0, tl.int32)
     for start in range(0, per_program, R):
         step = start + tl.arange(0, R)
         node = program * per_program + step
@@ -199,44 +328,40 @@ def pool(
         inside = valid[:, None] & (channel < h)[None, :]
         row = node.to(tl.int64) * c + config
         value = tl.load(x + row[:, None] * h + channel[None, :], mask=inside, other=0.0)
-        value = value.to(tl.float32)
-        centre = tl.sum(value, axis=1) / h
-        apart = tl.where(inside, value - centre[:, None], 0.0)
-        inverse = 1 / tl.sqrt(tl.sum(apart * apart, axis=1) / h + eps)
-        normed = apart * inverse[:, None] * by + plus
+        normed, centre, inverse = _norm_of(value.to(tl.float32), by, plus, eps, inside, h)
         tl.store(mean + row, centre, mask=valid)
         tl.store(rstd + row, inverse, mask=valid)
         wanted = (share < n_shares)[:, None] & valid[None, :]
         weight = tl.load(shares + share[:, None] * n + node[None, :], mask=wanted, other=0.0)
-        total += tl.sum(weight[:, :, None] * normed[None, :, :], axis=1)
-        shown = tl.where(valid[:, None], normed, float("-inf"))
-        high = tl.max(shown, axis=0)
-        first = tl.min(tl.where(shown == high[None, :], node[:, None], n), axis=0)
-        where = tl.where(high > top, first.to(tl.int64), where)
-        top = tl.maximum(high, top)
+        total += weight[:, :, None] * normed[None, :, :]
+        higher = valid[:, None] & (normed > top)
+        where = tl.where(higher, node[:, None], where)
+        top = tl.where(higher, normed, top)
     at = ((program * n_shares + share[:, None]) * c + config) * h + channel[None, :]
-    tl.store(sums + at, total, mask=(share < n_shares)[:, None] & (channel < h)[None, :])
+    wanted = (share < n_shares)[:, None] & (channel < h)[None, :]
+    tl.store(sums + at, tl.sum(total, axis=1), mask=wanted)
+    highest = tl.max(top, axis=0)
+    first = tl.min(tl.where(top == highest[None, :], where, n), axis=0)
     at = (program * c + config) * h + channel
-    tl.store(largest + at, top, mask=channel < h)
-    tl.store(place + at, where, mask=channel < h)
+    tl.store(largest + at, highest, mask=channel < h)
+    tl.store(place + at, first.to(tl.int64), mask=channel < h)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "c", "per_program"])
 def pool_backward(
     of_sums, of_largest, x, gain, shares, place, mean, rstd, of_x, of_gain, of_shift,
-    n, c, h, n_shares, per_program, P: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
+    n, c, per_program,
+    n_shares: tl.constexpr, h: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
     """From the gradients of what `pool` gives; those of gain and shift are parts by program."""
     config, program = tl.program_id(0), tl.program_id(1)
-    channel, share = tl.arange(0, H), tl.arange(0, P)
+    channel = tl.arange(0, H)
     some = channel < h
     by = tl.load(gain + channel, mask=some, other=0.0)[None, :]
-    shared = (share[:, None] * c + config) * h + channel[None, :]
-    given = tl.load(of_sums + shared, mask=(share < n_shares)[:, None] & some[None, :], other=0.0)
     own = config * h + channel
     peak = tl.load(of_largest + own, mask=some, other=0.0)
     where = tl.load(place + own, mask=some, other=0)
-    sum_gain, sum_shift = tl.zeros([H], tl.float32), tl.zeros([H], tl.float32)
+    sum_gain, sum_shift = tl.zeros([R, H], tl.float32), tl.zeros([R, H], tl.float32)
     for start in range(0, per_program, R):
         step = start + tl.arange(0, R)
         node = program * per_program + step
@@ -244,18 +369,19 @@ def pool_backward(
         inside = valid[:, None] & some[None, :]
         row = node.to(tl.int64) * c + config
         at = row[:, None] * h + channel[None, :]
-        wanted = (share < n_shares)[:, None] & valid[None, :]
-        weight = tl.load(shares + share[:, None] * n + node[None, :], mask=wanted, other=0.0)
-        grad = tl.sum(weight[:, :, None] * given[:, None, :], axis=0)
-        grad += tl.where(node[:, None] == where[None, :], peak[None, :], 0.0)
+        grad = tl.where(node[:, None] == where[None, :], peak[None, :], 0.0)
+        for share in tl.static_range(n_shares):
+            weight = tl.load(shares + share * n + node, mask=valid, other=0.0)
+            given = tl.load(of_sums + (share * c + config) * h + channel, mask=some, other=0.0)
+            grad += weight[:, None] * given[None, :]
         grad = tl.where(inside, grad, 0.0)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         centre = tl.load(mean + row, mask=valid, other=0.0)
         inverse = tl.load(rstd + row, mask=valid, other=0.0)
-        result, unit = _of_normed(grad, value, centre, inverse, by, inside, h)
+        result, unit = _norm_gradient(grad, value, centre, inverse, by, inside, h)
         tl.store(of_x + at, result.to(of_x.dtype.element_ty), mask=inside)
-        sum_gain += tl.sum(grad * unit, axis=0)
-        sum_shift += tl.sum(grad, axis=0)
+        sum_gain += grad * unit
+        sum_shift += grad
     part = (program * c + config) * h + channel
-    tl.store(of_gain + part, sum_gain, mask=some)
-    tl.store(of_shift + part, sum_shift, mask=some)
+    tl.store(of_gain + part, tl.sum(sum_gain, axis=0), mask=some)
+    tl.store(of_shift + part, tl.sum(sum_shift, axis=0), mask=some)

@@ -77,9 +77,9 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     ]
 
 
-def uploaded(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return the array as a tensor on `device`, as `sent`."""
-    return sent([array], device)[0]
+def uploaded(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+    """Return the array as a tensor on `device`, as `sent`; a tensor is there already."""
+    return array if isinstance(array, Tensor) else sent([array], device)[0]
 
 
 def allows_tf32(training: TrainingConfig) -> bool:
@@ -191,8 +191,10 @@ def precision_on(
 
 def computing(device: torch.device, precision: str) -> torch.autocast:
     """Let networks store activations by `precision` while the block runs."""
-    dtype = precision_on(device, precision)
-    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+    dtype, is_gpu = precision_on(device, precision), device.type == "cuda"
+    # A cast that a CUDA graph made must not be taken for one that is there outside of it.
+    cached = None if not is_gpu else False
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32, cache_enabled=cached)
 
 
 def storage_dtype(device: torch.device) -> torch.dtype:

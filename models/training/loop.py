@@ -207,12 +207,13 @@ class _Training:
         step = self.state.step
         draws = np.random.SeedSequence([self.job.seed, step, 0])  # of dropout and the like
         torch.manual_seed(int(draws.generate_state(1)[0]))
+        self.optimiser.zero_grad(set_to_none=True)
         with computing(self.device, self.config.precision):
             loss, graphs = self.task.step_loss(self.model, self.draws(step))
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
-        self.optimiser.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+        if loss.requires_grad:  # a recorded step has its gradients already
+            self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimiser)
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))

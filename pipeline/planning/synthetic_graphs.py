@@ -21,7 +21,7 @@ from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.config.recipe import Recipe
 from models.graph_task import faults_of
-from models.layout.network import LayoutTask
+from models.layout.network import LayoutTask, recorded_steps
 from models.registry import TrainJob, model_entry
 from models.segments.network import SegmentHistory, SegmentSage, SegmentTask
 from models.tile.network import TileTask
@@ -138,7 +138,12 @@ def _program(size: GraphSize, collection: str) -> tuple[dict[str, Any], np.rando
 
 
 def train_steps(
-    workload: SyntheticWorkload, device: torch.device, n_steps: int, after: Callable[[int], None]
+    workload: SyntheticWorkload,
+    device: torch.device,
+    n_steps: int,
+    after: Callable[[int], None],
+    *,
+    recorded: bool = True,
 ) -> None:
     """Train as `train` does, without lines in a log.
 
@@ -147,6 +152,7 @@ def train_steps(
         device: Device of the training.
         n_steps: Number of steps.
         after: Called with the number of steps so far, after each step.
+        recorded: Whether a layout network's steps are CUDA graphs where `train` makes them so.
     """
     rare = {"steps": n_steps, "log_every": n_steps, "checkpoint_every": n_steps, "swa_start": 1}
     training = workload.config.training.model_copy(update=rare)
@@ -158,8 +164,11 @@ def train_steps(
     if isinstance(workload.network, SegmentSage):
         history = _full_history(workload)
         task: TrainingTask = SegmentTask(*given, 0, workload.network, history)
+    elif workload.kind == "tile":
+        task = TileTask(*given, HeldOut(files))
     else:
-        task = (LayoutTask if workload.kind == "layout" else TileTask)(*given, HeldOut(files))
+        recorder = recorded_steps(workload.network, device) if recorded else None
+        task = LayoutTask(*given, HeldOut(files), recorder)
     with TemporaryDirectory() as folder:
         job = TrainJob("synthetic", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):

@@ -1,0 +1,92 @@
+"""Training steps recorded as CUDA graphs.
+
+A step launches hundreds of kernels, and on small graphs the host needs longer to launch them than a
+GPU to run them. A CUDA graph replays them all by one launch (Gray, "Getting Started with CUDA
+Graphs", NVIDIA, 2019). What it reads and writes stays at the same addresses, so each train graph
+has a recording of its own; all of them share one pool of memory, since they run in turn.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.training.device import uploaded
+
+GraphLoss = Callable[[Any, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    rows: Tensor  # (c,) int64, which configs the next replay takes
+    loss: Tensor  # ()
+    gradients: tuple[Tensor | None, ...]
+
+
+class RecordedSteps:
+    """Computes gradients on a GPU: a graph's first step plainly, its later ones by replay.
+
+    A recording needs kernels that are compiled already and libraries that are set up, so the first
+    step of a graph is not recorded. A recording is dropped together with the graph's inputs.
+
+    Args:
+        model: Network on a GPU. Its forward pass must run the same operations for any configs.
+        graph_loss: Maps a graph's inputs and the rows of its configs, (c,) int64 on the GPU, to a
+            loss, (). It must not wait for the GPU.
+    """
+
+    def __init__(self, model: nn.Module, graph_loss: GraphLoss) -> None:
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._graph_loss = graph_loss
+        self._device = self._parameters[0].device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._recordings: dict[tuple[int, int], _Recording | None] = {}
+
+    def add_gradients(self, inputs: Any, rows: NDArray[np.int64], *, share: float) -> Tensor:
+        """Add the gradients of a graph's loss to those of the parameters.
+
+        Args:
+            inputs: What the network reads of the graph, on the GPU.
+            rows: (c,) distinct configs of the step.
+            share: Factor of the gradients.
+
+        Returns:
+            The graph's loss, (), without a gradient.
+        """
+        key, on_device = (id(inputs), len(rows)), uploaded(rows, self._device)
+        if key not in self._recordings:
+            weakref.finalize(inputs, self._recordings.pop, key, None)
+            self._recordings[key] = None
+            loss, gradients = self._computed(inputs, on_device)
+        else:
+            recording = self._recordings[key] or self._recorded(inputs, on_device)
+            self._recordings[key] = recording
+            recording.rows.copy_(on_device)
+            recording.graph.replay()
+            loss, gradients = recording.loss.clone(), recording.gradients
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is not None:
+                before, scaled = parameter.grad, gradient if share == 1 else gradient * share
+                parameter.grad = scaled if before is None else before + scaled
+        return loss
+
+    def _computed(self, inputs: Any, rows: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        loss = self._graph_loss(inputs, rows)
+        # The forward pass is rounded already; a backward pass takes the types that it finds.
+        with torch.autocast(self._device.type, enabled=False):
+            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        # The fused optimiser asks for gradients that are laid out as their parameters are.
+        return loss.detach(), tuple(g if g is None else g.contiguous() for g in gradients)
+
+    def _recorded(self, inputs: Any, rows: Tensor) -> _Recording:
+        graph, rows = torch.cuda.CUDAGraph(), rows.clone()
+        # Another thread may read the next graph meanwhile, so only this thread is watched.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            loss, gradients = self._computed(inputs, rows)
+        return _Recording(graph, rows, loss, gradients)

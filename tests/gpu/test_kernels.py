@@ -1,0 +1,171 @@
+"""Compiled kernels against float64, over odd shapes, types and strides. They need a CUDA GPU."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.layout import fused_ops, plain_ops
+from models.layout.inputs import SparseAggregation
+from models.layout.plain_ops import Norm
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA GPU"),
+]
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 8e-3}
+SHAPES = [(1, 1, 16), (21, 6, 24), (7, 129, 130), (3, 1000, 64), (257, 128, 128), (2, 2, 256)]
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=list(TOLERANCE), ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    chosen: torch.dtype = request.param
+    return chosen
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def shape(request: pytest.FixtureRequest) -> tuple[int, int, int]:
+    n, c, h = request.param
+    return n, c, h
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def assert_close(found: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+    """Compare by the relative error of the whole tensor; NaN never passes."""
+    error = (found.double() - exact.double()).norm() / exact.double().norm().clamp(min=1e-9)
+    assert float(error) < TOLERANCE[dtype]
+
+
+def assert_all_close(found: object, exact: object, dtype: torch.dtype) -> None:
+    for ours, double in zip(found, exact, strict=True):  # type: ignore[call-overload]
+        assert_close(ours, double, dtype)
+
+
+@pytest.mark.parametrize("which", ["every", "fixed", "of_varying"])
+@pytest.mark.parametrize("edges", ["none", "star", "random"])
+def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) -> None:
+    n, c, h = 33, 17, 40
+    pairs = torch.zeros(0, 2, dtype=torch.int64)
+    if edges == "star":
+        pairs = torch.stack([torch.arange(1, n), torch.zeros(n - 1, dtype=torch.int64)], 1)
+    if edges == "random":
+        user = np.random.default_rng(0).integers(1, n, 60)
+        operand = np.random.default_rng(1).integers(0, user)
+        pairs = torch.from_numpy(np.unique(np.stack([user, operand], 1), axis=0))
+    neighbours = SparseAggregation(pairs, n, varying=torch.arange(0, n, 3))
+    joint = getattr(neighbours, which).joint.matrix.to_dense().double().cuda()
+    aggregation = getattr(neighbours.to(torch.device("cuda")), which)
+    x = draw(joint.shape[1] // 3, c, h, dtype=dtype)
+    gain, shift, weights = torch.rand(h).cuda() + 0.5, draw(h), draw(3, h, h, dtype=dtype) / h**0.5
+    added = draw(n, 1, h, dtype=dtype) if which == "of_varying" else draw(h, dtype=dtype)
+    leaves = [t.double().requires_grad_() for t in (x, gain, shift, weights)]
+    normed = torch.layer_norm(leaves[0], (h,), leaves[1], leaves[2], 1e-5)
+    projected = torch.stack([normed @ leaves[3][part].T for part in range(3)]).flatten(0, 1)
+    exact = added.double() + torch.einsum("rm,mch->rch", joint, projected)
+    norm = Norm(gain, shift, 1e-5)
+    assert_close(fused_ops.aggregate(x, norm, weights, added, aggregation), exact, dtype)
+    grad = draw(*exact.shape, dtype=dtype)
+    gradients = fused_ops.aggregate_backward(grad, x, norm, weights, aggregation)
+    assert_all_close(gradients, torch.autograd.grad(exact, leaves, grad.double()), dtype)
+
+
+def test_attention_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    h = shape[-1]
+    a = max(1, h // 8)
+    shapes = (a, h), (a,), (h, a), (h,), (h, 2 * h), (h,)
+    weights = [draw(*size, dtype=dtype) / h**0.5 for size in shapes]
+    x, y, grad = (draw(*shape, dtype=dtype) for _ in range(3))
+    sharpness, results = torch.tensor(1.3, device="cuda"), []
+    for ops, wide in ((fused_ops, False), (plain_ops, True)):
+        given = [t.double() if wide else t for t in (x, y, grad, *weights)]
+        out, of_y = torch.empty_like(given[0]), torch.empty_like(given[0])
+        sum_dtype = torch.float64 if wide else torch.float32
+        sums = [torch.zeros_like(weight, dtype=sum_dtype) for weight in given[3:]]
+        sharp = sharpness.double() if wide else sharpness
+        ops.attend_and_add(given[0], given[1], sharp, given[3:], out)
+        ops.attend_and_add_backward(given[2].clone(), given[1], sharp, given[3:], of_y, sums)
+        results.append((out, of_y, *sums[:-1]))
+    assert_all_close(*results, dtype)
+
+
+def test_pooling_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    n, _, h = shape
+    x, shares = draw(*shape, dtype=dtype), torch.rand(3, n, device="cuda")
+    gain, shift = torch.rand(h, device="cuda") + 0.5, draw(h)
+    leaves = [t.double().requires_grad_() for t in (x, gain, shift)]
+    normed = torch.layer_norm(leaves[0], (h,), leaves[1], leaves[2], 1e-5)
+    sums = torch.einsum("pn,nch->pch", shares.double(), normed)
+    found = fused_ops.pool(x, Norm(gain, shift, 1e-5), shares, for_gradients=True)
+    picked = normed.gather(0, found[2][None])[0]
+    assert_all_close(found[:2], (sums, normed.amax(0)), dtype)
+    assert_close(picked, normed.amax(0), dtype)
+    grads = draw(*sums.shape), draw(*picked.shape)
+    gradients = fused_ops.pool_backward(grads, x, gain, shares, found[2:])
+    exact = torch.autograd.grad([sums, picked], leaves, [grad.double() for grad in grads])
+    assert_all_close(gradients, exact, dtype)
+
+
+@pytest.mark.parametrize("per_node", [True, False])
+def test_sums_of_rows_equal_float64(
+    per_node: bool, shape: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    x = draw(*shape, dtype=dtype)
+    exact = plain_ops.sum_rows(x.double(), torch.float64, per_node=per_node)
+    found = fused_ops.sum_rows(x, torch.float32, per_node=per_node)
+    assert_close(found, exact, torch.float32)
+
+
+def test_weight_gradients_in_float16_do_not_overflow() -> None:
+    grad, given = torch.full((2, 300_000, 8), 1.0, device="cuda", dtype=torch.float16)
+    into = torch.zeros(8, 8, device="cuda")
+    fused_ops.add_weight_gradient(into, grad, given)
+    assert float((into - 300_000).abs().max()) == 0
+
+
+def test_tensors_of_more_than_2_to_the_31_values_keep_their_last_rows() -> None:
+    if torch.cuda.mem_get_info()[0] < 30 << 30:
+        pytest.skip("needs 30 GiB of free GPU memory")
+    n, c, h = 17_000, 1_000, 128
+    x = torch.empty(n, c, h, device="cuda", dtype=torch.bfloat16)
+    for part in x.split(1000):
+        part.normal_()
+    gain, shift = torch.ones(h, device="cuda"), torch.zeros(h, device="cuda")
+    exact = torch.layer_norm(x[-2:].double(), (h,))
+    normed = fused_ops._norm(x, gain, shift, 1e-5)[0]
+    assert_close(normed[-2:], exact, torch.bfloat16)
+    del normed
+    chain = torch.stack([torch.arange(1, n), torch.arange(n - 1)], 1)
+    joint = SparseAggregation(chain, n, varying=torch.arange(2)).to(x.device).every.joint
+    nothing = torch.zeros(h, device="cuda", dtype=x.dtype)
+    shared = fused_ops._product(joint, x[:, :, None], nothing, transposed=True)
+    assert torch.equal(shared[-1, :, 0], x[-1])
+    del shared
+    assert_close(
+        fused_ops.sum_rows(x, torch.float32, per_node=True)[-1, 0], x[-1].double().sum(0), x.dtype
+    )
+    shares = torch.full((1, n), 1 / n, device="cuda")
+    found = fused_ops.pool(x, Norm(gain, shift, 1e-5), shares, for_gradients=True)
+    column = torch.layer_norm(x[:, -1].double(), (h,))
+    assert_close(found[1][-1], column.amax(0), torch.bfloat16)
+
+
+def test_same_input_gives_the_same_bytes() -> None:
+    x, y, grad = (draw(700, 128, 128, dtype=torch.bfloat16) for _ in range(3))
+    shapes = (16, 128), (16,), (128, 16), (128,), (128, 256), (128,)
+    weights = [draw(*size, dtype=x.dtype) / 11 for size in shapes]
+    results = []
+    for _ in range(3):
+        sums, of_y = [torch.zeros(size, device="cuda") for size in shapes], torch.empty_like(y)
+        sharpness = torch.tensor(1.0, device="cuda")
+        fused_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, sums)
+        results.append((of_y, *sums))
+    for again in results[1:]:
+        assert all(map(torch.equal, again, results[0]))

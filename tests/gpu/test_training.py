@@ -1,0 +1,131 @@
+"""Training and ranking on a GPU, next to the CPU's. They need a CUDA GPU."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.errors import PipelineError
+from common.settings import ROOT
+from data.graph_store.stored_graph import read_layout
+from data.tree import GraphFile, collection_named, find_graphs
+from models.config.recipe import load_recipe
+from models.layout import network
+from models.registry import TrainJob, load_model
+from models.train import train_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA GPU"),
+]
+PLACE = collection_named("layout:xla:random")
+N_STEPS = 40
+CLOSE = 2e-2  # AdamW magnifies the rounding of gradients that are nearly 0
+COMMAND = """
+import sys
+from pathlib import Path
+from tests.gpu.test_training import train
+train(Path(sys.argv[1]), resume=sys.argv[2] == "resume")
+"""
+
+
+def graphs(split: str) -> list[GraphFile]:
+    return find_graphs(ROOT / "data" / "sample", collections=(PLACE,), splits=(split,))
+
+
+def train(folder: Path, *settings: str, device: str = "cuda", resume: bool = False) -> None:
+    steps = {"steps": N_STEPS, "warmup_steps": 4, "checkpoint_every": 10}
+    own = [f"cross_config_sage.training.{key}={value}" for key, value in steps.items()]
+    recipe = load_recipe("cpu", [f"accelerator={device}", *own, *settings])
+    job = TrainJob("cross_config_sage", recipe, graphs("train")[:6], 0, folder)
+    train_model(job, PLACE, resume=resume)
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def scores(folder: Path) -> np.ndarray:
+    return load_model(folder).score(read_layout(graphs("valid")[0]))
+
+
+def test_exact_training_on_a_gpu_gives_the_scores_of_the_cpu(tmp_path: Path) -> None:
+    exact = "cross_config_sage.training.precision=float32"
+    for device in ("cuda", "cpu"):
+        train(tmp_path / device, exact, "cross_config_sage.training.steps=6", device=device)
+    expected = scores(tmp_path / "cpu")
+    found = scores(tmp_path / "cuda")
+    np.testing.assert_allclose(found, expected, atol=CLOSE * np.abs(expected).max())
+
+
+def test_training_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    train(tmp_path / "first")
+    train(tmp_path / "second")
+    assert weights(tmp_path / "first") == weights(tmp_path / "second")
+
+
+@pytest.mark.parametrize("per_step", [1, 2])
+def test_recorded_steps_give_the_bytes_of_plain_ones(
+    per_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs_per_step = f"cross_config_sage.graphs_per_step={per_step}"
+    train(tmp_path / "recorded", graphs_per_step)
+    monkeypatch.setattr(network, "recorded_steps", lambda *_: None)
+    train(tmp_path / "plain", graphs_per_step)
+    if per_step == 1:
+        assert weights(tmp_path / "recorded") == weights(tmp_path / "plain")
+    expected = scores(tmp_path / "plain")
+    found = scores(tmp_path / "recorded")
+    np.testing.assert_allclose(found, expected, atol=CLOSE * np.abs(expected).max())
+
+
+def test_killed_training_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    train(tmp_path / "whole")
+    command = [sys.executable, "-c", COMMAND, str(tmp_path / "killed"), "begin"]
+    child = subprocess.Popen(command)
+    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    while child.poll() is None and not checkpoint.exists():
+        time.sleep(0.02)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert checkpoint.exists() and not (tmp_path / "killed" / "model.safetensors").exists()
+    train(tmp_path / "killed", resume=True)
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+
+
+def test_two_processes_share_one_card(tmp_path: Path) -> None:
+    train(tmp_path / "alone")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    children = [
+        subprocess.Popen([sys.executable, "-c", COMMAND, str(folder), "begin"], env={**os.environ})
+        for folder in folders
+    ]
+    assert [child.wait(120) for child in children] == [0, 0]
+    assert {weights(folder) for folder in folders} == {weights(tmp_path / "alone")}
+
+
+def test_too_little_memory_is_told_in_one_line_and_training_goes_on_after_it(
+    tmp_path: Path,
+) -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((0.4 * 2**30) / total)
+    large = "cross_config_sage.hidden=1024", "cross_config_sage.configs_per_step=4096"
+    try:
+        with pytest.raises(PipelineError, match=r"out of GPU memory.*halve one of.*hidden"):
+            train(tmp_path / "large", *large)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    train(tmp_path / "small")
+    assert weights(tmp_path / "small")
+
+
+def test_half_precision_trains_and_ranks(tmp_path: Path) -> None:
+    train(tmp_path / "half", "cross_config_sage.training.precision=float16")
+    assert np.isfinite(scores(tmp_path / "half")).all()
