@@ -127,8 +127,8 @@ rehearsal: setup  ## the whole volume with synthetic content, resumable: writes 
 	@$(STAGE) all submission check $(REHEARSAL)/joined/submission.csv --data $(REHEARSAL)/data --json
 	@$(STAGE) $(REHEARSAL_PAGE)
 
-gpu: setup  ## time training steps and ranking on this machine's GPU: writes docs/results/gpu.md
-	$(BIN)/python -m benchmarks.gpu
+gpu: setup  ## time the networks on a CUDA GPU: writes docs/results/gpu.md; DRY=1: tiny, on the CPU
+	$(BIN)/python -m benchmarks.gpu $(if $(DRY),--dry)
 
 accuracy: setup  ## train models against each other, resumable: writes docs/results/accuracy.md
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy

@@ -1,97 +1,529 @@
-"""Training steps and ranking of each network, timed on the GPU of this machine.
+"""Times the networks on a GPU: kernels, training steps, rankings, next to plain PyTorch Geometric.
 
-`make gpu` writes docs/results/gpu.md.
+`make gpu` writes docs/results/gpu.md and runs/gpu/steps.json, which `plan` reads. It needs a CUDA
+GPU; with `--dry` every part runs on the CPU in a tiny size and nothing is written. Of the heavy
+packages it needs only torch, Triton and PyTorch Geometric.
 """
 
+import argparse
+import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks import PAGES, render, write_page
-from benchmarks.speed import in_turn
+from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.speed.layout_model import PlainLayoutModel
-from common.errors import PipelineError
+from common.atomic import write_text
+from common.errors import UsageError
+from common.metrics import kendall_tau
 from common.reproducibility import revision
+from common.settings import ROOT
+from data.graph_store.stored_graph import read_layout
+from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
+from models.layout import fused_ops
+from models.layout.inputs import SparseAggregation
+from models.layout.plain_ops import Norm
+from models.registry import TrainJob, load_model
+from models.train import train_model
+from models.training.device import precision_on
+from pipeline.planning.step_costs import MEASURED_HERE, MeasuredStep, StepTimes
 from pipeline.planning.synthetic_graphs import (
     GraphSize,
     SyntheticWorkload,
     make_workload,
     on_device,
     rank_configs,
-    step_seconds,
+    train_steps,
 )
 
+LAYOUT = "cross_config_sage"
+# Ends of the names of workloads that no recipe has.
+OTHERS = "not recorded", "not fused", "float32", "plain PyG"
 GRAPH = GraphSize(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
 KERNEL = GraphSize(nodes=40, edges=66, configurable=0, configs=1_842)
-ROUNDS = 2
+TINY = GraphSize(nodes=40, edges=60, configurable=10, configs=20)
+N_STEPS, N_WARM_STEPS = 16, 6
+N_CALLS, N_WARM_CALLS = 20, 3
+N_TOP_KERNELS = 20
+TRAIN_STEPS, TRAIN_SEEDS = 200, 3
+# A GPU sleeps for so many cycles, a tenth of a millisecond, while the host launches the work.
+SLEEP_CYCLES = 200_000
 
 
-@dataclass(frozen=True)
-class GpuWorkload:
-    """A network of a recipe, on the graphs or kernels of one step.
+class MovedBytes(TorchDispatchMode):
+    """Counts the bytes that operations read and write, each tensor once per operation.
 
-    Attributes:
-        network: Name of the network.
-        recipe: Recipe with the network.
-        settings: Keys of the recipe that differ.
-        plain: Whether to take PyTorch Geometric's layers with the same equations and widths.
+    Views and new tensors without values move nothing. A kernel of models/layout/fused_ops.py moves
+    its tensor arguments.
     """
 
-    network: str
-    recipe: str = "leaderboard"
-    settings: tuple[str, ...] = ()
-    plain: bool = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
 
-    def build(self) -> SyntheticWorkload:
-        size = KERNEL if self.network.endswith("fusion_sage") else GRAPH
-        workload = make_workload(load_recipe(self.recipe, self.settings), self.network, size)
-        network = PlainLayoutModel(workload.config) if self.plain else workload.network
-        return replace(workload, network=network)
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        aliases = [returned.alias_info for returned in function._schema.returns]
+        is_view = any(alias is not None and not alias.is_write for alias in aliases)
+        if not is_view and "empty" not in function._schema.name:
+            self.add((args, kwargs, result))
+        return result
 
-
-LAYOUT = "cross_config_sage"
-EXACT = f"{LAYOUT}.training.precision=float32"
-WORKLOADS = {
-    LAYOUT: GpuWorkload(LAYOUT),
-    f"{LAYOUT}, float32": GpuWorkload(LAYOUT, settings=(EXACT,)),
-    f"{LAYOUT}, float32, not fused": GpuWorkload(LAYOUT, settings=(EXACT, f"{LAYOUT}.fused=false")),
-    "plain PyG": GpuWorkload(LAYOUT, plain=True),
-    "segment_sage": GpuWorkload("segment_sage"),
-    "tgraph": GpuWorkload("tgraph", "reference"),
-    "baseline_gcn": GpuWorkload("baseline_gcn", "reference"),
-    "late_fusion_sage": GpuWorkload("late_fusion_sage"),
-    "early_fusion_sage": GpuWorkload("early_fusion_sage"),
-}
+    def add(self, values: Any) -> None:
+        """Count the tensors in nested tuples, lists and dictionaries."""
+        tensors = [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
+        distinct = {t.data_ptr(): t for t in tensors if t.layout == torch.strided}
+        self.total += sum(t.nbytes for t in distinct.values())
 
 
-def time_all(device: torch.device) -> list[list[str]]:
-    """Return a row for each network: ms of a step, peak GiB, ms of ranking a graph."""
+@contextmanager
+def moved_bytes() -> Iterator[MovedBytes]:
+    """Count what the block moves."""
+    launch, counter = fused_ops._launch, MovedBytes()
+
+    def counted(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
+        counter.add(given)
+        launch(name, grid, *given, **sizes)
+
+    fused_ops._launch = counted
+    try:
+        with counter:
+            yield counter
+    finally:
+        fused_ops._launch = launch
+
+
+def milliseconds(work: Callable[[], object], device: torch.device) -> float:
+    """Return the median time of some calls: on a GPU that of the kernels, without the host's."""
+    if device.type == "cpu":
+        began = time.perf_counter()
+        work()
+        return 1e3 * (time.perf_counter() - began)
+    for _ in range(N_WARM_CALLS):
+        work()
+    times_ms = []
+    for _ in range(N_CALLS):
+        torch.cuda._sleep(SLEEP_CYCLES)
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        work()
+        last.record()
+        last.synchronize()
+        times_ms.append(first.elapsed_time(last))
+    return statistics.median(times_ms)
+
+
+@cache
+def copy_gb_per_s(device: torch.device) -> float:
+    """Return the speed of a large copy on the device, reading and writing: the roofline."""
+    source = torch.randn((1 << 20) if device.type == "cpu" else (1 << 29), device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device) / 1e6
+
+
+def matmul_tflop_per_s(device: torch.device) -> float:
+    size = 256 if device.type == "cpu" else 8192
+    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    return 2 * size**3 / milliseconds(lambda: left @ right, device) / 1e9
+
+
+def kernel_rows(device: torch.device) -> list[list[str]]:
+    """Time each fused kernel on a step's tensors, next to torch.compile of plain operations.
+
+    A kernel that is less than 1.15 times as fast as the compiled operations does not pay.
+    """
+    is_dry = device.type == "cpu"
+    n, c, h = (20, 16, 16) if is_dry else (GRAPH.nodes, 128, 128)
+    dtype = torch.float32 if is_dry else torch.bfloat16
+    draw = partial(torch.randn, device=device)
+    x, y, grad = (draw(n, c, h).to(dtype) for _ in range(3))
+    a = h // 8
+    shapes = (a, h), (a,), (h, a), (h,), (h, 2 * h), (h,)
+    w1, b1, w2, b2, projection, bias = ((draw(*shape) / h**0.5).to(dtype) for shape in shapes)
+    sharpness, gain, shift = (torch.ones(size, device=device) for size in ((), (h,), (h,)))
+    norm, shares = Norm(gain, shift, 1e-5), torch.rand(3, n, device=device)
+    edges = random_edges(n)
+    joint = SparseAggregation(edges, n, varying=torch.arange(0, n, 4)).to(device).every.joint
+    projected = draw(n, c, 3, h).to(dtype)
+    squeezed = fused_ops._squeeze(y, w1, b1)
+    joined = fused_ops._attend(y, squeezed, w2, b2, sharpness)
+    _, mean, rstd = fused_ops._norm(x, *norm)
+    pooled = fused_ops.pool(x, norm, shares, for_gradients=True)
+    of_inner, of_gate, _ = fused_ops._attend_backward(joined, y, squeezed, w2, b2, sharpness)
+    out = torch.empty_like(x)
+
+    def gate(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        return F.gelu(y.float()) * torch.sigmoid(F.linear(squeezed, w2, b2).float())
+
+    def attended(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharp: Tensor) -> Tensor:
+        u = gate(y, squeezed, w2, b2)
+        return torch.cat([u, u * torch.softmax(u * sharp, 1) * y.shape[1]], -1).to(y.dtype)
+
+    def normed(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
+        return F.layer_norm(x.float(), (h,), gain, shift).to(x.dtype)
+
+    def squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
+        return torch.relu(F.linear(F.gelu(y), w1, b1))
+
+    def gates(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+        inner = F.gelu(y)
+        return inner, F.linear(torch.relu(F.linear(inner, w1, b1)), w2, b2)
+
+    def pools(x: Tensor, gain: Tensor, shift: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        all_normed = F.layer_norm(x.float(), (h,), gain, shift)
+        return torch.einsum("pn,nch->pch", shares, all_normed), all_normed.amax(0)
+
+    def project(x: Tensor, joined: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return x + F.linear(joined, weight, bias)
+
+    def summed(x: Tensor) -> Tensor:
+        return x.sum((0, 1), dtype=torch.float32)
+
+    fused = {
+        "norm": lambda: fused_ops._norm(x, *norm),
+        "norm_backward": lambda: fused_ops._norm_backward(grad, x, mean, rstd, gain),
+        "sparse_rows": lambda: fused_ops._product(joint, projected, bias),
+        "sparse_rows, transposed": lambda: fused_ops._product(
+            joint, x[:, :, None], bias, transposed=True
+        ),
+        "sum_rows": lambda: fused_ops.sum_rows(x, torch.float32, per_node=False),
+        "squeeze": lambda: fused_ops._squeeze(y, w1, b1),
+        "attend": lambda: fused_ops._attend(y, squeezed, w2, b2, sharpness),
+        "attend_backward": lambda: fused_ops._attend_backward(
+            joined, y, squeezed, w2, b2, sharpness
+        ),
+        "gate_backward": lambda: fused_ops._gate_backward(
+            of_inner, of_gate, y, squeezed, w1, w2, out
+        ),
+        "project": lambda: fused_ops._project(x, joined, projection, bias, out),
+        "pool": lambda: fused_ops.pool(x, norm, shares, for_gradients=True),
+        "pool_backward": lambda: fused_ops.pool_backward(pooled[:2], x, gain, shares, pooled[2:]),
+    }
+    if is_dry:
+        del fused["project"]  # float32 takes torch's own product
+    forward: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+        "norm": (normed, (x, gain, shift)),
+        "sum_rows": (summed, (x,)),
+        "squeeze": (squeeze, (y, w1, b1)),
+        "attend": (attended, (y, squeezed, w2, b2, sharpness)),
+        "project": (project, (x, joined, projection, bias)),
+        "pool": (pools, (x, gain, shift, shares)),
+    }
+    backward: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...]]] = {
+        "norm_backward": (normed, (x, gain, shift), (grad,)),
+        "attend_backward": (attended, (y, squeezed, w2, b2, sharpness), (joined,)),
+        "gate_backward": (gates, (y, w1, b1, w2, b2), (of_inner, of_gate)),
+        "pool_backward": (pools, (x, gain, shift, shares), (pooled[0], pooled[1])),
+    }
     rows = []
-    for name, workload in WORKLOADS.items():
-        torch.cuda.reset_peak_memory_stats()
-        step_ms = 1e3 * step_seconds(workload.build(), device)
-        peak_gib = torch.cuda.max_memory_allocated() / 2**30
-        rank = partial(rank_configs, on_device(workload.build(), device))
-        rank_ms = 1e3 * statistics.median(in_turn({"rank": rank}, ROUNDS)["rank"])
-        rows.append([name, f"{step_ms:.2f}", f"{peak_gib:.2f}", f"{rank_ms:.2f}"])
+    for name, work in fused.items():
+        with moved_bytes() as moved:
+            work()
+        ms = milliseconds(work, device)
+        plain = [""] * 2
+        if name in forward or name in backward:
+            compiled = (
+                forward_of(*forward[name]) if name in forward else gradient_of(*backward[name])
+            )
+            compiled_ms = milliseconds(compiled, device)
+            plain = [f"{compiled_ms:.3f}", f"{compiled_ms / ms:.2f}"]
+        rows.append([name, f"{ms:.3f}", *speed(moved.total, ms, device), *plain])
     return rows
 
 
-def page(card: str, rows: Sequence[Sequence[str]]) -> str:
-    return render("gpu", graph=GRAPH, kernel=KERNEL, card=card, rows=rows, revision=revision())
+def speed(n_bytes: int, ms: float, device: torch.device) -> list[str]:
+    """Return GB/s, and how many times as long as a copy of so many bytes takes it was."""
+    roofline_ms = n_bytes / copy_gb_per_s(device) / 1e6
+    return [f"{n_bytes / ms / 1e6:,.0f}", f"{ms / roofline_ms:.2f}"]
 
 
-def main() -> None:
-    """Time all networks and write the page; PipelineError: there is no GPU."""
-    if not torch.cuda.is_available():
-        raise PipelineError("make gpu: torch finds no CUDA GPU on this machine")
-    rows = time_all(torch.device("cuda", 0))
-    write_page(PAGES / "gpu.md", page(torch.cuda.get_device_name(), rows))
+def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    return function if device.type == "cpu" else torch.compile(function, dynamic=False)
+
+
+def forward_of(function: Callable[..., Any], args: Sequence[Tensor]) -> Callable[[], object]:
+    made = compiled(function, args[0].device)
+
+    def work() -> object:
+        with torch.no_grad():
+            return made(*args)
+
+    return work
+
+
+def gradient_of(
+    function: Callable[..., Any], args: Sequence[Tensor], grads: Sequence[Tensor]
+) -> Callable[[], object]:
+    """Return what computes the gradients of a compiled function, its forward pass being done."""
+    leaves = [arg.detach().clone().requires_grad_() for arg in args]
+    results = compiled(function, args[0].device)(*leaves)
+    results = results if isinstance(results, tuple) else (results,)
+    return lambda: torch.autograd.grad(
+        results, leaves, list(grads), retain_graph=True, allow_unused=True
+    )
+
+
+def random_edges(n_nodes: int) -> Tensor:
+    rng = np.random.default_rng(0)
+    user = rng.integers(1, n_nodes, int(1.7 * n_nodes))
+    return torch.from_numpy(np.unique(np.stack([user, rng.integers(0, user)], 1), axis=0))
+
+
+def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bool]]:
+    """Yield what is trained: a name, its network and graphs, whether its steps are recorded."""
+    exact, plain = f"{LAYOUT}.training.precision=float32", f"{LAYOUT}.fused=false"
+    for nodes in (5_000, 3_349, 1_494, 300):
+        yield f"{LAYOUT}, {nodes:,} nodes", layout_workload(device, nodes), True
+    for nodes in (5_000, 1_494):
+        yield f"{LAYOUT}, {nodes:,} nodes, not recorded", layout_workload(device, nodes), False
+    yield f"{LAYOUT}, not fused", layout_workload(device, 5_000, plain), True
+    yield f"{LAYOUT}, float32", layout_workload(device, 5_000, exact), True
+    yield f"{LAYOUT}, float32, not fused", layout_workload(device, 5_000, exact, plain), True
+    pyg = layout_workload(device, 5_000)
+    yield "plain PyG", replace(pyg, network=PlainLayoutModel(pyg.config)), True
+    for name, recipe, size in (
+        ("tgraph", "reference", GRAPH),
+        ("segment_sage", "leaderboard", GRAPH),
+        ("late_fusion_sage", "leaderboard", KERNEL),
+        ("early_fusion_sage", "leaderboard", KERNEL),
+    ):
+        settings = [f"{name}.hidden=16"] if device.type == "cpu" else []
+        chosen = TINY if device.type == "cpu" else size
+        yield name, make_workload(load_recipe(recipe, settings), name, chosen), True
+
+
+def layout_workload(device: torch.device, nodes: int, *settings: str) -> SyntheticWorkload:
+    """Return the leaderboard recipe's layout network, and a graph with so many kept nodes."""
+    size = replace(GRAPH, nodes=nodes, edges=int(1.7 * nodes), configurable=int(0.28 * nodes))
+    if device.type == "cpu":
+        size, settings = TINY, (*settings, f"{LAYOUT}.hidden=16", f"{LAYOUT}.configs_per_step=8")
+    return make_workload(load_recipe("leaderboard", list(settings)), LAYOUT, size)
+
+
+def timed_steps(
+    workload: SyntheticWorkload, device: torch.device, *, recorded: bool
+) -> tuple[float, float]:
+    """Return the median milliseconds of a training step, and those until the host is done."""
+    ends_s, host_s = [0.0], []
+
+    def after(_: int) -> None:
+        host_s.append(time.perf_counter() - ends_s[-1])
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        ends_s.append(time.perf_counter())
+
+    train_steps(workload, device, N_STEPS, after, recorded=recorded)
+    step_s = np.diff(ends_s)[N_WARM_STEPS:-1]
+    return 1e3 * float(np.median(step_s)), 1e3 * statistics.median(host_s[N_WARM_STEPS:-1])
+
+
+def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
+    """Return the bytes that a training step moves, from its loss to the optimiser."""
+    counts = [0]
+    with moved_bytes() as moved:
+        train_steps(workload, device, 3, lambda _: counts.append(moved.total), recorded=False)
+    return counts[2] - counts[1]
+
+
+def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]]:
+    """Time training steps; return the page's rows, and the default recipes' steps for `plan`."""
+    rows, measured = [], []
+    for name, workload, recorded in workloads(device):
+        moved = step_bytes(workload, device)
+        reset_memory(device)
+        ms, host_ms = timed_steps(workload, device, recorded=recorded)
+        gib = peak_gib(device)
+        cells = [f"{ms:.2f}", f"{host_ms:.2f}", f"{moved / 1e9:.2f}", *speed(moved, ms, device)]
+        rows.append([name, *cells, f"{gib:.2f}"])
+        print("  ".join(rows[-1]), flush=True)  # noqa: T201
+        if name.split(", ")[-1] not in OTHERS:
+            measured.append(measured_step(name.split(",")[0], workload, device, ms, host_ms))
+    return rows, measured
+
+
+def measured_step(
+    model: str, workload: SyntheticWorkload, device: torch.device, ms: float, host_ms: float
+) -> MeasuredStep:
+    config = workload.config
+    n_configs = getattr(config, "configs_per_step", 0) or config.configs_per_kernel
+    n_nodes = sum(len(graph.opcode) for graph in workload.graphs if hasattr(graph, "opcode"))
+    precision = str(precision_on(device, config.training.precision)).removeprefix("torch.")
+    return MeasuredStep(
+        model=model,
+        nodes=n_nodes or GRAPH.nodes,
+        configs=n_configs,
+        hidden=config.hidden,
+        precision=precision,
+        step_ms=round(ms, 3),
+        host_ms=round(host_ms, 3),
+    )
+
+
+def reset_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_gib(device: torch.device) -> float:
+    return torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+
+
+def top_kernels(device: torch.device) -> list[list[str]]:
+    """Return the kernels that a step of the layout network spends most time in."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    kind = DeviceType.CUDA if device.type == "cuda" else DeviceType.CPU
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA][: 1 + (device.type == "cuda")]
+    profiler = profile(activities=activities)
+
+    def after(done: int) -> None:
+        if done in (4, 7) and device.type == "cuda":
+            torch.cuda.synchronize()
+        if done == 4:
+            profiler.__enter__()
+        if done == 7:
+            profiler.__exit__(None, None, None)
+
+    train_steps(layout_workload(device, GRAPH.nodes), device, 8, after, recorded=False)
+    spent_ms, calls = Counter[str](), Counter[str]()
+    for event in profiler.key_averages():
+        if event.device_type == kind and "#" not in event.key:
+            name = event.key.removeprefix("void ").replace("at::native::", "")[:70]
+            spent_ms[name] += event.self_device_time_total / 3e3
+            calls[name] += event.count / 3
+    total = [["all kernels", f"{sum(spent_ms.values()):.2f}", f"{sum(calls.values()):.0f}"]]
+    return total + [
+        [f"`{name}`", f"{ms:.3f}", f"{calls[name]:.0f}"]
+        for name, ms in spent_ms.most_common(N_TOP_KERNELS)
+    ]
+
+
+def ranking_rows(device: torch.device) -> list[list[str]]:
+    """Time the ranking of all configs of a graph that is on the device already."""
+    rows = []
+    for name, recipe in ((LAYOUT, "leaderboard"), ("tgraph", "reference")):
+        made = layout_workload(device, GRAPH.nodes) if name == LAYOUT else None
+        size = TINY if device.type == "cpu" else GRAPH
+        workload = on_device(made or make_workload(load_recipe(recipe, []), name, size), device)
+        rank_configs(workload)
+        reset_memory(device)
+        began = time.perf_counter()
+        rank_configs(workload)
+        rows.append([name, f"{1e3 * (time.perf_counter() - began):.0f}", f"{peak_gib(device):.2f}"])
+    return rows
+
+
+def training_rows(device: torch.device) -> list[list[str]]:
+    """Train on the sample with several seeds, on the CPU and on the GPU; score the valid split."""
+    rows = []
+    for name, accelerator, precision in (
+        ("CPU", "cpu", "float32"),
+        ("GPU", "auto", "float32"),
+        ("GPU", "auto", "auto"),
+    ):
+        scores, times_s = [], []
+        for seed in range(1 if device.type == "cpu" else TRAIN_SEEDS):
+            with TemporaryDirectory() as folder:
+                began = time.perf_counter()
+                scores.append(sample_tau(Path(folder), accelerator, precision, seed, device))
+                times_s.append(time.perf_counter() - began)
+        taus = "  ".join(f"{tau:.4f}" for tau in scores)
+        mean = f"{statistics.mean(scores):.4f}"
+        rows.append([name, precision, f"{statistics.median(times_s):.1f}", taus, mean])
+    return rows
+
+
+def sample_tau(
+    folder: Path, accelerator: str, precision: str, seed: int, device: torch.device
+) -> float:
+    """Train the layout network on layout:xla:random of the sample; return the mean valid tau."""
+    n_steps = 4 if device.type == "cpu" else TRAIN_STEPS
+    training = {"steps": n_steps, "warmup_steps": n_steps // 10, "precision": precision}
+    settings = [f"{LAYOUT}.training.{key}={value}" for key, value in training.items()]
+    recipe = load_recipe("cpu", [f"accelerator={accelerator}", *settings])
+    place = collection_named("layout:xla:random")
+    train, valid = (
+        find_graphs(ROOT / "data" / "sample", collections=(place,), splits=(split,))
+        for split in ("train", "valid")
+    )
+    train_model(TrainJob(LAYOUT, recipe, train, seed, folder), place, resume=False)
+    ranker, graphs = load_model(folder), [read_layout(file) for file in valid]
+    taus = [kendall_tau(ranker.score(graph), graph.runtime_ns) for graph in graphs]
+    return float(np.mean(taus))
+
+
+def versions() -> dict[str, str]:
+    """Return the card, its driver, and the versions that a time depends on."""
+    from importlib.metadata import version
+
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.check_output(asked, text=True, timeout=30).split()[0]  # noqa: S603
+    card = torch.cuda.get_device_properties(0)
+    return {
+        "card": card.name,
+        "memory": f"{card.total_memory / 2**30:.0f} GiB",
+        "driver": driver,
+        "CUDA": str(torch.version.cuda),
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "processors": str(os.cpu_count()),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run each part, print it, and write the page and the step times."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dry", action="store_true", help="tiny, on the CPU; writes nothing")
+    is_dry = parser.parse_args(arguments).dry
+    if is_dry:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    elif not torch.cuda.is_available():
+        raise UsageError(
+            "make gpu: torch finds no CUDA GPU on this machine; expected one; "
+            "`make gpu DRY=1` runs each part in a tiny size on the CPU"
+        )
+    device = torch.device("cpu") if is_dry else torch.device("cuda", 0)
+    torch.set_grad_enabled(True)
+    parts: dict[str, Any] = {}
+    for name, part in (
+        ("ceilings", lambda: [copy_gb_per_s(device), matmul_tflop_per_s(device)]),
+        ("kernels", lambda: kernel_rows(device)),
+        ("steps", lambda: step_rows(device)),
+        ("ranking", lambda: ranking_rows(device)),
+        ("training", lambda: training_rows(device)),
+        ("top", lambda: top_kernels(device)),
+    ):
+        began = time.perf_counter()
+        parts[name] = part()
+        print(f"{name}: {time.perf_counter() - began:.0f} s", *parts[name], sep="\n", flush=True)  # noqa: T201
+    if is_dry:
+        return
+    parts["steps"], measured = parts["steps"]
+    facts = versions()
+    content = StepTimes(card=facts["card"], steps=tuple(measured)).model_dump_json(indent=1)
+    write_text(MEASURED_HERE, content + "\n")
+    write_page(PAGES / "gpu.md", render("gpu", **parts, versions=facts, revision=revision()))
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -1,28 +1,39 @@
-"""The benchmark of a GPU, without one: its workloads, and the page."""
+"""The benchmark of a GPU, without one."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from benchmarks import gpu
-from common.errors import PipelineError
-from pipeline.planning.synthetic_graphs import GraphSize
+from common.errors import UsageError
+from common.settings import ROOT
 
 
-@pytest.mark.parametrize("name", gpu.WORKLOADS)
-def test_a_workload_has_the_graphs_of_one_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "GRAPH", GraphSize(300, 500, 80, 200))
-    graphs = gpu.WORKLOADS[name].build().graphs
-    assert len(graphs) == {"baseline_gcn": 8, "late_fusion_sage": 32, "early_fusion_sage": 16}.get(
-        name, 1
-    )
-
-
-def test_the_page_has_a_row_for_each_network() -> None:
-    text = gpu.page("NVIDIA H100", [["tgraph", "54.70", "9.00", "400.00"]])
-    assert "On NVIDIA H100" in text and "| tgraph | 54.70 | 9.00 | 400.00 |" in text
+def test_moved_bytes_count_inputs_and_results_but_no_views() -> None:
+    x = torch.ones(4, 8)
+    with gpu.moved_bytes() as moved:
+        transposed = torch.add(x, 1).T
+    assert transposed.shape == (8, 4)
+    assert moved.total == 2 * x.nbytes
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA GPU")
 def test_without_a_gpu_it_ends_with_one_line() -> None:
-    with pytest.raises(PipelineError, match="torch finds no CUDA GPU"):
-        gpu.main()
+    with pytest.raises(UsageError, match="torch finds no CUDA GPU"):
+        gpu.main([])
+
+
+@pytest.mark.slow
+def test_every_part_runs_in_a_tiny_size_on_a_cpu() -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--dry"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    parts = "ceilings", "kernels", "steps", "ranking", "training", "top"
+    assert all(f"\n{part}: " in f"\n{done.stdout}" for part in parts)
+
+
+def test_the_packages_of_a_bare_gpu_machine_suffice() -> None:
+    missing = "polars", "lightgbm", "optuna", "plotly", "kaggle"
+    code = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\nimport benchmarks.gpu"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
