@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks.moved_bytes import moved_bytes
 from benchmarks.speed.layout_model import PlainLayoutModel
 from common.atomic import write_text
 from common.errors import UsageError
@@ -63,51 +62,6 @@ N_TOP_KERNELS = 20
 TRAIN_STEPS, TRAIN_SEEDS = 200, 3
 # A GPU sleeps for so many cycles, a tenth of a millisecond, while the host launches the work.
 SLEEP_CYCLES = 200_000
-
-
-class MovedBytes(TorchDispatchMode):
-    """Counts the bytes that operations read and write, each tensor once per operation.
-
-    Views and new tensors without values move nothing. A kernel of models/layout/fused_ops.py moves
-    its tensor arguments.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        aliases = [returned.alias_info for returned in function._schema.returns]
-        is_view = any(alias is not None and not alias.is_write for alias in aliases)
-        if not is_view and "empty" not in function._schema.name:
-            self.add((args, kwargs, result))
-        return result
-
-    def add(self, values: Any) -> None:
-        """Count the tensors in nested tuples, lists and dictionaries."""
-        tensors = [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
-        distinct = {t.data_ptr(): t for t in tensors if t.layout == torch.strided}
-        self.total += sum(t.nbytes for t in distinct.values())
-
-
-@contextmanager
-def moved_bytes() -> Iterator[MovedBytes]:
-    """Count what the block moves."""
-    launch, counter = fused_ops._launch, MovedBytes()
-
-    def counted(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
-        counter.add(given)
-        launch(name, grid, *given, **sizes)
-
-    fused_ops._launch = counted
-    try:
-        with counter:
-            yield counter
-    finally:
-        fused_ops._launch = launch
 
 
 def milliseconds(work: Callable[[], object], device: torch.device) -> float:

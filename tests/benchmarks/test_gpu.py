@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks.moved_bytes import moved_bytes
 from common.errors import UsageError
 from common.settings import ROOT
 
 
 def test_moved_bytes_count_inputs_and_results_but_no_views() -> None:
     x = torch.ones(4, 8)
-    with gpu.moved_bytes() as moved:
+    with moved_bytes() as moved:
         transposed = torch.add(x, 1).T
     assert transposed.shape == (8, 4)
     assert moved.total == 2 * x.nbytes

@@ -20,7 +20,7 @@ from tests.support.triton_interpreter import accept_arrays_as_indices
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
-    pytest.skip("compiled kernels are tested in tests/gpu", allow_module_level=True)
+    pytest.skip("compiled kernels are tested in test_compiled_kernels.py", allow_module_level=True)
 accept_arrays_as_indices()
 
 N_NODES, N_CONFIGS, WIDTH = 21, 6, 24  # no power of two

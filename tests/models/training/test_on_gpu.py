@@ -30,7 +30,7 @@ CLOSE = 2e-2  # AdamW magnifies the rounding of gradients that are nearly 0
 COMMAND = """
 import sys
 from pathlib import Path
-from tests.gpu.test_training import train
+from tests.models.training.test_on_gpu import train
 train(Path(sys.argv[1]), resume=sys.argv[2] == "resume")
 """
 
