@@ -21,6 +21,7 @@ from common.errors import PipelineError
 from common.machine import MAXRSS_BYTES, granted
 from common.reproducibility import revision
 from data.tree import COLLECTIONS
+from submissions.run_report import read_report
 
 STAGES = ("synthesize", "prepare", "run")  # of each collection
 HEADER = ("collection", *STAGES, "npz, GB", "store, GB", "run, GB")
@@ -94,7 +95,6 @@ def page(out: Path) -> str:
     times = [facts[key] for facts in noted.values() for key in ("began", "ended")]
     is_checked = "all-submission" in noted
     check = _note(out, "all", "submission").with_suffix(".txt")
-    report = out / "joined" / "report.json"
     return render(
         "rehearsal",
         left=[own.name for own in COLLECTIONS if own.name not in done],
@@ -102,7 +102,7 @@ def page(out: Path) -> str:
         header=HEADER,
         rows=rows,
         n_rows=json.loads(check.read_text())["rows"] if is_checked else None,
-        scored=json.loads(report.read_text())["collections"] if is_checked else {},
+        scored=read_report(out / "joined").collections if is_checked else {},
         machine=f"Python {platform.python_version()}, {platform.machine()}, {granted()[0]} cores",
         revisions=sorted({facts["revision"] for facts in noted.values()}),
     )

@@ -17,12 +17,12 @@ from common.errors import PipelineError
 from common.metrics import family_means, interval_of, share_above_zero, stretched_means
 from data.families import family_of
 from data.tree import GraphFile, collection_named
+from submissions.run_report import RunReport
 
-Report = Mapping[str, Any]
 FEWEST_FAMILIES = 4  # of which a probability is told
 
 
-def compare_reports(first: Report, second: Report) -> dict[str, Any]:
+def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
     """Compare the graphs that two reports have judged by the same metric.
 
     Returns:
@@ -37,10 +37,9 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
     """
     collections, draws = {}, []
     for name, pairs in paired_scores(first, second).items():
-        parts = [report["collections"][name] for report in (first, second)]
+        parts = [report.collections[name] for report in (first, second)]
         before, after = np.array(list(pairs.values())).T
-        judged = parts[0]["per_graph"]
-        programs = [judged[graph].get("program", graph) for graph in pairs]
+        programs = [parts[0].programs.get(graph, graph) for graph in pairs]
         place = collection_named(name), "valid"
         families = [family_of(GraphFile(*place, program, Path(program))) for program in programs]
         n_families = len(set(families))
@@ -48,10 +47,10 @@ def compare_reports(first: Report, second: Report) -> dict[str, Any]:
         gain = float((after - before).mean())
         draws.append(None if means is None else stretched_means(means, gain, n_families))
         collections[name] = {
-            "metric": parts[0]["metric"],
+            "metric": parts[0].metric,
             "n_graphs": len(pairs),
             "n_families": n_families,
-            "only_in_one": len(_values(parts[0]).keys() ^ _values(parts[1]).keys()),
+            "only_in_one": len(parts[0].values().keys() ^ parts[1].values().keys()),
             **_summary(float(before.mean()), float(after.mean()), draws[-1]),
         }
     if not collections:
@@ -102,26 +101,26 @@ def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def paired_scores(first: Report, second: Report) -> dict[str, dict[str, tuple[float, float]]]:
+def paired_scores(first: RunReport, second: RunReport) -> dict[str, dict[str, tuple[float, float]]]:
     """Return both scores of each graph that two reports have judged by the same metric.
 
     By collection, then by graph in their order by name; a collection without any is left out.
     """
     pairs = {}
-    for name in first["collections"]:
-        parts = [report["collections"].get(name) for report in (first, second)]
-        if not all(parts) or parts[0]["metric"] != parts[1]["metric"]:
+    for name, part in first.collections.items():
+        other = second.collections.get(name)
+        if other is None or part.metric != other.metric:
             continue
-        before, after = map(_values, parts)
+        before, after = part.values(), other.values()
         common = sorted(before.keys() & after.keys())
         if common:
             pairs[name] = {graph: (before[graph], after[graph]) for graph in common}
     return pairs
 
 
-def _judged(report: Report) -> str:
-    parts = report["collections"].items()
-    graphs = [f"{name}:{graph}" for name, part in parts for graph in _values(part)]
+def _judged(report: RunReport) -> str:
+    parts = report.collections.items()
+    graphs = [f"{name}:{graph}" for name, part in parts for graph in part.values()]
     return f"{len(graphs)} ({graphs[0]}, …)" if graphs else "none"
 
 
@@ -135,13 +134,4 @@ def _summary(first: float, second: float, draws: NDArray[np.float64] | None) -> 
         "difference": second - first,
         "ci95": interval,
         "probability": probability,
-    }
-
-
-def _values(part: Mapping[str, Any]) -> dict[str, float]:
-    metric = part["metric"]
-    return {
-        graph: scores[metric]
-        for graph, scores in part["per_graph"].items()
-        if scores.get(metric) is not None
     }

@@ -10,7 +10,8 @@ from common.errors import PipelineError, UsageError
 from common.metrics import ranking_from_scores
 from data.labels import Labels
 from data.tree import collection_named
-from submissions.score import Report, collection_report, reason_to_leave_out, score_graph
+from submissions.run_report import GraphMetrics
+from submissions.score import collection_report, reason_to_leave_out, score_graph
 
 
 class Evaluator:
@@ -29,7 +30,7 @@ class Evaluator:
             raise UsageError(f"Evaluator: rows are a {type(rows).__name__}; expected a dict")
         self.collection, self.rows = collection_named(name), rows
 
-    def eval(self, predictions: Mapping[str, Mapping[str, Any]]) -> Report:
+    def eval(self, predictions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Judge predicted scores by runtimes; equal scores are ties, as for scipy's kendalltau.
 
         Args:
@@ -58,7 +59,7 @@ class Evaluator:
         for has, lacks in (("y_pred", "y_true"), ("y_true", "y_pred")):
             if missing := sorted(predictions[has].keys() - predictions[lacks].keys()):
                 raise UsageError(f"Evaluator: {lacks} has no graph '{missing[0]}', {has} has it")
-        graphs: dict[str, Report] = {}
+        graphs: dict[str, GraphMetrics] = {}
         left_out: dict[str, str] = {}
         for name in sorted(predicted):  # so that no order of the graphs decides the interval
             scores, labels = self._checked(name, predicted[name], measured[name])
@@ -68,12 +69,13 @@ class Evaluator:
                 ranking = ranking_from_scores(scores)
                 graphs[name] = score_graph(self.collection, ranking, labels, scores)
         report = collection_report(self.collection, graphs)
-        means: Report = {report["metric"]: None}
+        means: dict[str, Any] = {report.metric: None}
         for key in {key: None for own in graphs.values() for key in own if key != "n_configs"}:
-            values = [own[key] for own in graphs.values() if own[key] is not None]
+            values = [value for own in graphs.values() if (value := own[key]) is not None]
             means[key] = float(np.mean(values)) if values else None
-        kept = {key: report[key] for key in ("ci95", "n_graphs", "per_graph")}
-        return means | kept | {"left_out": left_out}
+        interval = None if report.ci95 is None else list(report.ci95)
+        facts = {"ci95": interval, "n_graphs": report.n_graphs, "per_graph": report.per_graph}
+        return means | facts | {"left_out": left_out}
 
     def _checked(self, name: str, scores: Any, runtime: Any) -> tuple[NDArray[Any], Labels]:
         where = f"Evaluator: {self.collection.name}:{name}"

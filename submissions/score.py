@@ -30,14 +30,13 @@ from data.graphs.graph import sample_rows
 from data.labels import Labels
 from data.tree import COLLECTIONS, Collection, GraphFile
 from submissions.check import n_picks, ranking_faults
+from submissions.run_report import CollectionReport, GraphMetrics, LeftOut, RunReport
 
 SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
 DIVERSIFIED = "diversified_slowdown@5"
 FEW_GRAPHS = 20  # an interval over fewer is too narrow
 SHOWN = 0.0005  # what a slowdown in percent, with one digit, can tell apart
-
-Report = dict[str, Any]
 
 
 def cut_to_samples(
@@ -71,68 +70,59 @@ def score_submission(
     *,
     ceilings: Mapping[str, float] | None = None,
     to_measure: Mapping[str, NDArray[np.int64]] | None = None,
-) -> Report:
+    n_configs: Mapping[str, int] | None = None,
+    programs: Mapping[str, str] | None = None,
+) -> RunReport:
     """Score rankings per graph and per collection.
 
-    A collection that has labels but no row at all in `rankings` is not judged: its value is None,
+    A collection with labels but without any row in `rankings` is not judged: its value is None,
     and its graphs are listed as left out.
 
     Args:
-        rankings: (m,) int64 config indices by submission ID, predicted fastest first; all c of a
-            layout graph, at least min(5, c) of a tile kernel.
-        labels: runtimes by submission ID; those that are all 0 count as withheld.
-        ceilings: Kendall tau between two measurements of the same configs, by submission ID; nan,
-            or no entry, where unknown.
-        to_measure: five diversified configs by submission ID, as the tile rows of a submission have
+        rankings: (m,) int64 config indices by submission ID, sorted by score: all c of a layout
+            graph, at least min(5, c) of a tile kernel.
+        labels: Runtimes by submission ID. Runtimes that are all 0 count as withheld.
+        ceilings: Kendall tau between two measurements of the same configs, by submission ID. nan,
+            or no entry, if it is not known. Layouts have `noise_ceiling` only with this argument.
+        to_measure: Five diversified configs by submission ID, as the tile rows of a submission have
             them. The tile score is theirs then, and not that of the first five of the ranking.
+        n_configs: Number of configs of each graph's file, by submission ID. `judged_on` is set for
+            collections with more configs than `labels`.
+        programs: Program of a graph whose name hides it, by submission ID.
 
     Returns:
-        score: mean of the collections' values, None if no collection has one.
-        collections: for each of the five, by name, `metric`, `value` (mean over graphs), `ci95`
-            (bootstrap over graphs; None for fewer than two), `n_graphs` (those in the mean) and
-            `per_graph`; means of `slowdown@1`, `@5` and `@10`, for tile of `top1_error` and so on,
-            None where a row holds too few picks to tell. Given `ceilings`, for layout also
-            `noise_ceiling`: of each graph, and of the collection (the median over its judged
-            graphs that have one); None where unknown. Given `to_measure`, also
-            `diversified_slowdown@5`, beside `slowdown@5` of the first five.
-        left_out: the graphs that were not judged, as `graph` (the ID) and `reason`.
+        `score`, `collections` and `left_out`. Tiles have the means of `top1_error`, `top5_error`
+        and `top10_error`, layouts those of `slowdown@1`, `@5` and `@10`. A mean is None if a row
+        has too few indices.
 
     Raises:
-        PipelineError: a ranking that does not fit its graph, or a collection that is answered in
-            part; the line names the ID.
+        PipelineError: A ranking does not fit its graph, or a collection is answered in part. The
+            line names the ID.
     """
-    collections: dict[str, Report] = {}
-    left_out: list[dict[str, str]] = []
+    collections: dict[str, CollectionReport] = {}
+    left_out: list[LeftOut] = []
     for collection in COLLECTIONS:
-        prefix, graphs = f"{collection.name}:", dict[str, Report]()
+        prefix, graphs = f"{collection.name}:", dict[str, GraphMetrics]()
         answered = any(name.startswith(prefix) for name in rankings)
         for name in sorted(name for name in labels if name.startswith(prefix)):
             if reason := reason_to_leave_out(collection, labels[name], answered=answered):
-                left_out.append({"graph": name, "reason": reason})
-            else:
-                own = name.removeprefix(prefix)
-                five = None if to_measure is None else to_measure[name]
-                graphs[own] = _score_row(collection, name, rankings.get(name), labels[name], five)
-        collections[collection.name] = collection_report(collection, graphs, ceilings)
-    values = [part["value"] for part in collections.values() if part["value"] is not None]
-    return {
-        "score": float(np.mean(values)) if values else None,
-        "collections": collections,
-        "left_out": left_out,
-    }
-
-
-def note_samples(report: Report, labels: Mapping[str, Labels]) -> None:
-    """Note as `judged_on` of a collection how many configs of how many, where that is not all.
-
-    Args:
-        labels: runtimes of all configs by submission ID.
-    """
-    for name, part in report["collections"].items():
-        n_judged = sum(graph["n_configs"] for graph in part["per_graph"].values())
-        n_all = sum(len(labels[f"{name}:{graph}"].runtime_ns) for graph in part["per_graph"])
+                left_out.append(LeftOut(graph=name, reason=reason))
+                continue
+            five = None if to_measure is None else to_measure[name]
+            metrics = _score_row(collection, name, rankings.get(name), labels[name], five)
+            graphs[name.removeprefix(prefix)] = metrics
+        report = collection_report(collection, graphs, ceilings)
+        if programs:
+            known = {graph: programs.get(f"{prefix}{graph}") for graph in graphs}
+            report = report.changed(programs={g: name for g, name in known.items() if name})
+        n_judged = sum(len(labels[f"{prefix}{graph}"].runtime_ns) for graph in graphs)
+        n_all = sum(n_configs[f"{prefix}{graph}"] for graph in graphs) if n_configs else 0
         if n_judged < n_all:
-            part["judged_on"] = f"{n_judged:,} of {n_all:,} configs"
+            report = report.changed(judged_on=f"{n_judged:,} of {n_all:,} configs")
+        collections[collection.name] = report
+    values = [part.value for part in collections.values() if part.value is not None]
+    score = float(np.mean(values)) if values else None
+    return RunReport(score=score, collections=collections, left_out=left_out)
 
 
 def score_graph(
@@ -141,7 +131,7 @@ def score_graph(
     labels: Labels,
     scores: NDArray[Any] | None = None,
     to_measure: NDArray[np.int64] | None = None,
-) -> Report:
+) -> GraphMetrics:
     """Return all metrics of one graph of c configs.
 
     Args:
@@ -155,7 +145,7 @@ def score_graph(
         (None where m < K and m < c), `diversified_slowdown@5` if `to_measure` is given, and
         `n_configs`; of tile kernels also `tile_score` and `topK_error`.
     """
-    runtime, graph = labels.runtime, Report()
+    runtime, graph = labels.runtime, GraphMetrics()
     position = np.argsort(ranking) if scores is None else scores
     for name, metric in (("kendall_tau", kendall_tau), ("opa", ordered_pair_accuracy)):
         is_whole = len(ranking) == len(runtime)
@@ -166,8 +156,8 @@ def score_graph(
     if collection.kind == "tile":
         graph["tile_score"] = tile_score(ranking if to_measure is None else to_measure, runtime)
         for k in ERROR_PICKS:
-            slowdown = graph[f"slowdown@{k}"]
-            graph[f"top{k}_error"] = None if slowdown is None else slowdown - 1
+            is_known = len(ranking) >= min(k, len(runtime))
+            graph[f"top{k}_error"] = slowdown_at_k(ranking, runtime, k) - 1 if is_known else None
     if to_measure is not None:
         graph[DIVERSIFIED] = slowdown_at_k(to_measure, runtime, TILE_PICKS)
     graph["n_configs"] = len(runtime)
@@ -180,7 +170,7 @@ def _score_row(
     ranking: NDArray[np.int64] | None,
     labels: Labels,
     to_measure: NDArray[np.int64] | None,
-) -> Report:
+) -> GraphMetrics:
     n_configs = len(labels.runtime_ns)
     wanted = n_picks(collection.name, n_configs)
     if ranking is None:
@@ -207,56 +197,56 @@ def reason_to_leave_out(
 
 def collection_report(
     collection: Collection,
-    graphs: Mapping[str, Report],
+    graphs: Mapping[str, GraphMetrics],
     ceilings: Mapping[str, float] | None = None,
-) -> Report:
-    """Put graphs' metrics together: see `score_submission`."""
-    metric = METRICS[collection.kind]
-    values = [graph[metric] for graph in graphs.values()]
+) -> CollectionReport:
+    """Summarise the metrics of a collection's graphs; see `score_submission`."""
+    metric, is_tile = METRICS[collection.kind], collection.kind == "tile"
+    values = [float(graph[metric] or 0) for graph in graphs.values()]
     each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
-    report: Report = {
-        "metric": metric,
-        "value": float(np.mean(values)) if values else None,
-        "ci95": list(interval_of(family_means(np.array(values), each))) if len(each) > 1 else None,
-        "n_graphs": len(values),
-    }
-    is_tile = collection.kind == "tile"
     names = [f"top{k}_error" if is_tile else f"slowdown@{k}" for k in ERROR_PICKS]
     names += [DIVERSIFIED] * any(DIVERSIFIED in graph for graph in graphs.values())
+    means: dict[str, Any] = {}
     for name in names:
-        found = [graph[name] for graph in graphs.values()]
-        report[name] = float(np.mean(found)) if found and None not in found else None
-    report["per_graph"] = dict(graphs)
+        found = [value for graph in graphs.values() if (value := graph[name]) is not None]
+        means[name] = float(np.mean(found)) if found and len(found) == len(graphs) else None
+    per_graph = dict(graphs)
     if ceilings is not None and not is_tile:
         taus = {g: _or_none(ceilings.get(f"{collection.name}:{g}", math.nan)) for g in graphs}
         known = [tau for tau in taus.values() if tau is not None]
-        report["noise_ceiling"] = float(np.median(known)) if known else None
-        report["per_graph"] = {g: graphs[g] | {"noise_ceiling": taus[g]} for g in graphs}
-    return report
+        means["noise_ceiling"] = float(np.median(known)) if known else None
+        per_graph = {g: graphs[g] | {"noise_ceiling": taus[g]} for g in graphs}
+    return CollectionReport(
+        metric=metric,
+        value=float(np.mean(values)) if values else None,
+        ci95=interval_of(family_means(np.array(values), each)) if len(each) > 1 else None,
+        n_graphs=len(values),
+        per_graph=per_graph,
+        **means,
+    )
 
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def remarks_on(report: Mapping[str, Any]) -> list[str]:
+def remarks_on(report: RunReport) -> list[str]:
     """List blends that are behind a member or the baseline, and intervals that are too narrow."""
-    models = report.get("models", {})
     remarks, few = list[str](), list[str]()
-    if limit := report.get("config", {}).get("limit_graphs"):
+    if limit := report.config.get("limit_graphs"):
         remarks.append(
             f"{limit} graphs at most of each collection and split (--limit-graphs): scores are of "
             "these, and the submission lacks the others' rows"
         )
-    for name, part in report.get("collections", {}).items():
-        if part["value"] is None:
+    for name, part in report.collections.items():
+        if part.value is None:
             continue
-        if part.get("judged_on"):
-            remarks.append(f"{name}: judged on {part['judged_on']}")
-        values = models.get(name, {}).get("member_values", {})
-        remarks += [f"{name}: {line}" for line in _behind(part, values)]
-        if part["ci95"] is not None and part["n_graphs"] < FEW_GRAPHS:
-            few.append(f"{name} ({part['n_graphs']})")
+        if part.judged_on:
+            remarks.append(f"{name}: judged on {part.judged_on}")
+        values = report.models[name].member_values if name in report.models else {}
+        remarks += [f"{name}: {line}" for line in _behind(part, part.value, values)]
+        if part.ci95 is not None and part.n_graphs < FEW_GRAPHS:
+            few.append(f"{name} ({part.n_graphs})")
     if few:
         remarks.append(
             f"few graphs in {', '.join(few)}: intervals too narrow; `compare` widens its own"
@@ -264,21 +254,21 @@ def remarks_on(report: Mapping[str, Any]) -> list[str]:
     return remarks
 
 
-def _behind(part: Mapping[str, Any], values: Mapping[str, float | None]) -> Iterator[str]:
+def _behind(
+    part: CollectionReport, own: float, values: Mapping[str, float | None]
+) -> Iterator[str]:
     known = {member: value for member, value in values.items() if value is not None}
     best = max(known, key=lambda member: known[member], default=None)
-    own = part["value"]
     if best is not None and round(known[best], 4) > round(own, 4):  # as both are told
         yield f"{best} alone has {known[best]:.4f}, more than the blend with it, {own:.4f}"
-    if part.get("baseline") is not None and round(part["baseline"], 4) > round(own, 4):
-        yield f"the baseline, without training, has {part['baseline']:.4f}, more than this run"
-    curve = part.get("slowdown_curve")
-    if not curve or not curve["model"] or not curve["baseline"]:
+    if part.baseline is not None and round(part.baseline, 4) > round(own, 4):
+        yield f"the baseline, without training, has {part.baseline:.4f}, more than this run"
+    curve = part.slowdown_curve
+    if not curve or not curve.model or not curve.baseline:
         return
-    points = zip(curve["k"], curve["baseline"], curve["model"], strict=True)
     ahead = [
         f"of {k} {100 * (baseline - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
-        for k, baseline, model in points
+        for k, baseline, model in zip(curve.k, curve.baseline, curve.model, strict=True)
         if k in ERROR_PICKS and baseline < model - SHOWN
     ]
     if ahead:

@@ -76,7 +76,7 @@ def run(
         inputs, out, chosen, resume=resume, models=models, workers=who, trackers=trackers
     )
     if json:
-        print_json(report)
+        print_json(report.as_json())
         return
     from pipeline.run.jobs import SUBMISSION
     from pipeline.run.report import REPORT_PAGE
@@ -84,7 +84,7 @@ def run(
     print_scores(report)
     submission = out / SUBMISSION["test"]
     is_there = submission.exists()
-    parts = [part.split("/") for part in report["missing_parts"]]
+    parts = [part.split("/") for part in report.missing_parts]
     lacking = [name for name, split in parts if split == "test" and not collections]
     kept = "collections" * bool(collections), "graphs" * bool(limit_graphs)
     part = f", with rows of these {' and '.join(filter(None, kept))} alone" if any(kept) else ""
@@ -355,8 +355,8 @@ def report(
     Example: python -m pipeline report --run runs/first
     """
     from models.run_folder import REPORT, REPORT_PICTURE
-    from pipeline.run.folders import read_report
     from pipeline.run.report import draw_report
+    from submissions.run_report import read_report
 
     check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
     with blame(run / REPORT, "the report of a run"):
@@ -417,13 +417,14 @@ def compare(
 
     Example: python -m pipeline compare runs/first runs/hops2
     """
-    from pipeline.run.folders import differing_keys, read_report
+    from pipeline.run.folders import differing_keys
     from submissions.compare import compare_reports
+    from submissions.run_report import read_report
 
     reports = [read_report(run) for run in (first, second)]
     with blame(f"{first} or {second}", "the reports of two runs"):
         compared = compare_reports(*reports)
-        keys = differing_keys(*reports)
+        keys = differing_keys(*(report.config for report in reports))
         if json:
             print_json({"first": first, "second": second, "config": keys, **compared})
             return
@@ -431,7 +432,7 @@ def compare(
         if keys:
             print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
             typer.echo("")
-        elif all(report.get("config") for report in reports):
+        elif all(report.config for report in reports):
             typer.echo("no key of their configs differs")
         _print_comparison(compared)
 

@@ -1,8 +1,7 @@
 """The `submission` commands check, upload and list, `score`, and how scores are printed."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +17,9 @@ from pipeline.cli.console import (
     say,
     tell_errors,
 )
+
+if TYPE_CHECKING:
+    from submissions.run_report import RunReport
 
 LONGEST_MESSAGE = 400  # characters; the tag after it must not be cut off
 
@@ -139,9 +141,10 @@ def score(
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.labels import WITHHELD, read_labels
+    from data.manifest import read_manifest
     from data.tree import find_graphs
     from submissions.check import check_split, read_submission
-    from submissions.score import cut_to_samples, note_samples, score_submission
+    from submissions.score import cut_to_samples, score_submission
 
     split = split or ("test" if private else "valid")
     if private and split != "test":
@@ -158,54 +161,43 @@ def score(
     check_split(submission, rankings, labels, folder, split=split, to_pass=to_pass)
     graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
     judged = cut_to_samples(graphs, rankings, labels)
+    n_configs = {name: len(known.runtime_ns) for name, known in labels.items()}
+    measured = read_manifest(folder)["graphs"] if private else {}
+    programs = {name: facts["program"] for name, facts in measured.items() if "program" in facts}
     try:
-        report = score_submission(*judged)
+        report = score_submission(*judged, n_configs=n_configs, programs=programs)
     except PipelineError as error:
         line = str(error).removeprefix("submission: ")
         raise PipelineError(f"{submission}: {line}") from error
-    note_samples(report, labels)
-    if private:
-        _name_programs(report, folder)
     if not any(known.is_labelled for known in labels.values()):
         raise PipelineError(f"{folder}: {split} has no runtimes; --private reads the sample's")
     if json:
-        print_json(report)
+        print_json(report.as_json())
         return
     _print_graphs(report)
     print_scores(report)
 
 
-def _name_programs(report: dict[str, Any], folder: Path) -> None:
-    """Say which program each graph is, whose name in the test split hides it, if that is known."""
-    from data.manifest import read_manifest
-
-    measured = read_manifest(folder)["graphs"]
-    for name, part in report["collections"].items():
-        for graph, figures in part["per_graph"].items():
-            if f"{name}:{graph}" in measured:
-                figures["program"] = measured[f"{name}:{graph}"]["program"]
+def _print_graphs(report: "RunReport") -> None:
+    for name, part in report.collections.items():
+        for graph, value in part.values().items():
+            shown = part.programs.get(graph, graph)
+            typer.echo(f"{name}:{shown}  {part.metric} {value:.4f}")
+    for item in report.left_out:
+        typer.echo(f"left out: {item.graph}: {item.reason}")
 
 
-def _print_graphs(report: dict[str, Any]) -> None:
-    for name, part in report["collections"].items():
-        for graph, figures in part["per_graph"].items():
-            shown = figures.get("program", graph)
-            typer.echo(f"{name}:{shown}  {part['metric']} {figures[part['metric']]:.4f}")
-    for item in report["left_out"]:
-        typer.echo(f"left out: {item['graph']}: {item['reason']}")
-
-
-def print_scores(report: Mapping[str, Any]) -> None:
+def print_scores(report: "RunReport") -> None:
     """Print a report's value by collection, then the mean; what they hide, on standard error."""
-    rows, every = [], report["collections"]
-    for name in report.get("config", {}).get("collections", every):  # of a run, those it is of
+    rows, every = [], report.collections
+    for name in report.config.get("collections", every):  # of a run, those it is of
         part = every[name]
-        low, high = part["ci95"] or (None, None)
-        facts = (part["n_graphs"], part.get("baseline"), part.get("noise_ceiling"))
-        rows.append((name, part["metric"], part["value"], low, high, *facts))
+        low, high = part.ci95 or (None, None)
+        facts = (part.n_graphs, part.baseline, part.noise_ceiling)
+        rows.append((name, part.metric, part.value, low, high, *facts))
     judged = sum(row[2] is not None for row in rows)
     mean = "mean" if judged == len(every) else f"mean of {judged} of {len(every)}"
-    rows.append((mean, "", report["score"], None, None, sum(row[5] for row in rows), None, None))
+    rows.append((mean, "", report.score, None, None, sum(row[5] for row in rows), None, None))
     header = ("collection", "metric", "value", "ci95 low", "ci95 high", "graphs")
     print_table((*header, "baseline", "ceiling"), rows, if_known=("baseline", "ceiling"))
     from submissions.score import remarks_on

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.atomic import open_regular
 from common.errors import PipelineError, blame
 from common.settings import CONFIGS
-from data.tree import COLLECTIONS, KINDS
+from data.tree import KINDS
 from models.config.custom import CONFIGS as CUSTOM_CONFIGS
 from models.config.custom import is_own, short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
+from submissions.run_report import read_report
 
 BUDGET = (".training.steps", "_per_step", ".num_boost_round", ".loss", ".objective")
 
@@ -39,39 +39,14 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
     return [row for row in map(_row, _run_folders(folder)) if row]
 
 
-def read_report(run: Path) -> dict[str, Any]:
-    """Read the report of a run folder, or a report's file itself.
-
-    Raises:
-        PipelineError: there is none, or it is damaged.
-    """
-    path = run / REPORT if run.is_dir() else run
-    if not run.exists():
-        raise PipelineError(f"{run}: no such folder or file; expected a run's folder or a report")
-    if not path.exists():
-        raise PipelineError(
-            f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "
-            "finished; --resume goes on with one that is not"
-        )
-    try:
-        with open_regular(path) as file:
-            report = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        expected = f"expected a run's folder, its {REPORT}, or what `score --json` printed"
-        raise PipelineError(f"{path}: cannot be read: {error}; {expected}") from error
-    if not isinstance(report, dict) or not isinstance(report.get("collections"), dict):
-        raise PipelineError(f"{path}: has no key `collections`; expected a run's {REPORT}")
-    return report
-
-
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return both values of each dotted key in which the configs of two reports differ.
+    """Return both values of each dotted key in which the configs of two runs differ.
 
     A value that one of them lacks is None. Left out is what took no part: keys of kinds of configs
     that not both have ranked, and of models that a run has not ranked with. Of a model that one
     run alone has, only what it was given to learn (`BUDGET`) and its weight are told.
     """
-    configs = [report.get("config") or {} for report in (first, second)]
+    configs = [first, second]
     ranked = [_ranked(config) for config in configs]
     kinds = ranked[0].keys() & ranked[1].keys()
     models = [{short_name(model) for kind in kinds for model in own[kind]} for own in ranked]
@@ -112,7 +87,7 @@ def _row(folder: Path) -> dict[str, Any] | None:
     row |= dict.fromkeys(("recipe", "model", "revision", "score", "values", "problem"))
     row |= {"models": (), "changed": {}, "seeds": (), "limit_graphs": None}
     try:
-        with blame(folder, f"the {CONFIG} and {REPORT} of a run"):
+        with blame(folder, f"the {CONFIG} of a run"):
             facts = _facts(folder)
             json.dumps(facts, allow_nan=False)  # as it is printed
     except PipelineError as error:
@@ -129,9 +104,9 @@ def _facts(folder: Path) -> dict[str, Any] | None:
     row: dict[str, Any] = {}
     recipe, model = config.get("recipe", {}), config.get("model")
     if report is not None:
-        parts = {c.name: report["collections"].get(c.name) or {} for c in COLLECTIONS}
-        values = {n: part["value"] for n, part in parts.items() if part.get("value") is not None}
-        row |= {"values": values, "revision": report.get("revision"), "score": report.get("score")}
+        parts = report.collections.items()
+        values = {name: part.value for name, part in parts if part.value is not None}
+        row |= {"values": values, "revision": report.revision, "score": report.score}
     members = (path.parent.name for path in folder.glob(f"models/*/*/{CONFIG}"))
     begun = {name.rpartition("-seed")[0] for name in members}
     own = (short_name(name) for kind in KINDS for name in recipe.get(kind, {}).get("models", ()))
@@ -154,7 +129,7 @@ def _changed(recipe: Mapping[str, Any]) -> dict[str, Any]:
         for model in filter(is_own, models):
             defaults = CUSTOM_CONFIGS[kind]().model_dump(mode="json")  # its own are in its code
             usual = {short_name(model): defaults} | usual
-    pairs = differing_keys(*({"config": {"recipe": table}} for table in (usual, recipe)))
+    pairs = differing_keys({"recipe": usual}, {"recipe": recipe})
     for kind in KINDS if path.is_file() else ():
         before, now = (list(table.get(kind, {}).get("models", ())) for table in (shipped, recipe))
         if before != now:

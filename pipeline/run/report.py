@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.atomic import write_text
 from common.checksums import read_table, write_table
-from common.errors import blame
+from common.errors import PipelineError, blame
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.reproducibility import revision
 from data.graph_store.stored_graph import read_graph
@@ -25,7 +25,6 @@ from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_na
 from ensembles.blend import (
     BlendSpec,
     apply_blend,
-    blend_record,
     choice_file,
     read_choice,
     run_blend,
@@ -48,7 +47,16 @@ from submissions.report.charts import (
     write_overview,
 )
 from submissions.report.page import write_graph_pages, write_report_page
-from submissions.score import note_samples, score_submission
+from submissions.run_report import (
+    CollectionReport,
+    LearningCurve,
+    LeftOut,
+    ModelsReport,
+    RunReport,
+    SlowdownCurve,
+    read_report,
+)
+from submissions.score import score_submission
 
 REPORT_PAGE = "report.html"
 RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"
@@ -63,23 +71,17 @@ Files = Mapping[str, GraphFile]
 Tables = Mapping[str, pl.DataFrame]
 
 
-def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
-    """Score the rankings of the valid split and describe the run.
+def build_report(state: RunState, data_dir: Path) -> RunReport:
+    """Score the rankings of the valid split and describe the run, without the costs of its stages.
 
     `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` and all values of tiles but
     the baseline are of the five configs to measure, as a row of the submission has them. The files
     valid-ranks.parquet and valid-best.parquet, from which the pages of graphs are made, are written
     too.
 
-    Of each collection: `baseline` (the value of a count of copied bytes, or of steps),
-    `noise_ceiling` (Kendall tau between two measurements), `slowdown_curve` (`k`, and the mean
-    slowdown@k of `model` and of `baseline`), `seed_values` (the value of each seed alone; empty for
-    one seed) and `seed_sd` (their standard deviation).
-    Of the run: `config`, `models` (which members rank each collection, by what method and weights,
-    what their trees rest on, any fallback, and under `blend` what was chosen, with its nested
-    value), `left_out` (graphs that were not judged, and why), `left_out_of_training`,
-    `missing_parts` (of the dataset), `bad_files` (skipped on request), `learning_curves`, and what
-    each stage of this call took (`seconds`, `cpu_seconds`, `peak_mib`).
+    Args:
+        state: State of the run, with all scores written.
+        data_dir: Folder of the data.
     """
     files = {file.submission_id: file for file in state.files if file.split == "valid"}
     whole = {name: read_labels_of(file) for name, file in files.items()}
@@ -88,61 +90,58 @@ def build_report(state: RunState, data_dir: Path) -> dict[str, Any]:
         blended |= _scores(state, collection, "blend")
     labels = {name: whole[name].only(table["config"].to_numpy()) for name, table in blended.items()}
     rows = state.rows
-    ceilings = {row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None}
     scored = score_submission(
-        _rankings(blended), labels, ceilings=ceilings, to_measure=_to_measure(files, blended)
+        _rankings(blended),
+        labels,
+        ceilings={row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None},
+        to_measure=_to_measure(files, blended),
+        n_configs={name: len(own.runtime_ns) for name, own in whole.items()},
     )
-    note_samples(scored, whole)
-    _add_evidence(state, scored["collections"], labels, files, blended)
-    return {
-        **scored,
-        "recipe": state.recipe.name,
-        "seeds": list(state.recipe.seeds),
-        "models": {c.name: _models_of(state, c, labels) for c in state.ranked},
-        "left_out_of_training": [
-            {"graph": item.file.submission_id, "reason": item.reason} for item in state.unusable
-        ],
-        "missing_parts": state.missing,
-        "bad_files": [row.error for row in rows if row.error],
-        "data": str(data_dir),
-        "learning_curves": learning_curves(state.out),
-        "environment": environment(state.recipe.n_threads) | state.device,
-        "revision": revision(),
-        "config": state.config,
-        "seconds": state.costs.seconds,
-        "cpu_seconds": state.costs.cpu_seconds,
-        "peak_mib": state.costs.peak_mib,
-    }
+    unusable = [
+        LeftOut(graph=item.file.submission_id, reason=item.reason) for item in state.unusable
+    ]
+    return RunReport(
+        score=scored.score,
+        collections=_with_evidence(state, scored.collections, labels, files, blended),
+        left_out=scored.left_out,
+        recipe=state.recipe.name,
+        seeds=list(state.recipe.seeds),
+        models={c.name: _models_of(state, c, labels) for c in state.ranked},
+        left_out_of_training=unusable,
+        missing_parts=state.missing,
+        bad_files=[row.error for row in rows if row.error],
+        data=str(data_dir),
+        learning_curves=learning_curves(state.out),
+        environment=environment(state.recipe.n_threads) | state.device,
+        revision=revision(),
+        config=state.config,
+    )
 
 
-def as_first_made(out: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Return the report that a finished run has, if it says the same: what made it stays there."""
-    first = _written(out) if is_done(out) else {}
-    new = json.loads(json.dumps(report)) | {key: first.get(key) for key in OF_A_CALL}
-    return first if first == new else report
+def keep_original_report(out: Path, report: RunReport) -> RunReport:
+    """Return the report of a finished run if its results are the same as those of a new report."""
+    first = written_report(out) if is_done(out) else None
+    if first is None:
+        return report
+    of_the_call = {key: getattr(first, key) for key in OF_A_CALL}
+    return first if first.to_text() == report.changed(**of_the_call).to_text() else report
 
 
-def revision_of(out: Path) -> str | None:
-    """Return the revision of the code that a run's report was made by, if that is known."""
-    return _written(out).get("revision")
-
-
-def _written(out: Path) -> dict[str, Any]:
-    path = out / REPORT
+def written_report(out: Path) -> RunReport | None:
+    """Return the report in a run folder, None if it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError:  # damaged: it is written anew
-        return {}
-    return found if isinstance(found, dict) else {}
+        return read_report(out)
+    except PipelineError:
+        return None
 
 
-def write_report(out: Path, report: dict[str, Any]) -> Path:
+def write_report(out: Path, report: RunReport) -> Path:
     """Write report.json and what `draw_report` draws; return the page's path."""
-    write_text(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_text(out / REPORT, report.to_text())
     return draw_report(out, report)
 
 
-def draw_report(out: Path, report: dict[str, Any]) -> Path:
+def draw_report(out: Path, report: RunReport) -> Path:
     """Write a report's page, its picture and the graphs' pages; return the page's path.
 
     Raises:
@@ -170,31 +169,30 @@ def environment(threads: int) -> dict[str, Any]:
 
 def _models_of(
     state: RunState, collection: Collection, labels: Mapping[str, Labels]
-) -> dict[str, Any]:
+) -> ModelsReport:
     source, members = state.sources[collection.name], state.members(collection)
     spec = _spec(state, collection)
-    total = sum(spec.weights.values())
-    shares = {name: round(weight / total, 4) for name, weight in spec.weights.items()}
-    choice = read_choice(choice_file(state.out, collection))
+    total, choice = sum(spec.weights.values()), read_choice(choice_file(state.out, collection))
     fallback = source.collection.name if source.collection else "baseline"
     folders: dict[str, list[Path]] = {}
     for member in members:
         folders.setdefault(member.model, []).append(member.folder)
     trees = {model: read_importances(seeds) for model, seeds in folders.items()}
-    return {
-        "members": list(spec.weights),
-        "member_values": {
+    return ModelsReport(
+        members=list(spec.weights),
+        member_values={
             name: _value(state, collection, spec._replace(weights={name: 1.0}), labels)
             for name in spec.weights
         },
-        **blend_record(spec._replace(weights=shares)),
-        "importances": {
+        method=spec.method,
+        weights={name: round(weight / total, 4) for name, weight in spec.weights.items()},
+        importances={
             model: table.head(12).to_dicts() for model, table in trees.items() if table is not None
         },
-        "fallback_from": None if source.collection == collection else fallback,
-        "reason": source.reason,
+        fallback_from=None if source.collection == collection else fallback,
+        reason=source.reason,
         **({} if choice is None else {"blend": choice}),
-    }
+    )
 
 
 def _spec(state: RunState, collection: Collection) -> BlendSpec:
@@ -203,25 +201,24 @@ def _spec(state: RunState, collection: Collection) -> BlendSpec:
     return spec._replace(weights={name: spec.weights[name] for name in names})
 
 
-def _add_evidence(
+def _with_evidence(
     state: RunState,
-    parts: Mapping[str, dict[str, Any]],
+    parts: Mapping[str, CollectionReport],
     labels: Mapping[str, Labels],
     files: Files,
     blended: Tables,
-) -> None:
-    points, best = [pl.DataFrame(schema=RANKS_SCHEMA)], []
+) -> dict[str, CollectionReport]:
+    """Add the baseline, the slowdown curve and the seeds; write the points of graphs' pages."""
+    points, best, reports = [pl.DataFrame(schema=RANKS_SCHEMA)], [], dict(parts)
     for name, part in parts.items():
-        part |= {"baseline": None, "slowdown_curve": None, "seed_values": {}, "seed_sd": None}
-        if part["value"] is None:
+        if part.value is None:
             continue
         collection = collection_named(name)
-        keys = sorted(f"{name}:{graph}" for graph in part["per_graph"])
+        keys = sorted(f"{name}:{graph}" for graph in part.per_graph)
         baseline = _scores(state, collection, "baseline")
-        part["baseline"] = _judge(collection, baseline, labels)
         runtimes = [labels[key].runtime for key in keys]
         rankings = {"model": _rankings(blended), "baseline": _rankings(baseline)}
-        part["slowdown_curve"] = {"k": list(CURVE_PICKS)} | {
+        curves = {
             who: slowdown_curve([ranked[key] for key in keys], runtimes)
             for who, ranked in rankings.items()
         }
@@ -232,9 +229,15 @@ def _add_evidence(
             points.append(rank_points(name, graph, ranking, labels[key], scored))
             best.append(best_configs(files[key], blended[key][ranking]))
         values = _seed_values(state, collection, labels)
-        part |= {"seed_values": values, "seed_sd": stdev(values.values()) if values else None}
+        reports[name] = part.changed(
+            baseline=_judge(collection, baseline, labels),
+            slowdown_curve=SlowdownCurve(k=list(CURVE_PICKS), **curves),
+            seed_values=values,
+            seed_sd=stdev(values.values()) if values else None,
+        )
     write_table(state.out / RANKS, pl.concat(points))
     write_table(state.out / BEST, pl.DataFrame(best, schema=BEST_SCHEMA))
+    return reports
 
 
 def _scores(state: RunState, collection: Collection, scorer: str) -> Tables:
@@ -277,8 +280,7 @@ def _judge(
     to_measure: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> float | None:
     report = score_submission(_rankings(scores), labels, to_measure=to_measure)
-    value = report["collections"][collection.name]["value"]
-    return None if value is None else float(value)
+    return report.collections[collection.name].value
 
 
 def _rankings(scores: Tables) -> dict[str, NDArray[np.int64]]:
@@ -350,17 +352,14 @@ def _changes(
     return [rows[place] for place in order]
 
 
-def learning_curves(run: Path) -> list[dict[str, Any]]:
-    """Read the learning curves of a run; models that log none (trees, linear) have none.
+def learning_curves(run: Path) -> list[LearningCurve]:
+    """Read the learning curves of a run's networks, each thinned to at most 60 points.
 
-    Returns:
-        For each: `group`, what it learned from, and `member`, the model's name and seed; `step` and
-        `loss`, and `held_out_step` and `held_out` (the metric on what was held out of training;
-        empty without `early_stop`). Losses are means over the steps since the one before; there are
-        at most 60 of each.
+    Args:
+        run: Folder of the run.
 
     Raises:
-        PipelineError: a damaged file.
+        PipelineError: A file is damaged.
     """
     curves = []
     for place in (LAYOUTS, *COLLECTIONS):
@@ -369,10 +368,17 @@ def learning_curves(run: Path) -> list[dict[str, Any]]:
                 text = path.read_text(encoding="utf-8", errors="replace")
                 lines = [json.loads(line) for line in text.splitlines()]
                 step, loss = _thinned(lines, "loss")
-                at, value = _thinned(lines, "held_out")
-            if step:
-                curve = {"step": step, "loss": loss, "held_out_step": at, "held_out": value}
-                curves.append({"group": place.name, "member": path.parent.name, **curve})
+                at, held_out = _thinned(lines, "held_out")
+                if step:
+                    curve = LearningCurve(
+                        group=place.name,
+                        member=path.parent.name,
+                        step=step,
+                        loss=loss,
+                        held_out_step=at,
+                        held_out=held_out,
+                    )
+                    curves.append(curve)
     return curves
 
 

@@ -6,7 +6,7 @@ was killed goes on where it stopped and ends as if it had not been.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,15 @@ from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
 from models.train import check_device, check_packages, sources_of
 from models.training.device import gpu_here, tell_device
 from pipeline.run.jobs import SUBMISSION, Costs, RunState, as_begun, n_steps
-from pipeline.run.report import as_first_made, build_report, revision_of, write_report
+from pipeline.run.report import (
+    build_report,
+    keep_original_report,
+    write_report,
+    written_report,
+)
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
+from submissions.run_report import RunReport
 
 CHANGES = "changes.diff"  # what the code has that its revision has not
 
@@ -89,7 +95,7 @@ def run(
     models: Path | None = None,
     workers: Workers = HERE,
     trackers: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> RunReport:
     """Run a recipe; return report.json's content, the same whoever the workers are.
 
     Args:
@@ -125,7 +131,8 @@ def run(
                 if parts:
                     _submit(state, parts, split)
         with state.costs.stage("score"), in_one_step("score the valid split"):
-            report = as_first_made(out, build_report(state, inputs.data_dir))
+            report = build_report(state, inputs.data_dir)
+        report = keep_original_report(out, report.changed(**asdict(state.costs)))
         with in_one_step("write the report"):
             write_report(out, report)
         mark_done(out, [out / CONFIG])
@@ -262,7 +269,8 @@ def _tidy(out: Path) -> None:
 
 def _tell_other_code(out: Path, diff: str | None) -> None:
     """Say of a finished run that other code made it than there is now: nothing is made anew."""
-    was, now, kept = revision_of(out), revision(), out / CHANGES
+    report, now, kept = written_report(out), revision(), out / CHANGES
+    was = report and report.revision
     is_kept = diff is None or (kept.exists() and kept.read_text("utf-8") == diff)
     if was and now and not (was == now and is_kept):
         told = f"{was}, now {now}" if was != now else f"{was}, with other changes than now"

@@ -24,6 +24,7 @@ from common.errors import UsageError, hide_credentials
 from common.progress import log
 from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
+from submissions.run_report import read_report
 
 FOLDER, PROJECT = "tracking", "fast-or-slow"
 POLL_S, FINISH_S, STOP_S = 5.0, 60.0, 10.0
@@ -232,12 +233,12 @@ def _send(tracker: Any, out: Path, sent: Sent, record: Path) -> None:
 def _report(out: Path) -> dict[str, float]:
     if not (out / REPORT).exists():  # of `train`
         return {}
-    report = json.loads((out / REPORT).read_text())
-    values = {"score/mean": report["score"]}
-    values |= {f"score/{name}": part["value"] for name, part in report["collections"].items()}
-    for name, ranked in report["models"].items():
-        values |= {f"member/{name}/{m}": value for m, value in ranked["member_values"].items()}
-    values |= {f"seconds/{stage}": seconds for stage, seconds in report["seconds"].items()}
+    report = read_report(out)
+    values = {"score/mean": report.score}
+    values |= {f"score/{name}": part.value for name, part in report.collections.items()}
+    for name, models in report.models.items():
+        values |= {f"member/{name}/{m}": value for m, value in models.member_values.items()}
+    values |= {f"seconds/{stage}": seconds for stage, seconds in report.seconds.items()}
     # Not all trackers take a colon in a name.
     return {name.replace(":", "-"): v for name, v in values.items() if v is not None}
 

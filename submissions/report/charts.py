@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from common.atomic import atomic_path
 from data.labels import Labels
+from submissions.run_report import CollectionReport, LearningCurve, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,28 +145,32 @@ def library() -> str:
     return f'const PLOTLY = "{packed}";\n'
 
 
-def slowdown_charts(collections: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
+def slowdown_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
     """Chart the slowdown over the number of picks, of all collections that were judged: 0 or 1."""
-    curves = {
-        n: part["slowdown_curve"] for n, part in collections.items() if part.get("slowdown_curve")
-    }
+    found = {name: part.slowdown_curve for name, part in collections.items()}
+    curves = {name: curve for name, curve in found.items() if curve}
     told = "; ".join(
-        f"{name}: best of {k} {100 * (curve['model'][CURVE_PICKS.index(k)] - 1):.1f} % slower"
+        f"{name}: best of {k} {100 * (slowdown - 1):.1f} % slower"
         for name, curve in curves.items()
         for k in (1, 5, 10, 100)
+        if (slowdown := curve.at(k)) is not None
     )
-    return [Chart("slowdown", "Best of the first K picks", told, curves)] if curves else []
+    data = {name: curve.model_dump() for name, curve in curves.items()}
+    return [Chart("slowdown", "Best of the first K picks", told, data)] if curves else []
 
 
-def learning_charts(curves: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
     """Chart the learning curves, those of one collection and model together."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[LearningCurve]] = {}
     for curve in curves:
-        title = f"{curve['group']}: {curve['member'].rsplit('-seed', 1)[0]}"
+        title = f"{curve.group}: {curve.member.rsplit('-seed', 1)[0]}"
         groups.setdefault(title, []).append(curve)
-    ends = {t: ", ".join(f"{c['member']} {c['loss'][-1]:.3f}" for c in groups[t]) for t in groups}
+    ends = {t: ", ".join(f"{c.member} {c.loss[-1]:.3f}" for c in groups[t]) for t in groups}
     told = "loss over steps; at the end: "
-    return [Chart("learning", t, told + ends[t], own) for t, own in groups.items()]
+    return [
+        Chart("learning", title, told + ends[title], [curve.model_dump() for curve in own])
+        for title, own in groups.items()
+    ]
 
 
 def ranks_chart(
@@ -211,17 +216,16 @@ def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
             figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def _draw_scores(axes: "Axes", judged: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
     """Draw each collection's value, with its interval, baseline and noise ceiling if known."""
     for row, part in enumerate(judged.values()):
-        low, high = part["ci95"] or (part["value"], part["value"])
-        axes.plot(
-            [low, high], [row, row], color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt"
-        )
-        axes.plot(part["value"], row, "o", color=OURS, markersize=7)
-        for key, colour in (("baseline", BASELINE), ("noise_ceiling", CEILING)):
-            if part.get(key) is not None:
-                axes.plot(part[key], row, "|", color=colour, markersize=14, markeredgewidth=2)
+        value = part.value or 0.0
+        ends, rows = part.ci95 or (value, value), (row, row)
+        axes.plot(ends, rows, color=OURS, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        axes.plot(value, row, "o", color=OURS, markersize=7)
+        for limit, colour in ((part.baseline, BASELINE), (part.noise_ceiling, CEILING)):
+            if limit is not None:
+                axes.plot(limit, row, "|", color=colour, markersize=14, markeredgewidth=2)
     labels = ("this run, 95 % interval", "baseline: no training", "noise ceiling")
     for colour, mark, label in zip((OURS, BASELINE, CEILING), "o||", labels, strict=True):
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
@@ -232,16 +236,16 @@ def _draw_scores(axes: "Axes", judged: Mapping[str, Mapping[str, Any]]) -> None:
     axes.set_title("Score by collection (1 is perfect)", loc="left")
 
 
-def write_overview(report: Mapping[str, Any], path: Path) -> None:
+def write_overview(report: RunReport, path: Path) -> None:
     """Write the scores of a report as a picture.
 
     Raises:
         PipelineError: the file cannot be written.
     """
-    judged = {n: p for n, p in report.get("collections", {}).items() if p["value"] is not None}
-    known = {key: report[key] for key in ("recipe", "score", "revision") if report.get(key)}
-    known = {key: f"{v:.4f}" if key == "score" else v for key, v in known.items()}
-    heading = ", ".join(f"{key} {value}" for key, value in known.items())
+    judged = {name: part for name, part in report.collections.items() if part.value is not None}
+    score = f"{report.score:.4f}" if report.score else None
+    facts = {"recipe": report.recipe, "score": score, "revision": report.revision}
+    heading = ", ".join(f"{key} {value}" for key, value in facts.items() if value)
     with picture(path, SIZE_INCHES) as figure:
         figure.suptitle(heading, fontsize=11, fontweight="bold", x=0.01, ha="left")
         axes = figure.add_axes(PLACE)

@@ -19,13 +19,13 @@ from common.pages import number, render_page
 from data.manifest import read_manifest
 from data.tree import collection_named
 from submissions.report.charts import (
-    CURVE_PICKS,
     Chart,
     learning_charts,
     library,
     ranks_chart,
     slowdown_charts,
 )
+from submissions.run_report import CollectionReport, RunReport
 from submissions.score import DIVERSIFIED, remarks_on
 
 REPORT, GRAPH = (Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph"))
@@ -36,45 +36,34 @@ MOST_CHARACTERS = 120  # of a page's name
 FOLDER, LIBRARY = "graphs", "plotly.js"  # of graphs' pages, and what they share
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 FIGURES = ("opa", "slowdown@1", "slowdown@5", DIVERSIFIED, "slowdown@10", "n_configs")
-LISTS = ("left_out", "missing_parts", "bad_files", "seeds", "learning_curves")
-TABLES = ("collections", "models", "environment", "seconds", "peak_mib")
 
 
-def write_report_page(
-    report: Mapping[str, Any], path: Path, ranks: pl.DataFrame | None = None
-) -> None:
+def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None = None) -> None:
     """Write the page of a report, whole or not at all; the same report gives the same bytes.
 
     Args:
-        report: what report.json holds: `score`, `collections` and `left_out` as
-            `submissions.score.score_submission` returns them. All else may be missing: `models`
-            (by collection `members`, `importances`, `fallback_from`, `reason`, `blend`), `seeds`,
-            `environment` (by name), `revision`, `missing_parts` ("collection/split"), `bad_files`
-            (a line for each), `recipe`, `data`, `learning_curves`, `seconds` and `peak_mib` (by
-            stage). Of data that `collect` has measured, the manifest in the folder `data` is read.
-        ranks: points of each graph, as `rank_points` makes them.
+        report: The report. If its data were measured by `collect`, their manifest is read.
+        path: File of the page.
+        ranks: Points of each graph, as `rank_points` makes them.
 
     Raises:
-        PipelineError: the file cannot be written.
+        PipelineError: The file cannot be written.
     """
-    empty = dict.fromkeys(("score", "recipe", "data", "revision"))
-    known: dict[str, Any] = {name: [] for name in LISTS} | {name: {} for name in TABLES} | empty
-    known |= report
-    collections = known["collections"]
+    collections = report.collections
     views = [_collection_view(name, part) for name, part in collections.items()]
-    known |= {
+    known = report.model_dump() | {
         "collections": views,
-        "n_scored": sum(part["value"] is not None for part in views),
+        "n_scored": sum(part.value is not None for part in collections.values()),
         "remarks": remarks_on(report),
-        "measured_on": _measured_on(known["data"]),
+        "measured_on": _measured_on(report.data),
         "slowdowns": slowdown_charts(collections),
-        "learning": learning_charts(known["learning_curves"]),
+        "learning": learning_charts(report.learning_curves),
         "scatters": _scatters(collections, ranks),
         "most_scatters": MAX_SCATTERS,
         "most_pages": MOST_PAGES,
         "columns": ("graph", "score", "collection", *FIGURES),
         "rows": _graph_rows(collections, ranks),
-        "reasons": Counter(entry["reason"] for entry in known["left_out"]).most_common(),
+        "reasons": Counter(entry.reason for entry in report.left_out).most_common(),
         "library": library(),
     }
     write_text(path, render_page(REPORT, **known))
@@ -93,37 +82,33 @@ def _measured_on(data: str | None) -> list[str]:
     return sorted({f"{device} ({cpu})" if cpu else str(device) for device, cpu in facts})
 
 
-def _collection_view(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    metric, value, interval = part["metric"], part["value"], part["ci95"]
-    low, high = interval or (value, value)
-    # Where the marks stand, in percent: both metrics end at 1, tile scores have no end below.
-    places = {} if value is None else {"low": low, "high": high, "value": value, "zero": 0.0}
+def _collection_view(name: str, part: CollectionReport) -> dict[str, Any]:
+    # Where the marks are, in percent: both metrics end at 1, tile scores have no end below.
+    places, value = dict[str, float](), part.value
+    if value is not None:
+        low, high = part.ci95 or (value, value)
+        places = {"low": low, "high": high, "value": value, "zero": 0.0}
     start = min([0.0, *places.values()])
-    optional = dict.fromkeys(("baseline", "noise_ceiling", "seed_sd"))
-    curve = part.get("slowdown_curve")
-    fives = (curve["model"][CURVE_PICKS.index(5)], part.get(DIVERSIFIED)) if curve else None
+    curve, errors = part.slowdown_curve, {k: part.mean(f"top{k}_error") for k in (1, 5, 10)}
     return {
-        **optional,
-        **part,
+        **part.model_dump(),
         "name": name,
-        "metric": METRIC_NAMES.get(metric, metric),
-        "interval": f"{number(low)} to {number(high)}" if interval else "",
-        "fives": fives,
-        "seeds": part.get("seed_values", {}),
-        "errors": {
-            k: part[f"top{k}_error"] for k in (1, 5, 10) if part.get(f"top{k}_error") is not None
-        },
-        "mark": {name: round(100 * (x - start) / (1 - start), 2) for name, x in places.items()},
+        "metric": METRIC_NAMES.get(part.metric, part.metric),
+        "interval": " to ".join(map(number, part.ci95)) if part.ci95 else "",
+        "fives": (curve.at(5), part.mean(DIVERSIFIED)) if curve else None,
+        "seeds": part.seed_values,
+        "errors": {k: error for k, error in errors.items() if error is not None},
+        "mark": {key: round(100 * (x - start) / (1 - start), 2) for key, x in places.items()},
     }
 
 
 def _scatters(
-    collections: Mapping[str, Mapping[str, Any]], ranks: pl.DataFrame | None
+    collections: Mapping[str, CollectionReport], ranks: pl.DataFrame | None
 ) -> list[Chart]:
     points = {} if ranks is None else ranks.partition_by("collection", "graph", as_dict=True)
     charts: list[Chart] = []
     for name, part in collections.items():
-        scores = {graph: own[part["metric"]] for graph, own in part["per_graph"].items()}
+        scores = part.values()
         graphs = sorted((scores[g], g) for g in scores if (name, g) in points)
         n_charted = min(len(graphs), MAX_SCATTERS)
         some = [graphs[i] for i in np.linspace(0, len(graphs) - 1, n_charted).round().astype(int)]
@@ -134,15 +119,15 @@ def _scatters(
 
 
 def _graph_rows(
-    collections: Mapping[str, Mapping[str, Any]], ranks: pl.DataFrame | None
+    collections: Mapping[str, CollectionReport], ranks: pl.DataFrame | None
 ) -> list[dict[str, Any]]:
-    pages = [] if ranks is None else graphs_with_pages({"collections": collections}, ranks)
+    pages = [] if ranks is None else graphs_with_pages(collections, ranks)
     rows = []
     for name, part in collections.items():
-        for graph, figures in part["per_graph"].items():
-            values = [figures.get(key) for key in FIGURES]
+        for graph, value in part.values().items():
+            figures = [part.per_graph[graph].get(key) for key in FIGURES]
             href = graph_address(name, graph) if (name, graph) in pages else None
-            rows.append({"cells": [graph, figures[part["metric"]], name, *values], "href": href})
+            rows.append({"cells": [graph, value, name, *figures], "href": href})
     return sorted(rows, key=lambda row: (row["cells"][1], row["cells"][0], row["cells"][2]))
 
 
@@ -163,12 +148,14 @@ def graph_address(collection: str, graph: str) -> str:
     return f"{FOLDER}/{page_name(collection, graph)}.html"
 
 
-def graphs_with_pages(report: Mapping[str, Any], ranks: pl.DataFrame) -> list[tuple[str, str]]:
+def graphs_with_pages(
+    collections: Mapping[str, CollectionReport], ranks: pl.DataFrame
+) -> list[tuple[str, str]]:
     """List collection and graph of the pages: of each collection the graphs that did worst."""
     known = set(ranks.select("collection", "graph").unique().iter_rows())
     pages = []
-    for name, part in report.get("collections", {}).items():
-        scores = {graph: own[part["metric"]] for graph, own in part["per_graph"].items()}
+    for name, part in collections.items():
+        scores = part.values()
         graphs = sorted(scores, key=lambda graph: (scores[graph], graph))
         pages += [(name, graph) for graph in graphs if (name, graph) in known][:MOST_PAGES]
     return pages
@@ -176,7 +163,7 @@ def graphs_with_pages(report: Mapping[str, Any], ranks: pl.DataFrame) -> list[tu
 
 def write_graph_pages(
     out: Path,
-    report: Mapping[str, Any],
+    report: RunReport,
     ranks: pl.DataFrame,
     best: pl.DataFrame | None,
 ) -> None:
@@ -194,12 +181,12 @@ def write_graph_pages(
     points = ranks.partition_by("collection", "graph", as_dict=True)
     rows = [] if best is None else best.iter_rows(named=True)
     decided = {(row["collection"], row["graph"]): row for row in rows}
-    pages = graphs_with_pages(report, ranks)
+    pages = graphs_with_pages(report.collections, ranks)
     texts = {LIBRARY: library()} if pages else {}
     for collection, graph in pages:
         own = points[collection, graph]
-        figures = report["collections"][collection]["per_graph"][graph]
-        members = report.get("models", {}).get(collection, {}).get("members", [])
+        figures = report.collections[collection].per_graph[graph]
+        members = report.models[collection].members if collection in report.models else []
         title = "One point per config; green: the fastest"
         texts[f"{page_name(collection, graph)}.html"] = render_page(
             GRAPH,

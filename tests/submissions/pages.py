@@ -9,7 +9,8 @@ import polars as pl
 
 from common.metrics import ranking_from_scores
 from data.labels import Labels
-from submissions.report.charts import RANKS_SCHEMA, rank_points, slowdown_curve
+from submissions.report.charts import CURVE_PICKS, RANKS_SCHEMA, rank_points, slowdown_curve
+from submissions.run_report import RunReport
 from submissions.score import score_submission
 
 VOID = {"meta", "line", "rect", "br", "img", "input"}
@@ -55,7 +56,7 @@ class Page(HTMLParser):
         ]
 
 
-def scored_report(n_graphs: int = 3) -> dict[str, Any]:
+def scored_report(n_graphs: int = 3) -> RunReport:
     """Score random rankings of `n_graphs` layout graphs, one without order, and a tile kernel."""
     rng = np.random.default_rng(0)
     labels, rankings = {}, {}
@@ -69,24 +70,30 @@ def scored_report(n_graphs: int = 3) -> dict[str, Any]:
     return score_submission(rankings, labels)
 
 
-def illustrated_report(n_graphs: int = 3) -> tuple[dict[str, Any], pl.DataFrame]:
+def with_facts(report: RunReport, facts: dict[str, Any]) -> RunReport:
+    return RunReport.model_validate(report.as_json() | facts)
+
+
+def illustrated_report(n_graphs: int = 3) -> tuple[RunReport, pl.DataFrame]:
     report, rng = scored_report(n_graphs), np.random.default_rng(1)
-    part = report["collections"][LAYOUT]
+    part = report.collections[LAYOUT]
     tables, rankings, runtimes = [], [], []
-    for graph in part["per_graph"]:
+    for graph in part.per_graph:
         runtime = rng.permutation(50) + 1
         rankings.append(ranking_from_scores(runtime + rng.normal(0, 10, 50)))
         runtimes.append(runtime)
         tables.append(rank_points(LAYOUT, graph, rankings[-1], Labels(runtime)))
-    curve = {"model": slowdown_curve(rankings, runtimes), "baseline": None}
-    part |= {
+    curve = {"k": CURVE_PICKS, "model": slowdown_curve(rankings, runtimes), "baseline": None}
+    evidence = {
         "slowdown_curve": curve,
         "noise_ceiling": 0.875,
         "seed_values": {"0": 0.5, "1": 0.25},
         "seed_sd": 0.125,
     }
     losses = {"step": [20, 40], "loss": [3.0, 2.5], "held_out_step": [40], "held_out": [0.5]}
-    report |= {
+    collections = report.as_json()["collections"]
+    facts = {
+        "collections": collections | {LAYOUT: collections[LAYOUT] | evidence},
         "learning_curves": [
             {"group": LAYOUT, "member": f"net-seed{seed}", **losses} for seed in (0, 1)
         ],
@@ -101,4 +108,4 @@ def illustrated_report(n_graphs: int = 3) -> tuple[dict[str, Any], pl.DataFrame]
         "peak_mib": {"train": 512, "predict": None},
         "seeds": [0, 1],
     }
-    return report, pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables])
+    return with_facts(report, facts), pl.concat([pl.DataFrame(schema=RANKS_SCHEMA), *tables])

@@ -1,6 +1,7 @@
 """The paired comparison of two reports."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,23 @@ import pytest
 
 from common.errors import PipelineError
 from submissions.compare import compare_reports
+from submissions.run_report import RunReport
 from tests.support.command_line import call
 
-XLA = "layout:xla:default"
+XLA, OTHER = "layout:xla:default", "layout:nlp:random"
 
 
-def report(values: dict[str, float | None], collection: str = XLA) -> dict[str, Any]:
+def part(values: Mapping[str, float | None], **changes: Any) -> dict[str, Any]:
     per_graph = {graph: {"kendall_tau": value} for graph, value in values.items()}
-    return {"collections": {collection: {"metric": "kendall_tau", "per_graph": per_graph}}}
+    return {"metric": "kendall_tau", "value": None, "per_graph": per_graph} | changes
+
+
+def report(values: Mapping[str, float | None], collection: str = XLA, **changes: Any) -> RunReport:
+    return report_of({collection: part(values, **changes)})
+
+
+def report_of(collections: dict[str, dict[str, Any]]) -> RunReport:
+    return RunReport.model_validate({"collections": collections})
 
 
 def test_only_graphs_that_both_have_judged_count() -> None:
@@ -55,9 +65,8 @@ def test_graphs_whose_names_are_hidden_are_drawn_by_the_programs_that_they_are()
     reports = [report({"0f": 0.1, "1e": 0.2, "2d": 0.5}), report({"0f": 0.3, "1e": 0.3, "2d": 0.6})]
     programs = {"0f": "bert.2x2.fp32", "1e": "bert.4x4.fp32", "2d": "lstm"}
     assert compare_reports(*reports)["collections"][XLA]["n_families"] == 3
-    for graph, figures in reports[0]["collections"][XLA]["per_graph"].items():
-        figures["program"] = programs[graph]
-    assert compare_reports(*reports)["collections"][XLA]["n_families"] == 2
+    named = report({"0f": 0.1, "1e": 0.2, "2d": 0.5}, programs=programs)
+    assert compare_reports(named, reports[1])["collections"][XLA]["n_families"] == 2
 
 
 def test_one_family_has_a_difference_and_no_interval() -> None:
@@ -75,9 +84,9 @@ def test_one_family_has_a_difference_and_no_interval() -> None:
 def test_the_mean_has_no_interval_where_a_collection_has_none() -> None:
     other, reports = "layout:xla:random", []
     for shift in (0.0, 0.1):
-        one, both = report({"bert.2x2.fp32": 0.1 + shift, "bert.4x4.fp32": 0.2 + shift}), {}
-        both = report({f"g{n}": n / 10 + shift for n in range(6)}, other)["collections"]
-        reports.append({"collections": {**one["collections"], **both}})
+        one = part({"bert.2x2.fp32": 0.1 + shift, "bert.4x4.fp32": 0.2 + shift})
+        six = part({f"g{n}": n / 10 + shift for n in range(6)})
+        reports.append(report_of({XLA: one, other: six}))
     compared = compare_reports(*reports)
     assert compared["collections"][other]["ci95"] is not None
     assert compared["mean"]["ci95"] is compared["mean"]["probability"] is None
@@ -88,10 +97,12 @@ def test_the_mean_is_as_sure_as_its_collections_together() -> None:
     """Two families in one of them do not make the mean less sure than both at their worst."""
     several, two = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.2, "e": 0.1}, {"x": 0.3, "y": 0.2}
     after = {name: value + 0.1 + 0.02 * (name in "ax") for name, value in (several | two).items()}
-    first, second = report(several), report({name: after[name] for name in several})
-    other = "layout:nlp:default"
-    for side, values in ((first, two), (second, {name: after[name] for name in two})):
-        side["collections"] |= report(values, other)["collections"]
+    first, second = (
+        report_of(
+            {XLA: part({n: side[n] for n in several}), OTHER: part({n: side[n] for n in two})}
+        )
+        for side in (several | two, after)
+    )
     compared = compare_reports(first, second)
     ends = np.mean([entry["ci95"] for entry in compared["collections"].values()], axis=0)
     low, high = compared["mean"]["ci95"]
@@ -105,8 +116,7 @@ def test_nothing_in_common_is_an_error() -> None:
     )
     with pytest.raises(PipelineError, match=told):
         compare_reports(report({"a": 0.1}), report({"a": 0.1, "b": 0.2}, "layout:nlp:random"))
-    other = report({"a": 0.1})
-    other["collections"][XLA] |= {"metric": "opa", "per_graph": {"a": {"opa": 0.1}}}
+    other = report({}, metric="opa", per_graph={"a": {"opa": 0.1}})
     with pytest.raises(PipelineError, match="no graph in common"):
         compare_reports(report({"a": 0.1}), other)
     with pytest.raises(PipelineError, match="the second none; "):
@@ -116,9 +126,8 @@ def test_nothing_in_common_is_an_error() -> None:
 def test_no_probability_is_told_of_fewer_than_four_families(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one.json", "two.json")]
     for path, value in zip(paths, (0.1, 0.3), strict=True):
-        many = report(dict.fromkeys("abcd", value))["collections"]
-        few = report(dict.fromkeys("abc", value), "layout:nlp:random")["collections"]
-        path.write_text(json.dumps({"collections": many | few}))
+        many, few = (part(dict.fromkeys(graphs, value)) for graphs in ("abcd", "abc"))
+        path.write_text(report_of({XLA: many, OTHER: few}).to_text())
     last = [line.split()[-1] for line in call("compare", *paths).splitlines()[2:5]]
     assert last == ["0.99", "-", "-"]
     assert json.loads(call("compare", *paths, "--json"))["mean"]["probability"] == 1
@@ -127,7 +136,7 @@ def test_no_probability_is_told_of_fewer_than_four_families(tmp_path: Path) -> N
 def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one.json", "two.json")]
     for path, value in zip(paths, (0.1, 0.3), strict=True):
-        path.write_text(json.dumps(report(dict.fromkeys("abcd", value))))
+        path.write_text(report(dict.fromkeys("abcd", value)).to_text())
     lines = call("compare", *paths).splitlines()
     assert lines.pop(0) == f"first = {paths[0]}, second = {paths[1]}"
     assert [line.split()[0] for line in lines] == ["collection", XLA, "mean", "note:"]

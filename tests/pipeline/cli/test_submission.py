@@ -204,7 +204,7 @@ def one(tree: Path, name: str = "seed0") -> tuple[object, ...]:
 def test_a_submission_is_judged(tree: Path) -> None:
     found = scored(tree, *one(tree))
     rankings = read_submission(tree / "seed0.csv")
-    assert found == score_submission(rankings, read_labels(tree, "valid"))
+    assert found == score_submission(rankings, read_labels(tree, "valid")).as_json()
     table = call("score", "--data", tree, *one(tree)).splitlines()
     assert any(line.startswith("mean of 2 of 5 ") for line in table)
 

@@ -16,6 +16,7 @@ from ensembles.ranking.explain import default_row
 from models.run_folder import CONFIG, METRICS
 from pipeline.run.report import MAX_POINTS, N_CONFIGS, best_configs, learning_curves
 from submissions.report.charts import BEST_SCHEMA
+from submissions.run_report import LearningCurve
 
 
 def put(folder: Path, *lines: dict[str, float]) -> None:
@@ -32,17 +33,17 @@ def test_curves_come_in_the_order_of_the_competition_where_there_are_any(tmp_pat
     put(models / "tile-xla" / "net-seed0")
     (models / "tile-xla" / "trees-seed0").mkdir()
     first, second = learning_curves(tmp_path)
-    assert (first["group"], second["group"]) == ("layout", "layout:nlp:random")
+    assert (first.group, second.group) == ("layout", "layout:nlp:random")
     values = {"step": [1, 2], "loss": [2.0, 1.0], "held_out_step": [1], "held_out": [0.5]}
-    assert first == {"group": "layout", "member": "net-seed3", **values}
+    assert first == LearningCurve(group="layout", member="net-seed3", **values)
 
 
 def test_long_curves_are_averaged(tmp_path: Path) -> None:
     lines = ({"step": step, "loss": float(step)} for step in range(1, 10 * MAX_POINTS + 1))
     put(tmp_path / "models" / "tile-xla" / "net-seed0", *lines)
     [curve] = learning_curves(tmp_path)
-    assert (curve["step"][:2], curve["loss"][:2]) == ([10, 20], [5.5, 15.5])
-    assert len(curve["step"]) == MAX_POINTS
+    assert (curve.step[:2], curve.loss[:2]) == ([10, 20], [5.5, 15.5])
+    assert len(curve.step) == MAX_POINTS
 
 
 @pytest.mark.parametrize(

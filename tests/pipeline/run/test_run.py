@@ -20,6 +20,7 @@ from models.predict import read_scores, write_scores
 from models.run_folder import read_config
 from pipeline.run.run import CHANGES, _is_one_program
 from submissions.check import read_submission
+from submissions.run_report import read_report
 from submissions.score import remarks_on
 from tests.support.command_line import call, stderr_of
 
@@ -215,7 +216,9 @@ def test_a_quick_try_reads_some_graphs_of_some_collections(tiny_tree: Path, tmp_
     assert report["collections"]["tile:xla"]["n_graphs"] == 2
     assert report["missing_parts"] == []
     assert "submission.csv, with rows of these collections and graphs alone" in "\n".join(said)
-    (told,) = (line for line in remarks_on(report) if "--limit-graphs" in line)
+    (told,) = (
+        line for line in remarks_on(read_report(tmp_path / "run")) if "--limit-graphs" in line
+    )
     assert told.startswith("2 graphs at most of each collection and split")
     listed = call("runs", tmp_path / "run").splitlines()[1]
     assert "1 of 5, 2 graphs of each" in listed

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -16,13 +15,20 @@ from submissions.report.page import (
     write_graph_pages,
     write_report_page,
 )
+from submissions.run_report import RunReport
 from submissions.score import score_submission
-from tests.submissions.pages import LAYOUT, Page, illustrated_report, scored_report
+from tests.submissions.pages import (
+    LAYOUT,
+    Page,
+    illustrated_report,
+    scored_report,
+    with_facts,
+)
 
 HOSTILE = "../../</script><b>&'\""
 
 
-def render(report: dict[str, Any], tmp_path: Path, ranks: pl.DataFrame | None = None) -> Page:
+def render(report: RunReport, tmp_path: Path, ranks: pl.DataFrame | None = None) -> Page:
     path = tmp_path / "out" / "report.html"
     write_report_page(report, path, ranks)
     html = path.read_text(encoding="utf-8")
@@ -53,13 +59,13 @@ def test_what_measured_the_runtimes_is_told(
 ) -> None:
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
-    page = render(scored_report() | {"data": str(tmp_path)}, tmp_path)
+    page = render(with_facts(scored_report(), {"data": str(tmp_path)}), tmp_path)
     assert told in page.text
     assert ("Runtimes were measured" in page.text) is bool(told)
 
 
 def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
-    report = scored_report() | {
+    facts = {
         "models": {
             "layout:xla:default": {
                 "members": ["gnn-0", "gbm-1"],
@@ -80,10 +86,11 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
         "environment": {"python": "3.11.9", "device": "cpu"},
         "revision": "abc1234",
     }
+    report = with_facts(scored_report(), facts)
     text = render(report, tmp_path).text
-    part = report["collections"]["layout:xla:default"]
-    low, high = part["ci95"]
-    assert f"layout:xla:default Kendall tau {part['value']:.4f} {low:.4f} to {high:.4f} 3" in text
+    part = report.collections["layout:xla:default"]
+    low, high = part.ci95
+    assert f"layout:xla:default Kendall tau {part.value:.4f} {low:.4f} to {high:.4f} 3" in text
     assert "tile:xla tile score −7.0000 – 1" in text
     assert "Mean of 2 of 5 collections" in text
     assert "layout:xla:default : gnn-0 (0.5000 alone), gbm-1" in text
@@ -101,7 +108,7 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
 def test_every_graph_has_a_row_the_lowest_first(tmp_path: Path) -> None:
     report = scored_report(2)
     text = render(report, tmp_path).text
-    graphs = report["collections"]["layout:xla:default"]["per_graph"]
+    graphs = report.collections["layout:xla:default"].per_graph
     rows = ["slow −7.0000 tile:xla"]
     for name in sorted(graphs, key=lambda graph: graphs[graph]["kendall_tau"]):
         tau, opa = graphs[name]["kendall_tau"], graphs[name]["opa"]
@@ -112,11 +119,13 @@ def test_every_graph_has_a_row_the_lowest_first(tmp_path: Path) -> None:
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
-    graphs, name = report["collections"][LAYOUT]["per_graph"], "</script><b>&'\"/.."
+    graphs, name = report.collections[LAYOUT].per_graph, "</script><b>&'\"/.."
     graphs[name] = graphs.pop("graph-00")
     ranks = ranks.with_columns(pl.col("graph").replace("graph-00", name))
-    report["environment"] = {"<i>": "</dd><script>"}
-    report["learning_curves"][0]["member"] = "</script>"
+    curves = [curve.model_dump() for curve in report.learning_curves]
+    curves[0]["member"] = "</script>"
+    facts = {"environment": {"<i>": "</dd><script>"}, "learning_curves": curves}
+    report = with_facts(report, facts)
     page = render(report, tmp_path, ranks)
     assert page.text.count(name) == 2  # in the table, and what the chart says in words
     assert "<i> </dd><script>" in page.text
@@ -131,7 +140,7 @@ def test_a_chosen_blend_is_told_with_its_nested_value(tmp_path: Path) -> None:
     gain = {"recipe_difference": 0.125, "recipe_difference_ci99": [-0.25, 0.5]}
     blends = {"tile:xla": greedy, LAYOUT: greedy | gain | {"chosen": "recipe"}}
     models = {name: {"members": ["a", "b"], "blend": blend} for name, blend in blends.items()}
-    text = render(scored_report() | {"models": models}, tmp_path).text
+    text = render(with_facts(scored_report(), {"models": models}), tmp_path).text
     assert "(nested): 0.6250, 0.5000 to 0.7500." in text
     assert "nested: 0.1250, 99 % interval −0.2500 to 0.5000)." in text
 
@@ -139,23 +148,23 @@ def test_a_chosen_blend_is_told_with_its_nested_value(tmp_path: Path) -> None:
 def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     page = render(report, tmp_path, ranks)
-    part = report["collections"][LAYOUT]
+    part = report.collections[LAYOUT]
     slowdown, learning, scatter = page.charts
-    assert slowdown == {LAYOUT: part["slowdown_curve"] | {"baseline": None}}
-    excess = [100 * (value - 1) for value in part["slowdown_curve"]["model"]]
+    assert part.slowdown_curve and slowdown == {LAYOUT: part.slowdown_curve.model_dump()}
+    excess = [100 * (value - 1) for value in part.slowdown_curve.model]
     assert f"{LAYOUT}: best of 5 {excess[4]:.1f} % slower" in page.text
-    assert learning == report["learning_curves"]
+    assert learning == [curve.model_dump() for curve in report.learning_curves]
     assert "net: loss over steps; at the end: net-seed0 2.500, net-seed1 2.500" in (
         page.text.replace("net loss", "net: loss")
     )
-    worst = min(part["per_graph"].items(), key=lambda entry: entry[1]["kendall_tau"])
+    worst = min(part.per_graph.items(), key=lambda entry: entry[1]["kendall_tau"])
     name, points = next(iter(scatter["graphs"].items()))
     assert name == f"{worst[0]}: {worst[1]['kendall_tau']:.3f}"
     own = ranks.filter(pl.col("graph") == worst[0])
     assert points["rank"] == (own["rank"] + 1).to_list()
     assert points["slowdown"] == pytest.approx(own["slowdown"].to_list(), abs=1e-4)
     assert [config for config, _ in points["configs"]] == own["config"].to_list()
-    assert f"{LAYOUT} Kendall tau {part['value']:.4f}" in page.text
+    assert f"{LAYOUT} Kendall tau {part.value:.4f}" in page.text
     assert "0.8750 0.1250" in page.text  # ceiling, and the spread of seeds
     assert "Each seed alone: seed 0 0.5000, seed 1 0.2500 (± 0.1250)" in page.text
     assert "all of these 50.0" in page.text
@@ -170,7 +179,7 @@ def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
     n_graphs = MOST_PAGES + 5
     report, ranks = illustrated_report(n_graphs)
     page = render(report, tmp_path, ranks)
-    graphs = report["collections"][LAYOUT]["per_graph"]
+    graphs = report.collections[LAYOUT].per_graph
     ranked = sorted(graphs, key=lambda name: graphs[name]["kendall_tau"])
     charted = [choice.split(":")[0] for choice in page.charts[-1]["graphs"]]
     assert len(charted) == MAX_SCATTERS
@@ -195,7 +204,7 @@ def test_what_charts_lack_is_said(tmp_path: Path) -> None:
 def test_a_page_shows_points_and_best_configs(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     ranks = ranks.with_columns(members=pl.concat_list(pl.col("rank").cast(pl.Float32), pl.lit(0.5)))
-    graphs = report["collections"][LAYOUT]["per_graph"]
+    graphs = report.collections[LAYOUT].per_graph
     graphs[HOSTILE] = graphs.pop("graph-00") | {"noise_ceiling": 0.93}
     ranks = ranks.with_columns(pl.col("graph").replace("graph-00", HOSTILE))
     rows = {"names": [["dot (node 7)"]], "cells": [[["output - → {0,1}", ""]]], "n_more": [3]}

@@ -1,0 +1,200 @@
+"""The content of report.json: one class that writes the file and reads it back."""
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.errors import PipelineError
+from common.json_files import read_json
+from models.run_folder import REPORT
+
+# Metrics of a graph by name, and its `n_configs`.
+GraphMetrics = dict[str, int | float | None]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    def changed(self, **values: Any) -> Self:
+        """Return a copy with other values of some fields."""
+        return self.model_copy(update=values)
+
+
+class LeftOut(_Record):
+    """A graph that does not count, and the reason."""
+
+    graph: str
+    reason: str
+
+
+class SlowdownCurve(_Record):
+    """The mean slowdown@k of the run and of the baseline, for each `k`."""
+
+    k: list[int]
+    model: list[float]
+    baseline: list[float] | None
+
+    def at(self, k: int) -> float | None:
+        """Return the slowdown of the run for one `k`, None if the curve has no such point."""
+        return dict(zip(self.k, self.model, strict=False)).get(k)
+
+
+class CollectionReport(_Record):
+    """How well one collection is ranked. Means of other metrics are further keys, such as opa.
+
+    Attributes:
+        metric: Name of the collection's metric.
+        value: Mean of the metric over graphs. None if no graph was judged.
+        ci95: Bootstrap interval over graphs. None for fewer than two graphs.
+        n_graphs: Number of graphs in the mean.
+        per_graph: Metrics of each graph, by name of the graph.
+        programs: Programs of graphs whose names hide them, by name of the graph.
+        judged_on: How many configs of how many were judged, if not all.
+        noise_ceiling: Median over graphs of Kendall's tau between two measurements.
+        baseline: Value of the baseline, which needs no training.
+        slowdown_curve: Slowdown over the number of configs that are measured.
+        seed_values: Value of each seed alone, empty for one seed.
+        seed_sd: Standard deviation of `seed_values`.
+    """
+
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)
+    model_config = ConfigDict(extra="allow")
+
+    metric: str
+    value: float | None
+    ci95: tuple[float, float] | None = None
+    n_graphs: int = 0
+    per_graph: dict[str, GraphMetrics] = {}
+    programs: dict[str, str] = {}
+    judged_on: str | None = None
+    noise_ceiling: float | None = None
+    baseline: float | None = None
+    slowdown_curve: SlowdownCurve | None = None
+    seed_values: dict[str, float] = {}
+    seed_sd: float | None = None
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of another metric, such as "slowdown@5". None if it is not known."""
+        return (self.__pydantic_extra__ or {}).get(name)
+
+    def values(self) -> dict[str, float]:
+        """Return the collection's metric of each graph that has one."""
+        found = {graph: metrics.get(self.metric) for graph, metrics in self.per_graph.items()}
+        return {graph: value for graph, value in found.items() if value is not None}
+
+
+class ModelsReport(_Record):
+    """The models that rank one collection.
+
+    Attributes:
+        members: Names of the members of the blend.
+        member_values: Value of each member alone.
+        method: How scores are blended.
+        weights: Weight of each member. The sum is 1.
+        importances: For each model of trees, the statistics that matter most.
+        fallback_from: Collection whose models rank this one, or "baseline". None for its own.
+        reason: Why there is a fallback.
+        blend: The choice of the blend, if the run made one.
+    """
+
+    members: list[str] = []
+    member_values: dict[str, float | None] = {}
+    method: str | None = None
+    weights: dict[str, float] = {}
+    importances: dict[str, list[dict[str, Any]]] = {}
+    fallback_from: str | None = None
+    reason: str | None = None
+    blend: dict[str, Any] | None = None
+
+
+class LearningCurve(_Record):
+    """The learning curve of one training.
+
+    Attributes:
+        group: What it learned from.
+        member: Name of the model and seed.
+        step: Steps of `loss`.
+        loss: Mean training loss over the steps since the one before.
+        held_out_step: Steps of `held_out`.
+        held_out: Metric on data that is held out of training. Empty without early stopping.
+    """
+
+    group: str
+    member: str
+    step: list[int]
+    loss: list[float]
+    held_out_step: list[int] = []
+    held_out: list[float] = []
+
+
+class RunReport(_Record):
+    """What report.json holds. `score --json` prints the first three.
+
+    Attributes:
+        score: Mean of the collections' values. None if no collection has one.
+        collections: Scores by collection.
+        left_out: Graphs that were not judged.
+        recipe: Name of the recipe.
+        seeds: Seeds of the trainings.
+        models: Models that rank each collection.
+        left_out_of_training: Train graphs without anything to learn.
+        missing_parts: Splits of the dataset without graphs, "collection/split".
+        bad_files: Errors of files that were skipped on request.
+        data: Folder of the data.
+        learning_curves: Learning curves of networks.
+        environment: Versions, threads and device.
+        revision: Revision of the code.
+        config: config.toml of the run folder.
+        seconds: Wall time of each stage.
+        cpu_seconds: Processor time of each stage.
+        peak_mib: Peak of resident memory in each stage, None if the system does not tell.
+    """
+
+    score: float | None = None
+    collections: dict[str, CollectionReport]
+    left_out: list[LeftOut] = []
+    recipe: str | None = None
+    seeds: list[int] = []
+    models: dict[str, ModelsReport] = {}
+    left_out_of_training: list[LeftOut] = []
+    missing_parts: list[str] = []
+    bad_files: list[str] = []
+    data: str | None = None
+    learning_curves: list[LearningCurve] = []
+    environment: dict[str, Any] = {}
+    revision: str | None = None
+    config: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    cpu_seconds: dict[str, float] = {}
+    peak_mib: dict[str, float | None] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, without the keys that nobody set."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def to_text(self) -> str:
+        """Return the text of report.json."""
+        return json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n"
+
+
+def read_report(run: Path) -> RunReport:
+    """Read the report of a run.
+
+    Args:
+        run: Folder of a run, or the file of a report.
+
+    Raises:
+        PipelineError: There is no report, or it is damaged.
+    """
+    path = run / REPORT if run.is_dir() else run
+    if not run.exists():
+        raise PipelineError(f"{run}: no such folder or file; expected a run's folder or a report")
+    if not path.exists():
+        raise PipelineError(
+            f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "
+            "finished; --resume goes on with one that is not"
+        )
+    expected = f"a run's folder, its {REPORT}, or what `score --json` printed"
+    return read_json(path, RunReport, expected=expected)
