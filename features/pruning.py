@@ -28,8 +28,7 @@ from data.graph_store.stored_graph import (
     source_digest,
     write_tensors,
 )
-from data.graphs.graph import LayoutGraph
-from data.official.published import CONFIGURABLE_SHARE
+from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
 from data.tree import GraphFile
 from features.padding import minor_to_major
 

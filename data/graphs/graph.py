@@ -22,6 +22,9 @@ from data.tree import GraphFile
 N_NODE_FEATURES = 140
 N_LAYOUT_VALUES = 18
 N_TILE_VALUES = 24
+# Configurable nodes by nodes: the largest published graph has 3,143 of 43,615. The seven real files
+# at hand have .020 to .078.
+CONFIGURABLE_SHARE = 3_143 / 43_615
 ROUNDS = 2  # of telling each node of a program what its neighbours are
 
 

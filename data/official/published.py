@@ -27,9 +27,6 @@ OTHER_LAYOUT_CONFIGS = {
 # How many the configs of a kernel can be at most was not noted. All kernels of the dataset together
 # have 12.9 million, as published.
 ALL_TILE_CONFIGS = 13_000_000
-# Configurable nodes by nodes: the largest published graph has 3,143 of 43,615. The seven real files
-# at hand have .020 to .078.
-CONFIGURABLE_SHARE = 3_143 / 43_615
 
 
 @dataclass(frozen=True)

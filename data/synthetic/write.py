@@ -22,17 +22,11 @@ from common.jobs.run_jobs import Job
 from common.jobs.workers import Workers
 from common.progress import progress
 from common.reproducibility import generator
-from data.graphs.graph import N_LAYOUT_VALUES, LayoutGraph, TileGraph
+from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, LayoutGraph, TileGraph
 from data.labels import WITHHELD, Labels, file_stem, write_withheld
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
-from data.official.published import (
-    CONFIGURABLE_SHARE,
-    OTHER_LAYOUT_CONFIGS,
-    PartSize,
-    official_names,
-    official_sizes,
-)
+from data.official.published import OTHER_LAYOUT_CONFIGS, PartSize, official_names, official_sizes
 from data.synthetic.graphs import (
     RANDOM,
     GraphSize,
