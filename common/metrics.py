@@ -206,10 +206,14 @@ def family_means(values: Floats, families: Sequence[str], *, seed: int = SEED) -
     return means
 
 
-def stretched_means(
-    means: Floats, mean: float, n_families: int, *, confidence: float = CONFIDENCE
+def family_draws(
+    values: Floats,
+    families: Sequence[str],
+    *,
+    seed: int = SEED,
+    confidence: float = CONFIDENCE,
 ) -> Floats:
-    """Move the bootstrap draws of a mean away from it, as far as few families make it unsure.
+    """Draw the mean over graphs as `family_means`, stretched for few families; (2000,).
 
     The percentile bootstrap is too narrow for a few families f: by sqrt((f - 1) / f), and since
     their spread is known badly (Hesterberg, "What Teachers Should Know About the Bootstrap", The
@@ -218,14 +222,17 @@ def stretched_means(
     ten.
 
     Args:
-        means: (d,) by `family_means`.
+        values: (g,) one number per graph.
+        families: (g,) at least two different ones.
+        seed: Seed of the draws.
+        confidence: Confidence of the interval that is taken of the draws.
     """
     from scipy.stats import norm, t
 
-    tail = (1 - confidence) / 2
+    n_families, tail, mean = len(set(families)), (1 - confidence) / 2, float(values.mean())
     stretch = np.sqrt(n_families / (n_families - 1)) * t.isf(tail, n_families - 1) / norm.isf(tail)
-    stretched: Floats = mean + (means - mean) * stretch
-    return stretched
+    draws: Floats = mean + (family_means(values, families, seed=seed) - mean) * stretch
+    return draws
 
 
 def interval_of(draws: Floats, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -251,13 +258,6 @@ def share_above_zero(draws: Floats) -> float:
 def family_interval(
     values: Floats, families: Sequence[str], *, seed: int = SEED, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return a bootstrap interval of the mean over graphs: families drawn whole, stretched.
-
-    Args:
-        values: (g,) one number per graph.
-        families: (g,) at least two different ones.
-    """
-    means = family_means(values, families, seed=seed)
-    n_families = len(set(families))
-    draws = stretched_means(means, float(values.mean()), n_families, confidence=confidence)
+    """Return the interval of `family_draws`."""
+    draws = family_draws(values, families, seed=seed, confidence=confidence)
     return interval_of(draws, confidence=confidence)

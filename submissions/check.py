@@ -16,8 +16,8 @@ accepted.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Collection as Container
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -47,6 +47,7 @@ HEADER = "ID,TopConfigs"
 # The first part that is no index: one that fits int64. A search takes no memory, as a match of the
 # whole row would.
 NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
+KNOWN = tuple(collection.name for collection in COLLECTIONS)
 MAX_PROBLEMS = 1000  # more than the competition has rows
 
 Indices = NDArray[np.int64]
@@ -183,27 +184,25 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
     first_row: dict[str, int] = {}
     for row, line in enumerate(lines, start=2):
         if line.strip():
-            scanned = _scanned(row, line)
-            first = first_row.setdefault(scanned.id, row)
-            if scanned.id and first < row and not scanned.fault:
-                twice = f"comes twice, first in row {first}; expected one row per graph"
-                scanned = scanned._replace(fault=f"{shown(scanned.id)}: {twice}")
-            yield scanned
-
-
-def _scanned(row: int, line: str) -> ScannedRow:
-    name, comma, picks = line.partition(",")
-    submission_id, indices = _unquoted(name), _unquoted(picks)
-    if not comma:
-        return ScannedRow(row, "", None, f"'{shown(line)}' has one column; expected {HEADER}")
-    if not _collection_of(submission_id):
-        known = ", ".join(collection.name for collection in COLLECTIONS)
-        expected = f"expected collection:name, the collection one of {known}"
-        return ScannedRow(row, "", None, f"ID '{shown(submission_id)}': {expected}")
-    if bad := NO_INDEX.search(indices):
-        fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
-        return ScannedRow(row, submission_id, None, f"{shown(submission_id)}: {fault}")
-    return ScannedRow(row, submission_id, np.fromstring(indices, np.int64, sep=";"), "")
+            name, comma, indices = line.partition(",")
+            submission_id, indices = _unquoted(name), _unquoted(indices)
+            fault, ranking = "", None
+            if not comma:
+                fault = f"'{shown(line)}' has one column; expected {HEADER}"
+            elif not _collection_of(submission_id):
+                expected = f"expected collection:name, the collection one of {', '.join(KNOWN)}"
+                fault = f"ID '{shown(submission_id)}': {expected}"
+            elif bad := NO_INDEX.search(indices):
+                fault = f"'{shown(bad[1])}' is no config index; expected 4;0;2 or the like"
+                fault = f"{shown(submission_id)}: {fault}"
+            else:
+                ranking = np.fromstring(indices, np.int64, sep=";")
+            is_known = bool(comma and _collection_of(submission_id))
+            first = first_row.setdefault(submission_id, row) if is_known else row
+            if first < row and not fault:
+                fault = f"comes twice, first in row {first}; expected one row per graph"
+                fault = f"{shown(submission_id)}: {fault}"
+            yield ScannedRow(row, submission_id if is_known else "", ranking, fault)
 
 
 def _unquoted(cell: str) -> str:
@@ -211,7 +210,7 @@ def _unquoted(cell: str) -> str:
 
 
 def _collection_of(submission_id: str) -> str:
-    names = (c.name for c in COLLECTIONS if submission_id.removeprefix(f"{c.name}:"))
+    names = (name for name in KNOWN if submission_id.removeprefix(f"{name}:"))
     return next((name for name in names if submission_id.startswith(f"{name}:")), "")
 
 
@@ -282,26 +281,32 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
     if split == "test" and answered & (official_rows().keys() - expected.keys()):
         every = {name: expected.get(name, n) for name, n in official_rows().items()}
         return check_submission(path, every), every
-    check_split(path, answered, expected, data_dir, split=split)
+    refuse_other_split(path, answered, expected, data_dir, split)
     return problems, expected
 
 
-def lacking_rows(expected: Rows) -> list[str]:
-    """Say of which collections a folder lacks test graphs, by the rows expected of it.
+def refuse_other_split(
+    path: Path, answered: Container[str], expected: Container[str], data_dir: Path, split: str
+) -> None:
+    """Refuse a submission that answers another split's graphs alone.
 
-    Where some are the competition's, how many of its graphs there are; else which collections have
-    none.
+    Args:
+        path: Submission file, for the message.
+        answered: IDs of its rows.
+        expected: IDs of the split's graphs.
+        data_dir: Folder that holds npz/.
+        split: Split that is expected.
+
+    Raises:
+        PipelineError: No graph of the split is answered, but graphs of another split are.
     """
-    counts, official = (
-        Counter(name.rpartition(":")[0] for name in rows)
-        for rows in (expected, official_rows() if expected.keys() & official_rows().keys() else {})
-    )
-    every = official or dict.fromkeys((collection.name for collection in COLLECTIONS), 1)
-    return [
-        f"{name} ({counts[name]} of {n} test graphs)" if official else name
-        for name, n in every.items()
-        if counts[name] < n
-    ]
+    if not any(name in expected for name in answered):
+        for file in find_graphs(data_dir):
+            if file.split != split and file.submission_id in answered:
+                raise PipelineError(
+                    f"{path}: answers the graphs of split {file.split}, not {split}; expected the "
+                    f"run's submission for {split}, or --split {file.split}"
+                )
 
 
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
@@ -315,31 +320,6 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
     if not problems and rows.keys() != official_rows().keys():
         return [f"{path}: answers the test graphs of {folder}, not the competition's"]
     return problems
-
-
-def check_split(
-    path: Path,
-    answered: Container[str],
-    judged: Container[str],
-    data_dir: Path,
-    *,
-    split: str,
-    to_pass: Callable[[str], str] = "--split {}".format,
-) -> None:
-    """Refuse rankings of another split's graphs.
-
-    Args:
-        to_pass: says by which option another split is asked for.
-
-    Raises:
-        PipelineError: no graph is answered, but those of another split are; says what to pass.
-    """
-    if any(name in judged for name in answered):
-        return
-    for file in find_graphs(data_dir):
-        if file.split != split and file.submission_id in answered:
-            told = f"answers the graphs of split {file.split}, not {split}; expected the run's"
-            raise PipelineError(f"{path}: {told} submission for {split}, or {to_pass(file.split)}")
 
 
 def ranking_faults(ranking: Indices, n_configs: int, n_indices: int) -> list[str]:
@@ -366,15 +346,23 @@ def _problems(path: Path, expected: Rows) -> Iterator[str]:
             yield f"row {row}: {fault}"
         if ranking is None:
             continue
-        faults = ["no graph of this split has this ID; expected no such row"]
-        if submission_id in expected:
-            faults = _faults(submission_id, ranking, expected[submission_id])
+        n_configs = expected.get(submission_id)
+        n_indices = n_picks(submission_id, LAYOUT_CONFIGS)
+        if submission_id not in expected:
+            faults = ["no graph of this split has this ID; expected no such row"]
+        elif n_configs is None:
+            # Less than five indices stand for a kernel that has no more configs.
+            n_indices = min(len(ranking), TILE_PICKS)
+            n_at_most = n_indices if n_indices < TILE_PICKS else ALL_TILE_CONFIGS
+            faults = ranking_faults(ranking, n_at_most, n_indices)
+        elif submission_id in official_rows() and len(ranking) == n_indices:
+            # As many as in the competition's sample submission.
+            faults = ranking_faults(ranking, max(n_configs, n_indices), n_indices)
+        else:
+            faults = ranking_faults(ranking, n_configs, n_picks(submission_id, n_configs))
         yield from (f"row {row}: {shown(submission_id)}: {each}" for each in faults)
     missing = [submission_id for submission_id in expected if submission_id not in answered]
-    n_missing, n_rows = (
-        Counter(map(_collection_of, missing)),
-        Counter(map(_collection_of, expected)),
-    )
+    n_missing, n_rows = (Counter(map(_collection_of, names)) for names in (missing, expected))
     whole = [name for name, n in n_missing.items() if n == n_rows[name] > 1]
     for name in whole:
         yield f"{name}: all {n_rows[name]} rows are missing; expected one for each graph"
@@ -383,15 +371,3 @@ def _problems(path: Path, expected: Rows) -> Iterator[str]:
             n_configs = expected[submission_id]
             wanted = n_picks(submission_id, TILE_PICKS if n_configs is None else n_configs)
             yield f"{submission_id}: row is missing; expected {wanted} indices"
-
-
-def _faults(submission_id: str, ranking: Indices, n_configs: int | None) -> list[str]:
-    if n_configs is None:
-        # Fewer than five picks stand for a kernel that has no more configs.
-        n_picked = min(len(ranking), TILE_PICKS)
-        n_at_most = n_picked if n_picked < TILE_PICKS else ALL_TILE_CONFIGS
-        return ranking_faults(ranking, n_at_most, n_picked)
-    as_sampled = n_picks(submission_id, LAYOUT_CONFIGS)
-    if submission_id in official_rows() and len(ranking) == as_sampled:
-        return ranking_faults(ranking, max(n_configs, as_sampled), as_sampled)
-    return ranking_faults(ranking, n_configs, n_picks(submission_id, n_configs))

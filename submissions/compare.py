@@ -14,78 +14,84 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.metrics import family_means, interval_of, share_above_zero, stretched_means
+from common.metrics import family_draws, interval_of, share_above_zero
 from data.families import family_of
 from data.tree import GraphFile, collection_named
 from submissions.run_report import RunReport
 
-FEWEST_FAMILIES = 4  # of which a probability is told
+# With fewer families the probability says nothing.
+MIN_FAMILIES = 4
 
 
 def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
     """Compare the graphs that two reports have judged by the same metric.
+
+    Args:
+        first: Report of a run, or of `score --json`.
+        second: The report to compare with it.
 
     Returns:
         collections: for each with graphs in common, by name: `metric`, `n_graphs`, `n_families`,
             `only_in_one` (graphs that one of them alone has judged), `first` and `second` (means
             over the graphs in common), `difference` (second less first), `ci95` (None for fewer
             than two families) and `probability` that second is the better one (None likewise).
-        mean: the same four of the mean over these collections, or None if there are none.
+        mean: the same four of the mean over these collections.
 
     Raises:
-        PipelineError: no collection has a graph that both have judged.
+        PipelineError: No collection has a graph that both have judged.
     """
     collections, draws = {}, []
-    for name, pairs in paired_scores(first, second).items():
-        parts = [report.collections[name] for report in (first, second)]
-        before, after = np.array(list(pairs.values())).T
-        programs = [parts[0].programs.get(graph, graph) for graph in pairs]
+    for name, part in first.collections.items():
+        other = second.collections.get(name)
+        if other is None or other.metric != part.metric:
+            continue
+        before, after = part.values(), other.values()
+        common = sorted(before.keys() & after.keys())
+        if not common:
+            continue
         place = collection_named(name), "valid"
+        programs = [part.programs.get(graph, graph) for graph in common]
         families = [family_of(GraphFile(*place, program, Path(program))) for program in programs]
-        n_families = len(set(families))
-        means = family_means(after - before, families) if n_families > 1 else None
-        gain = float((after - before).mean())
-        draws.append(None if means is None else stretched_means(means, gain, n_families))
+        pairs = np.array([(before[graph], after[graph]) for graph in common])
+        gains, n_families = pairs[:, 1] - pairs[:, 0], len(set(families))
+        draws.append(family_draws(gains, families) if n_families > 1 else None)
         collections[name] = {
-            "metric": parts[0].metric,
-            "n_graphs": len(pairs),
+            "metric": part.metric,
+            "n_graphs": len(common),
             "n_families": n_families,
-            "only_in_one": len(parts[0].values().keys() ^ parts[1].values().keys()),
-            **_summary(float(before.mean()), float(after.mean()), draws[-1]),
+            "only_in_one": len(before.keys() ^ after.keys()),
+            **_summary(pairs.mean(axis=0), draws[-1]),
         }
     if not collections:
-        sides = f"the first judged {_judged(first)}, the second {_judged(second)}"
         raise PipelineError(
-            f"compare: no graph in common: {sides}; a run's folder has judged valid: for the test "
-            "split compare what `score --private --json` printed of both"
+            "compare: no graph in common; a run's folder has judged valid: for the test split "
+            "compare what `score --private --json` printed of both"
         )
-    entries = collections.values()
-    before, after = (float(np.mean([e[side] for e in entries])) for side in ("first", "second"))
+    means = np.array([[own["first"], own["second"]] for own in collections.values()])
     known = [own for own in draws if own is not None]
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
-    return {"collections": collections, "mean": _summary(before, after, joint)}
+    return {"collections": collections, "mean": _summary(means.mean(axis=0), joint)}
 
 
-def told_probabilities(compared: Mapping[str, Any]) -> dict[str, str | None]:
-    """Write what `compare_reports` says of the second's being better, by collection and for "mean".
+def probability_texts(compared: Mapping[str, Any]) -> dict[str, str | None]:
+    """Write the probabilities of `compare_reports`, by collection and for "mean".
 
-    In two digits, cut to .01 to .99: a few families tell no more, and fewer than four tell nothing
-    (None).
+    They have two digits and are cut to .01 to .99: a few families say no more. For fewer than four
+    families the text is None.
     """
-    collections = compared["collections"]
-    n_families = {name: entry["n_families"] for name, entry in collections.items()}
-    n_families["mean"] = min(n_families.values())
-    known = {**collections, "mean": compared["mean"]}
+    known = {**compared["collections"], "mean": compared["mean"]}
+    n_families = {name: own.get("n_families") for name, own in known.items()}
+    n_families["mean"] = min(filter(None, n_families.values()))
     return {
         name: None
-        if entry["probability"] is None or n_families[name] < FEWEST_FAMILIES
-        else f"{min(max(entry['probability'], 0.01), 0.99):.2f}"
-        for name, entry in known.items()
+        if own["probability"] is None or n_families[name] < MIN_FAMILIES
+        else f"{min(max(own['probability'], 0.01), 0.99):.2f}"
+        for name, own in known.items()
     }
 
 
 def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
-    """Say in sentences what the figures of `compare_reports` leave out."""
+    """Return warnings about the figures of `compare_reports`."""
     collections = compared["collections"]
     notes = ["over families of graphs alone; other seeds of a recipe may move a score as far"]
     notes += [
@@ -95,43 +101,16 @@ def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
     ]
     alone = [name for name, entry in collections.items() if entry["ci95"] is None]
     if alone:
-        notes.append(
-            f"no interval, nor one of the mean: graphs of one family alone in {', '.join(alone)}"
-        )
+        notes.append(f"no interval, nor one of the mean: one family alone in {', '.join(alone)}")
     return notes
 
 
-def paired_scores(first: RunReport, second: RunReport) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return both scores of each graph that two reports have judged by the same metric.
-
-    By collection, then by graph in their order by name; a collection without any is left out.
-    """
-    pairs = {}
-    for name, part in first.collections.items():
-        other = second.collections.get(name)
-        if other is None or part.metric != other.metric:
-            continue
-        before, after = part.values(), other.values()
-        common = sorted(before.keys() & after.keys())
-        if common:
-            pairs[name] = {graph: (before[graph], after[graph]) for graph in common}
-    return pairs
-
-
-def _judged(report: RunReport) -> str:
-    parts = report.collections.items()
-    graphs = [f"{name}:{graph}" for name, part in parts for graph in part.values()]
-    return f"{len(graphs)} ({graphs[0]}, …)" if graphs else "none"
-
-
-def _summary(first: float, second: float, draws: NDArray[np.float64] | None) -> dict[str, Any]:
-    interval = probability = None
-    if draws is not None:
-        interval, probability = list(interval_of(draws)), share_above_zero(draws)
+def _summary(means: NDArray[np.float64], draws: NDArray[np.float64] | None) -> dict[str, Any]:
+    first, second = means.tolist()
     return {
         "first": first,
         "second": second,
         "difference": second - first,
-        "ci95": interval,
-        "probability": probability,
+        "ci95": None if draws is None else list(interval_of(draws)),
+        "probability": None if draws is None else share_above_zero(draws),
     }

@@ -438,9 +438,9 @@ def compare(
 
 
 def _print_comparison(compared: Mapping[str, Any]) -> None:
-    from submissions.compare import comparison_notes, told_probabilities
+    from submissions.compare import comparison_notes, probability_texts
 
-    rows, told = [], told_probabilities(compared)
+    rows, told = [], probability_texts(compared)
     for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
         shown = f"mean of {len(compared['collections'])}" if name == "mean" else name
         counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))

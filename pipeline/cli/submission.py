@@ -47,15 +47,13 @@ def check(
 
     Example: python -m pipeline submission check runs/first/submission.csv --data DIR
     """
-    from submissions.check import lacking_rows, problems_with_data
+    from submissions.check import problems_with_data
 
     problems, expected = problems_with_data(file, data_dir(data), split)
     facts = {"file": file, "rows": len(expected), "problems": problems}
     lines = [] if problems else [f"accepted    {file} ({len(expected)} rows)"]
     print_result(facts, *lines, as_json=json)
     tell_errors(problems)
-    if split == "test" and (lacking := lacking_rows(expected)):
-        say(f"note: the data is a part; Kaggle wants rows that it lacks: {', '.join(lacking)}")
 
 
 @app.command()
@@ -140,10 +138,10 @@ def score(
 
     Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
     """
-    from data.labels import WITHHELD, read_labels
+    from data.labels import read_labels
     from data.manifest import read_manifest
     from data.tree import find_graphs
-    from submissions.check import check_split, read_submission
+    from submissions.check import read_submission, refuse_other_split
     from submissions.score import cut_to_samples, score_submission
 
     split = split or ("test" if private else "valid")
@@ -152,13 +150,8 @@ def score(
     folder = data_dir(data)
     labels = read_labels(folder, split, private=private)
 
-    def to_pass(other: str) -> str:
-        if other == "test" and (folder / WITHHELD).is_file():
-            return "--private"
-        return f"--split {other}" + " without --private" * private
-
     rankings = read_submission(submission)
-    check_split(submission, rankings, labels, folder, split=split, to_pass=to_pass)
+    refuse_other_split(submission, rankings, labels, folder, split)
     graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
     judged = cut_to_samples(graphs, rankings, labels)
     n_configs = {name: len(known.runtime_ns) for name, known in labels.items()}

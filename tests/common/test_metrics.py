@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from common.metrics import (
     DRAWS,
+    family_draws,
     family_interval,
     family_means,
     interval_of,
@@ -19,7 +20,6 @@ from common.metrics import (
     ranking_from_scores,
     share_above_zero,
     slowdown_at_k,
-    stretched_means,
     tile_score,
 )
 
@@ -205,6 +205,7 @@ def test_the_share_above_zero_is_found_as_an_intervals_ends_are(
 def test_few_families_widen_an_interval_as_the_pages_say(n_families: int, student: float) -> None:
     """By sqrt(f / (f - 1)) and Student's quantile over the normal one, of a printed table."""
     widening = math.sqrt(n_families / (n_families - 1)) * student / 1.960
-    means = np.array([0.4, 0.5, 0.65])
-    expected = [0.5 - 0.1 * widening, 0.5, 0.5 + 0.15 * widening]
-    assert stretched_means(means, 0.5, n_families).tolist() == pytest.approx(expected, rel=1e-3)
+    values = np.random.default_rng(0).normal(size=n_families)
+    families = [f"family{number}" for number in range(n_families)]
+    expected = values.mean() + (family_means(values, families) - values.mean()) * widening
+    np.testing.assert_allclose(family_draws(values, families), expected, rtol=1e-3, atol=1e-4)

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from common.checksums import write_table
 from common.errors import OutOfTime, PipelineError
 from common.progress import time_limit, watched_by
 from data.graph_store.stored_graph import read_graph
@@ -93,23 +92,6 @@ def test_a_kill_costs_no_more_than_a_minute_and_a_graph(
         score(path, files, killed)
     score(path, files, later)
     assert later.asked == [file.name for file in files[2:]]  # two were kept
-
-
-def test_nothing_is_loaded_when_it_is_too_late_or_all_is_there(
-    files: list[GraphFile], tmp_path: Path
-) -> None:
-    path = tmp_path / "valid.parquet"
-
-    def load() -> Counting:
-        raise AssertionError
-
-    with time_limit(0):
-        with pytest.raises(OutOfTime):
-            scores_by_graph({path: load}, files, what="")
-        assert not begun_path(path).exists()
-        write_table(begun_path(path), scored(files))
-        scores_by_graph({path: load}, files, what="")
-    assert read_scores(path).equals(scored(files))
 
 
 def test_members_take_turns_on_each_graph_and_are_stopped_between_two(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from data.tree import LAYOUTS, collection_named
+from data.tree import collection_named
 from ensembles.trained_models import continue_earlier, find_models, models_to_take, take_models
 from models.config.recipe import load_recipe
 from models.run_folder import is_done
@@ -112,17 +112,6 @@ def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_pat
     assert copied == tmp_path / "out" / "a-seed0"
     names = {path.name for path in copied.iterdir()}
     assert names == {"DONE", "config.toml", "checkpoint.safetensors"}
-
-
-def test_models_of_what_is_asked_are_continued_and_what_is_there_stays(tmp_path: Path) -> None:
-    every = 'collections = ["layout:xla:random"]'
-    write_model(tmp_path / "in" / "s", done=True, place=every)
-    write_model(tmp_path / "in" / "x", done=False, place='collection = "layout:xla:random"')
-    (tmp_path / "xla" / "a-seed0").mkdir(parents=True)
-    assert continue_earlier(tmp_path / "in", XLA, tmp_path / "xla") == []
-    assert continue_earlier(tmp_path / "in", TILE, tmp_path / "out") == []
-    (copied,) = continue_earlier(tmp_path / "in", LAYOUTS, tmp_path / "out")
-    assert copied == tmp_path / "out" / "a-seed0" and (copied / "DONE").exists()
 
 
 def test_a_run_with_given_models_equals_the_run_that_trained_them(

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -62,26 +61,6 @@ def test_pairs_and_whatever_comes_first_or_last_are_shared_exactly(groups: list[
         np.testing.assert_allclose(together, first + last, atol=1e-12)
         np.testing.assert_allclose(errors, 0, atol=1e-7)
     assert n_variants <= 2**k
-
-
-def test_what_many_nodes_do_together_is_shared_out_whole_and_nearly_alike() -> None:
-    rng = np.random.default_rng(1)
-    k = 7
-    weights = rng.uniform(0.5, 1.5, k)
-
-    def value(masks: Masks) -> NDArray[np.float64]:
-        return np.tanh(masks @ weights)[:, None]
-
-    groups = np.arange(k)
-    parts, errors, _, _ = shares(value, groups, rng)
-    exact = exact_shares(value, groups)
-    assert parts.sum() == pytest.approx(math.tanh(weights.sum()))
-    assert (np.abs(parts - exact) < 4 * errors + 1e-3).all()
-    assert 0 < errors.max() < 0.2 * exact.max()
-    drawn = [shares(value, groups, np.random.default_rng(seed))[:2] for seed in range(200)]
-    each, told = np.stack([own for own, _ in drawn]), np.stack([own for _, own in drawn])
-    ratios = each.std(axis=0) / np.sqrt(np.square(told).mean(axis=0))
-    np.testing.assert_allclose(ratios, 1, atol=0.25)  # parts vary by what is told
 
 
 def test_a_networks_parts_are_those_of_variants_scored_one_by_one(

@@ -85,8 +85,3 @@ def test_what_touches_the_largest_parts_is_shown_and_no_more_than_fits() -> None
     assert far[:3] == [5, 4, 6]
     fan = np.array([(reader, 0) for reader in range(1, 500)])
     assert len(shown_nodes([0], fan)) == 7
-
-
-def test_nothing_to_draw_is_still_a_picture(explanation: Explanation) -> None:
-    root = ET.fromstring(drawn(replace(explanation, parts=())))
-    assert len(list(root.iter(f"{SVG}text"))) == 3

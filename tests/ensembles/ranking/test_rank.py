@@ -180,18 +180,6 @@ def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_
         assert rank(ranker, load_graph(withheld.path)).why(0)["runtime_ns"] is None
 
 
-def test_the_command_says_why_only_if_asked(rankers: Path, tiny_tree: Path) -> None:
-    file = first_of(tiny_tree, TILES)
-    words = ("rank", file.path, "--run", rankers / TILE_MODEL, "--top", 2)
-    text = call(*words)
-    assert "member" not in text
-    assert "device" not in text  # no network ranks
-    text = call(*words, "--why")
-    assert "place 1 of" in text
-    assert TILE_MODEL in text
-    assert all("why" in entry for entry in json.loads(call(*words, "--why", "--json"))["configs"])
-
-
 @pytest.mark.parametrize(("name", "model"), [(LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)])
 def test_measure_prints_the_configs_to_measure(
     name: str, model: str, rankers: Path, tiny_tree: Path

@@ -220,23 +220,6 @@ def test_the_best_round_is_that_of_the_mean_curve(monkeypatch: pytest.MonkeyPatc
     assert taken == {0: 5, 1: 7}
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_early_stopping_takes_fewer_rounds(
-    tiny_tree: Path, tmp_path: Path, objective, kind
-) -> None:
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind]
-    config = BoostingConfig(
-        num_boost_round=60, early_stop=3, objective=objective, folds=2, min_rows_per_leaf=2
-    )
-    model = train(files, config, tmp_path)
-    n_trees = model.count("\nTree=")
-    assert 1 <= n_trees < 60
-    fixed = config.model_copy(update={"early_stop": 0, "num_boost_round": n_trees})
-    again = train(files, fixed, tmp_path / "fixed")
-    assert again.split("parameters:")[0] == model.split("parameters:")[0]
-
-
 def derivatives(
     scores: NDArray[np.float64], runtime: NDArray[np.float64], sizes: list[int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
