@@ -46,10 +46,10 @@ WITH_FILES = pytest.mark.parametrize("sending", ["submission", "dataset version"
 BUSY = refusal(429, Retry_After="7")
 
 
-def write_key_file(home: Path, text: str) -> Path:
-    file = home / ".kaggle" / "kaggle.json"
+def write_key_file(home: Path, content: bytes, name: str = "kaggle.json") -> Path:
+    file = home / ".kaggle" / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+    file.write_bytes(content)
     return file
 
 
@@ -59,16 +59,23 @@ def use_token(monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> None:
     monkeypatch.setenv("KAGGLE_API_TOKEN", token)
 
 
+@pytest.fixture
+def login_by_token(fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_token(monkeypatch)
+
+
 def login_failure() -> str:
     return failure_of(lambda: kaggle_session("test").__enter__())
 
 
-def test_a_key_file_logs_in(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_key_file_of_any_unicode_encoding_logs_in(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
 ) -> None:
     monkeypatch.delenv("KAGGLE_USERNAME")
     monkeypatch.delenv("KAGGLE_KEY")
-    write_key_file(tmp_path / "home", json.dumps({"username": "filed", "key": "filed-key-1234"}))
+    text = json.dumps({"username": "filed", "key": "filed-key-1234"})
+    write_key_file(tmp_path / "home", text.encode(encoding))
 
     with kaggle_session("test") as session:
         assert session.username == "filed"
@@ -81,36 +88,28 @@ def test_a_key_file_logs_in(
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])
-def test_without_credentials_the_line_says_how_to_give_them_or_which_file_is_broken(
+def test_login_without_credentials_names_the_ways_to_give_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     clear_credentials(monkeypatch, tmp_path / "home")
+    found = "none found or accepted; set KAGGLE_API_TOKEN"
     if text:
-        write_key_file(tmp_path / "home", text)
-    file = tmp_path / "home" / ".kaggle" / "kaggle.json"
-    told = f"{file} does not hold them" if text else "none found or accepted; set KAGGLE_API_TOKEN"
-    assert told in login_failure()
+        found = f"{write_key_file(tmp_path / 'home', text.encode())} does not hold them"
+    assert found in login_failure()
 
 
-def test_a_refused_token_is_one_line(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The client's first import logs in as well; here it is imported already.
-    use_token(monkeypatch)
+@pytest.mark.usefixtures("login_by_token")
+def test_refused_token_is_one_line(fake_kaggle: FakeKaggle) -> None:
     fake_kaggle.will_answer("IntrospectToken", Answer(body={"active": False}), refusal(401))
     for told in ("none found or accepted; set KAGGLE_API_TOKEN", "HTTP 401"):
         assert told in login_failure()
 
 
-PAGE_OF_A_PROXY = Answer(body="<html><body>log in to the proxy</body></html>")
-CUT = Answer(body='{"submissions": [{"ref"')
-
-
 NO_ANSWERS = [
     (DROPPED, "dropped"),
     (Answer(503, "<html>busy"), "HTTP 503"),
-    (PAGE_OF_A_PROXY, "Kaggle's answer is no JSON object: it is cut short, or a proxy's page"),
-    (CUT, "or a proxy's page"),
+    (Answer(body="<html>"), "Kaggle's answer is no JSON object: it is cut short, or a proxy's"),
+    (Answer(body='{"submissions": [{"ref"'), "or a proxy's page"),
     (Answer(body=[1]), "or a proxy's page"),
     (Answer(body={"code": 500}), "HTTP 500"),
     (Answer(body={"code": "UNAVAILABLE", "message": "later"}), "HTTP 500"),
@@ -118,19 +117,17 @@ NO_ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [(method, *case) for method in ("IntrospectToken", "ListSubmissions") for case in NO_ANSWERS],
-)
-def test_logins_and_lists_are_asked_for_again_after_what_is_no_answer(
+@pytest.mark.parametrize("method", ["IntrospectToken", "ListSubmissions"])
+@pytest.mark.parametrize("case", NO_ANSWERS)
+@pytest.mark.usefixtures("login_by_token")
+def test_logins_and_lists_are_repeated_after_an_unusable_answer(
     fake_kaggle: FakeKaggle,
-    monkeypatch: pytest.MonkeyPatch,
     policy: RetryPolicy,
     waits: list[float],
-    case: tuple[str, Answer, str],
+    method: str,
+    case: tuple[Answer, str],
 ) -> None:
-    method, answer, told = case
-    use_token(monkeypatch)
+    answer, message = case
     fake_kaggle.submit("mine")
 
     def listed() -> int:
@@ -141,7 +138,8 @@ def test_logins_and_lists_are_asked_for_again_after_what_is_no_answer(
     assert listed() == 1
     assert waits == [2.0, 4.0]
     fake_kaggle.will_answer(method, *[answer] * 4)
-    assert f"{told}; gave up after 4 tries" in failure_of(listed)
+    line = failure_of(listed)
+    assert message in line and "; gave up after 4 tries" in line
 
 
 @pytest.mark.parametrize(
@@ -152,67 +150,50 @@ def test_logins_and_lists_are_asked_for_again_after_what_is_no_answer(
         (Answer(body={"submissions": [{"ref": 1, "status": "PAUSED"}]}), "KeyError('PAUSED')"),
         (Answer(body={"submissions": [{"ref": 1, "status": 5}]}), "does not understand the answer"),
         (Answer(body={"submissions": 5}), "does not understand the answer"),
+        (Answer(body={"submissions": ["x" * 20_000]}), "has over 10000 bytes"),
     ],
 )
-def test_an_answer_that_is_an_error_or_of_a_newer_kaggle_is_one_line(
-    fake_kaggle: FakeKaggle, answer: Answer, told: str
+def test_error_or_endless_answer_or_one_of_a_newer_kaggle_is_one_line(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, answer: Answer, told: str
 ) -> None:
+    monkeypatch.setattr("common.http.MAX_ANSWER_BYTES", 10_000)
     fake_kaggle.will_answer("ListSubmissions", answer)
     assert told in failure_of(lambda: list_submissions(1))
     assert len(fake_kaggle.calls("ListSubmissions")) == 1
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
-def test_a_key_file_may_be_of_any_unicode_encoding(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
-) -> None:
-    monkeypatch.delenv("KAGGLE_USERNAME")
-    monkeypatch.delenv("KAGGLE_KEY")
-    file = write_key_file(tmp_path / "home", "")
-    file.write_bytes(json.dumps({"username": "filed", "key": "filed-key-1234"}).encode(encoding))
-    with kaggle_session("test") as session:
-        assert session.username == "filed"
-    assert known_secrets() == {"filed-key-1234"}
+NO_CREDENTIAL = "is no Kaggle credential; expected one line of plain ASCII"
+TOKEN_AS_KEY = "is an API token (KGAT_…), expected a key of 32 hex digits; put the token into"
 
 
-BAD_TOKENS = {
-    "line end": f"{TOKEN}\n",
-    "line end within": f"{TOKEN[:14]}\n{TOKEN[14:]}",
-    "quotes": f"“{TOKEN}”",
-}
-
-
-@pytest.mark.parametrize("value", BAD_TOKENS.values(), ids=BAD_TOKENS)
 @pytest.mark.parametrize("variable", ["KAGGLE_API_TOKEN", "KAGGLE_KEY"])
-def test_what_can_be_no_token_or_key_is_refused_before_it_is_sent(
+@pytest.mark.parametrize("value", [f"{TOKEN}\n", f"{TOKEN[:14]}\n{TOKEN[14:]}", f"“{TOKEN}”"])
+def test_impossible_credential_is_refused_before_it_is_sent(
     fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     line = login_failure()
-    assert line.startswith(f"{variable}: is no Kaggle credential; expected one line of plain ASCII")
+    assert line.startswith(f"{variable}: {NO_CREDENTIAL}")
     assert TOKEN[14:] not in line
     assert not fake_kaggle.received
 
 
-@pytest.mark.parametrize("content", [TOKEN.encode("utf-16"), TOKEN.encode("utf-8-sig"), b"a b"])
-def test_a_token_file_that_is_no_plain_text_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("access_token", TOKEN.encode("utf-16"), NO_CREDENTIAL),
+        ("access_token", TOKEN.encode("utf-8-sig"), NO_CREDENTIAL),
+        ("access_token", b"a b", NO_CREDENTIAL),
+        ("kaggle.json", b'{"username": "me", "key": "KGAT_0123456789abcdef"}', TOKEN_AS_KEY),
+    ],
+)
+def test_key_file_with_impossible_credential_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     clear_credentials(monkeypatch, tmp_path / "home")
-    write_key_file(tmp_path / "home", "{}").with_name("access_token").write_bytes(content)
-    assert "access_token: is no Kaggle credential" in login_failure()
-
-
-def test_a_token_in_the_place_of_a_key_is_told(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KAGGLE_KEY", "KGAT_0123456789abcdef")
-    told = "is an API token (KGAT_…), expected a key of 32 hex digits; put the token into"
-    assert f"KAGGLE_KEY: {told} KAGGLE_API_TOKEN" in login_failure()
-    monkeypatch.delenv("KAGGLE_KEY")
-    table = {"username": "me", "key": "KGAT_0123456789abcdef"}
-    file = write_key_file(tmp_path / "home", json.dumps(table))
-    assert f"{file}: key: {told}" in login_failure()
+    write_key_file(tmp_path / "home", content, name)
+    line = login_failure()
+    assert f"{name}: " in line and message in line
 
 
 @pytest.fixture(params=["key", "token"])
@@ -227,7 +208,7 @@ def secret(
     return TOKEN
 
 
-def test_no_credential_is_written_or_printed_by_any_command(
+def test_no_command_writes_or_prints_a_credential(
     fake_kaggle: FakeKaggle,
     secret: str,
     tmp_path: Path,
@@ -331,7 +312,7 @@ def sending(
     "lost",
     [LOST, LATE, Answer(503, {}, acts=True), Answer(body="<html>maintenance</html>", acts=True)],
 )
-def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
+def test_lost_answer_is_looked_up_and_nothing_is_sent_again(
     fake_kaggle: FakeKaggle,
     sending: Sending,
     lost: Answer,
@@ -349,7 +330,7 @@ def test_a_lost_answer_is_looked_up_and_nothing_is_sent_again(
 
 
 @pytest.mark.parametrize("fault", [DROPPED, Answer(500, {}), Answer(body="<html>")])
-def test_what_did_not_arrive_is_told_as_doubt_after_a_minute_and_not_sent_again(
+def test_request_that_did_not_arrive_is_reported_as_doubt_and_not_sent_again(
     fake_kaggle: FakeKaggle, sending: Sending, waits: list[float], fault: Answer
 ) -> None:
     fake_kaggle.will_answer(sending.method, fault)
@@ -362,7 +343,7 @@ def test_what_did_not_arrive_is_told_as_doubt_after_a_minute_and_not_sent_again(
     assert sending.made() == 1
 
 
-def test_where_looking_fails_as_well_the_doubt_is_told(
+def test_doubt_is_reported_if_looking_fails_as_well(
     fake_kaggle: FakeKaggle, sending: Sending, policy: RetryPolicy, waits: list[float]
 ) -> None:
     def fail_from_now_on(seconds: float) -> None:
@@ -380,7 +361,7 @@ def test_where_looking_fails_as_well_the_doubt_is_told(
     ("status", "expected"),
     [(400, "expected valid names"), (403, "the token allows it"), (418, "refused the request")],
 )
-def test_a_refusal_is_final_and_says_what_to_do(
+def test_refusal_is_final_and_names_the_remedy(
     fake_kaggle: FakeKaggle, sending: Sending, status: int, expected: str
 ) -> None:
     fake_kaggle.will_answer(sending.method, refusal(status, f"a\nreason {KEY}"))
@@ -392,7 +373,7 @@ def test_a_refusal_is_final_and_says_what_to_do(
     assert len(fake_kaggle.calls(sending.method)) == 1
 
 
-def test_a_busy_server_is_waited_for_as_it_asks_and_has_an_end(
+def test_busy_server_is_waited_for_within_limits(
     fake_kaggle: FakeKaggle, sending: Sending, waits: list[float]
 ) -> None:
     fake_kaggle.will_answer(sending.method, refusal(429, Retry_After="86400"))
@@ -416,7 +397,7 @@ def test_a_busy_server_is_waited_for_as_it_asks_and_has_an_end(
         ([Answer(body={"status": 5, "metadata": 5, "submissions": 5})], "does not understand"),
     ],
 )
-def test_without_a_look_before_nothing_is_sent(
+def test_nothing_is_sent_if_looking_before_fails(
     fake_kaggle: FakeKaggle, sending: Sending, answers: list[Answer], expected: str
 ) -> None:
     fake_kaggle.will_answer(sending.look, *answers)
@@ -428,7 +409,7 @@ def test_without_a_look_before_nothing_is_sent(
     assert sending.made() == 1
 
 
-def test_nobody_listening_leaves_no_doubt(
+def test_refused_connection_leaves_no_doubt(
     fake_kaggle: FakeKaggle, sending: Sending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point_client_at("http://127.0.0.1:9", monkeypatch)  # the discard port
@@ -436,7 +417,7 @@ def test_nobody_listening_leaves_no_doubt(
     assert "connection refused" in line and sending.in_doubt not in line
 
 
-def test_only_what_certainly_never_arrived_may_be_sent_again() -> None:
+def test_only_requests_that_certainly_never_arrived_are_sent_again() -> None:
     assert never_acted_on(SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer"))
     on_its_way = SSLError("EOF occurred in violation of protocol")
     for error in (on_its_way, ConnectTimeout("timed out"), ValueError("not JSON")):
@@ -444,7 +425,7 @@ def test_only_what_certainly_never_arrived_may_be_sent_again() -> None:
 
 
 @WITH_FILES
-def test_a_storage_gets_the_file_again_until_it_takes_or_refuses_it(
+def test_storage_gets_the_file_again_until_it_accepts_or_refuses(
     fake_kaggle: FakeKaggle, sending: Sending, waits: list[float]
 ) -> None:
     fake_kaggle.will_answer("PUT", *[Answer(500, {})] * 4)
@@ -460,22 +441,13 @@ def test_a_storage_gets_the_file_again_until_it_takes_or_refuses_it(
 
 
 @WITH_FILES
-def test_an_address_that_is_none_is_not_shown(fake_kaggle: FakeKaggle, sending: Sending) -> None:
+def test_invalid_upload_address_is_not_shown(fake_kaggle: FakeKaggle, sending: Sending) -> None:
     method = "StartBlobUpload" if "Dataset" in sending.method else "StartSubmissionUpload"
     bad = {"token": "1", "createUrl": "file:///etc/x?signed=1"}
     fake_kaggle.will_answer(method, Answer(body=bad))
     line = sending.failure()
     assert "the Kaggle client failed" in line
     assert "signed" not in line
-
-
-def test_an_answer_without_an_end_is_refused(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("common.http.MAX_ANSWER_BYTES", 10_000)
-    fake_kaggle.will_answer("ListSubmissions", Answer(body={"submissions": ["x" * 20_000]}))
-    assert "has over 10000 bytes" in failure_of(lambda: list_submissions(1))
-    assert len(fake_kaggle.calls("ListSubmissions")) == 1
 
 
 NO_HOME = """
@@ -488,7 +460,7 @@ pwd.getpwuid = getpwuid
 """
 
 
-def test_a_user_without_a_home_gets_one_line_and_no_folder_called_tilde(tmp_path: Path) -> None:
+def test_user_without_home_gets_one_line_and_no_folder_called_tilde(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_HOME)
     kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
