@@ -69,7 +69,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_weights_hold_what_ranking_needs_and_no_more(run: Path, tmp_path: Path) -> None:
+def test_weights_are_what_ranking_needs(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert write_weights(run, out, title=TITLE) == ["layout-xla-random/a-seed0", "tile-xla/a-seed0"]
     found = contents(out)
@@ -83,7 +83,7 @@ def test_weights_hold_what_ranking_needs_and_no_more(run: Path, tmp_path: Path) 
     assert len(digests(out)) == 2 * len(NEEDED)
 
 
-def test_models_that_make_no_dataset_leave_nothing_written(
+def test_unusable_models_leave_no_dataset(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -181,7 +181,7 @@ def creations(fake_kaggle: FakeKaggle) -> int:
     return sum(len(fake_kaggle.calls(method)) for method in methods)
 
 
-def test_a_new_dataset_is_private_and_holds_every_file(
+def test_new_dataset_is_private_and_has_every_file(
     fake_kaggle: FakeKaggle, push: Push, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (folder / DATASET_METADATA_FILE).read_bytes()
@@ -197,7 +197,7 @@ def test_a_new_dataset_is_private_and_holds_every_file(
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_kaggle_has_is_not_sent_again(
+def test_unchanged_dataset_is_not_sent_again(
     fake_kaggle: FakeKaggle, push: Push, folder: Path
 ) -> None:
     first = push()
@@ -213,7 +213,7 @@ def test_what_kaggle_has_is_not_sent_again(
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_a_push_after_one_that_saw_no_end_waits_for_its_version(
+def test_push_waits_for_the_version_of_an_earlier_push(
     fake_kaggle: FakeKaggle, push: Push, version: int
 ) -> None:
     if version:
@@ -227,7 +227,7 @@ def test_a_push_after_one_that_saw_no_end_waits_for_its_version(
     assert creations(fake_kaggle) == 1
 
 
-def test_a_version_that_is_being_made_has_arrived(fake_kaggle: FakeKaggle, push: Push) -> None:
+def test_version_in_progress_counts_as_arrived(fake_kaggle: FakeKaggle, push: Push) -> None:
     fake_kaggle.datasets[ID] = Dataset(3)
     fake_kaggle.will_answer("CreateDatasetVersion", LOST)
     fake_kaggle.statuses = ["READY", "BLOBS_RECEIVED", "BLOBS_RECEIVED"]
@@ -237,7 +237,7 @@ def test_a_version_that_is_being_made_has_arrived(fake_kaggle: FakeKaggle, push:
     assert creations(fake_kaggle) == 1
 
 
-def test_a_version_that_fails_is_told_and_can_be_followed_by_another(
+def test_failed_version_is_reported_and_can_be_followed(
     fake_kaggle: FakeKaggle, push: Push
 ) -> None:
     fake_kaggle.statuses = ["FAILED"]
@@ -256,7 +256,7 @@ def test_a_version_that_fails_is_told_and_can_be_followed_by_another(
         ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: holds a Kaggle credential"),
     ],
 )
-def test_a_folder_that_would_not_arrive_as_it_is_is_refused_before_anything_is_sent(
+def test_folder_that_would_not_arrive_whole_is_refused(
     fake_kaggle: FakeKaggle, push: Push, folder: Path, bad: tuple[str, bytes, str]
 ) -> None:
     name, content, expected = bad

@@ -45,7 +45,7 @@ def change_metadata(built: Path, **fields: object) -> None:
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **fields}))
 
 
-def test_source_and_metadata_arrive_with_the_owner_filled_in(
+def test_push_sends_source_and_metadata_with_the_owner(
     fake_kaggle: FakeKaggle, built: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_kaggle.kernels[ID] = 2
@@ -63,7 +63,7 @@ def test_source_and_metadata_arrive_with_the_owner_filled_in(
 
 
 @pytest.mark.parametrize("more", ["repeats itself", "never ends"])
-def test_a_list_of_files_that_does_not_end_is_given_up(
+def test_endless_list_of_files_is_given_up(
     kaggle: FakeKaggle, out: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
     monkeypatch.setattr("kernels.remote._MAX_PAGES", 9)
@@ -76,16 +76,6 @@ def test_a_list_of_files_that_does_not_end_is_given_up(
     assert not out.exists()
 
 
-def test_half_a_surrogate_pair_in_a_log_costs_nothing_else(kaggle: FakeKaggle, out: Path) -> None:
-    kaggle.log = "a sign: \ud83d\n"
-    fetch_output(SLUG, out, policy=POLICY)
-    found = contents(out)
-    assert found.pop(f"{SLUG}.log") == rb"a sign: \ud83d" + b"\n"
-    assert len(found) == len(FILES) + 1
-    kaggle.outputs["half\ud83d"] = kaggle.outputs["submission.csv"]
-    assert r"file 'half\ud83d': expected a path" in failure(out.with_name("other"))
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -96,7 +86,7 @@ def test_half_a_surrogate_pair_in_a_log_costs_nothing_else(kaggle: FakeKaggle, o
         ),
     ],
 )
-def test_a_refusal_that_comes_as_a_value_is_an_error(
+def test_refusal_in_the_answer_is_an_error(
     fake_kaggle: FakeKaggle, built: Path, body: dict[str, object], expected: str
 ) -> None:
     fake_kaggle.will_answer("SaveKernel", Answer(body=body))
@@ -115,7 +105,7 @@ def test_a_refusal_that_comes_as_a_value_is_an_error(
         ({"kernel_type": "app"}, "key 'kernel_type': Input should be 'script' or 'notebook'"),
     ],
 )
-def test_wrong_metadata_is_refused_before_anything_is_sent(
+def test_wrong_metadata_is_refused_before_the_push(
     fake_kaggle: FakeKaggle, built: Path, fields: dict[str, object], expected: str
 ) -> None:
     change_metadata(built, **fields)
@@ -127,7 +117,7 @@ def test_wrong_metadata_is_refused_before_anything_is_sent(
     assert not fake_kaggle.calls("SaveKernel")
 
 
-def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
+def test_status_of_a_run_is_printed(fake_kaggle: FakeKaggle) -> None:
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of\n\x1b[31mmemory"})
     fake_kaggle.will_answer("GetKernelSessionStatus", Answer(body={"status": "RUNNING"}), failed)
     assert status(SLUG) == KernelStatus(ID, "running", "")
@@ -140,7 +130,7 @@ def test_the_status_of_a_run(fake_kaggle: FakeKaggle) -> None:
 @pytest.fixture
 def kaggle(fake_kaggle: FakeKaggle, storage: FileServer) -> FakeKaggle:
     fake_kaggle.kernels[ID] = 3
-    fake_kaggle.log = "all went well\n"
+    fake_kaggle.log = "all went well: \ud83d\n"  # half a surrogate pair
     fake_kaggle.will_answer("GetKernelSessionStatus", *[Answer(body={"status": "COMPLETE"})] * 9)
     for name, content in FILES.items():
         storage.files[f"/{name}"] = content
@@ -157,14 +147,16 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "results" / "output"
 
 
-def test_all_files_and_the_log_arrive(kaggle: FakeKaggle, storage: FileServer, out: Path) -> None:
+def test_output_has_all_files_and_the_log(
+    kaggle: FakeKaggle, storage: FileServer, out: Path
+) -> None:
     seen: list[tuple[str, int, int]] = []
     with watched_by(lambda *step: seen.append(step)):
         got = fetch_output(SLUG, out)
     assert got == KernelOutput(ID, 3, out, 6, unfinished=False)
     found = contents(out)
     assert json.loads(found.pop(NOTE)) == {"kernel": ID, "version": 3}
-    assert found == {**FILES, f"{SLUG}.log": b"all went well\n"}
+    assert found == {**FILES, f"{SLUG}.log": rb"all went well: \ud83d" + b"\n"}
     assert [path.name for path in out.parent.iterdir()] == ["output"]
     assert found["run/report.json.part1"] == b"a file of the kernel's own"
     assert seen[-1] == ("download", 5, 5)
@@ -173,7 +165,7 @@ def test_all_files_and_the_log_arrive(kaggle: FakeKaggle, storage: FileServer, o
     assert SIGNATURE.encode() not in written
 
 
-def test_an_output_that_is_there_is_not_fetched_again(
+def test_fetched_output_is_not_fetched_again(
     kaggle: FakeKaggle, storage: FileServer, out: Path
 ) -> None:
     first = fetch_output(SLUG, out)
@@ -185,9 +177,7 @@ def test_an_output_that_is_there_is_not_fetched_again(
         fetch_output(SLUG, out)
 
 
-def test_a_cut_download_goes_on_where_it_broke_off(
-    kaggle: FakeKaggle, storage: FileServer, out: Path
-) -> None:
+def test_cut_download_resumes(kaggle: FakeKaggle, storage: FileServer, out: Path) -> None:
     storage.will(LARGE, *[Trouble(cut_after=200_000)] + [Trouble(status=503)] * 9)
     assert "HTTP 503" in failure(out)
     assert not out.exists()
@@ -199,7 +189,7 @@ def test_a_cut_download_goes_on_where_it_broke_off(
     assert len(storage.gets("/submission.csv")) == 1  # whole before the cut
 
 
-def test_of_a_kernel_that_failed_only_the_log_is_kept(fake_kaggle: FakeKaggle, out: Path) -> None:
+def test_failed_kernel_leaves_only_its_log(fake_kaggle: FakeKaggle, out: Path) -> None:
     assert f"kernel {ID}: is running; its output can be had once" in failure(out)
     assert not fake_kaggle.calls("ListKernelSessionOutput")
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
@@ -214,11 +204,12 @@ def test_of_a_kernel_that_failed_only_the_log_is_kept(fake_kaggle: FakeKaggle, o
 @pytest.mark.parametrize(
     "name",
     [
-        *("../up.txt", "/etc/passwd", "a/../../b", "a\\b", "", "a//b", "a\nb", "a/" + "b" * 256),
+        *("../up.txt", "/etc/passwd", "a/../../b", "a\\b", "", "a//b", "a\nb", "half\ud83d"),
+        "a/" + "b" * 256,
         NOTE,
     ],
 )
-def test_a_name_that_leaves_the_folder_is_refused(
+def test_name_outside_the_folder_is_refused(
     kaggle: FakeKaggle, storage: FileServer, out: Path, name: str
 ) -> None:
     kaggle.outputs = {"fine.txt": f"{storage.url}/submission.csv", name: f"{storage.url}/x"}
@@ -229,9 +220,7 @@ def test_a_name_that_leaves_the_folder_is_refused(
     assert "expected an address that starts with https://" in failure(out)
 
 
-def test_the_command_tells_a_kernel_that_has_not_ended(
-    kaggle: FakeKaggle, storage: FileServer, out: Path
-) -> None:
+def test_unfinished_kernel_is_reported(kaggle: FakeKaggle, storage: FileServer, out: Path) -> None:
     storage.files["/kernel.json"] = b'{"finished": false}'
     kaggle.outputs = {"kernel.json": f"{storage.url}/kernel.json"}
     printed = call("kernel", "output", SLUG, "--out", out)

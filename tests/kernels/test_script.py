@@ -132,7 +132,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("mount", [OLD_MOUNT, f"{MOUNT}/npz_all"])
-def test_the_kernel_runs_the_recipe_on_the_mounted_data(
+def test_kernel_runs_the_recipe_on_the_mounted_data(
     project: Path, tmp_path: Path, mount: str
 ) -> None:
     machine = Machine(project, tmp_path, KINDS["run"], mount=mount)
@@ -151,7 +151,7 @@ def test_the_kernel_runs_the_recipe_on_the_mounted_data(
     ("mount", "told"),
     [("some-dataset", f"{MOUNT}, attached: some-dataset"), (MOUNT, "ended with code 3")],
 )
-def test_without_data_or_a_pipeline_that_works_the_kernel_fails(
+def test_kernel_fails_without_data_or_if_the_pipeline_fails(
     project: Path, tmp_path: Path, mount: str, told: str
 ) -> None:
     machine = Machine(project, tmp_path, KINDS["run"], "raise SystemExit(3)", mount=mount)
@@ -160,7 +160,7 @@ def test_without_data_or_a_pipeline_that_works_the_kernel_fails(
     assert not (machine.working / "submission.csv").exists()
 
 
-def test_a_model_of_ones_own_is_carried_along(project: Path, tmp_path: Path) -> None:
+def test_custom_model_is_embedded(project: Path, tmp_path: Path) -> None:
     (tmp_path / "recipes" / "planted_pkg").mkdir(parents=True)
     (tmp_path / "recipes" / "planted_pkg" / "gat.py").write_text("MARKER = 'my own'\n")
     pipeline = stand_in_pipeline("planted_pkg.gat", "MARKER")
@@ -172,7 +172,7 @@ def test_a_model_of_ones_own_is_carried_along(project: Path, tmp_path: Path) -> 
     assert machine.seen()["marker"] == "my own"
 
 
-def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
+def test_missing_module_is_installed_from_attached_wheels(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
@@ -195,7 +195,7 @@ def test_a_module_that_the_image_lacks_comes_from_attached_wheels(
     assert machine.seen()["marker"] == "from the wheel"
 
 
-def test_a_kernel_looks_for_all_that_the_pipeline_needs(project: Path, tmp_path: Path) -> None:
+def test_kernel_requires_all_pinned_packages(project: Path, tmp_path: Path) -> None:
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     pinned = {line.partition("==")[0].replace("_", "-") for line in lines if "==" in line}
     elsewhere = {
@@ -214,9 +214,7 @@ def test_a_kernel_looks_for_all_that_the_pipeline_needs(project: Path, tmp_path:
     assert {modules.get(name, required[name]) for name in required} == pinned - elsewhere
 
 
-def test_a_train_kernel_goes_by_the_mark_and_not_by_what_is_printed(
-    project: Path, tmp_path: Path
-) -> None:
+def test_train_kernel_is_finished_only_by_the_mark(project: Path, tmp_path: Path) -> None:
     machine = Machine(project, tmp_path, TRAIN, TWO_CALLS)
     assert "not finished: push the kernel again" in machine.version()
     facts = {"kind": "train", "recipe": "configs/cpu.toml", "out": "models/tile-xla"}
@@ -234,7 +232,7 @@ def machine(request: pytest.FixtureRequest, project: Path, tmp_path: Path) -> Ma
     return Machine(project, tmp_path, KINDS[request.param], TWO_CALLS)
 
 
-def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
+def test_unfinished_run_is_resumed(machine: Machine) -> None:
     log = machine.version()
     assert machine.facts["finished"] is False
     assert "kernel: not finished: push the kernel again with its own output attached" in log
@@ -255,7 +253,7 @@ def test_an_unfinished_run_is_gone_on_with(machine: Machine) -> None:
     assert copied == []
 
 
-def test_what_is_no_unfinished_output_is_left_alone_and_two_that_are_refused(
+def test_only_one_unfinished_output_is_resumed(
     machine: Machine,
 ) -> None:
     machine.version()
@@ -271,7 +269,7 @@ def test_what_is_no_unfinished_output_is_left_alone_and_two_that_are_refused(
     assert not (machine.working / "run").exists()
 
 
-def test_a_run_that_hangs_is_stopped_and_keeps_what_it_has(project: Path, tmp_path: Path) -> None:
+def test_hanging_run_is_stopped_and_keeps_its_output(project: Path, tmp_path: Path) -> None:
     short = KINDS["run"]._replace(max_minutes=0.02, saving_minutes=0.02)
     machine = Machine(project, tmp_path, short, HANGS)
     assert "a step went on beyond its time" in machine.version()
@@ -283,7 +281,7 @@ def test_a_run_that_hangs_is_stopped_and_keeps_what_it_has(project: Path, tmp_pa
     ("number", "whole_group"),
     [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
 )
-def test_a_signal_ends_the_pipeline_too_and_the_same_script_goes_on(
+def test_signal_ends_the_pipeline_and_the_same_script_resumes(
     number: signal.Signals, whole_group: bool, project: Path, tmp_path: Path
 ) -> None:
     """Ctrl-C in a terminal reaches the whole group; the pipeline hears of it once."""
@@ -359,7 +357,7 @@ def finished(kaggle: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_goes_on_in_the_next_version(
+def test_stopped_training_resumes_in_the_next_version(
     kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", ONE_MODEL)
@@ -385,7 +383,7 @@ def test_a_training_that_was_stopped_goes_on_in_the_next_version(
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_the_recipe_and_shows_what_came_out(
+def test_notebook_runs_the_recipe_and_shows_the_report(
     kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", ["threads=1", "layout.models=['layout_linear']"])

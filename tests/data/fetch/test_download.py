@@ -36,7 +36,7 @@ def failure(files: FileServer, folder: Path, query: str = "") -> str:
     return str(caught.value)
 
 
-def test_a_file_that_breaks_off_often_is_gone_on_with(files: FileServer, tmp_path: Path) -> None:
+def test_file_that_breaks_off_often_resumes(files: FileServer, tmp_path: Path) -> None:
     cuts = [Trouble(cut_after=150_000)]
     for _ in range(5):  # more than there are tries: each of them brought something
         cuts += [Trouble(), Trouble(cut_after=150_000)]
@@ -46,7 +46,7 @@ def test_a_file_that_breaks_off_often_is_gone_on_with(files: FileServer, tmp_pat
 
 
 @pytest.mark.parametrize("plain_copy", [False, True])
-def test_a_file_that_changes_between_attempts_is_never_mixed(
+def test_two_versions_of_a_file_are_never_mixed(
     files: FileServer, tmp_path: Path, plain_copy: bool
 ) -> None:
     files.will(
@@ -61,7 +61,7 @@ def test_a_file_that_changes_between_attempts_is_never_mixed(
     "trouble",
     [Trouble(ignore_range=True), Trouble(replace_with=OTHER), Trouble(ask_less=1000)],
 )
-def test_a_rest_that_is_none_starts_anew(
+def test_wrong_rest_restarts_the_download(
     files: FileServer, tmp_path: Path, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.will(PATH, Trouble(cut_after=300_000), Trouble(), trouble)
@@ -69,7 +69,7 @@ def test_a_rest_that_is_none_starts_anew(
     assert "starting anew" in caplog.text
 
 
-def test_a_truncated_body_is_never_taken_for_the_file(
+def test_truncated_body_is_not_accepted(
     files: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.will(PATH, *[Trouble(cut_after=10)] * 7)  # who goes on asks twice
@@ -79,7 +79,7 @@ def test_a_truncated_body_is_never_taken_for_the_file(
 
 
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (503, 4)])
-def test_a_refusal_is_one_line_without_the_signature(
+def test_refusal_is_one_line_without_the_signature(
     files: FileServer, tmp_path: Path, status: int, tries: int
 ) -> None:
     files.will(PATH, *[Trouble(status)] * tries)
@@ -88,7 +88,7 @@ def test_a_refusal_is_one_line_without_the_signature(
     assert len(files.gets(PATH)) == tries
 
 
-def test_a_server_that_drips_is_given_up(
+def test_slow_server_is_given_up(
     files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.http.SLOW_AFTER_S", 0.05)
@@ -96,7 +96,7 @@ def test_a_server_that_drips_is_given_up(
     assert "did not answer in time; gave up after 4 tries" in failure(files, tmp_path)
 
 
-def test_a_file_without_an_end_is_refused(
+def test_endless_file_is_refused(
     files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("data.fetch.download._MAX_BYTES", 100_000)
@@ -104,7 +104,7 @@ def test_a_file_without_an_end_is_refused(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_a_full_disk_is_one_line_that_names_the_file(files: FileServer, tmp_path: Path) -> None:
+def test_full_disk_is_one_line_that_names_the_file(files: FileServer, tmp_path: Path) -> None:
     files.will(PATH, Trouble(cut_after=100_000), *[Trouble(), Trouble(cut_after=0)] * 3)
     failure(files, tmp_path)
     (part,) = tmp_path.iterdir()
@@ -114,7 +114,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(files: FileServer, tmp_path
         fetch(files, tmp_path)
 
 
-def test_a_redirect_to_an_open_line_is_refused(files: FileServer, tmp_path: Path) -> None:
+def test_redirect_to_plain_http_is_refused(files: FileServer, tmp_path: Path) -> None:
     files.files["/there"] = CONTENT
     files.will(PATH, Trouble(302, {"Location": "/there"}))
     assert fetch(files, tmp_path) == CONTENT
@@ -135,7 +135,7 @@ def test_a_redirect_to_an_open_line_is_refused(files: FileServer, tmp_path: Path
         "https:///x",
     ],
 )
-def test_only_https_or_loopback_is_allowed_and_no_secret_is_shown(url: str) -> None:
+def test_only_https_or_loopback_is_allowed(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_address(url)
     assert "planted-key" not in str(caught.value)

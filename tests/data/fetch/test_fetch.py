@@ -63,9 +63,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 
 @pytest.mark.usefixtures("two_graphs")
-def test_the_whole_dataset_arrives_and_the_same_command_again_asks_nothing(
-    files: FileServer, tmp_path: Path
-) -> None:
+def test_whole_dataset_is_fetched_once(files: FileServer, tmp_path: Path) -> None:
     wanted = serve(files, *PUBLISHED_GRAPHS)
     text = call("fetch", "--out", tmp_path)
     assert tree_of(tmp_path) == wanted
@@ -81,9 +79,7 @@ def test_the_whole_dataset_arrives_and_the_same_command_again_asks_nothing(
     assert len(files.asked) == n_asked
 
 
-def test_a_part_that_fails_leaves_those_before_it_done(
-    files: FileServer, make_job: MakeJob
-) -> None:
+def test_failed_part_leaves_earlier_parts_done(files: FileServer, make_job: MakeJob) -> None:
     wanted = serve(files, TRAIN, VALID)
     files.will(f"/{VALID.stem}.tar", Trouble(403))
     with pytest.raises(PipelineError, match=rf"{VALID.stem}\.tar: HTTP 403"):
@@ -94,7 +90,7 @@ def test_a_part_that_fails_leaves_those_before_it_done(
     assert len(files.gets(f"/{TRAIN.stem}.tar")) == 1
 
 
-def test_a_small_disk_is_said_before_anything_is_downloaded(
+def test_small_disk_is_refused_before_the_download(
     files: FileServer, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = serve(files, TRAIN, VALID)
@@ -116,7 +112,7 @@ def test_a_small_disk_is_said_before_anything_is_downloaded(
         (("--splits", "train,private"), "expected one of train, valid, test"),
     ],
 )
-def test_wrong_usage_is_exit_2_and_makes_no_folder(
+def test_wrong_usage_makes_no_folder(
     tmp_path: Path, options: tuple[str, ...], expected: str
 ) -> None:
     assert expected in call("fetch", *options, "--out", tmp_path / "out", expect=2)
@@ -137,7 +133,7 @@ fetch_google(FetchJob([part], Path(sys.argv[2]), expected={part: 40}), base=sys.
 @pytest.mark.parametrize(
     ("stage", "signal_number"), [("download", signal.SIGKILL), ("unpack", signal.SIGTERM)]
 )
-def test_a_killed_process_is_gone_on_with_and_ends_byte_identical(
+def test_killed_fetch_resumes_to_the_same_bytes(
     files: FileServer, make_job: MakeJob, tmp_path: Path, stage: str, signal_number: signal.Signals
 ) -> None:
     name, wanted = f"/{TRAIN.stem}.tar", part_files(TRAIN, 40)
@@ -185,7 +181,7 @@ def kaggle(
     return fake_kaggle
 
 
-def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
+def test_chosen_parts_are_fetched_from_kaggle_once(
     kaggle: FakeKaggle, files: FileServer, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = make_job(TRAIN, VALID)
@@ -200,7 +196,7 @@ def test_chosen_parts_arrive_and_a_second_call_asks_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_archive_that_broke_off_is_gone_on_with(
+def test_interrupted_archive_resumes(
     kaggle: FakeKaggle, files: FileServer, make_job: MakeJob
 ) -> None:
     files.will(ARCHIVE, Trouble(), Trouble(cut_after=2_500_000))
@@ -213,7 +209,7 @@ def test_an_archive_that_broke_off_is_gone_on_with(
     assert int(files.gets(ARCHIVE)[-1].range[6:-1]) >= 1_000_000
 
 
-def test_a_refusal_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
+def test_refusal_of_kaggle_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
     kaggle.will_answer(METHOD, Answer(403, {"code": 403, "message": "a\nreason"}))
     line = failure_of(lambda: fetch_kaggle(make_job(TRAIN)))
     assert f"{COMPETITION}: HTTP 403: the account may not do this; accept the" in line
@@ -244,93 +240,100 @@ def zip_bytes(*members: tuple[str | zipfile.ZipInfo, bytes], compression: int = 
     return packed.getvalue()
 
 
-def refusal(job: FetchJob, content: bytes) -> str:
-    """Return the line that refuses an archive; nothing was written."""
-    line = failure_of(lambda: unpack_archive(job, content))
-    assert len(line) < 500 and tree_of(job.out) == {}
-    return line
-
-
-@pytest.mark.parametrize("lead", ["", "./npz_all/"])
-def test_every_graph_lands_in_its_place(make_job: MakeJob, lead: str) -> None:
-    folders = special(f"{lead}npz/layout/xla/default/train", tarfile.DIRTYPE)
-    out = unpack_archive(make_job(TRAIN), tar_bytes(part_files(TRAIN), folders, lead=lead))
-    assert tree_of(out) == part_files(TRAIN)
-
-
 PLACE = "npz/layout/xla/default/train"
+GRAPHS = part_files(TRAIN)
+GOOD = tar_bytes(GRAPHS)
+IN_KAGGLES_FOLDER = {f"npz_all/{name}": content for name, content in GRAPHS.items()}
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        tarfile.TarInfo("../x.npz"),
-        tarfile.TarInfo(f"{PLACE}/../../../../../../x.npz"),
-        tarfile.TarInfo("/tmp/x.npz"),
-        tarfile.TarInfo(f"{PLACE}/x\\..\\y.npz"),
-        tarfile.TarInfo(f"{PLACE}/x\n.npz"),
-        tarfile.TarInfo(f"{PLACE}/{'x' * 4000}.npz"),
-        special(f"{PLACE}/x.npz", tarfile.SYMTYPE),
-        special(f"{PLACE}/x.npz", tarfile.LNKTYPE),
-        special(f"{PLACE}/x.npz", tarfile.FIFOTYPE),
-        special(PLACE, tarfile.SYMTYPE),
-    ],
-    ids=lambda info: f"{info.name[:60]!r} {info.type!r}",
-)
-def test_a_hostile_member_stops_everything(
-    make_job: MakeJob, tmp_path: Path, extra: tarfile.TarInfo
-) -> None:
-    job = make_job(TRAIN)
-    content = tar_bytes(part_files(TRAIN), extra)
-    assert "nothing of it was unpacked" in refusal(job, content)
-    assert {path.name for path in tmp_path.rglob("*")} == {"out", "a.tar"}
-
-
-def sized(kind: bytes, size: int) -> bytes:
-    """Return a member's header alone, with a size as only a forged one can have."""
+def forged(kind: bytes, size: int) -> bytes:
+    """Return a tar archive whose last member has only a header, with an impossible size."""
     info = tarfile.TarInfo(f"{PLACE}/x.npz")
     info.type = kind
     header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     header[124:136] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)
     header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
-    return bytes(header)
+    return GOOD[: GOOD.rindex(b"PK") // 512 * 512 + 512] + bytes(header) + bytes(1024)
+
+
+def bomb() -> bytes:
+    """Return a zip archive that announces four gigabytes in one member."""
+    content = bytearray(zip_bytes(*GRAPHS.items()))
+    central = content.rindex(b"PK\x01\x02")
+    content[central + 24 : central + 28] = (2**32 - 2).to_bytes(4, "little")
+    return bytes(content)
+
+
+def with_link() -> bytes:
+    link = zipfile.ZipInfo(f"{PLACE}/x.npz")
+    link.external_attr = 0o120777 << 16
+    return zip_bytes(*GRAPHS.items(), (link, b"x"))
+
+
+HOSTILE = (
+    *("../x.npz", f"{PLACE}/../../../../../../x.npz", "/tmp/x.npz"),
+    *(f"{PLACE}/x\\..\\y.npz", f"{PLACE}/x\n.npz", f"{PLACE}/{'x' * 4000}.npz"),
+)
+SPECIAL = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
+FORGED = (
+    *((kind, -512) for kind in (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.XHDTYPE)),
+    *((kind, 10**9) for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE)),
+    (tarfile.REGTYPE, 2**40),
+)
+UNUSABLE = [
+    *((tar_bytes(GRAPHS, tarfile.TarInfo(name)), "nothing of it was unpacked") for name in HOSTILE),
+    *((tar_bytes(GRAPHS, special(f"{PLACE}/x", kind)), "plain files alone") for kind in SPECIAL),
+    (tar_bytes(GRAPHS, special(PLACE, tarfile.SYMTYPE)), "expected plain files alone"),
+    *((forged(kind, size), "a.tar: ") for kind, size in FORGED),
+    *((zip_bytes(*GRAPHS.items(), (name, b"x")), "leave the folder") for name in ("../x", "/x")),
+    (with_link(), "expected plain files alone"),
+    (bomb(), "announces 4294967294 bytes, more than can be"),
+    (tar_bytes(GRAPHS | IN_KAGGLES_FOLDER), "is there twice"),
+    (tar_bytes({}), "default/train: expected 2 graphs, found 0"),
+    (tar_bytes(part_files(TRAIN, 3)), "default/train: expected 2 graphs, found 3"),
+    *((GOOD[:cut], r"(not a whole archive|found [01];)") for cut in (100, 150_000, -11_000)),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), UNUSABLE, ids=range(len(UNUSABLE)))
+def test_unusable_archive_is_refused_and_nothing_is_unpacked(
+    make_job: MakeJob, tmp_path: Path, content: bytes, message: str
+) -> None:
+    job = make_job(TRAIN)
+    line = failure_of(lambda: unpack_archive(job, content))
+    assert re.search(message, line) and len(line) < 500
+    assert tree_of(job.out) == {} and finished(job, TRAIN) is None
+    assert len([*tmp_path.rglob("*")]) == 2
+
+
+FOLDER = special(f"npz_all/{PLACE}", tarfile.DIRTYPE)
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"),
+    "content",
     [
-        (tarfile.REGTYPE, -512),
-        (tarfile.DIRTYPE, -512),
-        (tarfile.XHDTYPE, -512),
-        (tarfile.GNUTYPE_LONGNAME, 10**9),
-        (tarfile.XGLTYPE, 10**9),
-        (tarfile.REGTYPE, 2**40),
+        GOOD,
+        tar_bytes(GRAPHS, FOLDER, lead="./npz_all/"),
+        zip_bytes(*IN_KAGGLES_FOLDER.items(), compression=zipfile.ZIP_DEFLATED),
     ],
+    ids=["tar", "tar in a folder", "zip"],
 )
-def test_a_member_of_an_impossible_size_is_refused_at_once(
-    make_job: MakeJob, kind: bytes, size: int
-) -> None:
-    content = tar_bytes(part_files(TRAIN))
-    forged = content[: content.rindex(b"PK") // 512 * 512 + 512] + sized(kind, size) + bytes(1024)
-    assert "a.tar: " in refusal(make_job(TRAIN), forged)
+def test_every_graph_is_unpacked_into_its_place(make_job: MakeJob, content: bytes) -> None:
+    assert tree_of(unpack_archive(make_job(TRAIN), content)) == GRAPHS
 
 
-def test_a_size_that_cannot_be_is_refused_before_anything_is_written(make_job: MakeJob) -> None:
-    bomb = bytearray(zip_bytes(*part_files(TRAIN).items()))
-    central = bomb.rindex(b"PK\x01\x02")
-    bomb[central + 24 : central + 28] = (2**32 - 2).to_bytes(4, "little")
-    line = refusal(make_job(TRAIN), bytes(bomb))
-    assert "announces 4294967294 bytes, more than can be" in line
-
-
-def test_a_graph_that_is_there_twice_is_refused(make_job: MakeJob) -> None:
-    twice = {f"npz_all/{name}": content for name, content in part_files(TRAIN).items()}
-    content = tar_bytes(part_files(TRAIN) | twice)
-    assert "is there twice" in refusal(make_job(TRAIN), content)
+def test_foreign_file_among_the_graphs_is_named(make_job: MakeJob) -> None:
+    job = make_job(TRAIN)
+    (job.out / TRAIN.folder).mkdir(parents=True)
+    for name in ("mine.npz", "g.0.npz"):  # as many as there are graphs
+        (job.out / TRAIN.folder / name).write_bytes(b"x")
+    assert finished(job, TRAIN) is None
+    with pytest.raises(PipelineError, match=r"mine\.npz: not of the dataset"):
+        unpack_archive(job, GOOD)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_archive_is_one_line_or_whole(make_job: MakeJob, seed: int) -> None:
+def test_damaged_archive_is_one_line_or_whole(make_job: MakeJob, seed: int) -> None:
     draw = random.Random(seed)
     small = {name: content[:3000] for name, content in part_files(TRAIN).items()}
     is_tar = bool(seed % 2)
@@ -345,39 +348,3 @@ def test_a_damaged_archive_is_one_line_or_whole(make_job: MakeJob, seed: int) ->
     except PipelineError as error:
         assert len(str(error).splitlines()) == 1
         assert "a.tar" in str(error) or "a.zip" in str(error)
-
-
-@pytest.mark.parametrize("found", [0, 3])
-def test_a_wrong_number_of_graphs_names_the_part_and_writes_nothing(
-    make_job: MakeJob, found: int
-) -> None:
-    job = make_job(TRAIN)
-    line = refusal(job, tar_bytes(part_files(TRAIN, found)))
-    assert f"default/train: expected 2 graphs, found {found}" in line
-    assert finished(job, TRAIN) is None
-
-
-@pytest.mark.parametrize("cut", [100, 150_000, -11_000])
-def test_a_cut_archive_and_a_file_that_is_not_of_the_dataset_are_named(
-    make_job: MakeJob, cut: int
-) -> None:
-    line = refusal(make_job(TRAIN), tar_bytes(part_files(TRAIN))[:cut])
-    assert re.search(r"a\.tar: (not a whole archive|.*found [01];)", line)
-    job = make_job(TRAIN)
-    (job.out / TRAIN.folder).mkdir(parents=True)
-    for name in ("mine.npz", "g.0.npz"):  # as many as there are graphs
-        (job.out / TRAIN.folder / name).write_bytes(b"x")
-    assert finished(job, TRAIN) is None
-    with pytest.raises(PipelineError, match=r"mine\.npz: not of the dataset"):
-        unpack_archive(job, tar_bytes(part_files(TRAIN)))
-
-
-def test_zip_members_are_checked_alike(make_job: MakeJob) -> None:
-    wanted = part_files(TRAIN)
-    members = [(f"npz_all/{name}", content) for name, content in wanted.items()]
-    link = zipfile.ZipInfo(f"{PLACE}/x.npz")
-    link.external_attr = 0o120777 << 16
-    for hostile in (link, "../x.npz", "/x.npz"):
-        content = zip_bytes(*members, (hostile, b"x"))
-        assert "nothing of it" in refusal(make_job(TRAIN), content)
-    assert tree_of(unpack_archive(make_job(TRAIN), zip_bytes(*members))) == wanted
