@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from common.progress import watched_by
 from common.settings import SAMPLE
-from data.audit import AuditRow, as_dict, audit, file_notes, leaks, totals, tree_notes
+from data.audit import AuditRow, as_dict, audit, leaks, totals, tree_notes
 from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
@@ -341,18 +341,6 @@ def test_disagreeing_runtimes_are_summed_up_with_the_worst() -> None:
         "tile:xla/train: runtimes of 3 of 12 repeated configs disagree, in 2 of 3 files; "
         "the worst by 12.5 % in b"
     )
-
-
-def test_many_notes_on_files_are_cut_short() -> None:
-    rows = [row("tile:xla", "train", f"k{i}", notes=("odd",)) for i in range(25)]
-    lines = file_notes([*rows, row("tile:xla", "test", "t", notes=("odd", "very odd"))])
-    assert lines[:2] == ["tile:xla:k0: odd", "tile:xla:k1: odd"]
-    assert lines[10:] == [
-        "tile:xla/train: 15 more such notes; --json has all",
-        "tile:xla:t: odd",
-        "tile:xla:t: very odd",
-    ]
-    assert file_notes(rows[:10]) == [f"tile:xla:k{i}: odd" for i in range(10)]
 
 
 def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> None:

@@ -1,14 +1,11 @@
 """The bounded cache of graphs."""
 
-import mmap
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from common.errors import PipelineError
 from data.cache import CACHE_BYTES, LRUCache, bytes_held
@@ -19,7 +16,6 @@ from data.synthetic.write import published_graphs, write_sized
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.training.device import prepare_torch
 
 TILE = collection_named("tile:xla")
 
@@ -71,21 +67,6 @@ def test_a_fault_in_prefetching_is_raised_where_the_item_is_asked_for() -> None:
     cache.prefetch([file])
     with pytest.raises(PipelineError, match="a: damaged"):
         cache(file)
-
-
-def test_each_buffer_counts_once_and_what_is_mapped_not_at_all(tmp_path: Path) -> None:
-    array = np.zeros((100, 3))
-    prepare_torch(seed=0, threads=1)
-    matrix = torch.sparse_csr_tensor([0, 1, 2], [1, 0], torch.ones(2), size=(2, 2))
-    held = SimpleNamespace(one=array, other=(array[:5], torch.from_numpy(array)))
-    assert bytes_held(held) == array.nbytes
-    held = SimpleNamespace(one=torch.zeros(7), other=[torch.zeros(9)[:2]])
-    assert bytes_held([held, held]) == 4 * (7 + 9)
-    assert bytes_held(matrix) == 3 * 8 + 2 * 8 + 2 * 4  # rows, columns, values
-    (tmp_path / "file").write_bytes(bytes(800))
-    with (tmp_path / "file").open("rb") as file:
-        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.int64)
-    assert bytes_held([mapped.reshape(10, 10)[2:], "text"]) == 0
 
 
 NAMES_PER_SIZE, N_STEPS = 10, 12_000  # steps as of the recipe `leaderboard`

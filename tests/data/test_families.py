@@ -1,7 +1,6 @@
 """Folds that keep siblings together, and what is held out for early stop."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from common.errors import PipelineError, UsageError
 from common.settings import SAMPLE
 from data.families import family_of, grouped_folds, hold_out
-from data.official.published import official_names
 from data.tree import GraphFile, collection_named, find_graphs
 
 
@@ -90,12 +88,6 @@ def test_families_of_the_embedded_sample_are_those_of_its_manifest() -> None:
     # Not a training step of `tensor`, but a family of its own all the same.
     assert [pair for pair in pairs if pair[0] != pair[1]] == [("tensor_train", "tensor")]
     assert len(files) > 100
-
-
-def test_no_official_name_ends_as_our_own_do() -> None:
-    names = frozenset().union(*official_names().values())
-    ours = re.compile(r"_b\d+$|(_[a-z]\d+){2,}$")
-    assert len(names) > 1000 and not [name for name in names if ours.search(name)]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -108,13 +108,6 @@ def test_the_tree_with_graphs_is_read_and_the_other_one_is_named(tmp_path: Path)
     ]
 
 
-def test_hidden_files_are_no_graphs_of_a_split(tmp_path: Path) -> None:
-    """macOS writes a file `._x.npz` beside each file `x.npz` on disks of other systems."""
-    make(tmp_path / "npz/tile/xla", "train/a.npz", "test/._a.npz")
-    with pytest.raises(PipelineError, match=r"found in test, valid \(only in train\);"):
-        find_graphs(tmp_path, splits=("test", "valid"))
-
-
 def test_links_to_folders_and_files_are_followed_and_keep_their_place(tmp_path: Path) -> None:
     make(tmp_path / "disk", "a/test/k.npz", "b/c/d/e.npz")
     (tmp_path / "npz/tile/xla").mkdir(parents=True)

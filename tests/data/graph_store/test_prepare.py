@@ -1,6 +1,5 @@
 """The store is brought up to date: what changed is packed again, what is damaged is named."""
 
-import fcntl
 import json
 import resource
 from collections.abc import Callable, Sequence
@@ -14,10 +13,9 @@ from common.errors import PipelineError
 from common.jobs.workers import Workers
 from common.progress import watched_by
 from data.graph_store import prepare as preparing
-from data.graph_store.prepare import LOCK, Prepared, prepare, stored_graphs
+from data.graph_store.prepare import Prepared, prepare, stored_graphs
 from data.graph_store.stored_graph import read_graph, stored_file
 from data.tree import GraphFile, find_graphs
-from features import pruning
 from tests.data.graph_store.conftest import check_same_graph, contents
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.support.command_line import call
@@ -120,24 +118,6 @@ def test_damaged_files_are_named_and_nothing_of_them_is_left(
     assert new_ones(prepare(files, store)) == list(damaged)
 
 
-def test_a_file_that_is_too_large_for_memory_is_named_and_others_are_packed(
-    tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = find_graphs(tree)
-    real = preparing.store_graph
-
-    def store_graph(source: GraphFile, stored: GraphFile) -> None:
-        if source == files[3]:
-            raise MemoryError
-        real(source, stored)
-
-    monkeypatch.setattr(preparing, "store_graph", store_graph)
-    prepared = prepare(files, store)
-    assert {entry.source: entry.error for entry in prepared if entry.error} == {
-        files[3]: f"{files[3].path}: does not fit into memory"
-    }
-
-
 def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, store: Path) -> None:
     files = find_graphs(tree)
     prepare(files, store)
@@ -211,24 +191,6 @@ def test_the_table_counts_files_by_collection_and_split(tree: Path, store: Path)
     assert {row[4] for row in again} == {"0"}
 
 
-def test_json_says_what_became_of_each_file_in_the_trees_own_store(tree: Path) -> None:
-    for is_new in (True, False):
-        printed = json.loads(call("prepare", "--data", tree, "--json"))
-        store = Path(printed["store"])
-        assert store.name.startswith("data-") and not store.is_relative_to(tree)
-        for file, entry in zip(find_graphs(tree), printed["files"], strict=True):
-            path = stored_file(store, file).path
-            assert entry == {
-                "id": file.submission_id,
-                "split": file.split,
-                "error": None,
-                "is_new": is_new,
-                "source_bytes": file.path.stat().st_size,
-                "stored": str(path),
-                "stored_bytes": path.stat().st_size,
-            }
-
-
 def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Path) -> None:
     files = find_graphs(tree)
     files[4].path.write_bytes(files[4].path.read_bytes()[:-1])
@@ -251,18 +213,3 @@ def test_wrong_usage_is_refused_before_anything_is_read(
 ) -> None:
     assert line in run_prepare(tmp_path / "missing", store, *options, expect=2)
     assert not store.exists()
-
-
-def test_nobody_else_may_sweep_the_store_while_graphs_are_pruned(
-    tree: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = []
-
-    def store_pruned(files: Sequence[GraphFile], rule: str, **options: object) -> None:
-        with (store / LOCK).open("w") as lock, pytest.raises(BlockingIOError):
-            tried.append(rule)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    monkeypatch.setattr(pruning, "store_pruned", store_pruned)
-    run_prepare(tree, store, "--prune", "config")
-    assert tried == ["config"]

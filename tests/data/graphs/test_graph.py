@@ -88,15 +88,6 @@ def test_a_sample_does_not_depend_on_the_order_of_rows(layout_graph: LayoutGraph
     assert (sample_rows(layout_graph, c) == np.arange(c)).all()
 
 
-def test_every_measurement_has_the_same_chance(layout_graph: LayoutGraph) -> None:
-    often = np.concatenate([np.zeros(300, np.int64), np.arange(layout_graph.n_configs)])
-    runtime = np.random.default_rng(1).integers(1, 1 << 40, len(often))
-    graph = replace(layout_graph.only(often), runtime_ns=runtime)
-    rows = sample_rows(graph, 150)
-    expected = 150 * 300 / len(often)
-    assert abs((rows < 300).sum() - expected) < 4 * np.sqrt(expected)
-
-
 def test_hashes_are_the_recorded_ones() -> None:
     """A cache of scores keyed by these must stay valid from release to release."""
     table = np.arange(-1, 5, dtype=np.int8).reshape(2, 3)

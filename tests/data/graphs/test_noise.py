@@ -67,20 +67,6 @@ def test_differences_are_medians_over_same_and_over_different_configs() -> None:
     assert noise.different == pytest.approx(np.median(different), rel=0.02)
 
 
-def test_of_many_repeats_any_two_are_compared_and_any_one_stands_for_its_config() -> None:
-    runtime_ns, group, _ = simulated(0.8, 30, 10)
-    log_runtime = np.log(runtime_ns)
-    pairs = [
-        abs(a - b) for i in range(30) for a, b in itertools.combinations(log_runtime[group == i], 2)
-    ]
-    rows = itertools.combinations(range(300), 2)
-    apart = [abs(log_runtime[i] - log_runtime[j]) for i, j in rows if group[i] != group[j]]
-    noise = measured(runtime_ns, group, draws=500)
-    assert noise.tau == pytest.approx(expected_tau(runtime_ns, group), abs=0.01)
-    assert noise.same == pytest.approx(np.median(pairs), rel=0.02)
-    assert noise.different == pytest.approx(np.median(apart), rel=0.02)
-
-
 def test_only_the_content_counts_not_the_order_of_rows_or_the_numbers_of_groups() -> None:
     rng = np.random.default_rng(0)
     group = np.concatenate([np.arange(50), rng.integers(0, 50, 70)])

@@ -201,21 +201,6 @@ def test_usual_layouts_are_counted() -> None:
     assert n_usual(vectors).tolist() == [0, 2, 2, -1, -1]
 
 
-@pytest.mark.parametrize(
-    ("bad", "legal"),
-    [((6, 0), (-1, 1)), ((-2, 0), (5, -1)), ((13, 0), (-1, 2)), ((0.5, 3), (0, 3))],
-)
-def test_a_vector_with_the_code_of_a_legal_one_is_refused(
-    bad: tuple[float, float], legal: tuple[int, int]
-) -> None:
-    wrong, right = np.zeros((2, 5, 18), np.float32)
-    wrong[3, 7:9], right[3, 7:9] = bad, legal
-    np.testing.assert_array_equal(vector_codes(wrong), vector_codes(right))
-    with pytest.raises(UnknownValueError) as error:
-        checked_codes(wrong)
-    assert (error.value.vector, error.value.place, error.value.value) == (3, 7, bad[0])
-
-
 @STEADY
 @given(config_tables(), st.integers(1, 12))
 def test_any_configs_are_packed_as_by_the_reference(

@@ -1,8 +1,9 @@
 """Two hundred damaged copies: each is refused with one line that names the file and the key."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,17 +32,42 @@ from tests.data.npz.damaged_archives import (
 from tests.support.real_data import real_files
 
 Values = NDArray[np.generic]
-PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")
-
-NOT_FINITE = (np.nan, np.inf, -np.inf)
-
+Change = Callable[[Values, Generator], Values]
 N_COPIES = 200
 # What is said of a member twice, and not read where zipfile does not read it.
 HALF_HARMLESS = (local_header_flipped, index_flipped, bytes_lost)
+PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")
+NOT_FINITE = (np.nan, np.inf, -np.inf)
 
 
-def altered(victim: Victim, key: str, values: Values) -> Damaged:
-    return Damaged(repacked(victim.arrays, **{key: values}), (key,))
+def with_one_of(*numbers: float) -> Change:
+    """Return a change of one value of an array."""
+
+    def change(values: Values, rng: Generator) -> Values:
+        values.reshape(-1)[rng.integers(values.size)] = numbers[rng.integers(len(numbers))]
+        return values
+
+    return change
+
+
+def array_damage(change: Change, key: str = "", *, may_name_others: bool = False) -> Damage:
+    """Return a damage of one array, by default of any."""
+
+    def damage(victim: Victim, rng: Generator) -> Damaged:
+        chosen = key or some_key(victim, rng)
+        values = change(victim.arrays[chosen].copy(), rng)
+        named = tuple(victim.arrays) if may_name_others else (chosen,)
+        return Damaged(repacked(victim.arrays, **{chosen: values}), named)
+
+    return damage
+
+
+def emptied(*keys: str, named: tuple[str, ...]) -> Damage:
+    def damage(victim: Victim, _: Generator) -> Damaged:
+        empty = {key: victim.arrays[key][:0] for key in keys if key in victim.arrays}
+        return Damaged(repacked(victim.arrays, **empty), named)
+
+    return damage
 
 
 def key_dropped(victim: Victim, rng: Generator) -> Damaged:
@@ -50,158 +76,86 @@ def key_dropped(victim: Victim, rng: Generator) -> Damaged:
     return Damaged(packed(members), (key,))
 
 
-def other_dtype(victim: Victim, rng: Generator) -> Damaged:
-    key = some_key(victim, rng)
-    kind = rng.choice(("<c8", "|b1", "<U3", "<M8[s]", "<f4,<f4"))
-    return altered(victim, key, victim.arrays[key].astype(kind))
+def no_configurable_node(victim: Victim, _: Generator) -> Damaged:
+    arrays, key = victim.arrays, "node_config_feat"
+    changed = {"node_config_ids": arrays["node_config_ids"][:0], key: arrays[key][:, :0]}
+    return Damaged(repacked(arrays, **changed), ("node_config_ids",))
 
 
-def number_that_does_not_fit(victim: Victim, rng: Generator) -> Damaged:
-    """Store an array as other numbers, one of which the right dtype cannot hold exactly."""
-    key = some_key(victim, rng)
-    values = victim.arrays[key].astype("<f8")
-    values.reshape(-1)[int(rng.integers(values.size))] = rng.choice([0.1, 1e300])
-    return altered(victim, key, values)
+def as_another_type(values: Values, rng: Generator) -> Values:
+    return values.astype(rng.choice(("<c8", "|b1", "<U3", "<M8[s]", "<f4,<f4")))
 
 
-def pickled_objects(victim: Victim, rng: Generator) -> Damaged:
-    key = some_key(victim, rng)
-    return altered(victim, key, victim.arrays[key].astype(object))
+def with_other_axes(values: Values, rng: Generator) -> Values:
+    return np.asarray([values[None], values[..., None], values.ravel()[0]][rng.integers(3)])
 
 
-def other_axes(victim: Victim, rng: Generator) -> Damaged:
-    key = some_key(victim, rng)
-    values = victim.arrays[key]
-    choices = [values[None], values[..., None], values.ravel()[0]]
-    if values.ndim > 1:
-        choices += [values.ravel()]
-        if values.shape[0] != values.shape[1]:
-            choices += [np.ascontiguousarray(np.swapaxes(values, 0, 1))]
-    return altered(victim, key, choices[int(rng.integers(len(choices)))])
+def a_row_less_or_more(values: Values, rng: Generator) -> Values:
+    return [values[:-1], values[:0], np.concatenate([values, values[-1:]])][rng.integers(3)]
 
 
-def row_lost_or_gained(victim: Victim, rng: Generator) -> Damaged:
-    """Change the length of one array alone; the error may name it or one that it must match."""
-    key = str(rng.choice([k for k in victim.arrays if k not in ("edge_index", "node_splits")]))
-    values = victim.arrays[key]
-    shorter = values[:-1] if rng.random() < 0.5 else values[:0]
-    changed = shorter if rng.random() < 0.7 else np.concatenate([values, values[-1:]])
-    return Damaged(repacked(victim.arrays, **{key: changed}), tuple(victim.arrays))
+def with_impossible_layout(values: Values, rng: Generator) -> Values:
+    values[rng.integers(len(values)), rng.integers(134, 140)] = rng.choice([6, -2, 0.5, 1e30])
+    return values
 
 
-def column_lost(victim: Victim, rng: Generator) -> Damaged:
-    wide = [k for k, v in victim.arrays.items() if v.ndim > 1 and k != "node_splits"]
-    key = str(rng.choice(wide))
-    return altered(victim, key, np.ascontiguousarray(victim.arrays[key][..., :-1]))
+def half_hidden(values: Values, rng: Generator) -> Values:
+    values[:] = np.arange(len(values)) + 1
+    values[rng.choice(len(values), rng.integers(1, len(values)), replace=False)] = 0
+    return values
 
 
-def _emptied(
-    victim: Victim, rng: Generator, *, emptied: tuple[str, ...], keys: tuple[str, ...]
-) -> Damaged:
-    empty = {key: victim.arrays[key][:0] for key in emptied if key in victim.arrays}
-    return Damaged(repacked(victim.arrays, **empty), keys)
+def wrong_boundaries(values: Values, rng: Generator) -> Values:
+    n = int(values[0, -1])
+    choices = ([0], [0, n - 1], [1, n], [0, n, n - 1, n], [n, 0], [], [-1, n])
+    return np.asarray([choices[rng.integers(len(choices))]], np.int64).reshape(1, -1)
 
 
-zero_configs = partial(_emptied, emptied=PER_CONFIG, keys=("config_runtime",))
-zero_nodes = partial(
-    _emptied,
-    emptied=("node_feat", "node_opcode", "edge_index"),
-    keys=("node_opcode", "node_feat"),
-)
-
-
-def _with_value(victim: Victim, rng: Generator, *, key: str, choices: tuple[float, ...]) -> Damaged:
-    values = victim.arrays[key].copy()
-    values.reshape(-1)[int(rng.integers(values.size))] = choices[int(rng.integers(len(choices)))]
-    return altered(victim, key, values)
-
-
-def config_id_twice(victim: Victim, rng: Generator) -> Damaged:
-    ids = victim.arrays["node_config_ids"].copy()
-    one, other = rng.choice(len(ids), 2, replace=False)
-    ids[one] = ids[other]
-    return altered(victim, "node_config_ids", ids)
-
-
-def no_configurable_node(victim: Victim, rng: Generator) -> Damaged:
-    key = "node_config_feat"
-    changed: dict[str, Values] = {
-        "node_config_ids": victim.arrays["node_config_ids"][:0],
-        key: victim.arrays[key][:, :0],
-    }
-    return Damaged(repacked(victim.arrays, **changed), ("node_config_ids",))
-
-
-def node_layout_impossible(victim: Victim, rng: Generator) -> Damaged:
-    node_feat = victim.arrays["node_feat"].copy()
-    row, column = int(rng.integers(len(node_feat))), int(rng.integers(134, 140))
-    node_feat[row, column] = rng.choice([6, -2, 0.5, 1e30])
-    return altered(victim, "node_feat", node_feat)
-
-
-def runtimes_half_hidden(victim: Victim, rng: Generator) -> Damaged:
-    runtime = np.arange(len(victim.arrays["config_runtime"]), dtype=np.int64) + 1
-    n_hidden = int(rng.integers(1, len(runtime)))
-    runtime[rng.choice(len(runtime), n_hidden, replace=False)] = 0
-    return altered(victim, "config_runtime", runtime)
-
-
-def splits_wrong(victim: Victim, rng: Generator) -> Damaged:
-    n = len(victim.arrays["node_opcode"])
-    choices = ([[0]], [[0, n - 1]], [[1, n]], [[0, n, n - 1, n]], [[n, 0]], [[]], [[-1, n]])
-    chosen = choices[int(rng.integers(len(choices)))]
-    return altered(victim, "node_splits", np.asarray(chosen, dtype=np.int64).reshape(1, -1))
-
-
-def _position_outside(victim: Victim, rng: Generator, *, key: str) -> Damaged:
-    choices = (-1, len(victim.arrays["node_opcode"]), 2**40, -(2**63))
-    return _with_value(victim, rng, key=key, choices=choices)
-
-
-_feat_not_finite = partial(_with_value, key="node_feat", choices=NOT_FINITE)
-edge_outside = partial(_position_outside, key="edge_index")
-config_id_outside = partial(_position_outside, key="node_config_ids")
-_runtime_negative = partial(_with_value, key="config_runtime", choices=(-1, -(2**63)))
-
-SHARED_DAMAGES: tuple[Damage, ...] = (
-    *(
-        key_dropped,
-        other_dtype,
-        number_that_does_not_fit,
-        pickled_objects,
-        other_axes,
-        row_lost_or_gained,
+OUTSIDE = with_one_of(-1, 10**6, 2**40, -(2**63))
+NODES = ("node_feat", "node_opcode", "edge_index")
+SHARED_DAMAGES: dict[str, Damage] = {
+    "key dropped": key_dropped,
+    "another type": array_damage(as_another_type),
+    "number that does not fit": array_damage(
+        lambda values, rng: with_one_of(0.1, 1e300)(values.astype("<f8"), rng)
     ),
-    *(column_lost, zero_configs, zero_nodes, edge_outside, node_layout_impossible),
-    *(runtimes_half_hidden, _feat_not_finite, _runtime_negative),
-)
-LAYOUT_DAMAGES: tuple[Damage, ...] = (
-    *(config_id_outside, config_id_twice, no_configurable_node, splits_wrong),
-    partial(_with_value, key="node_config_feat", choices=(*NOT_FINITE, -2, 6, 261, 1e30)),
-    partial(_with_value, key="node_config_feat", choices=(0.5, -0.25, 4.9999995, 1e-30)),
-)
-TILE_DAMAGES: tuple[Damage, ...] = (
-    partial(_with_value, key="config_feat", choices=NOT_FINITE),
-    partial(_with_value, key="config_runtime_normalizers", choices=(0, -1, -(2**63))),
-)
-DAMAGES = {
-    "layout": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *LAYOUT_DAMAGES),
-    "tile": (*ARCHIVE_DAMAGES, *SHARED_DAMAGES, *TILE_DAMAGES),
+    "pickled objects": array_damage(lambda values, _: values.astype(object)),
+    "other axes": array_damage(with_other_axes),
+    "other length": array_damage(a_row_less_or_more, "config_runtime", may_name_others=True),
+    "column lost": array_damage(lambda values, _: values[:, :-1].copy(), "node_feat"),
+    "zero configs": emptied(*PER_CONFIG, named=("config_runtime",)),
+    "zero nodes": emptied(*NODES, named=NODES),
+    "edge outside": array_damage(OUTSIDE, "edge_index"),
+    "impossible layout": array_damage(with_impossible_layout, "node_feat"),
+    "runtimes half hidden": array_damage(half_hidden, "config_runtime"),
+    "features not finite": array_damage(with_one_of(*NOT_FINITE), "node_feat"),
+    "negative runtime": array_damage(with_one_of(-1, -(2**63)), "config_runtime"),
 }
-
-
-def name_of(damage: Damage) -> str:
-    if isinstance(damage, partial):
-        return f"{damage.func.__name__}-{next(iter(damage.keywords.values()))}"
-    return damage.__name__
+LAYOUT_DAMAGES: dict[str, Damage] = {
+    "config id outside": array_damage(OUTSIDE, "node_config_ids"),
+    "config id twice": array_damage(lambda values, _: values.clip(values[1]), "node_config_ids"),
+    "no configurable node": no_configurable_node,
+    "wrong boundaries": array_damage(wrong_boundaries, "node_splits"),
+    "no layout": array_damage(with_one_of(*NOT_FINITE, -2, 6, 261, 1e30), "node_config_feat"),
+    "half a layout": array_damage(with_one_of(0.5, -0.25, 4.9999995, 1e-30), "node_config_feat"),
+}
+TILE_DAMAGES: dict[str, Damage] = {
+    "tile not finite": array_damage(with_one_of(*NOT_FINITE), "config_feat"),
+    "normalizer": array_damage(with_one_of(0, -1, -(2**63)), "config_runtime_normalizers"),
+}
+OF_ARCHIVES = {damage.__name__: damage for damage in ARCHIVE_DAMAGES}
+DAMAGES = {
+    "layout": [*(OF_ARCHIVES | SHARED_DAMAGES | LAYOUT_DAMAGES).items()],
+    "tile": [*(OF_ARCHIVES | SHARED_DAMAGES | TILE_DAMAGES).items()],
+}
 
 
 def cases() -> list[object]:
     chosen = []
     for number in range(N_COPIES):
         kind = ("layout", "tile")[number % 2]
-        damage = DAMAGES[kind][number // 2 % len(DAMAGES[kind])]
-        chosen.append(pytest.param(kind, damage, number, id=f"{number}-{kind}-{name_of(damage)}"))
+        name, damage = DAMAGES[kind][number // 2 % len(DAMAGES[kind])]
+        chosen.append(pytest.param(kind, damage, number, id=f"{number}-{kind}-{name}"))
     return chosen
 
 

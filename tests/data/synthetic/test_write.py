@@ -219,27 +219,6 @@ def test_keys_types_and_ranks_are_those_of_the_sample(tree: Path, kind: str) -> 
     assert all(member_types(path) == expected for path in files_of(tree, kind))
 
 
-def test_configs_are_leading_parts_of_minor_to_major_orders_and_some_nodes_are_tied(
-    tree: Path,
-) -> None:
-    n_nodes = n_distinct = 0
-    for path in files_of(tree, "layout"):
-        graph = load(path)
-        configs = graph.node_config_feat.astype(np.int8)
-        for j, node in enumerate(graph.node_config_ids.tolist()):
-            rank = len(shape_of(graph, node))
-            is_reshape = graph.node_opcode[node] == OPCODES["reshape"]
-            for row in np.unique(configs[:, j, :6], axis=0).tolist():
-                given = [v for v in row if v >= 0]
-                assert row == given + [-1] * (6 - len(given))
-                assert len(set(given)) == len(given) and max(given, default=-1) < rank
-                assert len(given) in (0, rank if is_reshape else min(rank, 2))
-        columns = configs.transpose(1, 0, 2)
-        n_nodes += len(columns)
-        n_distinct += len(np.unique(columns.reshape(len(columns), -1), axis=0))
-    assert 0.3 * n_nodes < n_distinct < 0.9 * n_nodes
-
-
 def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(tree: Path) -> None:
     for path in sorted((tree / "npz/layout/nlp/default/train").glob("*.npz")):
         graph = load(path)
