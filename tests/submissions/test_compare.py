@@ -81,18 +81,6 @@ def test_one_family_has_a_difference_and_no_interval() -> None:
     assert (mean["difference"], mean["probability"]) == (0, 0.5)  # a coin's toss
 
 
-def test_the_mean_has_no_interval_where_a_collection_has_none() -> None:
-    other, reports = "layout:xla:random", []
-    for shift in (0.0, 0.1):
-        one = part({"bert.2x2.fp32": 0.1 + shift, "bert.4x4.fp32": 0.2 + shift})
-        six = part({f"g{n}": n / 10 + shift for n in range(6)})
-        reports.append(report_of({XLA: one, other: six}))
-    compared = compare_reports(*reports)
-    assert compared["collections"][other]["ci95"] is not None
-    assert compared["mean"]["ci95"] is compared["mean"]["probability"] is None
-    assert compared["mean"]["difference"] == pytest.approx(0.1)
-
-
 def test_nothing_in_common_is_an_error() -> None:
     other = report({}, metric="opa", per_graph={"a": {"opa": 0.1}})
     for second in (report({"b": 0.2}, "layout:nlp:random"), other, report({"a": None})):
