@@ -9,13 +9,12 @@ import platform
 import torch
 
 from benchmarks import PAGES, write_page
-from benchmarks.speed import layout_model, packing, pyg_loader, segment_memory, stages
+from benchmarks.speed import layout_model, packing, segment_memory, stages
 from common.reproducibility import revision
 
 SECTIONS = {
     "stages": stages.report,
     "layout_model": layout_model.report,
-    "pyg_loader": pyg_loader.report,
     "packing": packing.report,
     "segment_memory": segment_memory.report,
     "workers": stages.report_workers,

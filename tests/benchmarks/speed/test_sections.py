@@ -13,7 +13,6 @@ from benchmarks.speed import (
     in_turn,
     layout_model,
     packing,
-    pyg_loader,
     segment_memory,
     stages,
 )
@@ -83,13 +82,6 @@ def test_packing_is_measured_in_processes_of_their_own(monkeypatch: pytest.Monke
     assert "300 nodes, 10 configurable, 20 configs:" in lines
     for label, _ in packing.STEPS.values():
         assert sum(f"| {label} |" in line for line in lines) == 1
-
-
-def test_each_way_to_read_configs_has_a_line(tiny_tree: Path) -> None:
-    lines = pyg_loader.measure_loader("tiny", tiny_tree, None, 1)
-    ways = ["the pipeline", "one by one", "8 a batch", "32 a batch", "8 a batch, drawn already"]
-    assert [line[0] for line in lines] == [f"tiny, {way}" for way in ways]
-    assert lines[0][-1] == "1.00" and all(float(line[-1]) > 0 for line in lines)
 
 
 def test_each_stage_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
