@@ -26,8 +26,8 @@ from autotune.measure.search import (
 )
 from autotune.measure.timing import clock_for, figures
 from autotune.measure.worker import Description, ProgramFailed, Session, opening_s
-from common.atomic import alone_in, write_text
 from common.errors import OutOfTime, UsageError
+from common.files import alone_in, write_text
 from common.metrics import kendall_tau
 from common.progress import log, out_of_time
 from common.reproducibility import generator

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.files import write_text
 from common.pages import render_page
 from common.settings import ROOT
 

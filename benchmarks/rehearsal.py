@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import errors_in_one_line, render, write_page
-from common.atomic import write_text
 from common.errors import PipelineError
+from common.files import write_text
 from common.machine import MAXRSS_BYTES, granted
 from common.reproducibility import revision
 from data.tree import COLLECTIONS

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.atomic import open_regular
 from common.errors import PipelineError
+from common.files import open_regular
 
 T = TypeVar("T")
 

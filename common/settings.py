@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.atomic import open_regular
 from common.errors import PipelineError, UsageError
+from common.files import open_regular
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.atomic import atomic_path
 from common.errors import PipelineError
+from common.files import atomic_path
 from data.graph_store.stored_graph import is_stored, read_graph
 from data.graphs.graph import Graph, TileGraph, distinct_configs, group_means
 from data.npz.archive import Archive

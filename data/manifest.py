@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common.atomic import write_text
 from common.errors import PipelineError
+from common.files import write_text
 from common.json_files import read_json
 from data.tree import file_from_path
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
+from common.files import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from data.tree import Collection
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
-from common.checksums import write_table
 from common.errors import OutOfTime
+from common.files import write_table
 from common.progress import out_of_time, progress
 from data.tree import Collection, GraphFile
 from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table, write_scores

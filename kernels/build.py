@@ -28,9 +28,9 @@ import tomli_w
 from pydantic import Field
 
 from common import settings
-from common.atomic import write_text
 from common.credentials import refuse_secrets
 from common.errors import PipelineError, UsageError
+from common.files import write_text
 from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
 from common.settings import FrozenConfig

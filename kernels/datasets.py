@@ -19,9 +19,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from common import settings
-from common.atomic import write_bytes, write_text
 from common.credentials import one_line, redact, refuse_secrets
 from common.errors import PipelineError, UsageError
+from common.files import write_bytes, write_text
 from common.json_files import read_json
 from common.kaggle import (
     POLICY,

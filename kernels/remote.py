@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel
 
-from common.atomic import write_text
 from common.credentials import one_line
 from common.errors import PipelineError, UsageError
+from common.files import write_text
 from common.http import limited_session
 from common.json_files import read_json
 from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, send_once, status_of

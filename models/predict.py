@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.checksums import read_table, table_facts, write_table
 from common.errors import PipelineError
+from common.files import read_table, table_facts, write_table
 from data.graph_store.stored_graph import read_graph, read_layout
 from data.graphs.graph import Graph, config_hashes, sample_rows
 from data.tree import GraphFile

@@ -7,9 +7,8 @@ from typing import Any
 
 import tomli_w
 
-from common.atomic import create_text, write_text
-from common.checksums import checksum_of
 from common.errors import PipelineError, UsageError
+from common.files import checksum_of, create_text, write_text
 from common.settings import RUN_CONFIG, read_toml
 from models.config.recipe import Recipe
 

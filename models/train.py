@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError
+from common.files import alone_in
 from common.progress import out_of_time, progress
 from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint

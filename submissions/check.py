@@ -27,8 +27,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.atomic import open_regular, write_text
 from common.errors import PipelineError, escaped
+from common.files import open_regular, write_text
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_tile

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from common.atomic import open_regular
 from common.credentials import one_line
 from common.errors import PipelineError
+from common.files import open_regular
 from common.kaggle import (
     POLICY,
     KaggleSession,

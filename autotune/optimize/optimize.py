@@ -51,8 +51,8 @@ from autotune.optimize.confirm import (
     session_of,
 )
 from autotune.spaces import TILES, menu, undecided
-from common.atomic import alone_in
 from common.errors import OutOfTime, PipelineError
+from common.files import alone_in
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.graphs.graph import hash_rows

@@ -14,7 +14,7 @@ from typing import Any
 from autotune.optimize.confirm import MOST_LOSS, SEARCH, Contestant, Pool, Ratio, told_text
 from autotune.optimize.optimize import Optimized
 from autotune.spaces import TILES, TOLERANCE
-from common.atomic import write_bytes, write_text
+from common.files import write_bytes, write_text
 from common.pages import render_page
 from submissions.report.charts import Chart, library
 

@@ -17,8 +17,8 @@ from benchmarks import PAGES, errors_in_one_line
 from benchmarks.accuracy.cells import CANDIDATES, Cell, candidates_of, run_cell
 from benchmarks.accuracy.report import compare_with, read_cells, write_report
 from benchmarks.accuracy.tasks import TASKS, Sources, why_no_data
-from common.atomic import alone_in
 from common.errors import PipelineError, UsageError
+from common.files import alone_in
 from common.settings import SAMPLE
 from models.config.custom import is_own
 from models.registry import MODELS

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part, Sources, by_source
-from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.files import write_text
 from common.metrics import TILE_PICKS, slowdown_at_k
 from common.reproducibility import revision
 from data.families import family_of

@@ -22,8 +22,8 @@ from benchmarks.autotune.compiles import (
     run_tiles,
     tiles_section,
 )
-from common.atomic import write_text
 from common.errors import PipelineError
+from common.files import write_text
 from common.reproducibility import revision
 from common.settings import SAMPLE
 

@@ -42,7 +42,7 @@ from benchmarks import render
 from benchmarks.accuracy.cells import DEFAULT, Cell, train_ranker
 from benchmarks.accuracy.report import Estimate, estimate
 from benchmarks.accuracy.tasks import TASKS, Sources, sample_families
-from common.atomic import write_text
+from common.files import write_text
 from common.reproducibility import generator, revision
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import TileGraph, distinct_configs, group_means

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Self
 
-from common.atomic import write_bytes
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.files import write_bytes
 from common.jobs.local_executors import POLL_S, STOP_S, THREAD_POOLS, event_of, outcome, throttled
 from common.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 from common.progress import (

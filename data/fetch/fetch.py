@@ -16,8 +16,8 @@ from typing import IO, NamedTuple, Self
 
 from requests import Session
 
-from common.atomic import atomic_path, sweep, write_text
 from common.errors import PipelineError
+from common.files import atomic_path, sweep, write_text
 from common.http import limited_session
 from common.progress import progress
 from common.retry import RetryPolicy

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from common.atomic import locked, sweep
 from common.errors import PipelineError
+from common.files import locked, sweep
 from common.jobs.run_jobs import Job
 from common.jobs.workers import HERE, Workers
 from common.progress import each

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from common.atomic import open_regular
-from common.checksums import MARK, SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import PipelineError
+from common.files import MARK, SEAL_KEY, UNSEALED, check_seal, open_regular, write_sealed
 from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
 from data.graphs.packing import Alphabets, PackedConfigs
 from data.npz.archive import Archive

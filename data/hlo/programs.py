@@ -15,8 +15,8 @@ import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from common.atomic import open_regular
 from common.errors import PipelineError, UsageError
+from common.files import open_regular
 from common.progress import progress
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
-from common.atomic import atomic_path, open_regular
-from common.checksums import FAST_ZLIB
 from common.errors import PipelineError
+from common.files import FAST_ZLIB, atomic_path, open_regular
 
 CHUNK_BYTES = 4 << 20
 PACKED_CHUNK_BYTES = 1 << 17

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.atomic import create_text, sweep
 from common.errors import PipelineError, UsageError
+from common.files import create_text, sweep
 from common.jobs.run_jobs import Job
 from common.jobs.workers import Workers
 from common.progress import progress

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from common.checksums import checksum_of
 from common.errors import PipelineError, UsageError
+from common.files import checksum_of
 from common.settings import RUN_CONFIG, FrozenConfig, read_toml
 from models.config.networks import LayoutGnnConfig, TileGnnConfig
 

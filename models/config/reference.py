@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from common.atomic import write_text
+from common.files import write_text
 from common.settings import ROOT, FrozenConfig
 from models.config.networks import TrainingConfig
 from models.config.recipe import Recipe

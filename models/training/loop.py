@@ -18,9 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from common.atomic import write_text
-from common.checksums import SEAL_KEY, UNSEALED, check_seal, write_sealed
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.files import SEAL_KEY, UNSEALED, check_seal, write_sealed, write_text
 from common.progress import out_of_time, progress
 from data.graphs.graph import N_NODE_FEATURES
 from features.scaling import SCALINGS, NodeScaler

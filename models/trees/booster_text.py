@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.atomic import open_regular
+from common.files import open_regular
 
 # Integers of a tree's n nodes; then the nodes' thresholds, and the values of n + 1 leaves.
 _FIELDS = ("split_feature", "decision_type", "left_child", "right_child", "threshold", "leaf_value")

@@ -21,9 +21,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.atomic import write_text
-from common.checksums import read_table, write_table
 from common.errors import PipelineError
+from common.files import read_table, write_table, write_text
 from common.metrics import family_folds, ranking_score
 from data.families import family_of
 from data.graphs.graph import Graph, distinct_configs

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.atomic import write_text
 from common.errors import PipelineError
+from common.files import write_text
 from common.json_files import read_json
 from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of

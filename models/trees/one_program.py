@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, rankdata
 
-from common.atomic import write_text
 from common.errors import PipelineError
+from common.files import write_text
 from common.json_files import read_json
 from common.metrics import ranking_score
 from common.progress import progress

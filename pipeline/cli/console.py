@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
 
 import typer
 
-from common.atomic import check_writable
 from common.errors import OutOfTime, PipelineError, UsageError, hide_credentials
+from common.files import check_writable
 from common.progress import end_now, heard_by, teller_or, time_limit, watched_by
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def fetch(
 
     Example: python -m pipeline fetch --collections layout:xla:default --out data/raw/tpugraphs
     """
-    from common.atomic import alone_in
+    from common.files import alone_in
     from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
     from data.official.published import parts_named
 

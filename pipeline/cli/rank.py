@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.atomic import write_text
 from common.errors import UsageError
+from common.files import write_text
 from pipeline.cli import options
 from pipeline.cli.console import check_output, command, print_json, print_table, say
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import check_writable
 from common.errors import PipelineError, UsageError
+from common.files import check_writable
 from common.jobs.run_jobs import Cost, Job, measured
 from common.jobs.workers import HERE, Workers
 from common.progress import log

@@ -13,9 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.atomic import write_text
-from common.checksums import read_table, write_table
 from common.errors import PipelineError, blame
+from common.files import read_table, write_table, write_text
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.reproducibility import revision
 from data.graph_store.stored_graph import read_graph

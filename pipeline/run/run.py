@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from common.atomic import TEMPORARY, alone_in, check_writable, sweep, write_text
 from common.errors import PipelineError, UsageError
+from common.files import TEMPORARY, alone_in, check_writable, sweep, write_text
 from common.jobs.workers import HERE, Workers
 from common.progress import in_one_step, log
 from common.reproducibility import changes, revision

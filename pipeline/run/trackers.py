@@ -18,9 +18,9 @@ from secrets import token_hex
 from threading import Event, Thread
 from typing import Any
 
-from common.atomic import locked, write_text
 from common.credentials import one_line
 from common.errors import UsageError, hide_credentials
+from common.files import locked, write_text
 from common.progress import log
 from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat

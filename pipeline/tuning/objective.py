@@ -18,8 +18,8 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from common.atomic import write_text
 from common.errors import PipelineError, UsageError
+from common.files import write_text
 from common.jobs.run_jobs import Job
 from common.json_files import read_json
 from common.metrics import ranking_score

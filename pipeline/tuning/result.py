@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.atomic import write_text
 from common.errors import PipelineError
+from common.files import write_text
 from common.jobs.workers import Workers
 from common.json_files import read_json
 from common.metrics import CONFIDENCE, family_interval

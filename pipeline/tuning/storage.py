@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock, Timeout
 
-from common.atomic import locked
 from common.errors import PipelineError
+from common.files import locked
 from common.progress import log, out_of_time
 from common.retry import chain
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.atomic import atomic_path
+from common.files import atomic_path
 from data.labels import Labels
 from submissions.run_report import CollectionReport, LearningCurve, RunReport
 

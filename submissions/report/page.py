@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from common.atomic import atomic_path, write_text
 from common.errors import PipelineError
+from common.files import atomic_path, write_text
 from common.pages import number, render_page
 from data.manifest import read_manifest
 from data.tree import collection_named

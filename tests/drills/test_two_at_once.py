@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common.atomic import alone_in
 from common.errors import UsageError
+from common.files import alone_in
 from models.run_folder import begin, read_config
 from tests.drills.processes import RECIPE, Scene, Watched, check_same_store
 

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 
-from common.checksums import read_table, table_facts, write_table
+from common.files import read_table, table_facts, write_table
 from data.graph_store.stored_graph import open_tensors, write_tensors
 from data.tree import find_graphs
 from features.statistics.configs import write_statistics

@@ -21,7 +21,7 @@ from benchmarks.accuracy.report import (
     values,
     write_report,
 )
-from common.atomic import write_text
+from common.files import write_text
 
 FAMILIES = ["b", "a", "b", "c", "a", "b"]
 

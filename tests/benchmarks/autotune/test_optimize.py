@@ -26,7 +26,7 @@ from benchmarks.autotune.compiles import (
     followed,
     judge,
 )
-from common.atomic import write_text
+from common.files import write_text
 from data.hlo.choices import Space
 from data.hlo.compiler_options import N_OPTIONS
 from tests.autotune.go.programs import UNSCALED, described, random_arrays

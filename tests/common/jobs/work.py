@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
-from common.atomic import write_text
 from common.errors import OutOfTime, UsageError
+from common.files import write_text
 from common.jobs.local_executors import Processes
 from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, out_of_time, progress

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from typer.testing import CliRunner
 
-from common.checksums import checksum_of
 from common.errors import PipelineError
+from common.files import checksum_of
 from common.settings import CONFIGS, SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.hlo.programs import read_programs

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from common.checksums import checksum_of
 from common.errors import UsageError
+from common.files import checksum_of
 from ensembles import load_ranker
 from models.config.recipe import Recipe, load_recipe
 from tests.support.command_line import call

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from common.checksums import write_table
+from common.files import write_table
 from common.jobs.run_jobs import Job
 from common.jobs.workers import HERE
 from common.progress import time_limit

@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from common.atomic import alone_in
 from common.errors import UsageError
+from common.files import alone_in
 from common.jobs.run_jobs import Done, Job
 from common.jobs.workers import Workers
 from common.reproducibility import MAX_DIFF, changes, revision

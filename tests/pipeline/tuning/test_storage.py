@@ -180,7 +180,7 @@ def test_trials_begun_here_are_judged_by_locks_and_others_by_heartbeats(tmp_path
 def test_a_turn_that_another_process_holds_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.atomic.SILENT_S", 0.01)
+    monkeypatch.setattr("common.files.SILENT_S", 0.01)
     told, path = list[str](), tmp_path / "journal.log"
     with open_storage(path, tmp_path) as shared, FileLock(f"{path}.turn") as lock:
 

@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from common.checksums import (
+from common.errors import PipelineError
+from common.files import (
     UNSEALED,
     check_seal,
     checksum_of,
@@ -15,7 +16,6 @@ from common.checksums import (
     write_sealed,
     write_table,
 )
-from common.errors import PipelineError
 from tests.data.npz.damaged_archives import flipped
 
 TEXT = f'{{"weights": [0.25, 0.75], "checksum": "{UNSEALED}", "more": true}}'.encode()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from common import atomic
-from common.atomic import LOCK, alone_in, atomic_path, locked, write_bytes, write_text
+from common import files
 from common.errors import PipelineError, UsageError
+from common.files import LOCK, alone_in, atomic_path, locked, write_bytes, write_text
 from common.progress import heard_by
 from common.settings import ROOT
 
@@ -148,7 +148,7 @@ def test_a_lock_that_a_dead_process_left_is_free(
     lines = (
         "import fcntl, os, sys",
         "from pathlib import Path",
-        "from common.atomic import alone_in",
+        "from common.files import alone_in",
         "def flock(*_): raise OSError(38, 'Function not implemented')",
         "fcntl.flock = fcntl.flock if sys.argv[2] == 'True' else flock",
         "with alone_in(Path(sys.argv[1])): os._exit(3)",
@@ -168,7 +168,7 @@ def test_a_long_wait_for_a_lock_is_told(
 ) -> None:
     if number is not None:
         forbid_flock(number, monkeypatch)
-    monkeypatch.setattr(atomic, "SILENT_S", 0.01)
+    monkeypatch.setattr(files, "SILENT_S", 0.01)
     lines = list[str]()
     has_lock, is_told = threading.Event(), threading.Event()
 
