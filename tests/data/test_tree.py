@@ -33,11 +33,13 @@ def make(root: Path, *places: str) -> None:
 def test_graphs_are_listed_by_collection_split_and_name(tmp_path: Path) -> None:
     make(
         tmp_path / "npz",
-        "layout/nlp/random/test/z.npz",
-        "layout/xla/default/valid/b.4x4.bf16.npz",
-        "layout/xla/default/train/c.npz",
-        "layout/xla/default/train/a.npz",
+        *("layout/nlp/random/test/z.npz", "layout/xla/default/valid/b.4x4.bf16.npz"),
+        *("layout/xla/default/train/c.npz", "layout/xla/default/train/a.npz"),
         "tile/xla/test/k_-1f.npz",
+        # No graphs of the tree:
+        *("tile/xla/train/.a.npz.x7.tmp", "tile/xla/train/.hidden.npz", "tile/xla/train/a.csv"),
+        *("tile/xla/train/deeper/b.npz", "tile/xla/b.npz", "tile/nlp/train/c.npz"),
+        *("layout/xla/train/d.npz", "layout/xla/default/validation/e.npz"),
     )
     assert [file.submission_id for file in find_graphs(tmp_path)] == [
         "tile:xla:k_-1f",
@@ -46,29 +48,12 @@ def test_graphs_are_listed_by_collection_split_and_name(tmp_path: Path) -> None:
         "layout:xla:default:b.4x4.bf16",
         "layout:nlp:random:z",
     ]
-    (chosen,) = find_graphs(
-        tmp_path, collections=(collection_named("layout:xla:default"),), splits=("valid",)
-    )
+    collections = (collection_named("layout:xla:default"),)
+    (chosen,) = find_graphs(tmp_path, collections=collections, splits=("valid",))
     assert (chosen.name, chosen.split) == ("b.4x4.bf16", "valid")
 
 
-def test_what_is_not_a_graph_of_the_tree_is_ignored(tmp_path: Path) -> None:
-    make(
-        tmp_path / "npz",
-        "tile/xla/train/a.npz",
-        "tile/xla/train/.a.npz.x7.tmp",
-        "tile/xla/train/.hidden.npz",
-        "tile/xla/train/a.csv",
-        "tile/xla/train/deeper/b.npz",
-        "tile/xla/b.npz",
-        "tile/nlp/train/c.npz",
-        "layout/xla/train/d.npz",
-        "layout/xla/default/validation/e.npz",
-    )
-    assert [file.submission_id for file in find_graphs(tmp_path)] == ["tile:xla:a"]
-
-
-def test_folders_that_nothing_reads_are_named_with_what_is_meant(tmp_path: Path) -> None:
+def test_misplaced_folders_are_named_with_the_likely_place(tmp_path: Path) -> None:
     for place in (
         "layout/xla/random/validation",
         "layout/XLA/random/train",
@@ -88,27 +73,21 @@ def test_folders_that_nothing_reads_are_named_with_what_is_meant(tmp_path: Path)
     ]
 
 
-def test_kaggles_folder_is_found_and_the_plain_one_goes_first(tmp_path: Path) -> None:
-    make(tmp_path, "npz_all/npz/tile/xla/train/a.npz")
-    assert npz_root(tmp_path) == tmp_path / "npz_all" / "npz"
-    assert len(find_graphs(tmp_path)) == 1
-    make(tmp_path, "npz/tile/xla/train/b.npz")
-    assert [file.name for file in find_graphs(tmp_path)] == ["b"]
-
-
-def test_the_tree_with_graphs_is_read_and_the_other_one_is_named(tmp_path: Path) -> None:
+def test_tree_with_graphs_is_read_and_the_other_one_is_named(tmp_path: Path) -> None:
     make(tmp_path, "npz_all/npz/tile/xla/train/a.npz", "npz/tile/xla/train/._b.npz")
+    plain, kaggles = tmp_path / "npz", tmp_path / "npz_all" / "npz"
+    assert npz_root(tmp_path) == kaggles
     assert [file.name for file in find_graphs(tmp_path)] == ["a"]
     assert stray_folders(tmp_path) == []
     make(tmp_path, "npz/tile/xla/train/b.npz")
-    plain, kaggles = tmp_path / "npz", tmp_path / "npz_all" / "npz"
+    assert [file.name for file in find_graphs(tmp_path)] == ["b"]
     assert stray_folders(tmp_path) == [
         f"{kaggles}: its graphs are not read, because {plain} has graphs; expected one of the two; "
         f"move one away, or pass --data {tmp_path / 'npz_all'}"
     ]
 
 
-def test_links_to_folders_and_files_are_followed_and_keep_their_place(tmp_path: Path) -> None:
+def test_links_keep_their_place_in_the_tree(tmp_path: Path) -> None:
     make(tmp_path / "disk", "a/test/k.npz", "b/c/d/e.npz")
     (tmp_path / "npz/tile/xla").mkdir(parents=True)
     (tmp_path / "npz/tile/xla/test").symlink_to(tmp_path / "disk/a/test")
@@ -151,7 +130,7 @@ def test_names_that_a_run_refuses_are_listed(tmp_path: Path) -> None:
     assert ["stands in tile:xla already" in line for line in told] == [False, False, True]
 
 
-def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None:
+def test_folder_without_graphs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
         find_graphs(tmp_path / "none")
     make(tmp_path, "misnamed/npz/layout/xla/default/training/a.npz")
@@ -176,7 +155,7 @@ def test_an_empty_tree_a_bare_folder_and_none_are_errors(tmp_path: Path) -> None
     )
 
 
-def test_missing_parts_and_stems_that_stand_twice_in_a_collection_are_named(tmp_path: Path) -> None:
+def test_missing_parts_and_repeated_names_are_listed(tmp_path: Path) -> None:
     make(
         tmp_path / "npz",
         *(f"tile/xla/{split}/a.npz" for split in SPLITS),
@@ -193,7 +172,7 @@ def test_missing_parts_and_stems_that_stand_twice_in_a_collection_are_named(tmp_
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS, ids=lambda c: c.name)
-def test_a_collection_is_known_by_name_slug_and_folder(collection) -> None:
+def test_collection_is_known_by_name_slug_and_folder(collection) -> None:
     assert collection_named(collection.name) is collection
     assert collection_named(collection.slug) is collection
     for split in SPLITS:
@@ -213,7 +192,7 @@ def test_a_collection_is_known_by_name_slug_and_folder(collection) -> None:
         (None, COLLECTIONS),
     ],
 )
-def test_the_beginning_of_several_names_them_all(
+def test_common_beginning_names_several_collections(
     names: str | None, chosen: tuple[Collection, ...]
 ) -> None:
     assert collections_named(names) == chosen
@@ -225,7 +204,7 @@ def test_half_a_word_names_no_collection(names: str) -> None:
         collections_named(names)
 
 
-def test_a_path_is_placed_by_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_is_placed_by_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("a.npz", "/npz/tile/xla/a.npz", "/npz/tile/nlp/train/a.npz", "/xla/train/a.npz"):
         with pytest.raises(PipelineError, match="cannot tell its collection"):
             file_from_path(Path(place))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernels.build import PACKAGES
-from tests.data.fetch.file_server import FileServer, running_file_server
+from tests.support.file_server import FileServer, running_file_server
 
 # Stands in for the real command line: takes the same arguments, writes the same file.
 PIPELINE = """

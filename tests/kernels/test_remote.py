@@ -18,10 +18,10 @@ from kernels.remote import (
     status,
 )
 from tests.data.fetch.conftest import POLICY
-from tests.data.fetch.file_server import FileServer, Trouble
 from tests.kernels.conftest import contents
 from tests.support.command_line import call
 from tests.support.fake_kaggle import SIGNATURE, USERNAME, Answer, FakeKaggle, failure_of
+from tests.support.file_server import FileServer, Trouble
 
 SLUG = "fast-or-slow-cpu"
 ID = f"{USERNAME}/{SLUG}"

@@ -59,8 +59,6 @@ if not (out / "DONE").exists():
 """
 )
 HANGS = TWO_CALLS + "import time; time.sleep(60)\n"
-ONE_MODEL = ["threads=1", 'tile.models=["late_fusion_sage"]']
-OVERRIDES = [part for value in ONE_MODEL for part in ("--set", value)]
 RunKernel = Callable[..., str]
 _NO_SOCKETS = """
 import socket
@@ -68,18 +66,6 @@ def refuse(*arguments, **options):
     raise OSError("no network in a kernel")
 socket.socket.connect = socket.socket.connect_ex = refuse
 socket.getaddrinfo = refuse
-"""
-# The pipeline's clock, not the kernel's, jumps ahead as soon as there is a checkpoint.
-AT_A_CHECKPOINT = """
-import pathlib, sys, time
-if "pipeline" in sys.orig_argv:
-    out = pathlib.Path(sys.orig_argv[sys.orig_argv.index("--out") + 1])
-    def is_late():
-        return any(out.rglob("checkpoint.safetensors"))
-    real = time.monotonic
-    def monotonic():
-        return real() + (86400 if is_late() else 0)
-    time.monotonic = monotonic
 """
 
 
@@ -325,7 +311,7 @@ def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
-    def run(recipe: Recipe, kind: Kind, *, stops: str = "", notebook: bool = False) -> str:
+    def run(recipe: Recipe, kind: Kind, *, notebook: bool = False) -> str:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
@@ -333,7 +319,7 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
         built = build("smoke", table, place / "built", kind=kind, notebook=notebook, **attached)
         scratch, site = place / "scratch", place / "scratch" / "site"
         site.mkdir(parents=True)
-        (site / "sitecustomize.py").write_text(_NO_SOCKETS + stops)
+        (site / "sitecustomize.py").write_text(_NO_SOCKETS)
         paths = {"TMPDIR": str(scratch), "PYTHONPATH": str(site)}
         settings = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         ended = run_script(built, kaggle, scratch, **paths, **settings)
@@ -354,32 +340,6 @@ def attach_output(kaggle: Path, mount: str) -> None:
 
 def finished(kaggle: Path) -> bool:
     return json.loads((kaggle / "working" / "kernel.json").read_text())["finished"]
-
-
-@pytest.mark.slow
-def test_stopped_training_resumes_in_the_next_version(
-    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
-) -> None:
-    recipe = load_recipe("smoke", ONE_MODEL)
-    folder = kaggle / "working" / "models" / "tile-xla" / "late_fusion_sage-seed0"
-
-    log = run_kernel(recipe, TRAIN, stops=AT_A_CHECKPOINT)
-    assert "out of time at step 4 of 6" in log
-    assert not finished(kaggle)
-    assert not (folder / "DONE").exists()
-    assert (folder / "checkpoint.safetensors").exists()
-
-    attach_output(kaggle, "notebooks/someone/fast-or-slow-smoke-train-tile-xla")
-    log = run_kernel(recipe, TRAIN)
-    assert "goes on with an earlier training" in log
-    assert finished(kaggle)
-    assert (folder / "DONE").exists()
-
-    arguments = ["--data", tiny_tree, "--collection", TILE, "--recipe", "smoke", *OVERRIDES]
-    call("train", *arguments, "--out", tmp_path / "undisturbed")
-    for name in ("model.safetensors", "metrics.jsonl", "config.toml"):
-        undisturbed = tmp_path / "undisturbed" / folder.name / name
-        assert (folder / name).read_bytes() == undisturbed.read_bytes()
 
 
 @pytest.mark.slow

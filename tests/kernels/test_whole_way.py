@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.fetch.file_server import FileServer
 from tests.kernels.conftest import WHEELS, FakePip
 from tests.kernels.test_datasets import write_run
 from tests.support.command_line import call
 from tests.support.fake_kaggle import USERNAME, Answer, FakeKaggle
+from tests.support.file_server import FileServer
 
 TRAIN = "fast-or-slow-smoke-train-tile-xla"
 INFER = "fast-or-slow-smoke-infer"

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import socket
-import threading
 import time
 import zipfile
 from collections import defaultdict
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from common.errors import PipelineError
+from tests.support.file_server import serving
 
 USERNAME = "planted-user"
 KEY = "planted-key-93af17c2"
@@ -306,15 +306,9 @@ def make_client_verbose(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def logged_in_at(server: FakeKaggle, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     """Serve, point the client at the server, and log in with a planted user name and key."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(server):
         clear_credentials(monkeypatch, home)
         point_client_at(server.url, monkeypatch)
         monkeypatch.setenv("KAGGLE_USERNAME", USERNAME)
         monkeypatch.setenv("KAGGLE_KEY", KEY)
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -12,7 +12,7 @@ from common.retry import RetryPolicy
 from data.fetch.fetch import FetchJob
 from data.official.published import PUBLISHED_GRAPHS, Part
 from data.tree import SPLITS, collection_named
-from tests.data.fetch.file_server import FileServer, running_file_server
+from tests.support.file_server import FileServer, running_file_server
 
 XLA = collection_named("layout:xla:default")
 TILE = collection_named("tile:xla")

@@ -8,7 +8,7 @@ from common.errors import PipelineError, UsageError
 from common.http import limited_session
 from data.fetch.download import check_address, download
 from tests.data.fetch.conftest import POLICY
-from tests.data.fetch.file_server import FileServer, Trouble
+from tests.support.file_server import FileServer, Trouble
 
 PATH = "/a.tar"
 CONTENT = bytes(range(256)) * 4000  # a megabyte

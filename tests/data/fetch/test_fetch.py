@@ -35,9 +35,9 @@ from data.official.published import PUBLISHED_GRAPHS, Part
 from data.tree import find_graphs
 from pipeline.cli.data import BASE_VARIABLE
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tar_bytes, tree_of
-from tests.data.fetch.file_server import FileServer, Trouble
 from tests.support.command_line import call
 from tests.support.fake_kaggle import SIGNATURE, Answer, FakeKaggle, failure_of
+from tests.support.file_server import FileServer, Trouble
 
 MakeJob = Callable[..., FetchJob]
 Usage = namedtuple("Usage", "total used free")

@@ -11,6 +11,7 @@ import pytest
 
 from common.errors import PipelineError
 from data.graphs.node_columns import (
+    ELEMENT_BYTES,
     ELEMENT_TYPES,
     MINOR_TO_MAJOR,
     NODE_FEATURE_NAMES,
@@ -196,3 +197,9 @@ def test_opcodes_are_numbered_as_in_the_dataset() -> None:
     known = {"abs": 1, "convolution": 26, "dot": 34, "parameter": 63, "reshape": 75, "tan": 120}
     assert {name: OPCODES[name] for name in known} == known
     assert len(OPCODES) == 120
+
+
+def test_bytes_of_an_element_type_are_those_of_its_name() -> None:
+    for kind, n_bytes in zip(ELEMENT_TYPES, ELEMENT_BYTES, strict=True):
+        bits = "".join(filter(str.isdigit, kind))
+        assert n_bytes == (int(bits) // 8 if bits else int(kind == "pred")), kind

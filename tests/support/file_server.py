@@ -122,13 +122,20 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running_file_server() -> Iterator[FileServer]:
-    server = FileServer()
+def serving(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Serve in a thread while the block runs."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield server
+        yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def running_file_server() -> Iterator[FileServer]:
+    server = FileServer()
+    with serving(server):
+        yield server
