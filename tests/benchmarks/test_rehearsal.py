@@ -16,7 +16,7 @@ from data.tree import COLLECTIONS, find_graphs
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_smallest_share_goes_through_all_commands(tmp_path: Path) -> None:
+def test_smallest_share_goes_through_all_commands(tmp_path: Path) -> None:
     out, written = tmp_path / "out", tmp_path / "page.md"
     words = ["SHARE=0", f"REHEARSAL={out}", f"REHEARSAL_PAGE={written}"]
     subprocess.run(["make", "--old-file=setup", "rehearsal", *words], cwd=ROOT, check=True)
@@ -26,7 +26,7 @@ def test_the_smallest_share_goes_through_all_commands(tmp_path: Path) -> None:
     assert f"the submission of {n_rows} rows" in text and "not yet" not in text
 
 
-def test_a_command_that_failed_is_run_again_and_one_that_ended_is_not(tmp_path: Path) -> None:
+def test_only_a_failed_command_is_run_again(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"`runs .*` ended with 1; see .*all-runs\.txt"):
         run_stage(tmp_path, "all", ["runs", str(tmp_path / "none")])
     (tmp_path / "none").mkdir()
@@ -37,7 +37,7 @@ def test_a_command_that_failed_is_run_again_and_one_that_ended_is_not(tmp_path: 
     assert noted["cpu_s"] > 0 and noted["peak_mib"] > 0
 
 
-def test_the_page_has_the_collections_that_went_through(tmp_path: Path) -> None:
+def test_page_has_the_collections_that_went_through(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no collection has gone through"):
         page(tmp_path)
     (tmp_path / "stages").mkdir()

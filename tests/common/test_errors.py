@@ -5,12 +5,12 @@ import pytest
 from common.errors import MAX_CHARACTERS, PipelineError, UsageError, hide_credentials
 
 
-def test_what_would_break_the_line_is_escaped() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     error = PipelineError("x.csv: row 2: 'a\n\x1c\u2028\udc80' is no index; expected 4;0;2")
     assert str(error) == r"x.csv: row 2: 'a\n\x1c\u2028\udc80' is no index; expected 4;0;2"
 
 
-def test_a_long_message_keeps_its_ends() -> None:
+def test_long_message_keeps_its_ends() -> None:
     error = UsageError(f"recipe.toml: key '{'k' * 10_000}'; expected one of: loss")
     assert len(str(error)) <= MAX_CHARACTERS + 3
     assert str(error).startswith("recipe.toml: key 'k") and str(error).endswith("one of: loss")

@@ -29,7 +29,7 @@ def flips(content: bytes) -> list[bytes]:
     return [flipped(content, place // 8, 1 << place % 8) for place in places]
 
 
-def test_the_seal_is_the_crc_32_of_the_file_as_it_was_before(tmp_path: Path) -> None:
+def test_seal_is_the_crc_32_of_the_unsealed_file(tmp_path: Path) -> None:
     digits = f"{zlib.crc32(TEXT):08x}"
     write_sealed(tmp_path / "file", TEXT)
     assert (tmp_path / "file").read_bytes() == TEXT.replace(b"00000000", digits.encode())
@@ -51,7 +51,7 @@ def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path: Path) -> None:
             assert str(error.value) == line
 
 
-def test_a_flipped_bit_in_a_table_is_an_error_or_harmless(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_table_is_an_error_or_harmless(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     write_table(path, TABLE)
     assert pl.read_parquet(path).equals(TABLE)  # any other reader reads it
@@ -66,7 +66,7 @@ def test_a_flipped_bit_in_a_table_is_an_error_or_harmless(tmp_path: Path) -> Non
     assert refused > 450
 
 
-def test_a_table_from_elsewhere_is_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+def test_table_from_elsewhere_is_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     TABLE.write_parquet(path)
     assert read_table(path).equals(TABLE)

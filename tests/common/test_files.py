@@ -31,7 +31,7 @@ def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder", "file/below", "x" * 300])
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
+def test_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("in the way")
     before = sorted(tmp_path.rglob("*"))
@@ -54,7 +54,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -
     ],
     ids=str,
 )
-def test_an_error_leaves_the_old_file_and_is_ours_if_it_is_of_writing(
+def test_error_leaves_the_old_file(
     tmp_path: Path, error: BaseException, raised: type[BaseException]
 ) -> None:
     path = tmp_path / "file"
@@ -69,9 +69,7 @@ def test_an_error_leaves_the_old_file_and_is_ours_if_it_is_of_writing(
         assert str(caught.value) == f"{path}: cannot be written: No space left on device"
 
 
-def test_what_a_disk_does_not_take_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_flush_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some disks fail only when they are asked to keep what was written."""
     path = tmp_path / "file"
     path.write_text("old")
@@ -86,7 +84,7 @@ def test_what_a_disk_does_not_take_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+def test_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     write_text(tmp_path / "file", "")
     os.umask(before)
@@ -105,7 +103,7 @@ def forbid_flock(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", [None, *NO_FLOCK])
-def test_a_folder_that_is_in_use_names_the_process_and_the_lock(
+def test_folder_in_use_names_the_process_and_the_lock(
     number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with locked(tmp_path / LOCK):
@@ -122,7 +120,7 @@ def test_a_folder_that_is_in_use_names_the_process_and_the_lock(
         assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_lock_that_another_host_left_is_named_with_its_age(
+def test_lock_of_another_host_is_named_with_its_age(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbid_flock(errno.ENOSYS, monkeypatch)
@@ -142,7 +140,7 @@ def test_a_lock_that_another_host_left_is_named_with_its_age(
 
 
 @pytest.mark.parametrize("has_flock", [True, False])
-def test_a_lock_that_a_dead_process_left_is_free(
+def test_lock_of_a_dead_process_is_free(
     has_flock: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = (
@@ -163,7 +161,7 @@ def test_a_lock_that_a_dead_process_left_is_free(
 
 
 @pytest.mark.parametrize("number", [None, errno.ENOSYS])
-def test_a_long_wait_for_a_lock_is_told(
+def test_long_wait_for_a_lock_is_reported(
     number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if number is not None:

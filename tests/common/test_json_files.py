@@ -14,7 +14,7 @@ class Content(FrozenConfig):
     weights: dict[str, float] = {}  # noqa: RUF012 - pydantic copies defaults
 
 
-def test_a_file_that_matches_its_model_is_read(tmp_path: Path) -> None:
+def test_file_that_matches_its_model_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text('{"name": "a", "weights": {"b": 2}}')
     assert read_json(path, Content, expected="a name") == Content(name="a", weights={"b": 2.0})

@@ -39,7 +39,7 @@ def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
         ("odd", "", (96, None)),
     ],
 )
-def test_a_container_has_the_limits_of_its_group(
+def test_container_has_the_limits_of_its_group(
     memory: str, cpu: str, want: tuple[int, int | None], tmp_path: Path
 ) -> None:
     files = {f"{GROUPS}/memory.max": memory, f"{GROUPS}/cpu.max": cpu}
@@ -48,7 +48,7 @@ def test_a_container_has_the_limits_of_its_group(
     assert (n_cores, n_bytes) == (want[0], whole if want[1] is None else want[1] * MIB)
 
 
-def test_the_least_limit_on_the_way_to_the_root_counts(tmp_path: Path) -> None:
+def test_least_limit_on_the_way_to_the_root_counts(tmp_path: Path) -> None:
     group = "user.slice/user-7.slice/session.scope"
     files = {
         f"{GROUPS}/user.slice/cpu.max": "800000 100000",
@@ -109,7 +109,7 @@ def test_libraries_use_no_more_threads_than_the_limit() -> None:
     assert n_threads() == before
 
 
-def test_the_peak_of_memory_is_known_without_proc() -> None:
+def test_peak_of_memory_is_known_without_proc() -> None:
     lines = (
         "from pathlib import Path",
         "from common.machine import own_peak_mib",

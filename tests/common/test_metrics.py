@@ -158,7 +158,7 @@ def test_family_means_equal_drawing_one_by_one(n_seeds: int) -> None:
     assert family_means(given, FAMILIES, seed=4) == pytest.approx(np.array(want))
 
 
-def test_the_interval_has_the_width_of_theory_and_hangs_on_the_seed_alone() -> None:
+def test_interval_has_the_width_of_theory_and_hangs_on_the_seed_alone() -> None:
     values = np.random.default_rng(5).normal(0.5, 0.1, 400)
     each = [str(place) for place in range(400)]
     low, high = interval_of(family_means(values, each))
@@ -182,7 +182,7 @@ def test_the_interval_has_the_width_of_theory_and_hangs_on_the_seed_alone() -> N
         ([-1, 0, 0, 0, 1], 0.5),
     ],
 )
-def test_the_share_above_zero_is_found_as_an_intervals_ends_are(
+def test_share_above_zero_is_found_as_an_intervals_ends_are(
     draws: list[float], share: float
 ) -> None:
     assert share_above_zero(np.array(draws, float)) == pytest.approx(share)

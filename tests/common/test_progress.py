@@ -14,7 +14,7 @@ def test_progress_reaches_the_watcher_of_the_block_alone() -> None:
     assert told == [("pack", 1, 2)]
 
 
-def test_the_earlier_of_two_limits_holds() -> None:
+def test_earlier_of_two_limits_holds() -> None:
     assert seconds_left() == float("inf")
     assert not out_of_time()
     with time_limit(0.0):

@@ -8,7 +8,7 @@ from common.errors import PipelineError
 from common.retry import RetryableError, RetryPolicy, network_fault, retry, retry_after_s
 
 
-def test_trying_that_brings_nothing_new_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_without_progress_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     held = iter([0, 10, 5, 10, 10, 10, 10])
     waits: list[float] = []
@@ -28,7 +28,7 @@ def test_waits_double_up_to_the_longest() -> None:
     assert [policy.wait_s(n, None) for n in (1, 2, 3, 7, 40)] == [1, 2, 4, 60, 60]
 
 
-def test_a_wait_is_asked_for_in_seconds_or_by_a_date() -> None:
+def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_after_s("7") == 7.0
     assert retry_after_s("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
     assert retry_after_s("soon") is None
@@ -47,9 +47,7 @@ def test_a_wait_is_asked_for_in_seconds_or_by_a_date() -> None:
         (ValueError("no such file"), ""),
     ],
 )
-def test_faults_of_the_network_are_told_apart_behind_other_errors(
-    fault: Exception, told: str
-) -> None:
+def test_network_faults_are_recognised_behind_other_errors(fault: Exception, told: str) -> None:
     try:
         try:
             raise fault

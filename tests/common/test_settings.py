@@ -50,9 +50,7 @@ class Outer(FrozenConfig):
         ({"seeds": "one"}, "key 'seeds' is 'one': expected a list, such as [one]"),
     ],
 )
-def test_a_wrong_key_or_value_is_named_with_its_dotted_key(
-    table: dict[str, Any], want: str
-) -> None:
+def test_wrong_key_or_value_is_named_with_its_dotted_key(table: dict[str, Any], want: str) -> None:
     with pytest.raises(UsageError) as caught:
         Outer.from_table(table, source="recipe r")
     assert str(caught.value).startswith(f"recipe r: {want}")
@@ -79,7 +77,7 @@ def test_a_wrong_key_or_value_is_named_with_its_dotted_key(
     ],
     ids=lambda value: ascii(value)[:24],
 )
-def test_an_overrides_value_is_toml_or_else_a_word(text: str, value: object) -> None:
+def test_value_of_an_override_is_toml_or_a_bare_word(text: str, value: object) -> None:
     assert apply_overrides({}, [f"a.b={text}"]) == {"a": {"b": value}}
 
 
@@ -91,7 +89,7 @@ def test_an_overrides_value_is_toml_or_else_a_word(text: str, value: object) -> 
     ],
     ids=lambda value: ascii(value)[:24],
 )
-def test_an_override_that_cannot_be_is_refused(override: str, named: str) -> None:
+def test_impossible_override_is_refused(override: str, named: str) -> None:
     table = {"a": {"b": 3}}
     with pytest.raises(UsageError, match=re.escape(named)):
         apply_overrides(table, [override])
@@ -103,9 +101,7 @@ RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_of_the_repository_is_good_and_survives_writing(
-    path: Path, tmp_path: Path
-) -> None:
+def test_every_recipe_is_valid_and_survives_writing(path: Path, tmp_path: Path) -> None:
     recipe, copy = load_recipe(str(path)), tmp_path / path.name
     copy.write_text(recipe.to_toml())
     assert load_recipe(str(copy)) == recipe
@@ -142,7 +138,7 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_a_file_that_is_no_toml_of_settings_is_one_line(
+def test_invalid_settings_file_is_one_line(
     tmp_path: Path, content: bytes | None, want: str
 ) -> None:
     path = tmp_path / "r.toml"
@@ -156,7 +152,7 @@ def test_a_file_that_is_no_toml_of_settings_is_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_data_folder_is_the_named_one_else_a_mount_else_a_download_else_the_sample(
+def test_data_folder_has_an_order_of_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = (tmp_path / "new", tmp_path / "old")

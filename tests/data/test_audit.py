@@ -186,7 +186,7 @@ def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path
     assert entry["noise"]["tau"] == entry["noise"]["best_tau"] == 1
 
 
-def test_noise_and_runtimes_where_they_are_unusual_are_noted(
+def test_unusual_noise_and_runtimes_are_noted(
     layout_graph: LayoutGraph, tiny_tree: Path, tmp_path: Path
 ) -> None:
     runtime_ns = 10**9 + np.random.default_rng(0).integers(0, 10_000, 40)
@@ -275,9 +275,7 @@ def test_totals_add_up_by_collection_and_split() -> None:
     assert measured_again["median_tau"] == pytest.approx(0.4)  # of .2, .4 and .8
 
 
-def test_a_second_measurement_that_the_manifest_tells_of_is_a_ceiling(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
+def test_second_measurement_of_the_manifest_is_a_ceiling(tiny_tree: Path, tmp_path: Path) -> None:
     tree = Path(shutil.copytree(tiny_tree, tmp_path / "tree"))
     names = [file.submission_id for file in find_graphs(tree) if file.split == "train"]
     graphs = {name: {"again_tau": 0.75} for name in names}
@@ -290,7 +288,7 @@ def test_a_second_measurement_that_the_manifest_tells_of_is_a_ceiling(
     assert {part["split"]: part["median_tau"] for part in tile}["train"] == 0.75
 
 
-def test_an_official_tree_needs_no_remark() -> None:
+def test_official_tree_has_no_notes() -> None:
     left_out = ("random/train", "nlp:default")
     parts = [part for part in official_names() if not any(name in part for name in left_out)]
     assert tree_notes([line for part in parts for line in rows_of(part)]) == []
@@ -343,7 +341,7 @@ def test_disagreeing_runtimes_are_summed_up_with_the_worst() -> None:
     )
 
 
-def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> None:
+def test_command_prints_the_samples_table_and_one_line_on_its_names() -> None:
     text = call("audit", "--data", SAMPLE)
     page = (ROOT / "docs" / "data" / "data.md").read_text().split("## Check every file\n")[1]
     for line in page.split("```text\n")[1].split("```")[0].splitlines():
@@ -353,7 +351,7 @@ def test_the_command_prints_the_samples_table_and_one_line_on_its_names() -> Non
     assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 100
 
 
-def test_json_holds_everything(tiny_tree: Path) -> None:
+def test_json_has_everything(tiny_tree: Path) -> None:
     found = json.loads(call("audit", "--data", tiny_tree, "--json"))
     files = find_graphs(tiny_tree)
     rows = audit(files)

@@ -118,7 +118,7 @@ def test_one_family_alone_holds_out_configs() -> None:
     assert everything.configs(200, judged=True).tolist() == list(range(200))
 
 
-def test_no_collection_teaches_what_another_is_judged_on() -> None:
+def test_no_collection_trains_on_held_out_programs_of_another() -> None:
     names = [f"net{letter}q" for letter in "abcdefghij"]
     xla = named(names)
     random = collection_named("layout:xla:random")

@@ -20,7 +20,7 @@ LABELS = {
 }
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_labels_are_read(tmp_path: Path) -> None:
     write_withheld(tmp_path / WITHHELD, dict(reversed(LABELS.items())))
     found = read_withheld(tmp_path)
     assert found.keys() == LABELS.keys()
@@ -29,7 +29,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name].runtime, labels.runtime, strict=True)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"test_runtimes\.npz: no such file"):
         read_withheld(tmp_path)
 
@@ -46,7 +46,7 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
         assert str(raised.value).startswith(f"{path}: ")
 
 
-def test_withheld_and_single_config_graphs_teach_nothing(
+def test_withheld_and_single_config_graphs_are_unusable(
     layout_graph: LayoutGraph, tiny_tree: Path
 ) -> None:
     layout_files = find_graphs(tiny_tree, collections=(XLA_RANDOM,), splits=("train",))

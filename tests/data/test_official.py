@@ -22,7 +22,7 @@ def test_every_published_part_has_a_size() -> None:
 COLLECTION = "layout:xla:random"
 
 
-def test_a_folder_and_a_file_are_read(tmp_path: Path) -> None:
+def test_folder_and_a_file_are_read(tmp_path: Path) -> None:
     file = tmp_path / "xla_random.json"
     file.write_text(json.dumps({"resnet50.4x4.fp16": [5, 0, 3]}))
     for path in (tmp_path, file):

@@ -16,7 +16,7 @@ FILES = find_graphs(SAMPLE)
 MANIFEST = json.loads((SAMPLE / "manifest.json").read_text())
 
 
-def test_it_is_small_and_holds_every_collection_and_split() -> None:
+def test_sample_is_small_and_has_every_collection_and_split() -> None:
     assert sum(path.stat().st_size for path in SAMPLE.rglob("*")) < 12 << 20
     assert missing_parts(FILES) == []
     layouts = [file for file in FILES if file.collection.kind == "layout"]
@@ -30,7 +30,7 @@ def test_it_is_small_and_holds_every_collection_and_split() -> None:
     assert all(row.error is None for row in audit(FILES))
 
 
-def test_only_what_the_pipeline_may_see_is_in_the_tree() -> None:
+def test_tree_has_no_withheld_labels() -> None:
     found = {path.relative_to(SAMPLE).parts[0] for path in SAMPLE.rglob("*") if path.is_file()}
     assert found == {"npz", "private", "manifest.json", "README.md"}
     assert not list(SAMPLE.rglob("*journal*"))

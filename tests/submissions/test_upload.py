@@ -30,7 +30,7 @@ def send(file: Path, policy: RetryPolicy) -> Send:
     return call
 
 
-def test_a_submission_arrives_whole_with_its_tag(
+def test_submission_arrives_whole_with_its_tag(
     fake_kaggle: FakeKaggle, send: Send, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[tuple[str, int, int]] = []
@@ -54,7 +54,7 @@ def test_a_submission_arrives_whole_with_its_tag(
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_same_content_is_refused_under_any_name_until_forced(
+def test_same_content_is_refused_under_any_name_until_forced(
     fake_kaggle: FakeKaggle, send: Send, file: Path
 ) -> None:
     send()
@@ -71,7 +71,7 @@ def test_the_same_content_is_refused_under_any_name_until_forced(
     assert f"as submission {FIRST_REF + 1}" in failure_of(send)
 
 
-def test_a_submission_far_down_a_list_of_long_descriptions_is_found(
+def test_submission_far_down_a_list_of_long_descriptions_is_found(
     fake_kaggle: FakeKaggle, send: Send
 ) -> None:
     send("m" * 400)
@@ -80,14 +80,14 @@ def test_a_submission_far_down_a_list_of_long_descriptions_is_found(
     assert f"as submission {FIRST_REF}" in failure_of(send)
 
 
-def test_an_answer_without_a_number_is_looked_up(fake_kaggle: FakeKaggle, send: Send) -> None:
+def test_answer_without_a_number_is_looked_up(fake_kaggle: FakeKaggle, send: Send) -> None:
     fake_kaggle.will_answer("CreateSubmission", Answer(body={"message": "Success"}, acts=True))
     fake_kaggle.listed_after = 4  # the list lags behind
     assert send().ref == FIRST_REF
     assert len(fake_kaggle.submissions) == 1
 
 
-def test_the_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
+def test_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
     scored = {
         "ref": 9,
         "date": "2026-02-03T04:05:06.789Z",
@@ -117,7 +117,7 @@ def wait(fake_kaggle: FakeKaggle, send: Send, policy: RetryPolicy) -> Callable[[
 Wait = Callable[[], Submission]
 
 
-def test_a_score_is_waited_for_with_growing_pauses(
+def test_score_is_waited_for_with_growing_pauses(
     fake_kaggle: FakeKaggle, wait: Wait, waits: list[float]
 ) -> None:
     pending = {"ref": FIRST_REF, "status": "PENDING"}
@@ -134,7 +134,7 @@ def test_a_score_is_waited_for_with_growing_pauses(
     assert {what for what, _, _ in told} == {"wait for the score"}
 
 
-def test_a_submission_in_error_says_why(fake_kaggle: FakeKaggle, wait: Wait) -> None:
+def test_submission_in_error_says_why(fake_kaggle: FakeKaggle, wait: Wait) -> None:
     fake_kaggle.verdict = {"status": "ERROR", "errorDescription": f"row 3\nis wrong {KEY}"}
     assert failure_of(wait) == (
         f"submission.csv: submission {FIRST_REF}: Kaggle could not score it: row 3 is wrong ***"

@@ -39,7 +39,7 @@ def judged(seed: int) -> dict[str, Any]:
     return judge(RUNTIME.astype(np.float32), RUNTIME, np.random.default_rng(seed))
 
 
-def test_a_search_is_followed_to_all_tiles_and_told_what_each_takes() -> None:
+def test_search_is_followed_to_all_tiles() -> None:
     told = list[list[float]]()
 
     def search() -> Search:
@@ -52,7 +52,7 @@ def test_a_search_is_followed_to_all_tiles_and_told_what_each_takes() -> None:
     assert best_so_far(order, RUNTIME).tolist() == [3, *[1] * (len(BUDGETS) - 1)]
 
 
-def test_a_ranker_that_knows_all_needs_one_compile_and_chance_two() -> None:
+def test_perfect_ranker_needs_one_compile_and_chance_two() -> None:
     found = [judged(seed) for seed in range(2_000)]
     for order in ("ranker", "guided"):
         assert {one[order]["needed"] for one in found} == {1}
@@ -83,9 +83,7 @@ def write_results(out: Path) -> None:
         write_text(out / name / SECONDS, "31\n")
 
 
-def test_the_page_comes_from_the_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_comes_from_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path)
     main(["--out", str(tmp_path), "--report", str(tmp_path)])
     page = (tmp_path / "optimize.md").read_text()
@@ -137,7 +135,7 @@ def compiled(seed: int) -> dict[str, list[int]]:
     return {way: order[order != 0].tolist() for way, order in found.items()}
 
 
-def test_a_way_sees_the_first_half_of_the_rounds_alone_and_the_other_is_reported() -> None:
+def test_way_sees_only_the_first_half_of_the_rounds() -> None:
     rounds = np.full((4, 97), 10.0)
     rounds[:, :2] = [[10, 10], [9, 11], [9, 11], [8, 12]]  # the default, and once more
     rounds[:, 2] = [5, 7, 30, 30]
@@ -152,7 +150,7 @@ def test_a_way_sees_the_first_half_of_the_rounds_alone_and_the_other_is_reported
     assert compiles.curve(np.array([0, 2, 1, 4]), table) == pytest.approx([0.7, *[3.0] * 5])
 
 
-def test_the_curve_of_a_way_is_that_of_a_slow_reference() -> None:
+def test_curve_of_a_way_is_that_of_a_slow_reference() -> None:
     table, found = made_up(1), compiled(1)
     assert found.keys() == {*compiles.WAYS}
     for way, order in found.items():
@@ -164,7 +162,7 @@ def test_the_curve_of_a_way_is_that_of_a_slow_reference() -> None:
         assert compiles.curve(np.array([0, *order]), table) == pytest.approx(expected)
 
 
-def test_the_menu_comes_first_and_models_by_what_they_hold_fastest_or_likeliest() -> None:
+def test_ways_compile_in_their_own_order() -> None:
     table = made_up(1)
     found, subject = compiled(1), subject_of(table)
     of_menu = [compiles.EVERY.tolist().index(choice) for choice in compiles.ALONE_FIRST.tolist()]
@@ -180,7 +178,7 @@ def test_the_menu_comes_first_and_models_by_what_they_hold_fastest_or_likeliest(
     assert found["fine-tuned"][0] == found["zero-shot"][0] == int(likely.argmax())
 
 
-def test_a_portfolio_adds_what_gains_most_beside_what_it_has() -> None:
+def test_portfolio_adds_what_gains_most_beside_what_it_has() -> None:
     seen = np.ones((3, 96))
     seen[:, 5] = [0.7, 0.7, 1.0]
     seen[:, 6] = [0.6, 0.75, 1.1]  # as good on its own but adds less for the third
@@ -197,7 +195,7 @@ def test_a_portfolio_adds_what_gains_most_beside_what_it_has() -> None:
     assert order[0] == 0 and len(set(order.tolist())) == 1 + BUDGETS[-1]
 
 
-def test_programs_of_a_family_are_judged_by_what_learned_from_others_and_come_on_the_page(
+def test_held_out_families_are_not_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"PROGRAMS": tuple("abcd"), "FAMILIES": {"a": "x", "b": "x"}, "CONFIG": SMALL}

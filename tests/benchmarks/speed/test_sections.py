@@ -44,7 +44,7 @@ def test_work_takes_turns_after_a_round_that_does_not_count() -> None:
     assert "".join(done) == "ababab"
 
 
-def test_the_peak_is_what_the_work_adds() -> None:
+def test_peak_is_what_the_work_adds() -> None:
     imported = "import numpy as np\nfrom common.machine import own_peak_mib"
     work = f"{imported}\nbefore = own_peak_mib()\nheld = np.ones(8 << 20)"
     assert 64 <= in_own_process(work, "own_peak_mib() - before") < 80

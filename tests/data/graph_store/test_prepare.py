@@ -32,7 +32,7 @@ def with_runtimes(path: Path, change: Callable[[NDArray[Any]], NDArray[Any]]) ->
     path.write_bytes(repacked(arrays, config_runtime=runtimes))
 
 
-def test_all_files_are_packed_once_in_the_order_given(tree: Path, store: Path) -> None:
+def test_all_files_are_packed_once_in_order(tree: Path, store: Path) -> None:
     files = find_graphs(tree)[::-1]
     calls: list[tuple[str, int, int]] = []
     with watched_by(lambda *call: calls.append(call)):
@@ -118,7 +118,7 @@ def test_damaged_files_are_named_and_nothing_of_them_is_left(
     assert new_ones(prepare(files, store)) == list(damaged)
 
 
-def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, store: Path) -> None:
+def test_only_files_of_a_killed_process_are_removed(tree: Path, store: Path) -> None:
     files = find_graphs(tree)
     prepare(files, store)
     want = contents(store)
@@ -133,7 +133,7 @@ def test_what_a_killed_process_left_is_swept_up_and_nothing_else(tree: Path, sto
     assert contents(store) == want | kept
 
 
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
+def test_full_disk_is_one_line_and_the_same_command_resumes(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     files = find_graphs(tiny_tree)
@@ -157,7 +157,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize("place", ["", ".lock", "layout", "tile/xla/train"])
-def test_something_else_in_the_place_of_a_folder_is_one_line(
+def test_file_in_the_place_of_a_folder_is_one_line(
     place: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -174,7 +174,7 @@ def run_prepare(tree: Path, store: Path, *options: object, expect: int = 0) -> s
     return call("prepare", "--data", tree, "--store", store, *options, expect=expect)
 
 
-def test_the_table_counts_files_by_collection_and_split(tree: Path, store: Path) -> None:
+def test_table_counts_files_by_collection_and_split(tree: Path, store: Path) -> None:
     files = find_graphs(tree)
     header, *lines = run_prepare(tree, store).splitlines()
     assert header.split()[:4] == ["collection", "split", "files", "bad"]
@@ -191,7 +191,7 @@ def test_the_table_counts_files_by_collection_and_split(tree: Path, store: Path)
     assert {row[4] for row in again} == {"0"}
 
 
-def test_a_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Path) -> None:
+def test_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Path) -> None:
     files = find_graphs(tree)
     files[4].path.write_bytes(files[4].path.read_bytes()[:-1])
     printed = run_prepare(tree, store, expect=1)

@@ -62,7 +62,7 @@ def kill_and_go_on(
 
 @needs_proc
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_store_is_made_whole_and_no_process_is_left(
+def test_killed_packing_resumes_and_leaves_no_process(
     workers: int, tree: Path, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     wall_s = seconds_to_pack(tree, tmp_path / "whole", workers=workers)

@@ -11,7 +11,7 @@ from data.tree import GraphFile
 from tests.data.npz.damaged_archives import read_arrays, repacked
 
 
-def test_what_is_odd_but_legal_is_read(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+def test_unusual_but_legal_values_are_read(layout_graph: LayoutGraph, tmp_path: Path) -> None:
     """No edge, self-loops, one config, minus zero, -1 padding and empty computations."""
     arrays = read_arrays(layout_graph.file.path.read_bytes())
     n_nodes = layout_graph.n_nodes

@@ -78,7 +78,7 @@ def refusal(path: Path, content: bytes) -> str:
     return line
 
 
-def test_what_is_written_is_read_here_and_by_the_library(tmp_path: Path) -> None:
+def test_written_tensors_are_read_here_and_by_the_library(tmp_path: Path) -> None:
     tensors = every_type()
     write_tensors(tmp_path / "file", tensors, facts=FACTS)
     opened = open_tensors(tmp_path / "file")
@@ -110,15 +110,13 @@ def test_each_flipped_bit_is_noticed_and_none_costs_memory(small: bytes, tmp_pat
     tracemalloc.stop()
 
 
-def test_a_file_cut_anywhere_or_longer_is_refused(small: bytes, tmp_path: Path) -> None:
+def test_file_cut_anywhere_or_longer_is_refused(small: bytes, tmp_path: Path) -> None:
     for length in range(len(small)):
         refusal(tmp_path / "file", small[:length])
     refusal(tmp_path / "file", small + b"\0")
 
 
-def test_bytes_are_checked_once_and_again_when_the_file_is_another(
-    small: bytes, tmp_path: Path
-) -> None:
+def test_bytes_are_checked_once_per_version_of_a_file(small: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(small)
     open_tensors(path)
@@ -133,7 +131,7 @@ def test_bytes_are_checked_once_and_again_when_the_file_is_another(
         open_tensors(path)
 
 
-def test_a_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: Path) -> None:
+def test_file_without_facts_a_missing_one_and_a_folder_are_one_line(tmp_path: Path) -> None:
     save_file({"a": np.arange(3)}, tmp_path / "plain", metadata={"version": "1"})
     for read in (open_tensors, read_facts):
         with pytest.raises(PipelineError, match=r"plain: damaged: .*it is made again"):
@@ -162,16 +160,16 @@ def check_stored(source: GraphFile, store: Path) -> None:
 
 @requires_real_data
 @pytest.mark.parametrize("file", real_files(), ids=lambda file: file.submission_id[:40])
-def test_a_real_graph_comes_back_exactly(file: GraphFile, tmp_path: Path) -> None:
+def test_real_graph_comes_back_exactly(file: GraphFile, tmp_path: Path) -> None:
     check_stored(file, tmp_path)
 
 
-def test_the_graphs_of_a_made_tree_come_back_exactly(tiny_tree: Path, tmp_path: Path) -> None:
+def test_graphs_of_a_made_tree_come_back_exactly(tiny_tree: Path, tmp_path: Path) -> None:
     for file in find_graphs(tiny_tree):
         check_stored(file, tmp_path)
 
 
-def test_a_graph_is_mapped(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+def test_graph_is_mapped(layout_graph: LayoutGraph, tmp_path: Path) -> None:
     stored = packed(layout_graph.file, tmp_path)
     graph = read_layout(stored)
     for values in (graph.node_feat, graph.configs.indices):
@@ -185,7 +183,7 @@ def base_of(values: Any) -> object:
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_a_stored_graph_of_another_version_is_refused(
+def test_stored_graph_of_another_version_is_refused(
     kind: str, layout_graph: LayoutGraph, tile_graph: TileGraph, tmp_path: Path
 ) -> None:
     source = (layout_graph if kind == "layout" else tile_graph).file
@@ -198,7 +196,7 @@ def test_a_stored_graph_of_another_version_is_refused(
     assert not is_fresh(other, source)
 
 
-def test_a_fingerprint_is_of_places_and_content_alone(tiny_tree: Path, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_places_and_content(tiny_tree: Path, tmp_path: Path) -> None:
     files = find_graphs(tiny_tree)
     whole = fingerprint(files)
     assert len(whole) == 16 and int(whole, 16) >= 0

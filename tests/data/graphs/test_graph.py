@@ -41,7 +41,7 @@ def reference_groups(table: NDArray[np.generic]) -> tuple[list[int], list[int]]:
 
 @STEADY
 @given(TABLES)
-def test_groups_are_equal_exactly_where_rows_are(table: NDArray[np.int8]) -> None:
+def test_equal_rows_have_equal_groups(table: NDArray[np.int8]) -> None:
     hashes = hash_rows(table)
     first, group = distinct_rows(hashes)
     want_first, want_group = reference_groups(table)
@@ -69,7 +69,7 @@ def test_repeated_configs_of_a_graph_share_a_group(layout_graph: LayoutGraph) ->
     assert group_means(repeated.runtime_ns, group).tolist() == [30.0, 30.0, 5.0]
 
 
-def test_a_sample_does_not_depend_on_the_order_of_rows(layout_graph: LayoutGraph) -> None:
+def test_sample_does_not_depend_on_the_order_of_rows(layout_graph: LayoutGraph) -> None:
     c = layout_graph.n_configs
     order = np.random.default_rng(0).permutation(c)
     shuffled = layout_graph.only(order)
@@ -94,7 +94,7 @@ def test_hashes_are_the_recorded_ones() -> None:
     assert hash_rows(table).tolist() == [15636849807633975079, 6017607629642293983]
 
 
-def test_which_of_equal_operands_a_reader_takes_makes_another_program(
+def test_edges_between_equal_nodes_change_the_program(
     layout_graph: LayoutGraph,
 ) -> None:
     """Two equal parameters and two equal readers: of the same one, or of one each."""

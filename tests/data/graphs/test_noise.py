@@ -67,7 +67,7 @@ def test_differences_are_medians_over_same_and_over_different_configs() -> None:
     assert noise.different == pytest.approx(np.median(different), rel=0.02)
 
 
-def test_only_the_content_counts_not_the_order_of_rows_or_the_numbers_of_groups() -> None:
+def test_noise_does_not_depend_on_order() -> None:
     rng = np.random.default_rng(0)
     group = np.concatenate([np.arange(50), rng.integers(0, 50, 70)])
     runtime_ns = rng.integers(1, 10**12, len(group))
@@ -83,7 +83,7 @@ def test_only_the_content_counts_not_the_order_of_rows_or_the_numbers_of_groups(
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
-def test_the_truth_scores_between_tau_and_its_root(noise: float) -> None:
+def test_truth_scores_between_tau_and_its_root(noise: float) -> None:
     runtime_ns, group, truth = simulated(noise, 3000, 2)
     found = measured(runtime_ns, group)
     score = kendall_tau(truth, runtime_ns[:3000])
@@ -120,7 +120,7 @@ def test_ten_repeated_configs_are_needed() -> None:
         ("layout:xla:default:unet_3d.4x4.bf16", 294, 0.30, 0.04),
     ],
 )
-def test_the_ceilings_of_real_graphs(
+def test_ceilings_of_real_graphs(
     submission_id: str, n_repeated: int, published: float, within: float
 ) -> None:
     graph = read_graph(real_file(submission_id))

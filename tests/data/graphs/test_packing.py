@@ -182,7 +182,7 @@ def config_tables(draw: st.DrawFn) -> NDArray[np.int8]:
     return values
 
 
-def test_a_code_is_the_number_that_the_values_spell_in_base_7() -> None:
+def test_code_is_a_number_in_base_7() -> None:
     values = random_vectors(np.random.default_rng(0), 200)
     values[:3] = np.asarray([[-1], [5], [0]])
     codes = vector_codes(values)
@@ -213,9 +213,7 @@ def test_any_configs_are_packed_as_by_the_reference(
     ("n_vectors", "dtype"),
     [(1, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
 )
-def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
-    n_vectors: int, dtype: type[np.generic]
-) -> None:
+def test_indices_have_the_narrowest_type(n_vectors: int, dtype: type[np.generic]) -> None:
     letters = np.stack([np.arange(n_vectors), np.zeros(n_vectors, np.int64)], axis=1)
     values = distinct_vectors(n_vectors)[np.random.default_rng(4).permutation(letters)]
     configs = encoded(values, rows_per_chunk=20_000)
@@ -226,7 +224,7 @@ def test_indices_are_as_wide_as_the_longest_alphabet_of_a_column_needs(
 
 @pytest.mark.parametrize("rows_per_chunk", [1, 5])
 @pytest.mark.parametrize(("bad", "node"), [(2, 2), (slice(None), 0)])
-def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied(
+def test_bad_vector_with_the_code_of_a_legal_one_is_refused(
     rows_per_chunk: int, bad: int | slice, node: int
 ) -> None:
     values = np.zeros((5, 4, 18), np.float32)
@@ -239,9 +237,7 @@ def test_a_bad_vector_of_a_legal_ones_code_is_refused_where_all_columns_are_tied
 
 @STEADY
 @given(config_tables(), st.lists(st.integers(0, 2**20), max_size=20))
-def test_rows_come_in_the_order_asked_for_and_as_often(
-    values: NDArray[np.int8], asked: list[int]
-) -> None:
+def test_rows_come_in_the_requested_order(values: NDArray[np.int8], asked: list[int]) -> None:
     index = np.asarray(asked, np.int64) % len(values)
     configs = pack_values(values)
     rows = configs.rows(index)
@@ -295,7 +291,7 @@ def test_minus_zero_in_a_file_is_read_as_zero(
         ((6, 5, 2), 2.0**40),
     ],
 )
-def test_the_error_names_config_node_and_value_wherever_the_chunks_begin(
+def test_error_names_config_node_and_value(
     where: tuple[int, int, int],
     value: float,
     chunk_bytes: int,

@@ -87,7 +87,7 @@ def all_instructions(module: Any) -> list[Any]:
     return [i for computation in module.computations for i in computation.instructions]
 
 
-def test_every_node_feature_and_edge_is_what_it_says() -> None:
+def test_node_features_and_edges_have_the_documented_values() -> None:
     module = small_module()
     graph = featurize_module(module)
     instructions = all_instructions(module)
@@ -130,7 +130,7 @@ def test_boundaries_follow_major_computations_and_the_end() -> None:
     assert graph.edge_index.shape == (0, 2)
 
 
-def test_minus_one_padding_changes_the_layouts_alone_and_agrees_with_restoration() -> None:
+def test_minus_one_padding_changes_only_the_layouts() -> None:
     stock = featurize_module(small_module())
     marked = featurize_module(small_module(), padding="minus-one")
     np.testing.assert_array_equal(
@@ -184,7 +184,7 @@ def first(numbers: Any, value: int) -> None:
         (lambda m: m.ClearField("computations"), "no instruction"),
     ],
 )
-def test_parts_that_do_not_fit_are_one_line(spoil: Callable[[Any], object], said: str) -> None:
+def test_inconsistent_module_is_one_line(spoil: Callable[[Any], object], said: str) -> None:
     module = small_module()
     spoil(module)
     with pytest.raises(PipelineError) as caught:

@@ -76,7 +76,7 @@ def test_tile_tuning_gives_a_file_per_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> None:
+def test_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> None:
     module = small_module()
     message = message_class("HloProto")(hlo_module=module) if wrapped else module
     content = message.SerializeToString()
@@ -140,7 +140,7 @@ def test_tuning_data_that_does_not_fit_is_one_line(
     assert said in line
 
 
-def test_a_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
+def test_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
     data = tile_tuning()
     data.modules[1].runs[0].is_default = False
     line = fails([write(tmp_path / "bad.pb", data)], tmp_path / "out")
@@ -186,7 +186,7 @@ def test_other_files_are_one_line(tmp_path: Path, content: bytes, said: str) -> 
     assert "expected a serialised TuningData" in line
 
 
-def test_a_snapshot_and_a_dumps_folder_are_named(tmp_path: Path) -> None:
+def test_snapshot_and_a_dumps_folder_are_named(tmp_path: Path) -> None:
     """XLA writes snapshots of programs with their arguments, and dumps of many files."""
     snapshot, dump = message_class("HloSnapshot")(), tmp_path / "dump"
     snapshot.hlo.hlo_module.CopyFrom(small_module())
@@ -200,7 +200,7 @@ def test_a_snapshot_and_a_dumps_folder_are_named(tmp_path: Path) -> None:
     assert line.endswith(f", such as {dump}/module_0001.jit_f.before_optimizations.hlo.pb")
 
 
-def test_what_jax_writes_of_a_function_is_named(tmp_path: Path) -> None:
+def test_formats_of_jax_are_named(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax", reason="requirements-collect.txt has it")
     function = jax.jit(lambda values: values @ values.T)
     lowered = function.lower(jax.ShapeDtypeStruct((4, 8), "float32"))

@@ -39,7 +39,7 @@ def row_chunks(
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_what_numpy_writes_is_read_as_numpy_reads_it(tmp_path: Path, save) -> None:
+def test_archive_of_numpy_is_read(tmp_path: Path, save) -> None:
     path = tmp_path / "file.npz"
     save(path, a=COUNTING, by_column=np.asfortranarray(COUNTING), none=COUNTING[:0])
     np.testing.assert_array_equal(read(path), COUNTING)
@@ -47,7 +47,7 @@ def test_what_numpy_writes_is_read_as_numpy_reads_it(tmp_path: Path, save) -> No
     assert read(path, "none").shape == (0, 3)
 
 
-def test_a_streamed_archive_with_descriptors_is_read(tmp_path: Path) -> None:
+def test_streamed_archive_with_descriptors_is_read(tmp_path: Path) -> None:
     class Unseekable(io.BytesIO):
         def seekable(self) -> bool:
             return False
@@ -137,7 +137,7 @@ def test_rows_by_column_are_turned_in_bounded_memory(
         archive.array("a", dtype=np.int64, shape=(None,))
 
 
-def test_a_comment_and_what_macos_adds_are_no_damage(tmp_path: Path) -> None:
+def test_comment_and_members_of_macos_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.comment = b"packed by hand"
@@ -153,7 +153,7 @@ def test_a_comment_and_what_macos_adds_are_no_damage(tmp_path: Path) -> None:
         read(path)
 
 
-def test_an_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path) -> None:
+def test_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path) -> None:
     """No bytes are as many as such a shape takes, and yet no array can have it."""
     for shape in (0, 2**62), (2**62, 0), (0, 10**30):
         header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n"
@@ -165,7 +165,7 @@ def test_an_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path) -> None:
             archive.array("a", dtype=np.int64, shape=(None, None))
 
 
-def test_the_first_missing_key_is_named_with_what_is_there(tmp_path: Path) -> None:
+def test_first_missing_key_is_named_with_what_is_there(tmp_path: Path) -> None:
     names = [f"k{i:02d}.npy" for i in range(30)]
     path = write(tmp_path, packed([(name, npy(COUNTING)) for name in names]))
     with Archive(path) as archive, pytest.raises(PipelineError) as caught:
@@ -201,7 +201,7 @@ def test_packed_bytes_end_with_their_member_and_the_index_lists_all(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
+def test_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
     """As the largest layout files hold; mostly zeros, so that it packs small."""
     n_rows = (2**32 + 2**20) // 1024
     block = np.zeros((n_rows // 1025, 128), dtype=np.int64)

@@ -202,14 +202,14 @@ def check(file: GraphFile, damage: Damage, seed: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "damage", "number"), cases())
-def test_a_damaged_copy_of_a_made_file_is_refused(
+def test_damaged_copy_of_a_made_file_is_refused(
     kind: str, damage: Damage, number: int, tiny_tree: Path, tmp_path: Path
 ) -> None:
     files = [file for file in find_graphs(tiny_tree) if file.collection.kind == kind]
     check(files[number % len(files)], damage, number, tmp_path)
 
 
-def test_the_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
+def test_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
     """What the damages start from is good, packed by numpy or by the tests' own packer."""
     for file in [*find_graphs(tiny_tree), *real_files(max_bytes=120_000)]:
         victim = victim_of(file.path)
@@ -221,7 +221,7 @@ def test_the_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_a_graph_in_other_forms_is_read_to_the_same_bits(
+def test_graph_in_other_forms_is_read_to_the_same_bits(
     kind: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
     """Forms that other programs write: small integers, long or half floats, other byte orders."""
@@ -242,7 +242,7 @@ def test_a_graph_in_other_forms_is_read_to_the_same_bits(
         check_same_graph(replace(graph, file=file), read_graph(file))
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused_at_once(
+def test_missing_file_a_folder_and_a_pipe_are_refused_at_once(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     file = find_graphs(tiny_tree)[0]

@@ -79,7 +79,7 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     assert max(graph.size.n_configurable for graph in graphs) < 3_144
 
 
-def test_a_share_holds_graphs_of_every_part_small_and_large() -> None:
+def test_share_holds_graphs_of_every_part_small_and_large() -> None:
     few = published_graphs(share=0.02)
     assert {(g.collection, g.split) for g in few} == {
         (g.collection, g.split) for g in published_graphs()
@@ -89,7 +89,7 @@ def test_a_share_holds_graphs_of_every_part_small_and_large() -> None:
 
 
 @pytest.mark.parametrize("collection", ["layout:xla:default", "layout:nlp:random", "tile:xla"])
-def test_a_file_is_the_same_whatever_else_is_made(collection: str, tmp_path: Path) -> None:
+def test_file_does_not_depend_on_other_files(collection: str, tmp_path: Path) -> None:
     graphs = small(collection)
     files = made(tmp_path / "both", graphs, seed=3)
     (alone,) = made(tmp_path / "alone", graphs[1:], seed=3)
@@ -107,7 +107,7 @@ def test_a_file_is_the_same_whatever_else_is_made(collection: str, tmp_path: Pat
                 assert archive["node_config_feat"].nbytes == graph.size.config_bytes
 
 
-def test_what_is_there_stays_and_test_runtimes_are_withheld(tmp_path: Path) -> None:
+def test_existing_files_stay_and_test_runtimes_are_withheld(tmp_path: Path) -> None:
     graphs = small("tile:xla", "test")
     (file,) = made(tmp_path, graphs[:1])
     before = file.path.stat()
@@ -119,7 +119,7 @@ def test_what_is_there_stays_and_test_runtimes_are_withheld(tmp_path: Path) -> N
         assert not archive["config_runtime"].any()
 
 
-def test_a_killed_command_goes_on_with_two_workers_and_ends_with_the_same_bytes(
+def test_killed_command_resumes_to_the_same_bytes(
     tmp_path: Path,
 ) -> None:
     options = ["--plan", "published", *map(str, VALID_TILES)]
@@ -251,7 +251,7 @@ def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> Non
         assert (config[:, 8] > 0).all()
 
 
-def test_runtimes_are_those_of_the_cost_model_and_those_of_the_test_split_are_withheld(
+def test_runtimes_follow_the_cost_model(
     tree: Path,
 ) -> None:
     withheld = read_withheld(tree)
@@ -286,7 +286,7 @@ def tree_bytes(tree: Path) -> dict[str, bytes]:
     return {str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()}
 
 
-def test_the_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> None:
+def test_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     (tmp_path / "other").mkdir()  # an empty folder is not in the way
     with watched_by(lambda *now: told.append(now)):
@@ -331,7 +331,7 @@ def test_memory_is_bounded_and_progress_counts_configs(tmp_path: Path) -> None:
         (["--plan", "published", "--collections", "tile:nlp"], "tile:nlp"),
     ],
 )
-def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
+def test_impossible_request_is_one_line_and_leaves_nothing(
     options: list[object], named: str, tmp_path: Path
 ) -> None:
     text = call("synthesize", "--out", tmp_path / "out", *options, expect=2)
