@@ -41,7 +41,7 @@ class Graph:
     rows: NDArray[np.int64] | None = field(default=None, kw_only=True)
     # How many of the last configs are scored beside the others without being counted among them:
     # what a config is compared with (means, rarity, attention) is the others.
-    n_guests: int = field(default=0, kw_only=True)
+    n_query_configs: int = field(default=0, kw_only=True)
     # What is made of the graph once for all rankers that read it alike, by how they do.
     made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -55,8 +55,8 @@ class Graph:
 
     @property
     def n_counted(self) -> int:
-        """Return how many configs are no guests."""
-        return self.n_configs - self.n_guests
+        """Return how many configs are no query configs."""
+        return self.n_configs - self.n_query_configs
 
     @property
     def is_labelled(self) -> bool:

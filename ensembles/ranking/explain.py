@@ -31,10 +31,10 @@ from ensembles.ranking.program import (
     SPELLED_AT_ONCE,
     NamedGraph,
     NodeLayouts,
+    add_query_configs,
     change_of,
     check_layout_configs,
     layouts_of,
-    with_guests,
 )
 from features.padding import dimension_sizes, minor_to_major
 
@@ -210,7 +210,7 @@ def explain(
             yield values
 
     def value(masks: NDArray[np.bool_]) -> Values:
-        return _scores(ranker, with_guests(whole, variants(masks)))[whole.n_configs :]
+        return _scores(ranker, add_query_configs(whole, variants(masks)))[whole.n_configs :]
 
     choice = f"the {COMPILERS_CHOICE}"
     nearest = f"the nearest to {choice}" if against is None else ""

@@ -396,22 +396,24 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
     return given
 
 
-def with_guests(graph: LayoutGraph, guests: Iterable[NDArray[np.int8]]) -> LayoutGraph:
+def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> LayoutGraph:
     """Return a graph with further configs behind its own, which do not count among them.
 
     Args:
-        guests: some configs (r, k, 18) at a time, legal in this program.
+        added: some configs (r, k, 18) at a time, legal in this program.
     """
     encoder = ConfigEncoder(len(graph.node_config_ids))
     for start in range(0, graph.n_configs, SPELLED_AT_ONCE):
         rows = np.arange(start, min(start + SPELLED_AT_ONCE, graph.n_configs))
         encoder.add(graph.configs.rows(rows).astype(np.float32).tobytes())
-    for values in guests:
+    for values in added:
         encoder.add(np.ascontiguousarray(values, np.float32).tobytes())
     packed = encoder.packed()
-    n_guests = packed.n_configs - graph.n_configs
-    runtime_ns = np.pad(graph.runtime_ns, (0, n_guests))
-    return replace(graph, configs=packed, runtime_ns=runtime_ns, rows=None, n_guests=n_guests)
+    n_query_configs = packed.n_configs - graph.n_configs
+    runtime_ns = np.pad(graph.runtime_ns, (0, n_query_configs))
+    return replace(
+        graph, configs=packed, runtime_ns=runtime_ns, rows=None, n_query_configs=n_query_configs
+    )
 
 
 def check_layout_configs(named: NamedGraph, source: str) -> None:

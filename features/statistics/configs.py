@@ -61,8 +61,9 @@ def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
 def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Compute what tells configs apart: each statistic less its mean over `rows`; (r, s) float32.
 
-    What is the same for all configs of the graph is left out; guests do not count. Only differences
-    within a graph order its configs, and a network need not learn what is usual for which graph.
+    What is the same for all configs of the graph is left out; query configs do not count. Only
+    differences within a graph order its configs, and a network need not learn what is usual for
+    which graph.
     """
     statistics = statistics_of(graph, "plain")(rows)[:, :N_CONFIG_STATISTICS]
     return statistics - statistics[rows < graph.n_counted].mean(axis=0)

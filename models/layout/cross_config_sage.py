@@ -299,7 +299,7 @@ class CrossConfigSage(LayoutNetwork):
         as `kept_bytes` reach, the others start again. Memory does not grow with c; where the two
         are None, `ranking_bytes` says how much it is.
         """
-        n_counted = len(inputs.first) - inputs.n_guests
+        n_counted = len(inputs.first) - inputs.n_query_configs
         device = inputs.opcode.device
         tensor_bytes, kept_limit = ranking_bytes(device, self.config.inference_tensor_mib)
         if chunk_configs is None:
@@ -327,7 +327,7 @@ class CrossConfigSage(LayoutNetwork):
             for number, chunk in enumerate(chunks):
                 reached = self._advance(inputs, chunk, kept[number], normalisers)
                 _, x, messages = reached
-                if chunk[0] < n_counted:  # what guests are does not matter to the others
+                if chunk[0] < n_counted:  # what query configs are does not matter to the others
                     sums.append(block.log_sum_exp(messages))
                 left -= x.nbytes + messages.nbytes
                 kept[number] = reached if left >= 0 else None

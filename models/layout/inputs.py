@@ -155,7 +155,7 @@ class ConfigInputs(OnDevice):
         configs: all configs by row.
         first: (u,) int64 the first row of each distinct config.
         group: (c,) int64 which distinct config a row is.
-        n_guests: how many of the last distinct configs are guests, see LayoutGraph.
+        n_query_configs: how many of the last distinct configs are query configs, see LayoutGraph.
         runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
         held: on a GPU, its packed `indices` (u, a) of distinct configs, what an index means among
             `vectors`, where a column's begin in that, each configurable node's column; runtimes.
@@ -165,7 +165,7 @@ class ConfigInputs(OnDevice):
     configs: PackedConfigs
     first: NDArray[np.int64]
     group: NDArray[np.int64]
-    n_guests: int
+    n_query_configs: int
     runtime_ns: NDArray[np.float64]
     held: tuple[Tensor, ...] | None = None
 
@@ -243,5 +243,5 @@ def layout_inputs(
         group=group,
         statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
         runtime_ns=group_means(graph.runtime_ns, group),
-        n_guests=int((first >= graph.n_counted).sum()),
+        n_query_configs=int((first >= graph.n_counted).sum()),
     )

@@ -207,7 +207,7 @@ class SegmentSage(nn.Module):
         """
         every = np.arange(len(graph.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
-        normaliser = self.head.normaliser(pooled[: len(every) - graph.n_guests])
+        normaliser = self.head.normaliser(pooled[: len(every) - graph.n_query_configs])
         scores: NDArray[np.float32] = self.head(pooled, normaliser).float().cpu().numpy()
         return scores[graph.group]
 

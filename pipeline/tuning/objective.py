@@ -139,7 +139,7 @@ class Parameter(FrozenConfig):
 
 
 class SearchSpace(FrozenConfig):
-    """A study's question, and the values that may answer it, by dotted recipe key."""
+    """A study, and the values that its parameters may have, by dotted recipe key."""
 
     study: StudyConfig
     parameters: Annotated[dict[str, Parameter], Field(min_length=1)]
@@ -224,7 +224,7 @@ class CrossValidation:
 
 
 @dataclass(frozen=True)
-class Question:
+class TuningObjective:
     """Which recipe near this one ranks these graphs best; can be handed to another process.
 
     Attributes:
@@ -354,7 +354,9 @@ class Question:
         return {k: v for k, v in self._own_values().items() if self.space.parameters[k].holds(v)}
 
 
-def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Question:
+def tuning_objective(
+    recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path
+) -> TuningObjective:
     """Read the train split, and cut the folds.
 
     Raises:
@@ -370,7 +372,7 @@ def ask(recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path) -> Questi
     own = [file for file in usable if file.collection == collection]
     folds = grouped_folds(own, space.study.folds, space.study.seed)
     learned = [file for fold in folds for file in fold] if is_one else usable
-    return Question(recipe, space, learned, folds, out)
+    return TuningObjective(recipe, space, learned, folds, out)
 
 
 def _digest(job: TrainJob, held_out: Sequence[GraphFile]) -> str:

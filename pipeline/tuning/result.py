@@ -26,7 +26,7 @@ from common.progress import log
 from data.families import family_of
 from models.config.recipe import Recipe
 from models.run_folder import is_done, read_config
-from pipeline.tuning.objective import CrossValidation, Parameters, Question, StudyConfig
+from pipeline.tuning.objective import CrossValidation, Parameters, StudyConfig, TuningObjective
 from pipeline.tuning.storage import AGAIN, REASON, numbered, open_storage
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class TrialRecord:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FinalSelection:
     """Which candidate the finalists' trainings chose, and why.
 
     Attributes:
@@ -82,16 +82,16 @@ class TuneResult:
     """What a search has found so far.
 
     Attributes:
-        best: the first of `ranked`, or the trial that the verdict names.
+        best: the first of `ranked`, or the trial that the selection names.
         baseline_value: what the recipe as given scored; None if that failed.
-        verdict: of the finalists; None where there are none, or their trainings have not ended.
+        selection: of the finalists; None where there are none, or their trainings have not ended.
     """
 
     best_recipe: Path
     best: TrialRecord
     baseline_value: float | None
     trials: tuple[TrialRecord, ...]
-    verdict: Verdict | None = None
+    selection: FinalSelection | None = None
 
 
 def records_of(study: "Study") -> tuple[TrialRecord, ...]:
@@ -117,53 +117,57 @@ def ranked(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     return sorted(complete, key=lambda r: (-(r.value or 0.0), not r.is_baseline, r.number))
 
 
-def write_history(study: "Study", question: Question, chosen: int | None = None) -> None:
+def write_history(study: "Study", objective: TuningObjective, chosen: int | None = None) -> None:
     """Write trials.json, and if a trial has succeeded best.toml: the chosen one's or the best's."""
     records = records_of(study)
     rows = [asdict(record) for record in records]
-    write_text(question.out / "trials.json", json.dumps(rows, indent=1, allow_nan=False))
+    write_text(objective.out / "trials.json", json.dumps(rows, indent=1, allow_nan=False))
     if ranked(records):
         best = ranked(records)[0] if chosen is None else records[chosen]
-        recipe = _recipe_of(best, question)
+        recipe = _recipe_of(best, objective)
         name = recipe.name if best.is_baseline else f"{recipe.name}-tuned"
-        write_text(question.out / BEST, recipe.model_copy(update={"name": name}).to_toml())
+        write_text(objective.out / BEST, recipe.model_copy(update={"name": name}).to_toml())
 
 
-def _recipe_of(record: TrialRecord, question: Question) -> Recipe:
-    return question.recipe if record.is_baseline else question.recipe_with(record.params)
+def _recipe_of(record: TrialRecord, objective: TuningObjective) -> Recipe:
+    return objective.recipe if record.is_baseline else objective.recipe_with(record.params)
 
 
-def result_of(study: "Study", question: Question, verdict: Verdict | None) -> TuneResult:
-    """Write and return what has been found so far; the verdict's choice, if there is one.
+def result_of(
+    study: "Study", objective: TuningObjective, selection: FinalSelection | None
+) -> TuneResult:
+    """Write and return what has been found so far; the selection's choice, if there is one.
 
     Raises:
         PipelineError: no trial has succeeded.
     """
-    write_history(study, question, verdict.trial if verdict else None)
+    write_history(study, objective, selection.trial if selection else None)
     records = records_of(study)
     if not ranked(records):
         reasons = [record.reason for record in records if record.reason not in (None, LOST)]
         why = "no trial has come to its end yet; the same command goes on"
         if reasons:
             why = f"none of {len(records)} trials succeeded; the last one: {reasons[-1]}"
-        raise PipelineError(f"{question.out}: {why}")
-    best = records[verdict.trial] if verdict else ranked(records)[0]
+        raise PipelineError(f"{objective.out}: {why}")
+    best = records[selection.trial] if selection else ranked(records)[0]
     baseline = next((r.value for r in ranked(records) if r.is_baseline), None)
-    if verdict:
-        text = json.dumps(asdict(verdict), indent=1, allow_nan=False)
-        write_text(question.out / f"{FINALISTS}.json", text)
-        log.info(verdict.reason)
+    if selection:
+        text = json.dumps(asdict(selection), indent=1, allow_nan=False)
+        write_text(objective.out / f"{FINALISTS}.json", text)
+        log.info(selection.reason)
     elif best.is_baseline:
         log.info("no trial beat the recipe as it was; best.toml is that recipe")
-    return TuneResult(question.out / BEST, best, baseline, records, verdict)
+    return TuneResult(objective.out / BEST, best, baseline, records, selection)
 
 
-def train_finalist(question: Question, record: TrialRecord, seed: int) -> CrossValidation | None:
+def train_finalist(
+    objective: TuningObjective, record: TrialRecord, seed: int
+) -> CrossValidation | None:
     """Cross-validate a trial's recipe with another seed, or read what is done; None if it fails."""
-    folder = question.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
-    recipe = _recipe_of(record, question).model_copy(update={"seeds": (seed,)})
+    folder = objective.out / FINALISTS / f"trial-{record.number}-seed-{seed}"
+    recipe = _recipe_of(record, objective).model_copy(update={"seeds": (seed,)})
     try:
-        return question.cross_validate(recipe, folder)
+        return objective.cross_validate(recipe, folder)
     except PipelineError as error:
         if isinstance(error.__cause__, OSError):
             raise
@@ -177,44 +181,44 @@ def candidates(records: Sequence[TrialRecord], n: int) -> list[TrialRecord]:
 
 
 def judge_finalists(
-    question: Question, records: Sequence[TrialRecord], workers: Workers
-) -> Verdict | None:
-    """Train the candidates with other seeds, choose as `verdict_of`; None if all trainings failed.
+    objective: TuningObjective, records: Sequence[TrialRecord], workers: Workers
+) -> FinalSelection | None:
+    """Train the candidates with other seeds and choose one; None if all trainings failed.
 
     Raises:
         OutOfTime: the same call goes on.
     """
-    study, first = question.space.study, question.recipe.seeds[0] + 1
+    study, first = objective.space.study, objective.recipe.seeds[0] + 1
     jobs = {
         record.number: [
-            question.job(
-                f"finalist {record.number}, seed {seed}", train_finalist, question, record, seed
+            objective.job(
+                f"finalist {record.number}, seed {seed}", train_finalist, objective, record, seed
             )
             for seed in range(first, first + study.seeds)
         ]
         for record in candidates(records, study.finalists)
     }
-    n_trainings = len(jobs) * study.seeds * len(question.folds)
-    told = f"{len(jobs)} finalists, {study.seeds} other seeds and {len(question.folds)} folds"
+    n_trainings = len(jobs) * study.seeds * len(objective.folds)
+    told = f"{len(jobs)} finalists, {study.seeds} other seeds and {len(objective.folds)} folds"
     log.info(f"{told} are {n_trainings} more trainings, less those that are there")
-    done = workers.do([job for own in jobs.values() for job in own], question.out)
+    done = workers.do([job for own in jobs.values() for job in own], objective.out)
     found = {number: [done[job.name].value for job in own] for number, own in jobs.items()}
     whole = {number: own for number, own in found.items() if None not in own}
     if not whole:
         return None
     values = {number: [result.value for result in own] for number, own in whole.items()}
-    judged = [file for fold in question.folds for file in fold]
+    judged = [file for fold in objective.folds for file in fold]
     per_graph = {
         number: np.mean([[r.per_graph[file.name] for file in judged] for r in own], axis=0)
         for number, own in whole.items()
     }
     baseline = next((number for number in whole if records[number].is_baseline), None)
-    chosen, reason = verdict_of(per_graph, values, baseline, list(map(family_of, judged)))
+    chosen, reason = final_selection(per_graph, values, baseline, list(map(family_of, judged)))
     failed = "".join(f"; trial {n} failed with another seed" for n in found if n not in whole)
-    return Verdict(chosen, values, reason + failed)
+    return FinalSelection(chosen, values, reason + failed)
 
 
-def verdict_of(
+def final_selection(
     per_graph: Mapping[int, NDArray[np.float64]],
     values: Mapping[int, Sequence[float]],
     baseline: int | None,
@@ -306,7 +310,7 @@ def _pictures(study: "Study") -> list[tuple[str, str]]:
 def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
     records, chosen = records_of(study), out / f"{FINALISTS}.json"
     expected = "the choice among the finalists"
-    verdict = read_json(chosen, Verdict, expected=expected) if chosen.exists() else None
+    selection = read_json(chosen, FinalSelection, expected=expected) if chosen.exists() else None
     best = ranked(records)
     return render_page(
         TEMPLATE,
@@ -317,7 +321,7 @@ def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
         is_ended=is_done(out),
         best=best[:10],
         baseline=next((record for record in best if record.is_baseline), None),
-        verdict=verdict.reason if verdict else None,
+        selection=selection.reason if selection else None,
         reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),
         pictures=_pictures(study),
     )

@@ -27,11 +27,11 @@ from models.run_folder import (
 from pipeline.run.jobs import as_begun
 from pipeline.tuning.objective import (
     Parameters,
-    Question,
     SearchSpace,
-    ask,
+    TuningObjective,
     give_up_or_go_on,
     pruner_of,
+    tuning_objective,
 )
 from pipeline.tuning.result import (
     BASELINE,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, Trial, TrialState
 
-QUESTION = "question"  # an attribute of the study
+QUESTION = "objective"  # an attribute of the study
 
 
 def tune(
@@ -86,26 +86,26 @@ def tune(
         workers: who runs trials, as many at once as they are; 1 = this process itself.
 
     Raises:
-        UsageError: a recipe that does not fit, or `out` or the storage belongs to another question.
+        UsageError: a recipe that does not fit, `out` or the storage is another study's.
         PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or all workers were killed.
     """
     workers.check()
-    question = ask(as_begun(recipe, out / "trials" / "0"), space, data_dir, out)
+    objective = tuning_objective(as_begun(recipe, out / "trials" / "0"), space, data_dir, out)
     if (out / CONFIG).exists() and "space" not in read_config(out):
         raise UsageError(f"{out}: holds a run, not a search; choose another --out")
-    check_free(out, question.config(), resume=True)
+    check_free(out, objective.config(), resume=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
     workers.expect(0, 0, recipe.n_threads)
     if isinstance(place, Path) and out.absolute() in place.parents:
-        begin(out, question.config(), resume=True)  # no journal of another search can be in it
+        begin(out, objective.config(), resume=True)  # no journal of another search can be in it
     with open_storage(place, out) as shared:
-        study, verdict = _enter(question, shared), None
-        begin(out, question.config(), resume=True)
+        study, selection = _enter(objective, shared), None
+        begin(out, objective.config(), resume=True)
         (out / DONE).unlink(missing_ok=True)
         parts = [f"search {number} of {n}" for number in range(1, n + 1)]
         with suppress(OutOfTime):
-            jobs = [question.job(part, search, question, place, trials) for part in parts]
+            jobs = [objective.job(part, search, objective, place, trials) for part in parts]
             workers.do([replace(job, repeats=True) for job in jobs], out)
         with shared.turn(study.study_name):
             requeue_lost(study, shared)  # what the time limit has just cut short
@@ -133,19 +133,19 @@ def tune(
             )
         elif space.study.finalists:
             with suppress(OutOfTime):
-                verdict = judge_finalists(question, records, workers)
-            if verdict is None:
+                selection = judge_finalists(objective, records, workers)
+            if selection is None:
                 log.info("the finalists have not been judged yet; best.toml is the best trial's")
-        result = result_of(study, question, verdict)
-    if ended and (verdict or not space.study.finalists):
+        result = result_of(study, objective, selection)
+    if ended and (selection or not space.study.finalists):
         mark_done(out)
     return result
 
 
-def _enter(question: Question, shared: SharedStorage) -> "Study":
+def _enter(objective: TuningObjective, shared: SharedStorage) -> "Study":
     import optuna
 
-    config, name = question.config(), question.space.study.name
+    config, name = objective.config(), objective.space.study.name
     with shared.turn(name):
         study = optuna.create_study(
             storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
@@ -156,31 +156,33 @@ def _enter(question: Question, shared: SharedStorage) -> "Study":
                     f"storage: holds a search of {name} with {difference}; choose another --storage"
                 )
             return study
-        params = question.baseline_params()
-        for key in question.space.parameters.keys() - params.keys():
+        params = objective.baseline_params()
+        for key in objective.space.parameters.keys() - params.keys():
             log.info(f"the recipe's {key} lies outside the search space; the baseline keeps it")
         study.enqueue_trial(params, user_attrs={BASELINE: True, NUMBER: 0})
         study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
     return study
 
 
-def search(question: Question, storage: Path | str, trials: int) -> bool:
+def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool:
     """Run the next trial, beside others that do the same; return False if none is left.
 
     Raises:
         PipelineError: the storage has gone, or is not seen from here.
         OutOfTime: the time is over.
     """
-    with open_storage(storage, question.out) as shared:
-        study = shared.study(question.space.study.name, pruner_of(question.space.study))
-        has_run = _run_next(question, shared, study, trials)
+    with open_storage(storage, objective.out) as shared:
+        study = shared.study(objective.space.study.name, pruner_of(objective.space.study))
+        has_run = _run_next(objective, shared, study, trials)
         if has_run:
-            write_history(study, question)
+            write_history(study, objective)
             progress("trial", count_trials(study), trials)
         return has_run
 
 
-def _run_next(question: Question, shared: SharedStorage, study: "Study", trials: int) -> bool:
+def _run_next(
+    objective: TuningObjective, shared: SharedStorage, study: "Study", trials: int
+) -> bool:
     import optuna
     from optuna.storages._heartbeat import get_heartbeat_thread
 
@@ -193,20 +195,20 @@ def _run_next(question: Question, shared: SharedStorage, study: "Study", trials:
                 return False
             if out_of_time():
                 raise OutOfTime("out of time before a trial")
-            study.sampler = _sampler(question, study, is_random=repeats > 0)
+            study.sampler = _sampler(objective, study, is_random=repeats > 0)
             trial = study.ask()
             running.enter_context(shared.running(study.study_name, trial.number))
             running.enter_context(get_heartbeat_thread(trial._trial_id, shared.optuna))
-            params = _drawn(trial, question)
+            params = _drawn(trial, objective)
             number = trial.user_attrs.get(NUMBER, len(known))
             check_turn()
-            if number not in known and _is_again(trial, params, known, question, repeats):
+            if number not in known and _is_again(trial, params, known, objective, repeats):
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)  # it learns nothing from this
                 return True
             trial.set_user_attr(NUMBER, number)
-        folder = question.out / "trials" / _folder_name(study, trial, number, shared)
+        folder = objective.out / "trials" / _folder_name(study, trial, number, shared)
         try:
-            state, value = _judged(trial, number, folder, params, question)
+            state, value = _judged(trial, number, folder, params, objective)
             is_ours = study.tell(trial, value, state, skip_if_finished=True).state == state
         except optuna.exceptions.UpdateFinishedTrialError:
             is_ours = False
@@ -223,17 +225,17 @@ def _is_again(
     trial: "Trial",
     params: Parameters,
     known: Mapping[int, "FrozenTrial"],
-    question: Question,
+    objective: TuningObjective,
     repeats: int,
 ) -> bool:
     """Tell whether a known trial has such parameters, note which one, and say so the first time."""
     for other, earlier in known.items():
-        if question.decisive(earlier.params) == question.decisive(params):
+        if objective.decisive(earlier.params) == objective.decisive(params):
             trial.set_user_attr(AGAIN, other)
             value = earlier.value
             told = earlier.state.name.lower() if value is None else f"{value:.4f}"
             if not repeats:
-                log.info(f"trial {other} again, not counted: {told}{_shown(params, question)}")
+                log.info(f"trial {other} again, not counted: {told}{_shown(params, objective)}")
             return True
     return False
 
@@ -247,7 +249,7 @@ def _folder_name(study: "Study", trial: "Trial", number: int, shared: SharedStor
     return f"{number}-{trial.number}" if is_used else str(number)
 
 
-def _sampler(question: Question, study: "Study", *, is_random: bool) -> "BaseSampler":
+def _sampler(objective: TuningObjective, study: "Study", *, is_random: bool) -> "BaseSampler":
     """Return what draws the next trial.
 
     It is seeded anew for each, so that a study that was stopped draws what an undisturbed one would
@@ -258,32 +260,32 @@ def _sampler(question: Question, study: "Study", *, is_random: bool) -> "BaseSam
 
     trials = study.get_trials(deepcopy=False)
     n_drawn = len(numbered(study)) + sum(AGAIN in trial.user_attrs for trial in trials)
-    drawn = np.random.SeedSequence([question.space.study.seed, n_drawn])
+    drawn = np.random.SeedSequence([objective.space.study.seed, n_drawn])
     seed = int(drawn.generate_state(1)[0])
     return RandomSampler(seed) if is_random else TPESampler(seed=seed, constant_liar=True)
 
 
-def _drawn(trial: "Trial", question: Question) -> Parameters:
-    parameters = question.space.parameters
-    keys = question.baseline_params() if BASELINE in trial.user_attrs else parameters
+def _drawn(trial: "Trial", objective: TuningObjective) -> Parameters:
+    parameters = objective.space.parameters
+    keys = objective.baseline_params() if BASELINE in trial.user_attrs else parameters
     return {key: parameters[key].suggest(trial, key) for key in keys}
 
 
 def _judged(
-    trial: "Trial", number: int, folder: Path, params: Parameters, question: Question
+    trial: "Trial", number: int, folder: Path, params: Parameters, objective: TuningObjective
 ) -> "tuple[TrialState, float | None]":
     """Return how a trial ends, and its value if it is complete; say so, and note a reason."""
     import optuna
 
     is_baseline, states = BASELINE in trial.user_attrs, optuna.trial.TrialState
     try:
-        recipe = question.recipe if is_baseline else question.recipe_with(params)
-        after_fold = give_up_or_go_on(trial, question.space.study, never=is_baseline)
-        value = question.cross_validate(recipe, folder, after_fold).value
-        log.info(f"trial {number}: {value:.4f}{_shown(params, question)}")
+        recipe = objective.recipe if is_baseline else objective.recipe_with(params)
+        after_fold = give_up_or_go_on(trial, objective.space.study, never=is_baseline)
+        value = objective.cross_validate(recipe, folder, after_fold).value
+        log.info(f"trial {number}: {value:.4f}{_shown(params, objective)}")
         return states.COMPLETE, value
     except optuna.TrialPruned as pruned:
-        log.info(f"trial {number} {pruned}{_shown(params, question)}")
+        log.info(f"trial {number} {pruned}{_shown(params, objective)}")
         return states.PRUNED, None
     except (Exception, KeyboardInterrupt) as error:
         if _is_the_worlds(error) or out_of_time():  # of a signal a library may make another error
@@ -294,13 +296,13 @@ def _judged(
             str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
         )
         reason = " ".join(told.split())
-        log.info(f"trial {number} failed: {reason}{_shown(params, question)}")
+        log.info(f"trial {number} failed: {reason}{_shown(params, objective)}")
         trial.set_user_attr(REASON, reason)
         return states.FAIL, None
 
 
-def _shown(params: Parameters, question: Question) -> str:
-    own = f"{question.space.study.model}."
+def _shown(params: Parameters, objective: TuningObjective) -> str:
+    own = f"{objective.space.study.model}."
     shown = ((k, f"{v:.3g}" if isinstance(v, float) else v) for k, v in params.items())
     return "".join(f"  {key.removeprefix(own)}={value}" for key, value in shown)
 

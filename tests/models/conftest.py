@@ -7,7 +7,7 @@ import pytest
 
 from data.graphs.graph import LayoutGraph
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.ranking.program import with_guests
+from ensembles.ranking.program import add_query_configs
 from features.scaling import NodeScaler, fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 
@@ -29,7 +29,7 @@ def with_query_configs(layout_graph: LayoutGraph) -> LayoutGraph:
     own = layout_graph.configs.rows(np.arange(6))
     new = own[:3].copy()
     new[:, :3] = own[3:, :3]
-    return with_guests(layout_graph, [new])
+    return add_query_configs(layout_graph, [new])
 
 
 @pytest.fixture

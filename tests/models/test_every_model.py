@@ -13,7 +13,7 @@ from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, distinct_configs, group_means
 from data.tree import GraphFile, find_graphs
-from ensembles.ranking.program import with_guests
+from ensembles.ranking.program import add_query_configs
 from models.config.custom import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
@@ -128,22 +128,22 @@ BESIDE = [name for name in NAMES if entry_of(name).kind == "layout" and name != 
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_guests_change_nobodys_score(name: str, trained) -> None:
+def test_query_configs_change_nobodys_score(name: str, trained) -> None:
     ranker, graph = trained(name)
     own = graph.configs.rows(np.arange(graph.n_configs))
     new = own[[0, 1, 2]]
     new[:, :3] = own[[3, 4, 5], :3]  # parts nodes that all configs of the file tie
 
-    def scored(*guests):
-        scores = ranker.score(with_guests(graph, guests)).astype(np.float64)
+    def scored(*query_configs):
+        scores = ranker.score(add_query_configs(graph, query_configs)).astype(np.float64)
         return scores - scores[0]  # linear rankers shift all of a graph's alike
 
     together, scores = scored(new, own[:1]), scored()
     near = {"atol": 1e-5 * np.ptp(scores), "rtol": 0}
     np.testing.assert_allclose(together[: len(own)], scores, **near)
     np.testing.assert_allclose(together[-1], 0, **near)
-    for guest, score in zip(new, together[len(own) :], strict=False):
-        np.testing.assert_allclose(score, scored(guest[None])[-1], **near)
+    for one, score in zip(new, together[len(own) :], strict=False):
+        np.testing.assert_allclose(score, scored(one[None])[-1], **near)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if SMOKE.training_of(name)])

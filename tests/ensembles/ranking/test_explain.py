@@ -13,7 +13,7 @@ from common.errors import UsageError
 from common.reproducibility import generator
 from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ranking.explain import default_row, shares
-from ensembles.ranking.program import with_configs, with_guests
+from ensembles.ranking.program import add_query_configs, with_configs
 from features.padding import minor_to_major
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -79,7 +79,7 @@ def test_a_networks_parts_are_those_of_variants_scored_one_by_one(
         for made in masks:
             variant = before.copy()
             variant[places[made]] = after[places[made]]
-            scores.append(ranker.score(with_guests(graph.graph, [variant[None]]))[-1])
+            scores.append(ranker.score(add_query_configs(graph.graph, [variant[None]]))[-1])
         return np.array(scores, np.float64)[:, None]
 
     groups = graph.graph.configs.alphabets.column_of[places]

@@ -66,7 +66,7 @@ def test_query_configs_do_not_count_in_the_normaliser(
     alone, beside = scores(layout_graph), scores(with_query_configs)
     assert len(beside) == len(alone) + 3
     np.testing.assert_allclose(beside[:-3], alone, rtol=0, atol=1e-5 * np.ptp(alone))
-    counted = scores(replace(with_query_configs, n_guests=0))
+    counted = scores(replace(with_query_configs, n_query_configs=0))
     assert np.abs(counted[:-3] - alone).max() > 1e-3 * np.ptp(alone)
 
 

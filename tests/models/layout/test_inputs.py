@@ -173,9 +173,11 @@ def test_statistics_are_what_tells_the_configs_of_a_graph_apart(layout_graph: La
     np.testing.assert_allclose(
         centred[1] - centred[0], (statistics[1] - statistics[0])[:N_CONFIG_STATISTICS], atol=1e-5
     )
-    with_guests = centred_statistics(replace(layout_graph, n_guests=len(rows) // 2), rows)
-    np.testing.assert_allclose(with_guests[: -(len(rows) // 2)].mean(axis=0), 0, atol=1e-5)
-    assert np.abs(with_guests - centred).max() > 1e-4
+    add_query_configs = centred_statistics(
+        replace(layout_graph, n_query_configs=len(rows) // 2), rows
+    )
+    np.testing.assert_allclose(add_query_configs[: -(len(rows) // 2)].mean(axis=0), 0, atol=1e-5)
+    assert np.abs(add_query_configs - centred).max() > 1e-4
 
 
 def test_scores_depend_on_statistics_and_not_on_chunks(layout_graph: LayoutGraph, scaler) -> None:

@@ -112,7 +112,7 @@ def test_query_configs_do_not_count_in_the_normaliser(
     scaler: NodeScaler,
     model: SegmentSage,
 ) -> None:
-    graphs = (layout_graph, with_query_configs, replace(with_query_configs, n_guests=0))
+    graphs = (layout_graph, with_query_configs, replace(with_query_configs, n_query_configs=0))
     alone, beside, counted = (
         model.score_all(segments_of(graph, scaler, SEGMENT_NODES)) for graph in graphs
     )

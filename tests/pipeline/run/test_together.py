@@ -16,7 +16,7 @@ from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
-from pipeline.tuning.objective import Question, space_from_table
+from pipeline.tuning.objective import TuningObjective, space_from_table
 from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
 
@@ -132,7 +132,7 @@ def test_a_fold_learns_from_all_but_its_families(tiny_tree: Path, tmp_path: Path
     study = {"collection": LEARNED[0].name, "model": "layout_linear"}
     table = {"study": study, "layout_linear.penalty": {"low": 0.1, "high": 1.0}}
     space = space_from_table(table, RECIPE, source="space")
-    Question(RECIPE, space, files, folds, tmp_path).cross_validate(RECIPE, tmp_path)
+    TuningObjective(RECIPE, space, files, folds, tmp_path).cross_validate(RECIPE, tmp_path)
     for number, held_out in enumerate(folds):
         families = set(map(family_of, held_out))
         others = [file for file in files if family_of(file) not in families]

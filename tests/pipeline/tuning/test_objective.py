@@ -24,9 +24,9 @@ from models.run_folder import is_done
 from pipeline.tuning.objective import (
     P_THRESHOLD,
     CrossValidation,
-    Question,
     SearchSpace,
     StudyConfig,
+    TuningObjective,
     give_up_or_go_on,
     pruner_of,
     space_from_table,
@@ -149,7 +149,7 @@ def validated(
     keys = {"features.scaling": {"choices": ["log1p"]}}
     space = space_over(keys, collection=collection, model=model, recipe=recipe)
     learned = [file for fold in folds for file in fold]
-    return Question(recipe, space, learned, folds, out or run).cross_validate(recipe, run)
+    return TuningObjective(recipe, space, learned, folds, out or run).cross_validate(recipe, run)
 
 
 def trainings(out: Path) -> list[str]:
@@ -230,10 +230,10 @@ def test_a_blends_value_is_that_of_models_trained_for_it_alone(
 def test_keys_of_a_model_without_weight_decide_nothing(tmp_path: Path) -> None:
     key, recipe = "layout_boosting.num_leaves", blend_recipe()
     space = space_over(BLENDS | {key: {"low": 2, "high": 9}}, model="blend", recipe=recipe)
-    question = Question(recipe, space, [], (), tmp_path)
+    objective = TuningObjective(recipe, space, [], (), tmp_path)
     one, other = ({"blend.method": "rank-mean", key: leaves} for leaves in (3, 4))
-    assert question.decisive(one) != question.decisive(other)
-    assert question.decisive(one | {WEIGHT: 0}) == question.decisive(other | {WEIGHT: 0.0})
+    assert objective.decisive(one) != objective.decisive(other)
+    assert objective.decisive(one | {WEIGHT: 0}) == objective.decisive(other | {WEIGHT: 0.0})
 
 
 def test_kept_scores_change_no_value_and_tell_features_apart(

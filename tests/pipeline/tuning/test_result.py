@@ -19,7 +19,7 @@ from pipeline.tuning.result import (
     TrialRecord,
     TuneResult,
     candidates,
-    verdict_of,
+    final_selection,
     write_tune_report,
 )
 from pipeline.tuning.storage import NUMBER, REASON, open_storage
@@ -53,7 +53,7 @@ def test_the_baseline_stays_unless_it_is_beaten_by_more_than_noise() -> None:
     for shift in (0.3, 0.02, -0.1):
         other = base + shift + rng.normal(0, 0.1, 12)
         values = {4: [float(other.mean())], 0: [float(base.mean())]}
-        chosen, reason = verdict_of({4: other, 0: base}, values, 0, families)
+        chosen, reason = final_selection({4: other, 0: base}, values, 0, families)
         low, high = family_interval(other - base, families)
         wins = low > 0 and other.mean() > base.mean()
         assert chosen == (4 if wins else 0)
@@ -69,9 +69,9 @@ def test_the_baseline_stays_unless_it_is_beaten_by_more_than_noise() -> None:
     of_ten = {0: base, 4: best} | {n: base - n for n in range(5, 14)}
     for finalists, wins in (({0: base, 4: best}, True), (of_ten, False)):
         means = {n: [float(own.mean())] for n, own in finalists.items()}
-        chosen, reason = verdict_of(finalists, means, 0, families)
+        chosen, reason = final_selection(finalists, means, 0, families)
         assert (chosen == 4) == wins and reason.endswith("as the best of 10") != wins
-    chosen, reason = verdict_of({4: other}, {4: [0.1]}, None, families)
+    chosen, reason = final_selection({4: other}, {4: [0.1]}, None, families)
     assert chosen == 4 and reason.endswith("the baseline could not be judged")
 
 
@@ -84,25 +84,25 @@ def test_finalists_train_with_other_seeds_and_decide(
     shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
     with time_limit(0):
         waiting = search(tiny_tree, tmp_path, trials=3, space=ONE)
-    assert waiting.verdict is None and not is_done(tmp_path / "out")
+    assert waiting.selection is None and not is_done(tmp_path / "out")
     caplog.set_level("INFO")
     result = search(tiny_tree, tmp_path, trials=3, space=ONE)
     assert outcome(result) == outcome(searched[1])
-    verdict = result.verdict
-    assert verdict is not None and verdict.reason in caplog.messages
-    told = f"{len(verdict.values)} finalists, 2 other seeds and "
+    selection = result.selection
+    assert selection is not None and selection.reason in caplog.messages
+    told = f"{len(selection.values)} finalists, 2 other seeds and "
     assert any(message.startswith(told) for message in caplog.messages)
     ranked = sorted(result.trials, key=lambda trial: -(trial.value or -2))
     expected = {trial.number for trial in ranked[:1]} | {0}
-    assert verdict.values.keys() == expected
+    assert selection.values.keys() == expected
     folders = sorted((tmp_path / "out" / "finalists").iterdir())
     assert len(folders) == 2 * len(expected)
     assert {tuple(read_config(f)["recipe"]["seeds"]) for f in folders} == {(1,), (2,)}
-    chosen = result.trials[verdict.trial]
+    chosen = result.trials[selection.trial]
     values = {} if chosen.is_baseline else chosen.params
     assert load_recipe(str(result.best_recipe)) == small_recipe(**values)
     assert is_done(tmp_path / "out")
-    assert search(tiny_tree, tmp_path, trials=3, space=ONE).verdict == verdict
+    assert search(tiny_tree, tmp_path, trials=3, space=ONE).selection == selection
 
 
 def folder_of(out: Path, *states: str) -> Path:

@@ -93,7 +93,7 @@ def test_a_trial_that_others_failed_meanwhile_is_no_error_and_is_tried_again(
             study.tell(0, state=optuna.trial.TrialState.FAIL)
         return 0.5
 
-    monkeypatch.setattr("pipeline.tuning.objective._value", fail_it)
+    monkeypatch.setattr("pipeline.tuning.objective.ranking_score", fail_it)
     check_two_trials(tiny_tree, tmp_path)
     assert "trial 0: this worker was silent for long, and another one took over" in caplog.messages
 
@@ -189,7 +189,7 @@ def test_a_signal_that_a_library_makes_an_error_of_is_no_failure_of_the_trial(
             raise ValueError("of pydantic") from error
         return 0.0
 
-    monkeypatch.setattr("pipeline.tuning.objective._value", signalled)
+    monkeypatch.setattr("pipeline.tuning.objective.ranking_score", signalled)
     study = '[study]\ncollection = "layout:xla:random"\nmodel = "layout_linear"\nfolds = 2\n'
     penalty = '["layout_linear.penalty"]\nchoices = [1.0, 2.0]\n'
     (tmp_path / "space.toml").write_text(study + penalty)
@@ -219,7 +219,7 @@ def test_a_baseline_that_a_full_disk_stops_is_tried_again_where_it_was(
         raise OSError(errno.ENOSPC, "No space left")
 
     for _ in range(4 if can_note else 1):
-        monkeypatch.setattr("pipeline.tuning.objective._value", full)
+        monkeypatch.setattr("pipeline.tuning.objective.ranking_score", full)
         with pytest.raises(OSError, match="No space left"):
             search(tiny_tree, tmp_path, trials=2)
         monkeypatch.undo()
@@ -248,7 +248,7 @@ def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_cou
     assert len(search(tiny_tree, tmp_path, trials=1).trials) == 1
     caplog.set_level("INFO")
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.tuning.objective._value", out_of_time)
+        patch.setattr("pipeline.tuning.objective.ranking_score", out_of_time)
         cut = search(tiny_tree, tmp_path, trials=2)
     assert [t.state for t in cut.trials] == ["complete", "waiting"]
     assert "time is up after 1 of 2 trials; the same command goes on" in caplog.messages
@@ -272,7 +272,7 @@ def test_no_success_at_all_is_an_error_that_names_the_reason(
     assert not (tmp_path / "out" / "best.toml").exists()
 
 
-def test_another_question_is_refused_in_the_same_folder_and_in_the_same_storage(
+def test_another_study_is_refused_in_the_same_folder_and_in_the_same_storage(
     tiny_tree: Path, searched: tuple[Path, TuneResult], tmp_path: Path
 ) -> None:
     shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
