@@ -34,7 +34,7 @@ from models.layout.ops import Aggregate, AttendAndAdd, Broadcast, Pool, ops_for
 from models.layout.plain_ops import (
     Norm,
     added,
-    gate_logits,
+    gated,
     log_sum_exp,
     node_slices,
     weigh,
@@ -154,8 +154,7 @@ class SageBlock(nn.Module):
         """Make messages of what `aggregate` gives, (n, c, h), in place."""
         weights = [tensor.to(y.dtype) for tensor in self.node_weights()]
         for part in node_slices(y):
-            inner = nn.functional.gelu(y[part])
-            y[part] = gate_logits(inner, *weights[:4])[0].sigmoid_().mul_(inner)
+            torch.ops.aten.glu.out(gated(y[part], *weights[:4])[0], 0, out=y[part][None])
         return y
 
     @by_own_types

@@ -37,7 +37,7 @@ def attend_and_add(
     w1, b1, w2, b2, projection, bias = weights
     joined = _attend(y, _squeeze(y, w1, b1), w2, b2, sharpness)
     if x.dtype == torch.float32 or not _has_tensor_cores(x.device):
-        plain_ops.added(x, (joined,), projection, bias, out=out)
+        plain_ops.added(x, joined.chunk(2, -1), projection, bias, out=out)
     else:
         _project(x, joined, projection, bias, out)
     return None

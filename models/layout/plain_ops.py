@@ -6,7 +6,7 @@ models/layout/fused_ops.py has the same functions for GPUs.
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,33 +37,31 @@ def node_slices(x: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
-def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
-    """Gate what a block has aggregated, and weigh it by what the other configs say.
+def attend(both: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
+    """Gate what a block has aggregated, and weigh it by the other configs.
 
     With messages u = inner · sigmoid(gate) and weights w = c · softmax over configs of u ·
-    sharpness, the result is [u, u · w]; u alone if sharpness is None.
+    sharpness, the result is u and u · w; only u if sharpness is None.
 
     Args:
-        gated: (s, c, 2h), inner and gate side by side.
+        both: (2, s, c, h), inner and gate.
         sharpness: (), 1 / temperature.
 
     Returns:
-        (s, c, 2h) or (s, c, h), and the function from its gradient, which it may overwrite, to
-        those of `gated` and sharpness.
+        (2, s, c, h) or (1, s, c, h), and the function from its gradient, which it may overwrite, to
+        the gradients of `both` and sharpness.
     """
     if sharpness is None:
-        return F.glu(gated), lambda grad: (torch.ops.aten.glu_backward(grad, gated, -1), None)
-    n_configs, width = gated.shape[1], gated.shape[2] // 2
-    joined = torch.empty_like(gated)
-    messages, weighed = joined.split(width, dim=-1)
-    torch.ops.aten.glu.out(gated, -1, out=messages)
+        return F.glu(both, 0), lambda grad: (torch.ops.aten.glu_backward(grad, both, 0), None)
+    joined, n_configs = torch.empty_like(both), both.shape[2]
+    messages, weighed = torch.ops.aten.glu.out(both, 0, out=joined[:1])[0], joined[1]
     logits = messages * sharpness.to(messages.dtype)
     weights = torch.softmax(logits, dim=1)
-    none = torch.zeros((), dtype=gated.dtype, device=gated.device)
+    none = torch.zeros((), dtype=both.dtype, device=both.device)
     torch.addcmul(none, messages, weights, value=n_configs, out=weighed)
 
     def pullback(grad: Tensor) -> tuple[Tensor, Tensor]:
-        of_messages, of_weighed = grad.split(width, dim=-1)
+        of_messages, of_weighed = grad
         of_weights = torch.addcmul(none, of_weighed, messages, value=n_configs)
         of_logits = torch.ops.aten._softmax_backward_data(of_weights, weights, 1, weights.dtype)
         of_messages.addcmul_(of_weighed, weights, value=n_configs)
@@ -72,46 +70,52 @@ def attend(gated: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
             slope = torch.dot(of_logits.view(-1), logits.view(-1))
         else:  # a sum of this many products does not fit half precision
             slope = (of_logits * logits).sum(dtype=torch.float32)
-        of_sharpness = slope / sharpness
-        return torch.ops.aten.glu_backward(of_messages, gated, -1), of_sharpness
+        return torch.ops.aten.glu_backward(grad[:1], both, 0), slope / sharpness
 
     return joined, pullback
 
 
 def gated(y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gelu(y) beside the gate before its sigmoid, and what W1 squeezes the first to.
+    """Return gelu(y) and the channel attention's gate before its sigmoid, without a gradient.
 
-    (s, c, h) to (s, c, 2h) and (s · c, a), without a gradient.
+    Args:
+        y: (s, c, h).
+        w1: (a, h) weight that squeezes h channels to a; `b1` is its bias.
+        b1: (a,).
+        w2: (h, a) weight of the gate; `b2` is its bias.
+        b2: (h,).
+
+    Returns:
+        (2, s, c, h), and the squeezed channels, (s · c, a).
     """
-    both = y.new_empty(*y.shape[:2], 2 * y.shape[2])
-    inner, gate = both.split(y.shape[2], dim=-1)
-    if y.device.type == "cpu":  # where torch writes this one past a strided `out`
-        inner.copy_(F.gelu(y))
-    else:
-        torch.ops.aten.gelu.out(y, out=inner)
-    return both, gate_logits(inner, w1, b1, w2, b2, out=gate)[1]
-
-
-def gate_logits(
-    inner: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the channel attention's gate before its sigmoid, (s, c, h), and W1's part of it."""
-    squeezed = torch.addmm(b1, inner.flatten(0, 1), w1.T).relu_()
-    gate = torch.empty_like(inner) if out is None else out
-    torch.addmm(b2, squeezed, w2.T, out=gate.flatten(0, 1))
-    return gate, squeezed
+    both = y.new_empty(2, *y.shape)
+    inner = torch.ops.aten.gelu.out(y, out=both[0]).flatten(0, 1)
+    squeezed = torch.addmm(b1, inner, w1.T).relu_()
+    torch.addmm(b2, squeezed, w2.T, out=both[1].flatten(0, 1))
+    return both, squeezed
 
 
 def added(
-    x: Tensor, parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor, *, out: Tensor | None = None
+    x: Tensor,
+    parts: Iterable[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Return x + W [parts] + b for (s, c, h) tensors; without a gradient."""
-    into = torch.empty_like(x) if out is None else out
-    rows, given = into.flatten(0, 1), bias
-    for z, of_z in zip(parts, weight.split(parts[0].shape[-1], 1), strict=True):
-        torch.addmm(given, z.flatten(0, 1), of_z.T, out=rows)
-        given = rows
-    return into.add_(x)
+    """Return x + W [parts] + b without a gradient.
+
+    Args:
+        x: (s, c, h).
+        parts: One tensor (s, c, h) or two.
+        weight: (h, h) or (h, 2h) matrix W.
+        bias: (h,) vector b.
+        out: (s, c, h) result; None makes a new tensor.
+    """
+    into = torch.add(x, bias, out=torch.empty_like(x) if out is None else out)
+    for part, matrix in zip(parts, weight.split(len(weight), 1), strict=True):
+        into.flatten(0, 1).addmm_(part.flatten(0, 1), matrix.T)
+    return into
 
 
 def attend_and_add(
@@ -127,7 +131,7 @@ def attend_and_add(
         out: (s, c, h) result.
     """
     joined, _ = attend(gated(y, *weights[:4])[0], sharpness)
-    added(x, (joined,), *weights[4:], out=out)
+    added(x, joined, *weights[4:], out=out)
 
 
 def attend_and_add_backward(
@@ -151,19 +155,21 @@ def attend_and_add_backward(
     """
     w1, b1, w2, b2, project, _ = weights
     of_w1, of_b1, of_w2, of_b2, of_project, _ = totals
-    inner_and_gate, squeezed = gated(y, w1, b1, w2, b2)
-    joined, pullback = attend(inner_and_gate, sharpness)
-    rows = grad.flatten(0, 1)
-    add_weight_gradient(of_project, rows, joined.flatten(0, 1))
-    of_joined = (rows @ project).view_as(joined)
-    of_gated, slope = pullback(of_joined)
-    of_inner, of_gate = of_gated.flatten(0, 1).chunk(2, dim=-1)
+    both, squeezed = gated(y, w1, b1, w2, b2)
+    joined, pullback = attend(both, sharpness)
+    rows, of_joined = grad.flatten(0, 1), torch.empty_like(joined)
+    columns = zip(project.split(len(project), 1), of_project.split(len(project), 1), strict=True)
+    for part, of_part, (matrix, of_matrix) in zip(joined, of_joined, columns, strict=True):
+        add_weight_gradient(of_matrix, rows, part.flatten(0, 1))
+        torch.mm(rows, matrix, out=of_part.flatten(0, 1))
+    (of_inner, of_gate), slope = pullback(of_joined)
+    of_gate = of_gate.flatten(0, 1)
     add_weight_gradient(of_w2, of_gate, squeezed)
     of_b2 += of_gate.sum(0, dtype=of_b2.dtype)
     of_squeezed = torch.ops.aten.threshold_backward(of_gate @ w2, squeezed, 0)
-    add_weight_gradient(of_w1, of_squeezed, inner_and_gate.flatten(0, 1).chunk(2, -1)[0])
+    add_weight_gradient(of_w1, of_squeezed, both[0].flatten(0, 1))
     of_b1 += of_squeezed.sum(0, dtype=of_b1.dtype)
-    of_inner = of_inner.addmm_(of_squeezed, w1).view_as(y)
+    of_inner.flatten(0, 1).addmm_(of_squeezed, w1)
     torch.ops.aten.gelu_backward.grad_input(of_inner, y, grad_input=of_y)
     return slope
 
