@@ -14,10 +14,9 @@ is decided of the whole program: that adds a score of its own.
 b choices drawn at once, g decisions (genes) of a graph; tensors as in autotune/go/network.py.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
-from statistics import median
 from typing import Annotated
 
 import numpy as np
@@ -28,15 +27,18 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from autotune.go.network import (
+    Decided,
     DecisionGraph,
     GraphEmbedding,
     Policy,
     PolicyConfig,
     drawn,
     given,
+    likeliest,
     passed_on,
     sage_blocks,
 )
+from autotune.measure.search import Search
 from common.settings import FrozenConfig
 from models.config.networks import Positive, PositiveFloat, Weight
 from models.layout.network import N_OPCODES
@@ -44,8 +46,7 @@ from models.training.losses import pairwise_logistic
 
 FAILED_RATIO = 100.0  # so slow a choice counts that does not run: its reward is GO's, -10
 KEPT = 0.7  # of a graph's mean reward, when new rewards come in
-PROMISING = 0.25  # share of new choices, the fastest, that are measured again
-AGAIN = 3  # rounds
+MAX_IDLE_STEPS = 10  # batches without a new setting, after which a search ends
 LEARNING_RATE = 2e-3  # of a ranker
 BLOCKS = 2  # after the decisions
 CHOICES_PER_STEP = 32
@@ -53,9 +54,6 @@ CHOICES_PER_STEP = 32
 Choices = NDArray[np.int64]
 # Runtimes of choices (b, g) of a graph over its baseline's, (b,) float64; inf for those that fail.
 Reward = Callable[[DecisionGraph, Choices], NDArray[np.float64]]
-# Runtime in ns of a config by its number, in a round, under its choice (g,); inf if it fails.
-Visit = Callable[[int, int, NDArray[np.int64]], float]
-# Scores (b,) of choices (b, g) of a graph, lower = faster.
 
 
 class PpoConfig(FrozenConfig):
@@ -68,6 +66,11 @@ class PpoConfig(FrozenConfig):
     entropy: Weight = 0.05  # of a decision, in nats, beside the reward
     learning_rate: PositiveFloat = 1e-3
     max_norm: PositiveFloat = 1.0  # of gradients
+
+
+# A policy that is sure repeats its draws: hence more entropy than usual.
+PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
+FINE_TUNING = PpoConfig(steps=15, choices=8, entropy=0.2)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,50 @@ def clipped_objective(
     return torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain).mean()
 
 
+class PpoTrainer:
+    """Improves a policy from the runtimes of the settings that the policy draws.
+
+    Args:
+        policy: Policy whose weights change in place.
+        config: Number of draws and updates, and their sizes.
+        seed: Seed of the draws.
+    """
+
+    def __init__(self, policy: Policy, config: PpoConfig, *, seed: int) -> None:
+        self._policy, self._config = policy, config
+        self._generator = torch.Generator().manual_seed(seed)
+        self._optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
+        # The running mean and the first standard deviation of the rewards, by graph.
+        self._rewards: dict[str, tuple[float, float]] = {}
+
+    def draw(self, graph: DecisionGraph) -> Decided:
+        """Return settings (b, g) that the policy draws for a graph, with their probabilities."""
+        with torch.no_grad():
+            decided: Decided = self._policy(graph, drawn(self._config.choices, self._generator))
+        return decided
+
+    def learn(self, graph: DecisionGraph, old: Decided, ratios: NDArray[np.float64]) -> None:
+        """Update the policy.
+
+        Args:
+            graph: Graph that the settings were drawn for.
+            old: Settings (b, g), as `draw` returned them.
+            ratios: Runtime of each setting over the baseline's, (b,). inf means that it failed.
+        """
+        config, rewards = self._config, rewards_of(ratios)
+        initial = rewards.mean(), max(rewards.std(), 1e-3)
+        mean, scale = self._rewards.setdefault(graph.name, initial)
+        advantages = torch.from_numpy((rewards - mean) / scale).float()
+        self._rewards[graph.name] = KEPT * mean + (1 - KEPT) * rewards.mean(), scale
+        for _ in range(config.epochs):
+            new = self._policy(graph, given(old.choices))
+            gain = clipped_objective(new.log_probs, old.log_probs, advantages, config.clip)
+            self._optimizer.zero_grad()
+            (-gain - config.entropy * new.entropies.mean()).backward()
+            clip_grad_norm_(self._policy.parameters(), config.max_norm)
+            self._optimizer.step()
+
+
 def train(
     policy: Policy,
     graphs: Sequence[DecisionGraph],
@@ -103,77 +150,55 @@ def train(
     config: PpoConfig,
     *,
     seed: int,
-) -> list[Tried]:
-    """Improve a policy by trying on graphs in turn, one per step; return what was tried.
-
-    Pre-training on many graphs and fine-tuning on one are the same.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=config.learning_rate)
-    known: dict[str, tuple[float, float]] = {}  # the mean and the scale of a graph's rewards
-    found = []
-    for step in range(config.steps):
-        graph = graphs[step % len(graphs)]
-        with torch.no_grad():
-            old = policy(graph, drawn(config.choices, generator))
-        tried = Tried(graph.name, old.choices.numpy(), reward(graph, old.choices.numpy()))
-        found.append(tried)
-        rewards = rewards_of(tried.ratios)
-        mean, scale = known.setdefault(graph.name, (rewards.mean(), max(rewards.std(), 1e-3)))
-        advantages = torch.from_numpy((rewards - mean) / scale).float()
-        known[graph.name] = KEPT * mean + (1 - KEPT) * rewards.mean(), scale
-        for _ in range(config.epochs):
-            new = policy(graph, given(old.choices))
-            gain = clipped_objective(new.log_probs, old.log_probs, advantages, config.clip)
-            optimizer.zero_grad()
-            (-gain - config.entropy * new.entropies.mean()).backward()
-            clip_grad_norm_(policy.parameters(), config.max_norm)
-            optimizer.step()
-    return found
-
-
-class MeasuredReward:
-    """Runtimes of one program's choices over its baseline's, each measured at its first visit.
-
-    The fastest quarter of what is new are mostly lucky: they are measured again in rounds with the
-    baseline, and the median of those ratios alone counts.
+) -> None:
+    """Improve a policy on graphs in turn, one per step.
 
     Args:
-        visit: as `Visitor.visit`; config 0 is the baseline, the others are numbered as they come.
-        baseline: (g,).
-
-    Attributes:
-        ratios: by choice, in the order of their first visits; as many were compiled, and the
-            baseline.
+        policy: Policy whose weights change in place.
+        graphs: Programs to learn from.
+        reward: Function that returns the runtimes of settings over the baseline's.
+        config: Number of steps, and their sizes.
+        seed: Seed of the draws.
     """
+    trainer = PpoTrainer(policy, config, seed=seed)
+    for step in range(config.steps):
+        graph = graphs[step % len(graphs)]
+        old = trainer.draw(graph)
+        trainer.learn(graph, old, reward(graph, old.choices.numpy()))
 
-    def __init__(self, visit: Visit, baseline: NDArray[np.int64]) -> None:
-        self._visit, self._baseline = visit, baseline
-        self._turn = -1
-        self._numbers = {tuple(baseline.tolist()): 0}
-        self.ratios = {tuple(baseline.tolist()): 1.0}
 
-    def __call__(self, graph: DecisionGraph, choices: Choices) -> NDArray[np.float64]:
-        """Return the ratios (b,) of choices (b, g), inf for those that fail."""
-        rows = [tuple(row) for row in choices.tolist()]
-        new = [row for row in dict.fromkeys(rows) if row not in self.ratios]
+def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int) -> Search:
+    """Yield the default, the policy's likeliest setting, then draws of the policy.
+
+    The policy learns from each batch. The search ends if `MAX_IDLE_STEPS` batches in a row have no
+    new setting.
+
+    Args:
+        policy: Pretrained policy. The search trains a copy.
+        graph: Program to search.
+        n_configs: Maximum number of settings, the default included.
+        seed: Seed of the draws.
+    """
+    policy = copy.deepcopy(policy)
+    trainer = PpoTrainer(policy, FINE_TUNING, seed=seed)
+    with torch.no_grad():
+        likely = policy(graph, likeliest).choices.numpy()
+    first = np.unique(np.concatenate([np.zeros_like(likely), likely]), axis=0)
+    runtimes = dict(zip(map(tuple, first.tolist()), (yield first), strict=True))
+    default_ns = runtimes[(0,) * graph.n_genes]
+    n_idle = 0
+    while len(runtimes) < n_configs and n_idle < MAX_IDLE_STEPS:
+        old = trainer.draw(graph)
+        rows = [tuple(row) for row in old.choices.tolist()]
+        new = [row for row in dict.fromkeys(rows) if row not in runtimes]
+        new = new[: n_configs - len(runtimes)]
+        n_idle = 0 if new else n_idle + 1
         if new:
-            self.ratios |= self._round(new)
-            ran = [row for row in new if np.isfinite(self.ratios[row])]
-            promising = sorted(ran, key=self.ratios.__getitem__)[: ceil(PROMISING * len(ran))]
-            rounds = [self._round(promising) for _ in range(AGAIN if promising else 0)]
-            self.ratios |= {row: median(found[row] for found in rounds) for row in promising}
-        return np.array([self.ratios[row] for row in rows])
-
-    def _round(self, rows: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-        """Visit the baseline, then choices; return their ratios."""
-        self._turn += 1
-        base_ns = self._visit(0, self._turn, self._baseline)
-        found = {}
-        for row in rows:
-            number = self._numbers.setdefault(row, len(self._numbers))
-            found[row] = self._visit(number, self._turn, np.array(row)) / base_ns
-        return found
+            runtimes |= zip(new, (yield np.array(new)), strict=True)
+        known = [row in runtimes for row in rows]
+        old = Decided(*(values[torch.tensor(known)] for values in old))
+        ratios = [runtimes[row] / default_ns for row in rows if row in runtimes]
+        trainer.learn(graph, old, np.array(ratios))
 
 
 class ChoiceRanker(nn.Module):

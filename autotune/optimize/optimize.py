@@ -1,116 +1,162 @@
 """Choose a configuration of a JAX function that is verified to be faster on this machine.
 
-Screen: a menu of compiler options and the usual layouts, the first picks of a ranker, then a
-genetic search over all decisions, whose children the ranker picks too. Verify: the few that were
-fastest, in a fresh process: the fastest of many by one visit is mostly lucky. Confirm: the best of
-these, without decisions that change nothing, in some others, on one thread; last, in as many more,
-on all cores, where no gain is asked for but a loss must be ruled out. That is a pass. A call makes
-some while there is time and something to decide; what processes measured of a candidate is pooled
-with all that earlier passes and calls measured of it. Every visit goes to a journal, so that a call
-that was killed goes on.
+1. `screen` visits candidates in one process. `--search` names the way to choose them.
+2. `verify` measures the fastest few in a fresh process: the fastest of many by one visit is mostly
+   lucky.
+3. `confirm` measures the best of these in several more processes: on one thread, without
+   decisions that change nothing, and then on all cores, where a loss must be ruled out.
 
-c candidates of g genes, r rounds, p processes.
+A call repeats these steps while there is time and something to decide. Each visit goes to the
+journals of a session, so a call that was killed resumes, and processes of all calls are pooled.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 import numpy as np
 
-from autotune.measure.search import SEARCH_ROUND, Guide, Visitor, genetic_search, run_search
+from autotune.measure.search import SEARCH_ROUND, Visitor, run_search
 from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
-from autotune.measure.worker import NOT_DONE, Description, Told, opening_s
-from autotune.optimize.confirm import (
-    FEWEST_ROUNDS,
-    JOURNALS,
-    LEAST_GAIN,
+from autotune.measure.worker import NOT_DONE, Told, opening_s
+from autotune.optimize.candidate import (
+    MIN_GAIN,
     N_PROCESSES,
-    RANKED,
-    SEARCH,
-    STEPS,
-    Ask,
-    Call,
+    SIMPLIFIED,
     Candidate,
-    Choice,
-    Contestant,
+    Comparison,
     Decided,
-    Pick,
-    Pool,
-    Ratio,
-    confirm,
-    contestants,
-    half_confirmed,
-    measured,
-    of_one_process,
-    rounds_of,
-    session_of,
+    Setting,
+    Status,
+    setting_text,
 )
-from autotune.spaces import TILES, menu, undecided
+from autotune.optimize.session import (
+    CONFIRM,
+    JOURNALS,
+    MIN_ROUNDS,
+    ON_ALL_CORES,
+    SCREEN,
+    VERIFY,
+    OptimizeRequest,
+    OptimizeSession,
+    Pick,
+    min_verify_rounds,
+)
+from autotune.optimize.strategies import SEARCH, search_for
+from autotune.spaces import TILES, undecided
 from common.errors import OutOfTime, PipelineError
 from common.files import alone_in
 from common.progress import log, out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.graphs.graph import hash_rows
-from data.hlo.choices import Choices, Space, draw_choices
 
-VERIFY = "verify"
-N_AGAIN, AGAIN_ROUNDS = 8, 3  # the fastest by one visit, visited again while screening
-N_FINALISTS, LEAST_ROUNDS = 4, 8
-ALIKE = 1.05  # screened times that may be one and the same
-SCREEN_SHARE, VERIFY_SHARE, SIMPLIFY_SHARE = 0.6, 0.25, 0.1  # of the time; of what is left then
-LEAST_SHARE = 0.2  # of the time for screening, however long confirming takes
-DRAWN, PICKED = 1_000, 15  # layouts that a ranker picks from, and how many it proposes
+# The fastest by one visit are visited again while screening.
+N_REVISITED, REVISIT_ROUNDS = 8, 3
+MAX_FINALISTS, MIN_VISITS = 4, 8
+# Screened times closer than 5 % count as equal: one visit is noisier than that.
+EQUAL_TIME_RATIO = 1.05
+# Shares of the time; VERIFY and SIMPLIFY are of the time that is left then.
+SCREEN_SHARE, VERIFY_SHARE, SIMPLIFY_SHARE = 0.6, 0.25, 0.1
+MIN_SCREEN_SHARE = 0.2  # however long confirming takes
+MAX_MESSAGE = 120  # characters of a progress line about a candidate
+
+
+class Screening(NamedTuple):
+    """The result of `screen`.
+
+    Attributes:
+        candidates: Distinct candidates, the default first.
+        n_drawn: Number of candidates with repetitions.
+        default_ns: The default's shortest runtime in ns.
+        is_over: True if the search ended before its time did.
+    """
+
+    candidates: list[Candidate]
+    n_drawn: int
+    default_ns: float
+    is_over: bool
 
 
 @dataclass(frozen=True)
-class Optimized:
-    """What was found. All ratios are of runtimes over the default's: below 1 is faster.
+class OptimizeResult:
+    """All candidates of a call, and what was measured of them.
 
     Attributes:
-        spaces: those that there were to decide.
-        candidates: the distinct ones; `n_drawn` counts those that equal another too, and `is_over`
-            tells that the search ended before its time did.
-        finalists: as one process verified them, of the last pass that had the time.
-        waiting: finalists that gain and were not confirmed.
-        contestants: the best first; without time to confirm any the best of the finalists.
-        halves: what the time was over in the middle of confirming.
-        verified: by choice what all processes that verified it measured, of all calls.
-        default: the default and itself, beside the finalists.
-        default_told: what the default is; of a kernel its first tile.
+        request: What was optimised.
+        spaces: Spaces in which the program has something to decide.
+        facts: The device, versions and the function's digest.
+        candidates: Screened candidates in their order, then simplified ones.
+        n_drawn: Number of screened candidates with repetitions.
+        is_over: True if the search ended before its time did.
+        default: The default over itself, next to the finalists.
+        default_description: The default's decisions, for example a kernel's first tile.
     """
 
-    ask: Ask
+    request: OptimizeRequest
     spaces: tuple[str, ...]
     facts: Mapping[str, str]
     candidates: list[Candidate]
     n_drawn: int
     is_over: bool
-    finalists: list[Contestant]
-    default: Pool
-    default_told: Told
-    waiting: list[Contestant] = field(default_factory=list)
-    contestants: list[Contestant] = field(default_factory=list)
-    halves: list[Told] = field(default_factory=list)
-    verified: Mapping[Choice, list[Ratio]] = field(default_factory=dict)
+    default: Comparison
+    default_description: Told
 
     @property
-    def best(self) -> Contestant | None:
-        return next(iter(self.contestants), None)
+    def tried(self) -> list[Candidate]:
+        return [c for c in self.candidates if c.source != SIMPLIFIED]
 
     @property
-    def measured(self) -> Pool:
-        """Return what stands behind the figures: the best's, or the default's own."""
-        return self.best.alone if self.best else self.default
+    def finalists(self) -> list[Candidate]:
+        """Return the candidates of the newest pass that had the time to verify some."""
+        return sorted((c for c in self.candidates if c.is_finalist), key=lambda c: c.setting)
+
+    @property
+    def confirmed(self) -> list[Candidate]:
+        """Return the confirmed candidates: faster ones first, then undecided ones."""
+        ran = [c for c in self.candidates if c.alone and c.status is not Status.FAILED]
+        order = (Status.FASTER, Status.UNDECIDED)
+
+        def rank(candidate: Candidate) -> tuple[int, float]:
+            place = order.index(candidate.status) if candidate.status in order else len(order)
+            return place, candidate.comparison.ratio.value
+
+        return sorted(ran, key=rank)
+
+    @property
+    def waiting(self) -> list[Candidate]:
+        """Return finalists that gain and were not confirmed."""
+        return [
+            c
+            for c in self.finalists
+            if c.verified and c.verified.gains and not c.is_duplicate and not c.alone
+        ]
+
+    @property
+    def half_confirmed(self) -> list[Candidate]:
+        return [c for c in self.candidates if c.is_half_confirmed]
+
+    @property
+    def best(self) -> Candidate | None:
+        """Return the first confirmed candidate; else the best finalist."""
+        if self.confirmed:
+            return self.confirmed[0]
+        finalists = [c for c in self.finalists if c.status is not Status.FAILED]
+        able = [c for c in finalists if c.verified and not c.verified.loses] or finalists
+        return simplest_of_best(able, ()) if able else None
+
+    @property
+    def measured(self) -> Comparison:
+        """Return the best candidate's comparison, or the default's own."""
+        return self.best.comparison if self.best else self.default
 
     @property
     def why_not(self) -> str:
-        """Say why nothing is called faster; "" if something is."""
-        return self.best.why_not if self.best else "nothing that was tried was faster"
+        """Return the reason why nothing is called faster; "" if something is."""
+        return self.best.why_not if self.best else "no candidate was faster"
 
     @property
     def is_faster(self) -> bool:
@@ -118,375 +164,327 @@ class Optimized:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether another candidate may be faster where the one that was confirmed is not."""
-        return not self.is_faster and any(one.alone.gains for one in self.finalists)
-
-    def earlier(self, finalist: Contestant) -> list[Ratio]:
-        """Return what other processes measured of a finalist that verified it, the oldest first."""
-        ratios = self.verified.get(finalist.candidate.choice, [])
-        return [ratio for ratio in ratios if ratio != finalist.alone.ratio]
+        """Return True if another candidate may be faster than those that were confirmed."""
+        return not self.is_faster and any(c.verified and c.verified.gains for c in self.finalists)
 
     @property
-    def undecided(self) -> Contestant | None:
-        """Return the best that more processes may decide; after some, if there is nothing else."""
-        left = [one for one in self.contestants if one.is_undecided]
+    def undecided(self) -> Candidate | None:
+        """Return the best candidate that more processes may decide.
+
+        One that had many processes comes only if nothing else can be faster.
+        """
+        left = [c for c in self.confirmed if c.status is Status.UNDECIDED]
         is_all = not (self.is_faster or self.is_open)
-        return next((one for one in left if one.is_due or is_all), None)
+        return next((c for c in left if c.is_due or is_all), None)
 
 
-class _Screened(NamedTuple):
-    """The distinct candidates, how many were drawn for them, and whether the search ended.
-
-    `left_out` counts by source what is tried first, but that so few candidates leave no room for.
-    """
-
-    candidates: list[Candidate]
-    n_drawn: int
-    default_ns: float
-    is_over: bool
-    left_out: Counter[str]
-
-
-def optimize(ask: Ask, out: Path, *, minutes: float = 10.0, pick: Pick | None = None) -> Optimized:
-    """Search, verify and confirm; see the module.
+def optimize(
+    request: OptimizeRequest, out: Path, *, minutes: float = 10.0, pick: Pick | None = None
+) -> OptimizeResult:
+    """Screen, verify and confirm candidates until the time is over or all is decided.
 
     Args:
-        out: holds the journals; the same call goes on, also with other `n_candidates`.
-        minutes: how long it may take; the search gets what verifying and confirming leave.
-        pick: ranks layouts or tiles, and proposes some; one of a run's models leads the search too.
+        request: What to optimise.
+        out: Folder of the journals. The same call resumes, also with other `n_candidates`.
+        minutes: Time limit. The search gets the time that verifying and confirming leave.
+        pick: Ranker of layouts or tiles. One of a run's models also guides the search.
 
     Raises:
-        UsageError: `out` holds another call's journals, or no space can be decided.
-        ProgramFailed: the program cannot be opened, or its default does not run.
-        PipelineError: too little time to verify anything, or the disk is full.
+        UsageError: `out` has the journals of another call, or no space can be decided.
+        ProgramFailed: The program cannot be opened, or its default does not run.
+        PipelineError: There is too little time to verify anything, or the disk is full.
     """
-    with time_limit(minutes), session_of(ask) as session:
+    with time_limit(minutes), request.open_worker() as worker:
         start = time.monotonic()
-        description = session.describe(timeout_s=opening_s())
-        if not ask.run and TILES not in _spaces_of(description):
-            pick = None  # what needs no training knows tiles alone
-        call = Call(ask, out, pick, session, description)
-        # A process that confirms opens the program, and compiles it up to twice more.
-        needed_s = (1 + N_PROCESSES * (1 + call.is_checked)) * 2 * (time.monotonic() - start)
-        with alone_in(out / JOURNALS):  # makes it: only what can be opened does
-            _say_what_is_screened(call)
-            screened = _screened(call, needed_s)
-            if screened.left_out:
-                told = ", ".join(f"{source} {n}" for source, n in screened.left_out.items())
-                n_first = ask.n_candidates + screened.left_out.total()
-                left_out = f"--candidates {ask.n_candidates} leaves out what is tried first: {told}"
-                log.info(f"{left_out}; {n_first} would try it all")
-            if not screened.is_over:
+        description = worker.describe(timeout_s=opening_s())
+        if not request.run and description.spaces and TILES not in description.spaces:
+            pick = None  # the heuristic without training ranks tiles only
+        session = OptimizeSession(request, out, pick, worker, description)
+        # A confirming process opens the program, and compiles it up to twice more.
+        n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
+        needed_s = n_processes * 2 * (time.monotonic() - start)
+        if set(request.spaces) > set(session.spaces):
+            left_out = undecided(request.program, request.spaces, tuple(session.spaces))
+            log.info(f"{left_out}; goes on with {', '.join(session.spaces)}")
+        log.info(f"screen: up to {request.n_candidates} candidates")
+        with alone_in(out / JOURNALS):  # makes the folder, after the program was opened
+            screening = screen(session, needed_s)
+            if not screening.is_over:
                 log.info("the time for screening is over")
             start = time.monotonic()
-            found = _judged(call, screened, is_first=True)
+            result = _verify_and_confirm(session, screening, is_first=True)
             needed_s = time.monotonic() - start
             while seconds_left() > needed_s / N_PROCESSES:
-                undecided_one = found.undecided
-                if found.is_open and not undecided_one:
-                    found = _judged(call, screened, is_first=False)
-                elif not screened.is_over:
-                    screened = _screened(call, needed_s)
-                    found = _judged(call, screened, is_first=False)
-                elif undecided_one:
-                    confirm(call, undecided_one.candidate.choice, is_first=False)
-                    found = _pooled(call, found)
+                candidate = result.undecided
+                if result.is_open and not candidate:
+                    result = _verify_and_confirm(session, screening, is_first=False)
+                elif not screening.is_over:
+                    screening = screen(session, needed_s)
+                    result = _verify_and_confirm(session, screening, is_first=False)
+                elif candidate:
+                    confirm(session, candidate.setting, is_first=False)
+                    result = _read_result(session, screening)
                 else:
                     break
-    return found
+    return result
 
 
-def _judged(call: Call, screened: _Screened, *, is_first: bool) -> Optimized:
-    """Verify finalists and confirm the best, after the first pass only what is undecided or new."""
-    candidates, n_drawn, default_ns, is_over, _ = screened
-    known = contestants(call, candidates)
-    kept = [one.candidate for one in known if not one.why_not or one.is_due]
-    begun = {one.candidate.choice for one in known}
-    kept += [Candidate(c, "simplified") for c in half_confirmed(call) if c not in begun]
-    lost = [one for one in known if one.candidate not in kept]
-    suspect = shared_by([one.candidate for one in lost if one.gains])
-    unchanged = (0,) * len(call.description.n_options)
-    others = [unchanged, *(one.candidate.choice for one in lost)]
-    ordered = [*kept[: N_FINALISTS // 2], *chosen_finalists(candidates, suspect)]
-    finalists = distinct(ordered, others, call.code, n_affordable(default_ns))
-    verified, default = _verified(call, finalists)
-    if default is None:  # no time: what an earlier pass or call verified is no less true
-        verified, default = _verified_before(call, candidates)
-    if default is None and not known:
-        raise PipelineError(
-            f"{call.ask.program}: there was no time to verify anything; expected {FEWEST_ROUNDS} "
-            "rounds beside the default or more; the same command goes on, with more --minutes"
-        )
-    if chosen := next_to_confirm(verified, kept, suspect):
-        chosen = chosen if chosen in kept else simplified(chosen, call.code)
-        confirm(call, chosen.choice, is_first=is_first)
-    spaces, facts = tuple(_spaces_of(call.description)), call.description.facts
-    beside = default or known[0].alone
-    told = call.tell(unchanged)
-    tried = candidates, n_drawn, is_over
-    found = Optimized(call.ask, spaces, facts, *tried, verified, beside, told)
-    return _pooled(call, replace(found, verified=_ever_verified(call)))
+def screen(session: OptimizeSession, needed_s: float) -> Screening:
+    """Visit candidates once, and the fastest several times.
 
-
-def _pooled(call: Call, found: Optimized) -> Optimized:
-    """Look at all that was confirmed by now."""
-    verified, known = found.finalists, contestants(call, found.candidates)
-    codes = {call.code(one.candidate.choice) for one in known}
-    waiting = [v for v in verified if v.alone.gains and call.code(v.candidate.choice) not in codes]
-    able = [v for v in verified if not v.alone.loses] or verified
-    best = [simplest_of_best(able, ())] if able else []
-    ran = [one for one in known or best if one.runs]
-    halves = [call.tell(choice) for choice in half_confirmed(call)]
-    return replace(found, waiting=waiting, contestants=ran, halves=halves)
-
-
-def screening_s(seconds: float, needed_s: float) -> float:
-    """Return how much of the time is for screening, where confirming needs so many seconds."""
-    return max(LEAST_SHARE * seconds, min(SCREEN_SHARE * seconds, seconds - needed_s))
-
-
-def shared_by(lost: Sequence[Candidate]) -> Decided:
-    """Return the decisions that all have in common which gained, but not on all cores."""
-    return frozenset.intersection(*(c.decided for c in lost)) if lost else frozenset()
-
-
-def chosen_finalists(
-    candidates: Sequence[Candidate], suspect: Decided = frozenset()
-) -> list[Candidate]:
-    """Order what may be measured again: the fastest, the simplest of its equals, the next ones.
-
-    Those with all decisions that are suspect come last; without any suspect that is all.
+    Args:
+        session: The call.
+        needed_s: Seconds that verifying and confirming need.
     """
-    faster = sorted((c for c in candidates if c.ratio < 1), key=lambda c: c.ratio)
-    alike = [c for c in faster if c.ratio < ALIKE * faster[0].ratio]
-    simplest = sorted(alike, key=lambda c: (c.n_decided, c.ratio))
-    ordered = dict.fromkeys([*faster[:1], *simplest[: N_FINALISTS // 2], *faster])
-    return sorted(ordered, key=lambda c: suspect <= c.decided)
-
-
-def distinct(
-    ordered: Sequence[Candidate],
-    others: Sequence[Choice],
-    code: Callable[[Choice], str],
-    n_wanted: int,
-) -> list[Candidate]:
-    """Return candidates whose code is neither one another's, of which the simplest is kept.
-
-    Nor is it that of `others`. No more are compiled for it than it takes to have so many.
-    """
-    left_out, found = {code(choice) for choice in others}, dict[str, Candidate]()
-    for candidate in ordered:
-        if len(found) == n_wanted:
-            break
-        own = code(candidate.choice)
-        if own not in left_out:
-            found[own] = min(found.get(own, candidate), candidate, key=lambda c: c.n_decided)
-    return [*found.values()]
-
-
-def simplified(candidate: Candidate, code: Callable[[Choice], str]) -> Candidate:
-    """Return a candidate without the decisions that its code is the same without."""
-    choice, whole = candidate.choice, code(candidate.choice)
-    with time_limit(SIMPLIFY_SHARE * seconds_left() / 60):
-        for gene in np.flatnonzero(choice).tolist():
-            without = (*choice[:gene], 0, *choice[gene + 1 :])
-            if not out_of_time() and code(without) == whole:
-                choice = without
-    return replace(candidate, choice=choice)
-
-
-def n_affordable(default_ns: float) -> int:
-    """Return how many can be verified in their share of the time, 1 to 4."""
-    visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
-    n_visits = VERIFY_SHARE * seconds_left() / visit_s
-    return int(np.clip(n_visits / LEAST_ROUNDS - 2, 1, N_FINALISTS))
-
-
-def next_to_confirm(
-    verified: Sequence[Contestant], known: Sequence[Candidate], suspect: Decided
-) -> Candidate | None:
-    """Return the best that gains and lacks one of the suspect decisions; else the best of all.
-
-    What verifying shows to be slower is none, unless known: it would have to gain 2 % to count.
-    """
-    able = [v for v in verified if v.candidate in known or not v.alone.loses]
-    others = [v for v in able if v.alone.gains and not suspect <= v.candidate.decided]
-    return simplest_of_best(others or able, known).candidate if able else None
-
-
-def simplest_of_best(verified: Sequence[Contestant], known: Sequence[Candidate]) -> Contestant:
-    """Return the one that decides least of those that gain surely, and about as the fastest.
-
-    One that is known to be a contestant comes first: another would be one more to choose from.
-    """
-    fastest = min(verified, key=lambda v: v.alone.ratio)
-    most = min(fastest.alone.ratio.high + LEAST_GAIN, 1 - LEAST_GAIN)
-    alike = [v for v in verified if v.alone.ratio.high < most] or [fastest]
-    return min(
-        alike, key=lambda v: (v.candidate not in known, v.candidate.n_decided, v.alone.ratio)
-    )
-
-
-def _say_what_is_screened(call: Call) -> None:
-    ask, decided = call.ask, tuple(_spaces_of(call.description))
-    if set(ask.spaces) > set(decided):
-        left_out = undecided(ask.program, ask.spaces, decided)
-        log.info(f"{left_out}; goes on with {', '.join(decided)}")
-    log.info(f"screen: up to {ask.n_candidates} candidates")
-
-
-def _screened(call: Call, needed_s: float) -> _Screened:
-    """Visit candidates once, and the fastest some times more, but for the time that is needed."""
-    ask, description = call.ask, call.description
-    is_known = bool(set(RANKED) & set(_spaces_of(description)))  # to a ranker
-    guide = call.picked if call.pick and is_known else None
-    leads = guide if ask.run else None  # what needs no training is no guide to what is better
-    journal, is_over = call.journal("screen"), False
-    visitor = Visitor(call.session, journal, what=ask.program, total=ask.n_candidates)
-    with suppress(OutOfTime):  # in all the time that is left: without the default nothing is told
-        visitor.visit(0, SEARCH_ROUND, np.zeros(len(description.n_options), np.int64))
+    request = session.request
+    journal, is_over = session.journal(SCREEN), False
+    visitor = Visitor(session.worker, journal, what=request.program, total=request.n_candidates)
+    sources = ["default"]
+    with suppress(OutOfTime):  # in all the time that is left: everything is relative to the default
+        visitor.visit(0, SEARCH_ROUND, np.array(session.default))
     with suppress(OutOfTime), time_limit(screening_s(seconds_left(), needed_s) / 60):
-        sources, proposed = _proposed(ask, description, guide)
-        space = Space(description.n_options, description.groups)
-        rng = generator(ask.seed, "optimize", ask.program)
-        n, first = ask.n_candidates, proposed[: ask.n_candidates]
-        run_search(visitor, genetic_search(space, n, rng, first=first, guide=leads))
-        fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_AGAIN]
-        again = sorted({0, *(config for config, _ in fastest)})
-        for turn in range(1, 1 + AGAIN_ROUNDS):
-            for config in rng.permutation(again).tolist():
+        search, sources = search_for(session)
+        run_search(visitor, search)
+        fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
+        revisited = sorted({0, *(config for config, _ in fastest)})
+        rng = generator(request.seed, "revisit", request.program)
+        for turn in range(1, 1 + REVISIT_ROUNDS):
+            for config in rng.permutation(revisited).tolist():
                 visitor.visit(config, turn, np.array(journal.choices[config]))
         is_over = True
     shortest = journal.shortest_ns()
     if 0 not in shortest:
         if (reason := journal.failed.get(0, "")) and not reason.startswith(NOT_DONE):
-            raise PipelineError(f"{ask.program}: the default failed: {reason}; expected it to run")
+            reason = f"failed: {reason}; expected it to run"
+            raise PipelineError(f"{request.program}: the default {reason}")
         raise PipelineError(
-            f"{ask.program}: the default was not measured ({reason or 'no time'}); "
-            "expected it to run within the time; the same command goes on, with more --minutes or "
-            "--timeout-s"
+            f"{request.program}: the default was not measured ({reason or 'no time'}); expected it "
+            "to run within the time; the same command resumes, with more --minutes or --timeout-s"
         )
-    found: dict[Choice, Candidate] = {}
-    for config, genes in sorted(journal.choices.items()):
+    found: dict[Setting, Candidate] = {}
+    for config, options in sorted(journal.choices.items()):
         source = sources[config] if config < len(sources) else SEARCH
         ratio = shortest.get(config, float("inf")) / shortest[0]
-        candidate = Candidate(tuple(genes), source, ratio, journal.failed.get(config, ""))
-        known = found.setdefault(candidate.choice, candidate)
-        if ratio < known.ratio and any(genes):  # a search comes back to what is fast
-            found[candidate.choice] = replace(known, ratio=ratio)
-    left_out = Counter(sources[ask.n_candidates :])
-    return _Screened(list(found.values()), len(journal.choices), shortest[0], is_over, left_out)
+        candidate = Candidate(tuple(options), source, ratio, journal.failed.get(config, ""))
+        known = found.setdefault(candidate.setting, candidate)
+        if ratio < known.screened and any(options):  # a search comes back to fast settings
+            found[candidate.setting] = replace(known, screened=ratio)
+    return Screening([*found.values()], len(journal.choices), shortest[0], is_over)
 
 
-def _proposed(ask: Ask, description: Description, guide: Guide | None) -> tuple[list[str], Choices]:
-    """Return what is visited before the search, the default first; and where each comes from.
+def verify(session: OptimizeSession, finalists: Sequence[Candidate]) -> None:
+    """Measure finalists next to the default, and the default again, in a fresh process.
 
-    However many candidates there may be: a call with fewer or more then goes on with a journal.
+    Args:
+        session: The call, whose journals get the visits.
+        finalists: Candidates of distinct code.
     """
-    spaces = _spaces_of(description)
-    ends = np.cumsum([*spaces.values()])
-    genes = {name: slice(end - spaces[name], end) for name, end in zip(spaces, ends, strict=True)}
-    default = np.zeros(len(description.n_options), np.int64)
-    rows, sources = [default], ["default"]
-    if "options" in genes:
-        for tried in menu():
-            rows.append(default.copy())
-            rows[-1][genes["options"]] = tried
-            sources.append("menu")
-    if description.usual is not None and description.usual.any():
-        rows.append(description.usual)
-        sources.append("menu")
-    if guide:
-        part = genes["layouts" if "layouts" in genes else TILES]
-        space = Space(description.n_options[part], description.groups[part])
-        own = draw_choices(space, DRAWN, generator(ask.seed, "drawn", ask.program))
-        drawn = np.zeros((len(own), len(default)), np.int64)
-        drawn[:, part] = own
-        best = [choice for choice in drawn[guide(drawn)] if choice.any()][:PICKED]
-        rows += best
-        sources += ["ranker" if ask.run else STEPS] * len(best)
-    return sources, np.array(rows)
+    settings = np.array([session.default] * 2 + sorted(c.setting for c in finalists))
+    least = min_verify_rounds(len(finalists))
+    n_rounds = max(least, 3 * session.request.n_rounds // 8)
+    name = f"{VERIFY}-{hash_rows(settings).sum():016x}"
+    n = len(finalists)
+    what = f"{n} next to the default" if n else "nothing but the default and itself"
+    message = f"{VERIFY}: {what}, in a fresh process"
+    share_s = VERIFY_SHARE * seconds_left()
+    session.measure(name, settings, (least, n_rounds), share_s, message=message)
+    (session.out / JOURNALS / f"{name}.jsonl").touch()  # the newest pass
 
 
-def _verified(call: Call, finalists: Sequence[Candidate]) -> tuple[list[Contestant], Pool | None]:
-    """Measure finalists beside the default, and the default again, in a fresh process.
+def confirm(session: OptimizeSession, setting: Setting, *, is_first: bool) -> None:
+    """Measure a setting in more processes: on one thread, and on all cores if it gains.
 
-    Returns:
-        Those that ran, and the default over itself; none without time for enough rounds.
+    Args:
+        session: The call, whose journals get the visits.
+        setting: Setting of a candidate.
+        is_first: True in the first pass of a call, which adds processes to a decided one too.
     """
-    ordered = sorted(finalists, key=lambda candidate: candidate.choice)
-    choices = np.zeros((2 + len(ordered), len(call.description.n_options)), np.int64)
-    for row, candidate in zip(choices[2:], ordered, strict=True):
-        row[:] = candidate.choice
-    least = _least_rounds(len(ordered))
-    n_rounds, share_s = max(least, 3 * call.ask.n_rounds // 8), VERIFY_SHARE * seconds_left()
-    name = f"{VERIFY}-{hash_rows(choices).sum():016x}"
-    who = f"{len(ordered)} beside the default" if ordered else "nothing but the default and itself"
-    said = f"{VERIFY}: {who}, in a fresh process"
-    ran, times = measured(call, name, choices, (least, n_rounds), share_s, said=said)
-    if len(times) < least:
-        return [], None
-    default, same, *others = times.T
-    verified = []
-    for config, own in zip(ran[2:], others, strict=True):
-        candidate, pool = ordered[config - 2], of_one_process(default, same, own)
-        told = call.tell(candidate.choice)
-        verified.append(Contestant(candidate, told, pool, None, call.is_checked))
-    return verified, of_one_process(default, same, same)
+
+    def read() -> Candidate:
+        known = {c.setting: c for c in session.read_candidates([])}
+        return known.get(setting, Candidate(setting, SIMPLIFIED))
+
+    before = read()
+    if is_first or not (before.alone and before.alone.gains):
+        with time_limit(seconds_left() / (1 + session.needs_all_cores) / 60):
+            _add_processes(session, CONFIRM, setting)
+    after = read()
+    gains = after.alone is not None and after.alone.gains
+    if session.needs_all_cores and gains and (is_first or after.status is Status.UNDECIDED):
+        _add_processes(session, ON_ALL_CORES, setting)
 
 
-def _verified_before(
-    call: Call, candidates: Sequence[Candidate]
-) -> tuple[list[Contestant], Pool | None]:
-    """Return as `_verified` what the last pass measured that had the time for it, if one had."""
-    known = {candidate.choice: candidate for candidate in candidates}
-    for default, pools in reversed(_passes(call)):
-        if default.n_rounds >= _least_rounds(len(pools)):
-            return [
-                Contestant(
-                    known.get(choice, Candidate(choice, "simplified")),
-                    *(call.tell(choice), pool, None, call.is_checked),
-                )
-                for choice, pool in pools.items()
-            ], default
-    return [], None
+def _add_processes(session: OptimizeSession, stage: str, setting: Setting) -> None:
+    """Measure a setting in up to four more processes, while there is time."""
+    settings = np.array([session.default] * 2 + [setting])
+    n_rounds = MIN_ROUNDS, max(MIN_ROUNDS, -(-session.request.n_rounds // N_PROCESSES))
+    n_known = len(session.confirming_processes(stage).get(setting, ()))
+    text = setting_text(session.describe(setting))
+    message = f"{stage}: {shorten(text, MAX_MESSAGE, placeholder=' …')}, next to the default, in "
+    for number in range(n_known + 1, (n_known // N_PROCESSES + 1) * N_PROCESSES + 1):
+        if out_of_time():
+            return
+        share_s = seconds_left() / (N_PROCESSES - (number - 1) % N_PROCESSES)
+        name = f"{stage}-{hash_rows(settings[2:])[0]:016x}-{number}"
+        said = f"{message}fresh processes" * (number == n_known + 1)
+        ran, times = session.measure(name, settings, n_rounds, share_s, message=said)
+        if len(ran) < 3 or len(times) < MIN_ROUNDS:
+            return
 
 
-def _least_rounds(n_finalists: int) -> int:
-    return LEAST_ROUNDS if n_finalists > 1 else FEWEST_ROUNDS  # of one nothing is chosen
+def _verify_and_confirm(
+    session: OptimizeSession, screening: Screening, *, is_first: bool
+) -> OptimizeResult:
+    """Verify finalists and confirm the best; after the first pass only undecided or new ones."""
+    known = session.read_candidates(screening.candidates)
+    confirmed = [c for c in known if c.alone]
+    confirmed.sort(key=lambda c: (c.status is not Status.FASTER, c.comparison.ratio.value))
+    kept = [c for c in confirmed if c.status is Status.FASTER or c.is_due]
+    kept += [c for c in known if c.is_half_confirmed and c not in kept and not c.alone]
+    lost = [c for c in confirmed if c not in kept]
+    suspect = shared_by([c for c in lost if c.alone and c.alone.gains])
+    others = [session.default, *(c.setting for c in lost)]
+    ordered = [*kept[: MAX_FINALISTS // 2], *chosen_finalists(screening.candidates, suspect)]
+    n_wanted = n_affordable(screening.default_ns)
+    verify(session, distinct(ordered, others, session.code, n_wanted))
+    result = _read_result(session, screening)
+    settings = [c.setting for c in kept]
+    if candidate := next_to_confirm(result.finalists, settings, suspect):
+        setting = candidate.setting
+        if setting not in settings:
+            setting = simplified(setting, session.code)
+        confirm(session, setting, is_first=is_first)
+    return _read_result(session, screening)
 
 
-def _ever_verified(call: Call) -> dict[Choice, list[Ratio]]:
-    """Return by choice what each process measured that verified it, the oldest first."""
-    found: dict[Choice, list[Ratio]] = {}
-    for _, pools in _passes(call):
-        for choice, pool in pools.items():
-            found.setdefault(choice, []).append(pool.ratio)
-    return found
+def _read_result(session: OptimizeSession, screening: Screening) -> OptimizeResult:
+    """Return the result that the journals have by now."""
+    candidates = session.read_candidates(screening.candidates)
+    passes = session.verifying_processes()
+    confirmed = [c.alone for c in candidates if c.alone]
+    if not passes and not confirmed:
+        raise PipelineError(
+            f"{session.request.program}: there was no time to verify anything; expected "
+            f"{MIN_ROUNDS} rounds next to the default or more; the same command resumes, with more "
+            "--minutes"
+        )
+    return OptimizeResult(
+        session.request,
+        tuple(session.spaces),
+        session.description.facts,
+        candidates,
+        screening.n_drawn,
+        screening.is_over,
+        passes[-1][0] if passes else confirmed[0],
+        session.describe(session.default),
+    )
 
 
-def _passes(call: Call) -> list[tuple[Pool, dict[Choice, Pool]]]:
-    """Return of each process that verified some the default over itself, and them by choice.
+def screening_s(seconds: float, needed_s: float) -> float:
+    """Return the seconds for screening.
 
-    The oldest first; what had no time for two rounds is left out.
+    Args:
+        seconds: Seconds that are left.
+        needed_s: Seconds that confirming needs.
     """
-    found = []
-    paths = (call.out / JOURNALS).glob(f"{VERIFY}-*.jsonl")
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-        journal = call.journal(path.stem)
-        if journal.failed.keys() & {0, 1}:
-            continue  # the default itself
-        ran, times = rounds_of(journal, max(2, len(journal.choices)))
-        if len(times) < FEWEST_ROUNDS:
-            continue
-        default, same, *others = times.T
-        pools = {
-            tuple(journal.choices[config]): of_one_process(default, same, own)
-            for config, own in zip(ran[2:], others, strict=True)
-        }
-        found.append((of_one_process(default, same, same), pools))
-    return found
+    return max(MIN_SCREEN_SHARE * seconds, min(SCREEN_SHARE * seconds, seconds - needed_s))
 
 
-def _spaces_of(description: Description) -> Mapping[str, int]:
-    return description.spaces or {TILES: len(description.n_options)}
+def shared_by(lost: Sequence[Candidate]) -> Decided:
+    """Return the decisions that all candidates share which gained, but not on all cores."""
+    return frozenset.intersection(*(c.decided for c in lost)) if lost else frozenset()
+
+
+def chosen_finalists(candidates: Sequence[Candidate], suspect: Decided) -> list[Candidate]:
+    """Order candidates to verify: the fastest, the simplest of its equals, the next ones.
+
+    Args:
+        candidates: Screened candidates.
+        suspect: Decisions whose candidates come last; none of them is suspect if it is empty.
+    """
+    faster = sorted((c for c in candidates if c.screened < 1), key=lambda c: c.screened)
+    equal = [c for c in faster if c.screened < EQUAL_TIME_RATIO * faster[0].screened]
+    simplest = sorted(equal, key=lambda c: (c.n_decided, c.screened))
+    ordered = dict.fromkeys([*faster[:1], *simplest[: MAX_FINALISTS // 2], *faster])
+    return sorted(ordered, key=lambda c: suspect <= c.decided)
+
+
+def distinct(
+    ordered: Sequence[Candidate],
+    others: Sequence[Setting],
+    code: Callable[[Setting], str],
+    n_wanted: int,
+) -> list[Candidate]:
+    """Return candidates of distinct code: of equal ones the simplest.
+
+    Args:
+        ordered: Candidates; no more of them are compiled than needed.
+        others: Settings whose code is left out too.
+        code: Function that returns the digest of a setting's code.
+        n_wanted: Number of candidates.
+    """
+    left_out, found = {code(setting) for setting in others}, dict[str, Candidate]()
+    for candidate in ordered:
+        if len(found) == n_wanted:
+            break
+        own = code(candidate.setting)
+        if own not in left_out:
+            found[own] = min(found.get(own, candidate), candidate, key=lambda c: c.n_decided)
+    return [*found.values()]
+
+
+def simplified(setting: Setting, code: Callable[[Setting], str]) -> Setting:
+    """Return a setting without the decisions that do not change its code.
+
+    Args:
+        setting: Options of all knobs.
+        code: Function that returns the digest of a setting's code.
+    """
+    whole = code(setting)
+    with time_limit(SIMPLIFY_SHARE * seconds_left() / 60):
+        for knob in np.flatnonzero(setting).tolist():
+            without = (*setting[:knob], 0, *setting[knob + 1 :])
+            if not out_of_time() and code(without) == whole:
+                setting = without
+    return setting
+
+
+def n_affordable(default_ns: float) -> int:
+    """Return how many candidates can be verified in their share of the time, 1 to 4.
+
+    Args:
+        default_ns: The default's runtime in ns.
+    """
+    visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
+    n_visits = VERIFY_SHARE * seconds_left() / visit_s
+    return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))
+
+
+def next_to_confirm(
+    verified: Sequence[Candidate], known: Sequence[Setting], suspect: Decided
+) -> Candidate | None:
+    """Return the best that gains and lacks a suspect decision; else the best of all.
+
+    Args:
+        verified: Finalists.
+        known: Settings that were confirmed. A slower finalist must be one of them.
+        suspect: Decisions that gained on one thread, but not on all cores.
+    """
+    able = [c for c in verified if c.setting in known or (c.verified and not c.verified.loses)]
+    others = [c for c in able if c.verified and c.verified.gains and not suspect <= c.decided]
+    return simplest_of_best(others or able, known) if able else None
+
+
+def simplest_of_best(verified: Sequence[Candidate], known: Sequence[Setting]) -> Candidate:
+    """Return the candidate that decides least of those that gain about as much as the fastest.
+
+    Args:
+        verified: Finalists; at least one.
+        known: Settings that were confirmed. They come first: another setting would be one more
+            look that may be lucky.
+    """
+    ratios = {c.setting: c.verified.ratio for c in verified if c.verified}
+    fastest = min(verified, key=lambda c: ratios[c.setting])
+    most = min(ratios[fastest.setting].high + MIN_GAIN, 1 - MIN_GAIN)
+    equal = [c for c in verified if ratios[c.setting].high < most] or [fastest]
+    return min(equal, key=lambda c: (c.setting not in known, c.n_decided, ratios[c.setting]))

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure.worker import Description
-from autotune.optimize.confirm import Ask, Pick
+from autotune.optimize.session import OptimizeRequest, Pick
 from common.errors import PipelineError
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.graphs.packing import pack_values
@@ -17,7 +17,7 @@ from ensembles.ranking.rank import rank, ranker_for
 from models.trees.linear import BASELINES
 
 
-def pick_by(run: Path, ask: Ask) -> Pick:
+def pick_by(run: Path, request: OptimizeRequest) -> Pick:
     """Return what ranks described configs by the models of a run.
 
     Raises:
@@ -29,7 +29,7 @@ def pick_by(run: Path, ask: Ask) -> Pick:
     def pick(description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
         is_layout = "node_config_ids" in description.arrays
         collection = collection_named("layout:xla:random" if is_layout else "tile:xla")
-        file = GraphFile(collection, "test", ask.program, Path(ask.program))
+        file = GraphFile(collection, "test", request.program, Path(request.program))
         graph = NamedGraph(described_graph(file, description, configs), collection)
         ranked = rank(ranker_for(run, graph), graph, top=len(configs))
         return np.asarray(ranked.order, np.int64)
@@ -37,9 +37,11 @@ def pick_by(run: Path, ask: Ask) -> Pick:
     return pick
 
 
-def pick_tiles(ask: Ask, description: Description, configs: NDArray[Any]) -> NDArray[np.int64]:
+def pick_tiles(
+    request: OptimizeRequest, description: Description, configs: NDArray[Any]
+) -> NDArray[np.int64]:
     """Rank described tiles without training: fewest steps, and of these the largest blocks."""
-    file = GraphFile(collection_named("tile:xla"), "test", ask.program, Path(ask.program))
+    file = GraphFile(collection_named("tile:xla"), "test", request.program, Path(request.program))
     scores = BASELINES["tile"].score(described_graph(file, description, configs))
     return np.argsort(scores, kind="stable")
 

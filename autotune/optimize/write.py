@@ -11,130 +11,137 @@ from pprint import pformat
 from textwrap import shorten
 from typing import Any
 
-from autotune.optimize.confirm import MOST_LOSS, SEARCH, Contestant, Pool, Ratio, told_text
-from autotune.optimize.optimize import Optimized
+from autotune.optimize.candidate import MAX_LOSS, Candidate, Comparison, Ratio, setting_text
+from autotune.optimize.optimize import OptimizeResult
+from autotune.optimize.strategies import SEARCH
 from autotune.spaces import TILES, TOLERANCE
 from common.files import write_bytes, write_text
 from common.pages import render_page
 from submissions.report.charts import Chart, library
 
 BEST, APPLY, MODULE, PAGE = "best.json", "apply.py", "module.hlo.pb", "optimize.html"
-TEMPLATE = Path(__file__).with_name("optimize.html.j2")
-SHOWN = 12  # of the reasons why candidates failed
-MOST_SHAPES = 80  # characters of the arguments' shapes in apply.py
+MAX_REASONS = 12  # why candidates failed
+MAX_SHAPES = 80  # characters of the arguments' shapes in apply.py
 
 
-def write_result(found: Optimized, out: Path) -> dict[str, Any]:
-    """Write all files, best.json last; return what stands in that.
+def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
+    """Write all files, best.json last, and return its content.
+
+    Args:
+        result: Result of `optimize`.
+        out: Folder of the files.
 
     Raises:
-        PipelineError: a file cannot be written.
+        PipelineError: A file cannot be written.
     """
-    result, best = as_json(found), found.best if found.is_faster else None
-    page = _page(found, result)
-    applied = {MODULE: best.told.module, APPLY: apply_text(found, best).encode()} if best else {}
-    for name in (MODULE, APPLY):
-        if content := applied.get(name):
-            write_bytes(out / name, content)
+    content, best = as_json(result), result.best if result.is_faster else None
+    page = _page(result, content)
+    module, script = (best.description.module, apply_text(result, best)) if best else (None, "")
+    for name, data in ((MODULE, module), (APPLY, script.encode())):
+        if data:
+            write_bytes(out / name, data)
         else:
             (out / name).unlink(missing_ok=True)
     write_text(out / PAGE, page)
-    write_text(out / BEST, json.dumps(result, indent=1, allow_nan=False) + "\n")
-    return result
+    write_text(out / BEST, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return content
 
 
-def as_json(found: Optimized) -> dict[str, Any]:
-    """Return what was found, in milliseconds and as ratios over the default."""
-    best, measured = found.best, found.measured
-    used, together = best if found.is_faster else None, best and best.together
+def as_json(result: OptimizeResult) -> dict[str, Any]:
+    """Return a result as JSON, in milliseconds and as ratios over the default.
+
+    Args:
+        result: Result of `optimize`.
+    """
+    best, measured, request = result.best, result.measured, result.request
+    used, together = best if result.is_faster else None, best and best.together
     return {
-        "program": found.ask.program,
-        "is_faster": found.is_faster,
+        "program": request.program,
+        "is_faster": result.is_faster,
         "default_ms": measured.default_ms,
         "best_ms": used and measured.default_ms * measured.ratio.value,
-        **(_figures(measured) if best else {"ratio": None, "ci95": None}),
+        "ratio": best and measured.ratio.value,
+        "ci95": best and list(measured.ratio[1:]),
         "aa_ratio": measured.same.value,
         "aa_ci95": list(measured.same[1:]),
         "rounds": measured.n_rounds,
         "processes": measured.n_processes,
         "looks": measured.n_looks,
-        "decisions": dict(used.told.decisions) if used else {},
-        "default_decisions": dict(found.default_told.decisions),
-        "source": best and best.candidate.source,
+        "decisions": dict(used.description.decisions) if used else {},
+        "default_decisions": dict(result.default_description.decisions),
+        "source": best and best.source,
+        "search": request.search,
         "candidates": {
-            "drawn": found.n_drawn,
-            "tried": len(found.candidates),
-            "by_source": dict(Counter(c.source for c in found.candidates)),
-            "failed": sum(bool(candidate.reason) for candidate in found.candidates),
-            "verified": len({*found.verified, *(f.candidate.choice for f in found.finalists)}),
-            "unconfirmed": len(found.waiting),
+            "drawn": result.n_drawn,
+            "tried": len(result.tried),
+            "by_source": dict(Counter(c.source for c in result.tried)),
+            "failed": sum(bool(candidate.failure) for candidate in result.tried),
+            "verified": sum(candidate.verified is not None for candidate in result.candidates),
+            "unconfirmed": len(result.waiting),
         },
-        "spaces": list(found.spaces),
-        "seed": found.ask.seed,
+        "spaces": list(result.spaces),
+        "seed": request.seed,
         "tolerance": TOLERANCE,
         "threads": 1,
         "on_all_cores": together
         and {
-            **_figures(together),
+            "ratio": together.ratio.value,
+            "ci95": list(together.ratio[1:]),
             "aa_ci95": list(together.same[1:]),
             "processes": together.n_processes,
             "looks": together.n_looks,
         },
-        "environment": dict(found.facts),
+        "environment": dict(result.facts),
     }
 
 
-def _figures(pool: Pool) -> dict[str, Any]:
-    return {"ratio": pool.ratio.value, "ci95": list(pool.ratio[1:])}
+def apply_text(result: OptimizeResult, best: Candidate) -> str:
+    """Return a Python file with the function and the best setting.
 
-
-def apply_text(found: Optimized, best: Contestant) -> str:
-    """Return the Python file that holds the function with the best choice applied."""
-    module, _, name = found.ask.program.partition(":")
-    told = (
-        f"{best.alone.ratio.value:.2f} of the default's time by {processes_text(best.alone)}, "
-        f"one thread on {found.facts.get('cpu')}{all_cores_text(best)}."
-    )
+    Args:
+        result: Result of `optimize`.
+        best: Candidate to apply.
+    """
+    program, description, comparison = result.request.program, best.description, best.comparison
+    module, _, name = program.partition(":")
+    ratio = f"{comparison.ratio.value:.2f} of the default's time"
+    machine = f"one thread on {result.facts.get('cpu')}"
+    gain = f"{ratio} by {processes_text(comparison)}, {machine}{all_cores_text(best)}."
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
-        **{"program": found.ask.program, "module": module, "name": name, "told": told},
-        is_kernel=found.spaces == (TILES,),
-        tile=best.told.decisions.get("tile"),
-        is_edited=bool(best.told.module),
+        **{"program": program, "module": module, "name": name, "told": gain},
+        is_kernel=result.spaces == (TILES,),
+        tile=description.decisions.get("tile"),
+        is_edited=bool(description.module),
         module_file=MODULE,
-        uncompared=uncompared_text(found),
-        options=pformat(best.told.decisions.get("options", {})),
-        digest=found.facts.get("function", ""),
-        arguments=shorten(found.facts.get("arguments", "?"), MOST_SHAPES, placeholder=" …"),
+        uncompared=uncompared_text(result),
+        options=pformat(description.decisions.get("options", {})),
+        digest=result.facts.get("function", ""),
+        arguments=shorten(result.facts.get("arguments", "?"), MAX_SHAPES, placeholder=" …"),
     )
 
 
-def _page(found: Optimized, result: Mapping[str, Any]) -> str:
-    ran = sorted((c for c in found.candidates if not c.reason), key=lambda c: c.ratio)
-    rows = [
-        (f"finalist {n}{', earlier' * bool(turn)}{f' {turn}' * (turn > 1)}", ratio, *_words(own))
-        for n, own in enumerate(found.finalists, start=1)
-        for turn, ratio in enumerate([own.alone.ratio, *reversed(found.earlier(own))])
-    ]
-    confirmed = [own for own in found.contestants if own.is_confirmed]
-    rows += [(f"confirmed {n}", o.alone.ratio, *_words(o)) for n, o in enumerate(confirmed, 1)]
-    default = "default", told_text(found.default_told)
-    rows.append(("default again", found.measured.same, *default))
-    for n, own in enumerate(confirmed, start=1):
+def _page(result: OptimizeResult, content: Mapping[str, Any]) -> str:
+    default = "default", setting_text(result.default_description)
+    rows = [("default again", result.measured.same, *default)]
+    for n, own in enumerate(result.finalists, start=1):
+        assert own.verified
+        rows.append((f"finalist {n}", own.verified.ratio, *_words(own)))
+    for n, own in enumerate(result.confirmed, start=1):
+        rows.append((f"confirmed {n}", own.comparison.ratio, *_words(own)))
         if own.together:
             rows.append((f"on all cores {n}", own.together.ratio, *_words(own)))
-            again = f"default again, on all cores {n}"
-            rows.append((again, own.together.same, *default))
-    by_source = {
-        source: [(place, c.ratio) for place, c in enumerate(ran) if c.source == source]
-        for source in dict.fromkeys(c.source for c in ran)
-    }
+            rows.append((f"default again, on all cores {n}", own.together.same, *default))
+    ran = sorted((c for c in result.tried if not c.failure), key=lambda c: c.screened)
+    by_source: dict[str, list[tuple[int, float]]] = {}
+    for place, candidate in enumerate(ran):
+        by_source.setdefault(candidate.source, []).append((place, candidate.screened))
     charts = [
         Chart(
             "candidates",
             "Candidates by time",
-            f"{len(ran)} candidates ran; the fastest took {ran[0].ratio:.2f} of the default's "
-            f"time, the slowest {ran[-1].ratio:.2f}, as screened: the fastest are partly lucky.",
+            f"{len(ran)} candidates ran; the fastest took {ran[0].screened:.2f} of the default's "
+            f"time, the slowest {ran[-1].screened:.2f}, as screened: the fastest are partly lucky.",
             by_source,
         ),
         Chart(
@@ -145,87 +152,83 @@ def _page(found: Optimized, result: Mapping[str, Any]) -> str:
         ),
     ]
     return render_page(
-        TEMPLATE,
-        result=result,
+        Path(__file__).with_name("optimize.html.j2"),
+        result=content,
         rows=[(name, ratio_text(ratio), *more) for name, ratio, *more in rows],
         charts=charts,
-        tried=tried_text(found),
-        sources=sources_text(found),
-        together=all_cores_text(found.best) if found.best else "",
-        verdict=verdict_text(found),
-        uncompared=uncompared_text(found),
-        halves=halves_text(found),
+        tried=tried_text(result),
+        sources=sources_text(result),
+        together=all_cores_text(result.best) if result.best else "",
+        verdict=verdict_text(result),
+        uncompared=uncompared_text(result),
+        halves=half_confirmed_text(result),
         library=library(),
-        reasons=sorted({c.reason for c in found.candidates if c.reason})[:SHOWN],
+        reasons=sorted({c.failure for c in result.tried if c.failure})[:MAX_REASONS],
     )
 
 
-def _words(own: Contestant) -> tuple[str, str]:
-    return own.candidate.source, told_text(own.told)
+def _words(own: Candidate) -> tuple[str, str]:
+    return own.source, setting_text(own.description)
 
 
-def verdict_text(found: Optimized) -> str:
-    """Say why nothing is called faster, or that this is not known yet."""
-    if n := len(found.waiting) or len([] if found.undecided else found.halves):
+def verdict_text(result: OptimizeResult) -> str:
+    """Return why nothing is called faster, or that this is not known yet."""
+    if n := len(result.waiting) or len([] if result.undecided else result.half_confirmed):
         were = "candidates were" if n > 1 else "candidate was"
-        return f"{n} verified {were} not confirmed; the same command goes on"
-    return f"nothing is surely faster than the default: {found.why_not}"
+        return f"{n} verified {were} not confirmed; the same command resumes"
+    return f"nothing is surely faster than the default: {result.why_not}"
 
 
-def uncompared_text(found: Optimized) -> str:
-    """Name what a kernel's tiles are not compared with; "" of others."""
+def uncompared_text(result: OptimizeResult) -> str:
+    """Return what a kernel's tiles are not compared with; "" for other programs."""
     of_kernel = "tiles alone; jax.jit(kernel.whole), without a loop, may be faster: time it too"
-    return of_kernel if found.spaces == (TILES,) else ""
+    return of_kernel if result.spaces == (TILES,) else ""
 
 
-def halves_text(found: Optimized) -> list[str]:
-    """Name what the time was over in the middle of confirming."""
-    return [
-        f"{told_text(told)} is half confirmed; the same command goes on" for told in found.halves
-    ]
+def half_confirmed_text(result: OptimizeResult) -> list[str]:
+    """Return a line for each candidate that the time ended in the middle of confirming."""
+    resume = "is half confirmed; the same command resumes"
+    return [f"{setting_text(own.description)} {resume}" for own in result.half_confirmed]
 
 
-def confirmed_text(own: Contestant) -> str:
-    """Say what was confirmed besides the best, and what became of it."""
-    alone = f"{ratio_text(own.alone.ratio)}, one thread, by {processes_text(own.alone)}"
-    return f"{alone}{all_cores_text(own)} ({told_text(own.told)})"
+def all_cores_text(own: Candidate) -> str:
+    """Return how long a candidate takes on all cores; "" if that is not needed."""
+    if not (comparison := own.together):
+        return "; not measured on all cores" * own.needs_all_cores
+    verdict = ": neither a gain nor a loss is sure"
+    if comparison.ratio.low >= MAX_LOSS:
+        verdict = ": a loss"
+    elif comparison.ratio.high < MAX_LOSS:
+        verdict = "" if comparison.gains else ": no loss there, though no sure gain"
+    same = f"{ratio_text(comparison.same)} there, by {processes_text(comparison)}"
+    ratio = ratio_text(comparison.ratio)
+    return f"; on all cores {ratio}, the default over itself {same}{verdict}"
 
 
-def all_cores_text(own: Contestant) -> str:
-    """Say what a candidate takes on all cores, where that was measured."""
-    if not (pool := own.together):
-        return "; not measured on all cores" * own.is_checked
-    told = ": a loss" if pool.ratio.low >= MOST_LOSS else ": neither a gain nor a loss is sure"
-    if pool.ratio.high < MOST_LOSS:
-        told = "" if pool.gains else ": no loss there, though no sure gain"
-    same = f"{ratio_text(pool.same)} there, by {processes_text(pool)}"
-    return f"; on all cores {ratio_text(pool.ratio)}, the default over itself {same}{told}"
-
-
-def processes_text(pool: Pool) -> str:
-    """Say how many fresh processes stand behind a figure."""
-    return f"{pool.n_processes} process{'es' * (pool.n_processes > 1)}"
+def processes_text(comparison: Comparison) -> str:
+    """Return the number of fresh processes behind a figure."""
+    return f"{comparison.n_processes} process{'es' * (comparison.n_processes > 1)}"
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Write a ratio with its interval."""
+    """Return a ratio with its interval."""
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
-def sources_text(found: Optimized) -> str:
-    """Say how many candidates came from where, and the best of each as screened."""
-    best = {c.source: c.ratio for c in sorted(found.candidates, key=lambda c: -c.ratio)}
-    count = Counter(c.source for c in found.candidates)
-    told = [f"{source} {count[source]}, best {best[source]:.3f}" for source in count]
-    return "; ".join(["default 1", *told[1:]])
+def sources_text(result: OptimizeResult) -> str:
+    """Return the number of candidates by source, and the best of each as screened."""
+    best = {c.source: c.screened for c in sorted(result.tried, key=lambda c: -c.screened)}
+    count = Counter(c.source for c in result.tried)
+    parts = [f"{source} {count[source]}, best {best[source]:.3f}" for source in count]
+    return "; ".join(["default 1", *parts[1:]])
 
 
-def tried_text(found: Optimized) -> str:
-    """Say how many candidates were tried, and why no more."""
-    tried, drawn = len(found.candidates), found.n_drawn
-    alike = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
-    why = "no more are new" if found.is_over else "no time for more"
-    over = f"; {why}" * (drawn < found.ask.n_candidates)
-    if not over and all(c.source != SEARCH for c in found.candidates):
+def tried_text(result: OptimizeResult) -> str:
+    """Return how many candidates were tried, and why no more."""
+    tried, drawn = len(result.tried), result.n_drawn
+    equal = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
+    why = "no more are new" if result.is_over else "no time for more"
+    over = f"; {why}" * (drawn < result.request.n_candidates)
+    if not over and all(c.source != SEARCH for c in result.tried):
         over = "; so few leave no room for the search"
-    return f"{tried} candidates{alike}{over}"
+    return f"{tried} candidates{equal}{over}"

@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.optimize.confirm import Ask, Ratio
+from autotune.optimize.candidate import Ratio
 from autotune.optimize.optimize import optimize
+from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import BEST, ratio_text, write_result
 from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.accuracy.tasks import Sources
@@ -40,7 +41,7 @@ def run_program(name: str, out: Path) -> None:
     if (out / BEST).exists():
         return
     start = time.perf_counter()
-    found = optimize(Ask(f"benchmarks.autotune.user_programs:{name}"), out)
+    found = optimize(OptimizeRequest(f"benchmarks.autotune.user_programs:{name}"), out)
     write_text(out / SECONDS, f"{time.perf_counter() - start:.0f}\n")
     write_result(found, out)
 

@@ -122,6 +122,9 @@ def optimize(
     run: Annotated[
         Path | None, typer.Option(help="Run whose models propose layouts, or tiles.")
     ] = None,
+    search: Annotated[
+        str, typer.Option(help="portfolio, random, genetic, ranker (with --run) or go.")
+    ] = "portfolio",
     candidates: Annotated[int, typer.Option(min=2, help="How many to compile at most.")] = 60,
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a candidate.")] = 60.0,
     device: options.Device = None,
@@ -136,12 +139,13 @@ def optimize(
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
     from autotune.optimize import write
-    from autotune.optimize.confirm import Ask
-    from autotune.optimize.optimize import optimize as search
+    from autotune.optimize.candidate import setting_text
+    from autotune.optimize.optimize import optimize as choose
+    from autotune.optimize.session import OptimizeRequest
     from autotune.spaces import TILES
 
     spaces = tuple(dict.fromkeys(space.split(",")))
-    ask = Ask(
+    request = OptimizeRequest(
         program,
         spaces,
         candidates,
@@ -149,52 +153,49 @@ def optimize(
         seed=seed or 0,
         device=device,
         run=str(run.resolve()) if run else None,
+        search=search,
     )
     pick = None
-    if run is not None or TILES in spaces:
+    if run is not None or (TILES in spaces and search == "portfolio"):
         from autotune.optimize.ranker import pick_by, pick_tiles
 
-        pick = pick_by(run, ask) if run else partial(pick_tiles, ask)
-    found = search(ask, out, minutes=minutes, pick=pick)
-    result = write.write_result(found, out)
+        pick = pick_by(run, request) if run else partial(pick_tiles, request)
+    result = choose(request, out, minutes=minutes, pick=pick)
+    content = write.write_result(result, out)
     if json:
-        print_json(result)
+        print_json(content)
         return
-    verified = {own.candidate.choice for own in found.finalists}
-    others = [own for own in found.contestants[:1] if own.candidate.choice not in verified]
     rows = [
-        (
-            own.candidate.source,
-            None if own in others else write.ratio_text(own.alone.ratio),
-            ", ".join(map(write.ratio_text, found.earlier(own))) or None,
-            write.told_text(own.told),
-        )
-        for own in (*found.finalists, *others)
+        (own.source, write.ratio_text(own.verified.ratio), setting_text(own.description))
+        for own in result.finalists
+        if own.verified
     ]
     if rows:
-        header = ("from", "time / default's", "verified earlier", "decisions")
-        print_table(header, rows, if_known=header[2:3])
-    default = f"{found.measured.default_ms:.3f} ms"
-    if not found.is_faster:
-        typer.echo(f"default     {default}; {write.verdict_text(found)}")
-    for half in write.halves_text(found):
+        print_table(("from", "time / default's", "decisions"), rows)
+    default = f"{result.measured.default_ms:.3f} ms"
+    if not result.is_faster:
+        typer.echo(f"default     {default}; {write.verdict_text(result)}")
+    for half in write.half_confirmed_text(result):
         typer.echo(f"unfinished  {half}")
-    if found.best:
-        label = "faster      " if found.is_faster else "best tried  "
-        pool, together = found.measured, write.all_cores_text(found.best)
-        ratio = f"{write.ratio_text(pool.ratio)} of the default's {default}"
-        typer.echo(f"{label}{ratio}, one thread, by {write.processes_text(pool)}{together}")
-        typer.echo(f"by          {write.told_text(found.best.told)}")
-    for own in found.contestants[1:]:
-        typer.echo(f"confirmed   {write.confirmed_text(own)}")
-    itself = f"the default ({write.told_text(found.default_told)}) over itself"
-    typer.echo(f"itself      {write.ratio_text(found.measured.same)}: {itself}")
-    reasons = [candidate.reason for candidate in found.candidates if candidate.reason]
+    if best := result.best:
+        label = "faster      " if result.is_faster else "best tried  "
+        comparison, together = best.comparison, write.all_cores_text(best)
+        ratio = f"{write.ratio_text(comparison.ratio)} of the default's {default}"
+        processes = write.processes_text(comparison)
+        typer.echo(f"{label}{ratio}, one thread, by {processes}{together}")
+        typer.echo(f"by          {setting_text(best.description)}")
+    for own in result.confirmed[1:]:
+        alone = f"{write.ratio_text(own.comparison.ratio)}, one thread"
+        processes = f"by {write.processes_text(own.comparison)}{write.all_cores_text(own)}"
+        typer.echo(f"confirmed   {alone}, {processes} ({setting_text(own.description)})")
+    itself = f"the default ({setting_text(result.default_description)}) over itself"
+    typer.echo(f"itself      {write.ratio_text(result.measured.same)}: {itself}")
+    reasons = [candidate.failure for candidate in result.tried if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    typer.echo(f"tried       {write.tried_text(found)}{failed}")
-    typer.echo(f"as screened {write.sources_text(found)}")
-    if told := write.uncompared_text(found):
-        typer.echo(f"compared    {told}")
-    if found.is_faster:
+    typer.echo(f"tried       {write.tried_text(result)}{failed}")
+    typer.echo(f"as screened {write.sources_text(result)}")
+    if uncompared := write.uncompared_text(result):
+        typer.echo(f"compared    {uncompared}")
+    if result.is_faster:
         typer.echo(f"use         {out / write.APPLY}")
     typer.echo(f"page        {out / write.PAGE}")

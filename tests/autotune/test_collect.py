@@ -65,12 +65,6 @@ def test_the_sample_was_measured_by_this_plan() -> None:
     assert len(asked) == 550
 
 
-def test_a_plan_that_is_stopped_early_has_some_of_everything() -> None:
-    layouts = [place for place, job in enumerate(JOBS) if job.collection.kind == "layout"]
-    half = JOBS[: layouts[len(layouts) // 2] + 1]  # kernels are many, and cheap
-    assert len({(job.collection.name, job.split) for job in half}) == 15
-
-
 def tile_job(**changes: object) -> Job:
     given = {"collection": TILE} | changes
     return layout_job(SpinSource(collection_kind="tile"), **given)
@@ -289,20 +283,6 @@ def stop_at(n_configs: int) -> Callable[[str, int, int], None]:
             raise OutOfTime
 
     return stop
-
-
-def test_a_graph_that_more_rounds_show_to_be_noise_is_taken_away(tmp_path: Path) -> None:
-    job, more = layout_job(), layout_job(n_rounds=3)
-    collect_any(job, tmp_path)
-    journal = job.journal(tmp_path)
-    visits = open_journal(journal, {}).visits
-    with journal.open("a") as stream:
-        for config in range(10):  # a third round in the reverse of their order
-            visit = Visit(STEP_NS**2 // (1000 * visits[config, 1].runtime_ns), 3)
-            stream.write(json.dumps({"config": config, "round": 3, **visit._asdict()}) + "\n")
-    left_out = collect_graph(more, tmp_path)
-    assert left_out.path is None and "more --rounds may tell more" in left_out.line()
-    assert not read_manifest(tmp_path)["graphs"] and not job.file(tmp_path).path.exists()
 
 
 COMMAND = """

@@ -1,11 +1,8 @@
 """Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
 
-import struct
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from autotune.collect import program_digest
 from autotune.measure.worker import Description, Loaded, Session, Told
 from autotune.programs import compiled
 from autotune.programs.catalogue import ProgramSource, catalogue, load_program
-from autotune.programs.compiled import applied, code_of
+from autotune.programs.compiled import applied
 from autotune.spaces import DecidedProgram, SameOutputs, edited_module, fusible, menu, open_program
 from common.errors import PipelineError, UsageError
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
@@ -133,38 +130,6 @@ def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
     assert layouts.keys() <= {
         given.name for c in program.message.computations for given in c.instructions
     }
-
-
-@dataclass(frozen=True)
-class Executable:
-    """What XLA loads: the text of its module, and object files among options, in any order."""
-
-    text: str
-    parts: tuple[bytes, ...]
-
-    def hlo_modules(self):  # type: ignore[no-untyped-def]
-        return [SimpleNamespace(to_string=lambda: self.text)]
-
-    def serialize(self) -> bytes:
-        return b"".join(self.parts)
-
-
-def elf(code: bytes, n_sections: int = 2) -> bytes:
-    """An object file: a header, code, and at the end the table of sections of 64 bytes each."""
-    header = bytearray(b"\x7fELF".ljust(64, b"\0"))
-    struct.pack_into("<Q", header, 0x28, len(header) + len(code))
-    struct.pack_into("<HH", header, 0x3A, 64, n_sections)
-    return bytes(header) + code + bytes(64 * n_sections)
-
-
-def test_code_is_told_by_module_and_objects_and_not_by_options() -> None:
-    one, two = elf(b"add"), elf(b"multiply", 3)
-    same = [(one, two), (two, one), (b"level 1", one, b"width 512", two, b"end")]
-    assert len({code_of(Executable("module", parts)) for parts in same}) == 1
-    others = [("module", (one,)), ("module", (one, elf(b"divide", 3))), ("module 2", (one, two))]
-    others += [("module", (b"level 0", b"not ELF")), ("module", (b"level 1", b"not ELF"))]
-    codes = {code_of(Executable(*given)) for given in [*others, ("module", same[0])]}
-    assert len(codes) == 1 + len(others)
 
 
 def test_an_option_without_effect_gives_the_same_code_and_another_function_does_not() -> None:

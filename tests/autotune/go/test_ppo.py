@@ -1,11 +1,11 @@
 """That a policy learns by trying, also for unseen programs; rewards measured and guessed."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from autotune.go.network import (
     WHOLE_PROGRAM,
@@ -17,21 +17,20 @@ from autotune.go.network import (
     likeliest,
 )
 from autotune.go.ppo import (
-    AGAIN,
     ChoiceRanker,
-    MeasuredReward,
     PpoConfig,
     Tried,
     clipped_objective,
     fit_ranker,
+    go_search,
     rewards_of,
     train,
 )
-from autotune.measure.search import Visitor, open_journal
-from autotune.measure.worker import Session
+from autotune.go.pretrain import CONFIG, POLICY, load_policy, save_policy
+from common.errors import PipelineError
 from common.metrics import kendall_tau
+from data.hlo.compiler_options import N_OPTIONS
 from models.training.device import CPU, torch_prepared
-from tests.autotune.fakes import SpinSource
 from tests.autotune.go.programs import UNSCALED, described, random_arrays, runtimes, two_tasks
 
 TASKS = {"first": 2, "second": 2}
@@ -75,76 +74,46 @@ def test_what_pays_by_opcode_and_by_a_neighbours_decision_is_learned_for_unseen_
     assert learned < 1.25
 
 
-def test_the_same_seed_tries_the_same() -> None:
-    arrays = random_arrays(0)
-    tried = []
-    for _ in range(2):
-        with torch_prepared(threads=1, device=CPU, seed=0):
-            policy = Policy(PolicyConfig(tasks=TASKS, hidden=16, heads=2))
-            config = PpoConfig(steps=3, choices=4)
-            graph = two_tasks("one", arrays)
-            tried.append(train(policy, [graph], lambda _, c: runtimes(arrays, c), config, seed=0))
-    for one, two in zip(*tried, strict=True):
-        assert np.array_equal(one.choices, two.choices)
-        assert np.array_equal(one.ratios, two.ratios)
-    assert tried[0][0].choices.shape == (4, 48)
+def test_search_starts_with_the_likeliest_setting_and_repeats_nothing() -> None:
+    """The same seed proposes the same; the search trains a copy of the policy."""
+    arrays, found = random_arrays(0, 4), []
+    graph = two_tasks("program", arrays)
+    with torch_prepared(threads=1, device=CPU, seed=0):
+        policy = Policy(PolicyConfig(tasks=TASKS, hidden=16, heads=2))
+        for _ in range(2):
+            search = go_search(policy, graph, 30, seed=0)
+            batches = [next(search)]
+            with suppress(StopIteration):
+                while True:
+                    batches.append(search.send(runtimes(arrays, batches[-1])))
+            found.append(np.concatenate(batches))
+    assert np.array_equal(*found)
+    assert not found[0][0].any() and 20 < len(found[0]) <= 30
+    assert len(np.unique(found[0], axis=0)) == len(found[0])
 
 
-GRAPH = two_tasks("program", random_arrays(0, 4))
-CHOICES = np.eye(8, dtype=np.int64)
+def test_saved_policy_decides_the_same_and_damage_is_an_error(tmp_path: Path) -> None:
+    graph = decision_graph(
+        "program",
+        described(random_arrays(0), [WHOLE_PROGRAM] * 6, N_OPTIONS.tolist(), {"options": 6}),
+        UNSCALED,
+    )
+    torch.manual_seed(0)
+    policy = Policy(CONFIG)
+    torch.nn.init.normal_(policy.heads["options"].weight)
+    save_policy(tmp_path / "policy.safetensors", policy, UNSCALED)
+    loaded, scaler = load_policy(tmp_path / "policy.safetensors")
+    assert torch.equal(loaded(graph, likeliest).choices, policy(graph, likeliest).choices)
+    assert np.array_equal(scaler.factor, UNSCALED.factor)
+    (tmp_path / "policy.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PipelineError, match="no policy can be read"):
+        load_policy(tmp_path / "policy.safetensors")
 
 
-class Machine:
-    """Choice k of CHOICES takes 10 + k ns, the default 20; some visits are lucky, one fails."""
-
-    def __init__(self) -> None:
-        self.visits: list[tuple[int, int]] = []
-        self.slow = 1.0
-
-    def __call__(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
-        self.visits.append((config, turn))
-        if not choice.any():
-            return 20 * self.slow
-        number = int(choice.argmax())
-        if number == 7:
-            return np.inf
-        return (10 + number) * self.slow * (0.5 if (number, turn) == (4, 0) else 1)
-
-
-def test_what_is_promising_is_measured_again_beside_the_baseline_and_luck_does_not_count() -> None:
-    machine = Machine()
-    reward = MeasuredReward(machine, np.zeros(8, np.int64))
-    ratios = reward(GRAPH, CHOICES)
-    expected = [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, np.inf]
-    assert ratios.tolist() == pytest.approx(expected)
-    screened, again = machine.visits[:9], machine.visits[9:]
-    assert screened == [(config, 0) for config in range(9)]
-    assert again == [(config, 1 + turn) for turn in range(AGAIN) for config in (0, 5, 1)]
-
-
-def test_a_machine_that_slows_down_changes_no_ratio_and_nothing_is_measured_twice() -> None:
-    machine = Machine()
-    reward = MeasuredReward(machine, np.zeros(8, np.int64))
-    first = reward(GRAPH, CHOICES[:3])
-    machine.slow = 3.0
-    n_visits = len(machine.visits)
-    both = reward(GRAPH, CHOICES[[1, 5, 5, 1]])
-    assert both.tolist() == pytest.approx([first[1], 0.75, 0.75, first[1]])
-    assert len(machine.visits) == n_visits + 2 * (1 + AGAIN)  # choice 5 and the default
-    assert reward(GRAPH, np.zeros((1, 8), np.int64)).tolist() == [1.0]
-    assert len(reward.ratios) == 5
-
-
-def test_choices_that_a_session_cannot_run_count_as_failed(tmp_path: Path) -> None:
-    journal = open_journal(tmp_path / "journal.jsonl", {"program": "spin"})
-    with Session(SpinSource(refuses=3), timeout_s=20) as session:
-        session.describe()
-        visit = Visitor(session, journal, what="spin", total=20).visit
-        reward = MeasuredReward(visit, np.zeros(2, np.int64))
-        ratios = reward(GRAPH, np.array([[3, 0], [1, 0], [2, 3]]))
-    assert ratios[0] == np.inf
-    assert 1 < ratios[1] < ratios[2]
-    assert len(journal.failed) == 1
+def test_shipped_policy_is_small_and_trained() -> None:
+    policy, _ = load_policy()
+    assert POLICY.stat().st_size < 2**20
+    assert all(weight.any() for weight in policy.heads.parameters())
 
 
 def test_a_ranker_learns_the_order_of_choices_and_ranks_those_of_an_unseen_program() -> None:

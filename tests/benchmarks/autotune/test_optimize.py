@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from autotune.go import pretrain
 from autotune.go.network import WHOLE_PROGRAM, Policy, PolicyConfig, decision_graph, given
 from autotune.go.ppo import ChoiceRanker, PpoConfig
+from autotune.go.pretrain import ALL_SETTINGS, OptionTable, rows_of, summarize_rounds
 from autotune.measure.search import Search
 from autotune.optimize.write import BEST
 from autotune.spaces import menu
@@ -23,7 +25,7 @@ from benchmarks.autotune.compiles import (
     USERS,
     WAYS,
     best_so_far,
-    followed,
+    follow,
     judge,
 )
 from common.files import write_text
@@ -46,8 +48,8 @@ def test_search_is_followed_to_all_tiles() -> None:
         told.append((yield np.array([[3], [1]])).tolist())
         told.append((yield np.array([[1], [4]])).tolist())
 
-    order = followed(search(), RUNTIME)
-    assert order.tolist() == [3, 1, 4, 0, 2]
+    order = follow(search(), RUNTIME, lambda tiles: tiles[:, 0])
+    assert order.tolist() == [3, 1, 4]
     assert told == [[3.0, 1.0], [1.0, 9.0]]
     assert best_so_far(order, RUNTIME).tolist() == [3, *[1] * (len(BUDGETS) - 1)]
 
@@ -103,7 +105,7 @@ def test_page_comes_from_the_results(tmp_path: Path, capsys: pytest.CaptureFixtu
 SMALL = PolicyConfig(tasks={"options": 3}, hidden=16, heads=2)
 
 
-def made_up(seed: int) -> compiles.Table:
+def made_up(seed: int) -> OptionTable:
     """Each gene's options have times of their own; the last choice fails."""
     rng = np.random.default_rng(seed)
     n_genes = len(N_OPTIONS)
@@ -112,16 +114,16 @@ def made_up(seed: int) -> compiles.Table:
         described(random_arrays(seed), *genes), facts={"cpu": "a CPU", "jaxlib": "0.10"}
     )
     times = rng.lognormal(0, 0.1, (n_genes, 3))
-    rounds = times[range(n_genes), compiles.EVERY].prod(axis=1) * rng.lognormal(0, 0.01, (6, 96))
+    rounds = times[range(n_genes), ALL_SETTINGS].prod(axis=1) * rng.lognormal(0, 0.01, (6, 96))
     rounds[:, -1] = np.inf
     default = rounds[:, :1] * rng.lognormal(0, 0.01, (6, 1))
-    return compiles.tabled(known, np.concatenate([default, rounds], axis=1))
+    return summarize_rounds(known, np.concatenate([default, rounds], axis=1))
 
 
-def subject_of(table: compiles.Table) -> compiles.TaskProgram:
+def subject_of(table: OptionTable) -> compiles.TaskProgram:
     torch.manual_seed(0)
-    graph = decision_graph("program", table.known, UNSCALED)
-    space = Space(table.known.n_options, table.known.groups)
+    graph = decision_graph("program", table.description, UNSCALED)
+    space = Space(table.description.n_options, table.description.groups)
     policy = Policy(SMALL)
     torch.nn.init.normal_(policy.heads["options"].weight)  # it has opinions
     return compiles.TaskProgram(graph, space, policy, ChoiceRanker(SMALL), 0)
@@ -141,8 +143,8 @@ def test_way_sees_only_the_first_half_of_the_rounds() -> None:
     rounds[:, 2] = [5, 7, 30, 30]
     rounds[:, 3] = [8, 8, 6, 8]
     rounds[2:] *= 3  # the machine slows down
-    known = made_up(0).known
-    table = compiles.tabled(known, rounds)
+    known = made_up(0).description
+    table = summarize_rounds(known, rounds)
     assert table.seen[:3].tolist() == [1.0, 0.6, 0.8]
     assert table.unseen[:3].tolist() == pytest.approx([1.0, 3.0, 0.7])
     assert table.same == pytest.approx((11 / 9 + 12 / 8) / 2)
@@ -154,7 +156,9 @@ def test_curve_of_a_way_is_that_of_a_slow_reference() -> None:
     table, found = made_up(1), compiled(1)
     assert found.keys() == {*compiles.WAYS}
     for way, order in found.items():
-        assert len(set(order)) == len(order) >= (5 if way == "fine-tuned" else BUDGETS[-1])
+        assert (
+            len(set(order)) == len(order) >= (5 if way in ("fine-tuned", "guided") else BUDGETS[-1])
+        )
         expected = []
         for budget in BUDGETS:
             best = min([(1.0, 1.0), *((table.seen[at], table.unseen[at]) for at in order[:budget])])
@@ -165,14 +169,14 @@ def test_curve_of_a_way_is_that_of_a_slow_reference() -> None:
 def test_ways_compile_in_their_own_order() -> None:
     table = made_up(1)
     found, subject = compiled(1), subject_of(table)
-    of_menu = [compiles.EVERY.tolist().index(choice) for choice in compiles.ALONE_FIRST.tolist()]
-    assert sorted(of_menu) == sorted(compiles.row(menu()))
+    of_menu = [ALL_SETTINGS.tolist().index(choice) for choice in compiles.ALONE_FIRST.tolist()]
+    assert sorted(of_menu) == sorted(rows_of(menu()))
     for way in (compiles.MENU, compiles.AS_OPTIMIZE):
         assert found[way][: len(of_menu)] == of_menu
-    scores = subject.ranker.score(subject.graph, compiles.EVERY)
+    scores = subject.ranker.score(subject.graph, ALL_SETTINGS)
     assert (np.diff(scores[found["ranked"]]) >= 0).all()
     with torch.no_grad():
-        decided = subject.policy(subject.graph, given(torch.from_numpy(compiles.EVERY)))
+        decided = subject.policy(subject.graph, given(torch.from_numpy(ALL_SETTINGS)))
     likely = decided.log_probs.sum(dim=1)
     assert (likely[found["zero-shot"]].diff() <= 0).all()
     assert found["fine-tuned"][0] == found["zero-shot"][0] == int(likely.argmax())
@@ -199,16 +203,17 @@ def test_held_out_families_are_not_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"PROGRAMS": tuple("abcd"), "FAMILIES": {"a": "x", "b": "x"}, "CONFIG": SMALL}
-    small |= {"RANKER_STEPS": 2, "measured": lambda program, out: made_up(ord(program))}
-    small |= {"PRE_TRAINING": PpoConfig(steps=2), "FINE_TUNING": PpoConfig(steps=3, choices=2)}
-    learn, learned_from = compiles.learned, list[str]()
+    small |= {"RANKER_STEPS": 2, "measure_options": lambda program, out: made_up(ord(program))}
+    learn, learned_from = compiles.train_policy, list[str]()
 
     def noted(graphs, tables, seed):  # type: ignore[no-untyped-def]
         learned_from.append("".join(graph.name for graph in graphs))
-        return learn(graphs, tables, seed)
+        return learn(graphs, tables, seed=seed)
 
-    for name, value in {**small, "learned": noted}.items():
+    for name, value in {**small, "train_policy": noted}.items():
         monkeypatch.setattr(compiles, name, value)
+    monkeypatch.setattr(pretrain, "CONFIG", SMALL)
+    monkeypatch.setattr(pretrain, "PRE_TRAINING", PpoConfig(steps=2))
     for _ in range(2):  # the second time all is there
         compiles.run_options([0, 1], tmp_path)
         assert sorted(learned_from) == ["abc", "abc", "abd", "abd", "cd", "cd"]

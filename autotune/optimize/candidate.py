@@ -1,0 +1,284 @@
+"""A candidate of `optimize`: one setting, its measurements, and the status that follows from them.
+
+All ratios are runtimes over the default's: below 1 is faster. r rounds, p processes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf, isfinite
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.measure.worker import Told
+from common.metrics import CONFIDENCE, DRAWS, interval_of
+
+# The same code gains up to 2 % if it only is at another address.
+MIN_GAIN = 0.02
+# The whole interval on all cores must lie below this ratio.
+MAX_LOSS = 1.02
+# Rounds of one process agree more closely than processes do.
+N_PROCESSES, MIN_PROCESSES = 4, 2
+# After so many processes, an undecided candidate waits until no other candidate gains.
+MAX_PROCESSES = 8
+MAX_ORDERS = 6  # instructions of a setting whose layouts are printed
+DEFAULT = "as the compiler has it"
+SIMPLIFIED = "simplified"
+
+Times = NDArray[np.float64]
+Setting = tuple[int, ...]
+Decided = frozenset[tuple[int, int]]
+
+
+class Ratio(NamedTuple):
+    """A runtime over another one, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+FAILED_RATIO = Ratio(inf, inf, inf)
+
+
+class Comparison(NamedTuple):
+    """A candidate and the default, measured in the same rounds.
+
+    Attributes:
+        ratio: The candidate's runtime over the default's. Its interval is over rounds if there is
+            one process, and over processes if there are several.
+        same: The default's runtime over its own.
+        n_processes: Number of fresh processes.
+        n_rounds: Number of rounds in all processes.
+        default_ms: The default's shortest runtime in milliseconds.
+        n_looks: Number of intervals that share the 5 % of error (Bonferroni).
+    """
+
+    ratio: Ratio
+    same: Ratio
+    n_processes: int
+    n_rounds: int
+    default_ms: float
+    n_looks: int = 1
+
+    @property
+    def required(self) -> float:
+        """Return the ratio that a gain must lie below: the default may differ from itself."""
+        return 1 - max(MIN_GAIN, 1 - self.same.low, self.same.high - 1)
+
+    @property
+    def gains(self) -> bool:
+        return self.ratio.high < self.required
+
+    @property
+    def loses(self) -> bool:
+        """Return True if the candidate is slower by more than the default differs from itself."""
+        return self.ratio.low > max(1.0, self.same.high)
+
+
+class Status(StrEnum):
+    """How far a candidate came."""
+
+    FAILED = "failed"
+    SCREENED = "screened"
+    VERIFIED = "verified"
+    UNDECIDED = "undecided"
+    SLOWER = "slower"
+    NO_GAIN = "no gain"
+    LOSS = "loss on all cores"
+    FASTER = "faster"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting and all measurements of it.
+
+    Attributes:
+        setting: The option of each knob. 0 is the compiler's own.
+        source: Name of the proposer, for example "menu".
+        screened: Shortest screened runtime over the default's. inf if it was not screened.
+        failure: Reason why it failed, or "".
+        description: What the setting decides. Only candidates that were verified have it.
+        verified: Comparison by the newest process that verified it.
+        is_finalist: True if that was the newest pass.
+        alone: Comparison on one thread, pooled over processes. None with less than two processes.
+        together: The same on all cores.
+        n_alone: Number of processes that measured it on one thread.
+        n_together: Number of processes that measured it on all cores.
+        needs_all_cores: True if a gain on one thread has to be checked on all cores.
+        is_duplicate: True if a confirmed candidate compiles to the same code.
+    """
+
+    setting: Setting
+    source: str
+    screened: float = inf
+    failure: str = ""
+    description: Told = field(default=Told({}), hash=False)
+    verified: Comparison | None = None
+    is_finalist: bool = False
+    alone: Comparison | None = None
+    together: Comparison | None = None
+    n_alone: int = 0
+    n_together: int = 0
+    needs_all_cores: bool = True
+    is_duplicate: bool = False
+
+    @property
+    def decided(self) -> Decided:
+        """Return the knobs that are not the default's, each with its option."""
+        return frozenset((knob, option) for knob, option in enumerate(self.setting) if option)
+
+    @property
+    def n_decided(self) -> int:
+        return len(self.decided)
+
+    @property
+    def comparison(self) -> Comparison:
+        """Return the comparison with the most processes; the candidate must have one."""
+        comparison = self.alone or self.verified
+        assert comparison, "was verified"
+        return comparison
+
+    @property
+    def status(self) -> Status:
+        """Return how far the candidate came, by all that was measured of it."""
+        alone, together = self.alone, self.together
+        if self.failure or any(c and not isfinite(c.ratio.value) for c in (alone, together)):
+            return Status.FAILED
+        if alone is None:
+            return Status.VERIFIED if self.verified else Status.SCREENED
+        if alone.loses:
+            return Status.SLOWER
+        if not alone.gains:
+            # A default that differs from itself hides gains. An interval of less than 1 % next to
+            # the required gain needs no more processes.
+            is_close = alone.ratio.high - alone.ratio.low < MIN_GAIN / 2
+            is_close &= alone.required == 1 - MIN_GAIN
+            is_open = alone.ratio.low < 1 - MIN_GAIN and not is_close
+            return Status.UNDECIDED if is_open else Status.NO_GAIN
+        if not self.needs_all_cores or (together and together.ratio.high < MAX_LOSS):
+            return Status.FASTER
+        is_open = together is None or together.ratio.low < MAX_LOSS
+        return Status.UNDECIDED if is_open else Status.LOSS
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if the candidate is undecided by fewer than `MAX_PROCESSES` processes."""
+        gains = self.alone is not None and self.alone.gains
+        n_processes = self.n_together if gains else self.n_alone
+        return self.status is Status.UNDECIDED and n_processes < MAX_PROCESSES
+
+    @property
+    def is_half_confirmed(self) -> bool:
+        """Return True if the time ended in the middle of a batch of processes."""
+        if self.status not in (Status.SCREENED, Status.VERIFIED, Status.UNDECIDED):
+            return False
+        is_unchecked = self.alone is not None and self.alone.gains and self.together is None
+        return bool(self.n_alone % N_PROCESSES or self.n_together % N_PROCESSES or is_unchecked)
+
+    @property
+    def why_not(self) -> str:
+        """Return the reason why it is not called faster; "" if it is."""
+        comparison, status = self.comparison, self.status
+        if comparison.loses:
+            return f"the {'confirmed' if self.alone else 'verified'} candidate is slower"
+        if status is Status.VERIFIED:
+            return "not confirmed in the time; the same command resumes, with more --minutes"
+        if status is Status.LOSS:
+            return "on all cores it is a loss"
+        if comparison.gains and status is Status.UNDECIDED:
+            return (
+                f"undecided whether it is a loss on all cores (not surely below {MAX_LOSS}); "
+                "the same command measures on, with more --minutes"
+            )
+        if status is Status.FASTER:
+            return ""
+        is_least = comparison.required == 1 - MIN_GAIN
+        why = "the least that counts" if is_least else "by which the default itself may differ"
+        required = f"{100 * (1 - comparison.required):.1f} %, {why}"
+        reason = f"the confirmed candidate does not surely gain {required}"
+        is_undecided = status is Status.UNDECIDED
+        return f"undecided: {reason}; the same command resumes" if is_undecided else reason
+
+
+def setting_text(description: Told) -> str:
+    """Return what a setting decides, in one line."""
+    parts = []
+    for kind, what in description.decisions.items():
+        if kind == "options":
+            parts += [f"{option}={value}" for option, value in what.items()]
+        elif kind == "layouts" and len(what) <= MAX_ORDERS:
+            parts.append("layouts: " + ", ".join(_orders_text(*own) for own in what.items()))
+        else:
+            parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
+    return "; ".join(parts) or DEFAULT
+
+
+def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
+    """Return the layouts of one instruction as XLA prints them, minor to major."""
+    texts = (f"{tensor} {{{','.join(map(str, order))}}}" for tensor, order in orders.items())
+    return " ".join((name, *texts))
+
+
+def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
+    """Return the median ratio of two runtimes over rounds: a disturbance is in both of them.
+
+    Args:
+        own_ns: Runtimes (r,) in ns.
+        base_ns: Runtimes (r,) in ns that they are compared with.
+        seed: Seed of the bootstrap.
+    """
+    ratios = own_ns / base_ns
+    drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
+    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
+
+
+def compare_rounds(default_ns: Times, same_ns: Times, own_ns: Times) -> Comparison:
+    """Return the comparison of one process; its intervals are over rounds.
+
+    Args:
+        default_ns: Runtimes (r,) of the default in ns.
+        same_ns: Runtimes (r,) of the default's second visit in each round.
+        own_ns: Runtimes (r,) of the candidate.
+    """
+    ratio, same = paired_ratio(own_ns, default_ns), paired_ratio(same_ns, default_ns)
+    return Comparison(ratio, same, 1, len(default_ns), float(default_ns.min()) / 1e6)
+
+
+def pool_ratios(ratios: Sequence[float], n_looks: int = 1) -> Ratio:
+    """Return the mean of processes' ratios and Student's interval, both of their logarithms.
+
+    Args:
+        ratios: One ratio per process, (p,).
+        n_looks: Number of intervals that together may err in 5 % of all cases.
+    """
+    from scipy.stats import t
+
+    if not np.isfinite(ratios).all():
+        return FAILED_RATIO
+    logs = np.log(ratios)
+    quantile = t.isf((1 - CONFIDENCE) / n_looks / 2, len(logs) - 1)
+    half = quantile * logs.std(ddof=1) / np.sqrt(len(logs))
+    return Ratio(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist())
+
+
+def pool_processes(processes: Sequence[Comparison], n_looks: int) -> Comparison | None:
+    """Return the pooled comparison; None with fewer than two processes, unless one failed.
+
+    Args:
+        processes: One comparison per process, (p,).
+        n_looks: As of `pool_ratios`.
+    """
+    has_failed = any(one.ratio == FAILED_RATIO for one in processes)
+    if len(processes) < MIN_PROCESSES and not has_failed:
+        return None
+    return Comparison(
+        pool_ratios([one.ratio.value for one in processes], n_looks),
+        pool_ratios([one.same.value for one in processes], n_looks),
+        len(processes),
+        sum(one.n_rounds for one in processes),
+        min(one.default_ms for one in processes),
+        n_looks,
+    )

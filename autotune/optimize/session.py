@@ -1,0 +1,334 @@
+"""The request of `optimize`, and the journals in which a call and its repetitions record visits.
+
+Each fresh process has a journal of its own, so a call that was killed resumes. c settings of g
+knobs, r rounds.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.collect import program_digest
+from autotune.measure.search import Journal, Visitor, open_journal, run_rounds
+from autotune.measure.worker import ConfigFailed, Description, Session, Subject, Told
+from autotune.optimize.candidate import (
+    FAILED_RATIO,
+    MIN_PROCESSES,
+    N_PROCESSES,
+    SIMPLIFIED,
+    Candidate,
+    Comparison,
+    Setting,
+    Times,
+    compare_rounds,
+    pool_processes,
+)
+from autotune.programs.catalogue import catalogue as programs
+from autotune.spaces import SPACES, TILES, open_decided
+from autotune.tiles.catalogue import catalogue as kernels
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.machine import granted
+from common.progress import log, out_of_time, seconds_left, time_limit
+from common.reproducibility import generator
+from data.hlo.choices import Choices
+
+JOURNALS, SCREEN, VERIFY, CONFIRM = "journal", "screen", "verify", "confirm"
+ON_ALL_CORES = "all-cores-median"
+# A process with fewer rounds is ignored; so is a verifying process of several finalists.
+MIN_ROUNDS, MIN_VERIFY_ROUNDS = 2, 8
+RANKED = ("layouts", TILES)  # the spaces that models rank
+SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
+FEWEST_STEPS = "fewest steps"  # the source of tiles that no run proposes
+
+# Ranks settings (c, g) of layouts, of the program that is described: the best first.
+Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class OptimizeRequest:
+    """What to optimise, and how hard.
+
+    Attributes:
+        program: module:function, a program of the catalogue, or for "tiles" a kernel.
+        spaces: Names in SPACES, or "tiles" for a kernel.
+        n_candidates: Maximum number of screened candidates, the default included.
+        n_rounds: Rounds in which a pass compares the best candidate with the default. Finalists
+            get 3/8 of them.
+        timeout_s: Time after which a candidate counts as failed.
+        seed: Seed of the search and of the order of visits.
+        device: "cpu", "gpu", "tpu", or None for JAX's choice.
+        run: Folder of the run whose models propose candidates.
+        search: Name in SEARCHES.
+        open_decided: Function that opens the program in the worker from the name, the spaces and
+            the device.
+    """
+
+    program: str
+    spaces: tuple[str, ...] = ("options",)
+    n_candidates: int = 60
+    n_rounds: int = 40
+    timeout_s: float = 60.0
+    seed: int = 0
+    device: str | None = None
+    run: str | None = None
+    search: str = "portfolio"
+    open_decided: Callable[..., Subject] = open_decided
+
+    def __post_init__(self) -> None:
+        """Check names and their combination.
+
+        Raises:
+            UsageError: A name is unknown, or options do not fit together.
+        """
+        known = (*SPACES, TILES)
+        for space in self.spaces:
+            if space not in known:
+                raise UsageError(f"--space {space}: no such space; known: {', '.join(known)}")
+        if self.search not in SEARCHES:
+            searches = ", ".join(SEARCHES)
+            raise UsageError(f"--search {self.search}: no such search; known: {searches}")
+        if self.run and not set(RANKED) & set(self.spaces):
+            reason = f"models rank {' and '.join(RANKED)} alone, not {', '.join(self.spaces)}"
+            raise UsageError(f"--run {self.run}: {reason}; expected --space with one of these")
+        if self.run and self.search not in ("portfolio", "ranker"):
+            raise UsageError(f"--run {self.run}: --search {self.search} uses no models; leave out")
+        if self.search == "ranker" and not self.run:
+            raise UsageError("--search ranker: expected --run RUN, whose models rank candidates")
+        if self.search == "go" and self.spaces != ("options",):
+            spaces = ",".join(self.spaces)
+            raise UsageError(
+                f"--search go: decides options, not {spaces}; expected --space options"
+            )
+        if self.spaces == (TILES,) and ":" not in self.program:
+            names = {*kernels(), *(source.name for source in programs())}
+            if self.program not in names:
+                reason = "no such kernel; `collect --list --kind tile` names all"
+                raise UsageError(f"--program {self.program}: {reason}")
+
+    def open_worker(self, *, on_all_cores: bool = False) -> Session:
+        """Return a session that opens the program in a fresh process."""
+        subject = partial(self.open_decided, self.program, self.spaces, self.device)
+        return Session(
+            subject, timeout_s=self.timeout_s, what=self.program, on_all_cores=on_all_cores
+        )
+
+
+@dataclass(frozen=True)
+class OptimizeSession:
+    """One call of `optimize`.
+
+    Attributes:
+        request: What to optimise.
+        out: Folder of the journals and results.
+        pick: Ranker of settings, or None.
+        worker: The process that screens. It stays open.
+        description: The program, as the worker opened it.
+    """
+
+    request: OptimizeRequest
+    out: Path
+    pick: Pick | None
+    worker: Session
+    description: Description
+    _described: dict[Setting, Told] = field(default_factory=dict)
+    _codes: dict[Setting, str] = field(default_factory=dict)
+
+    @property
+    def spaces(self) -> dict[str, int]:
+        """Return the number of knobs of each space."""
+        return dict(self.description.spaces or {TILES: len(self.description.n_options)})
+
+    @property
+    def default(self) -> Setting:
+        return (0,) * len(self.description.n_options)
+
+    @property
+    def needs_all_cores(self) -> bool:
+        """Return True if a gain on one thread has to be checked on all cores."""
+        return granted()[0] > 1 and self.description.facts["platform"] == "cpu"
+
+    def journal(self, name: str) -> Journal:
+        request = self.request
+        header = {
+            "program": request.program,
+            "spaces": list(request.spaces),
+            "seed": request.seed,
+            "run": request.run or (FEWEST_STEPS if self.pick else None),
+            "search": request.search,
+            **self.description.facts,
+            "program_digest": program_digest(self.description),
+        }
+        return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
+
+    def describe(self, setting: Setting) -> Told:
+        """Return what a setting decides."""
+        if setting not in self._described:
+            self._described[setting] = self.worker.tell(np.array(setting))
+        return self._described[setting]
+
+    def code(self, setting: Setting) -> str:
+        """Return a digest of a setting's code; the setting itself if it does not compile."""
+        if setting not in self._codes:
+            self._codes[setting] = repr(setting)
+            with suppress(ConfigFailed):
+                self._codes[setting] = self.worker.code(np.array(setting))
+        return self._codes[setting]
+
+    def measure(
+        self,
+        name: str,
+        settings: Choices,
+        n_rounds: tuple[int, int],
+        share_s: float,
+        *,
+        message: str = "",
+    ) -> tuple[list[int], Times]:
+        """Visit the default, the default again and other settings in a fresh process.
+
+        Args:
+            name: Name of the journal.
+            settings: Settings (c, g). The first two are the default.
+            n_rounds: Minimum and maximum number of rounds.
+            share_s: Seconds that it may take. The minimum of rounds may take more.
+            message: Line that is logged if something is left to measure.
+
+        Returns:
+            As `whole_rounds`.
+
+        Raises:
+            PipelineError: The default does not run, or the program is another one.
+        """
+        journal, request = self.journal(name), self.request
+        known = whole_rounds(journal, len(settings))
+        if len(known[1]) >= n_rounds[1]:
+            return known
+        what, rest_s = f"{request.program}: {name}", seconds_left() - share_s
+        if message:
+            log.info(message)
+        if self.description.facts["platform"] != "cpu":
+            self.worker.stop()  # an accelerator serves one process
+        with request.open_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
+            visitor = Visitor(fresh, journal, what=what, total=len(settings) * n_rounds[1])
+            rng = generator(request.seed, name, request.program)
+            with suppress(OutOfTime):
+                self._open_again(fresh)
+                run_rounds(visitor, settings, n_rounds=n_rounds[0], rng=rng)
+                with time_limit((seconds_left() - rest_s) / 60):
+                    run_rounds(visitor, settings, n_rounds=n_rounds[1], rng=rng)
+        if journal.failed.keys() & {0, 1}:
+            reason = next(iter(journal.failed.values()))
+            raise PipelineError(f"{what}: the default failed: {reason}")
+        return whole_rounds(journal, len(settings))
+
+    def _open_again(self, fresh: Session) -> None:
+        if out_of_time():
+            raise OutOfTime(self.request.program)
+        if fresh.describe().facts["function"] != self.description.facts["function"]:
+            raise PipelineError(
+                f"{self.request.program}: is another program when it is traced again; expected the "
+                "same each time: no random numbers but from arguments, and no edit meanwhile"
+            )
+
+    def confirming_processes(self, stage: str) -> dict[Setting, list[Comparison]]:
+        """Return the comparison of each process of a stage that had enough time, by setting."""
+        found: dict[Setting, list[Comparison]] = {}
+        for path in sorted((self.out / JOURNALS).glob(f"{stage}-*.jsonl")):
+            journal = self.journal(path.stem)
+            ran, times = whole_rounds(journal, 3)
+            if 2 in journal.failed:
+                own = Comparison(FAILED_RATIO, FAILED_RATIO, 1, 0, np.inf)
+            elif len(ran) == 3 and len(times) >= MIN_ROUNDS:
+                own = compare_rounds(*times.T)
+            else:
+                continue
+            found.setdefault(tuple(journal.choices[2]), []).append(own)
+        return found
+
+    def verifying_processes(self) -> list[tuple[Comparison, dict[Setting, Comparison]]]:
+        """Return of each verifying process the default over itself, and its finalists.
+
+        The oldest is first. Processes with too few rounds are left out.
+        """
+        found = []
+        paths = (self.out / JOURNALS).glob(f"{VERIFY}-*.jsonl")
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+            journal = self.journal(path.stem)
+            ran, times = whole_rounds(journal, max(2, len(journal.choices)))
+            if journal.failed.keys() & {0, 1} or len(times) < min_verify_rounds(len(ran) - 2):
+                continue
+            default, same, *others = times.T
+            comparisons = {
+                tuple(journal.choices[config]): compare_rounds(default, same, own)
+                for config, own in zip(ran[2:], others, strict=True)
+            }
+            found.append((compare_rounds(default, same, same), comparisons))
+        return found
+
+    def read_candidates(self, screened: list[Candidate]) -> list[Candidate]:
+        """Return screened and simplified candidates with all measurements in the journals.
+
+        Each batch of processes, of any candidate, is one more look that may be lucky: intervals
+        share 5 % of error among them all.
+
+        Args:
+            screened: Candidates of the screening.
+        """
+        stages = [self.confirming_processes(stage) for stage in (CONFIRM, ON_ALL_CORES)]
+        n_looks = [sum(-(-len(own) // N_PROCESSES) for own in by.values()) for by in stages]
+        passes = self.verifying_processes()
+        verified = {setting: own for _, by_setting in passes for setting, own in by_setting.items()}
+        known = {candidate.setting: candidate for candidate in screened}
+        known |= {s: Candidate(s, SIMPLIFIED) for s in (*stages[0], *verified) if s not in known}
+        confirmed = {s for s, own in stages[0].items() if len(own) >= MIN_PROCESSES}
+        codes = {self.code(setting) for setting in confirmed}
+        found = []
+        for setting, candidate in known.items():
+            if setting not in verified and setting not in stages[0]:
+                found.append(candidate)
+                continue
+            alone, together = (by_setting.get(setting, []) for by_setting in stages)
+            found.append(
+                Candidate(
+                    *(setting, candidate.source, candidate.screened, candidate.failure),
+                    description=self.describe(setting),
+                    verified=verified.get(setting),
+                    is_finalist=bool(passes) and setting in passes[-1][1],
+                    alone=pool_processes(alone, n_looks[0]),
+                    together=pool_processes(together, n_looks[1]),
+                    n_alone=len(alone),
+                    n_together=len(together),
+                    needs_all_cores=self.needs_all_cores,
+                    is_duplicate=setting not in confirmed and self.code(setting) in codes,
+                )
+            )
+        return found
+
+
+def min_verify_rounds(n_finalists: int) -> int:
+    """Return the rounds that verifying needs: of one finalist nothing is chosen."""
+    return MIN_VERIFY_ROUNDS if n_finalists > 1 else MIN_ROUNDS
+
+
+def whole_rounds(journal: Journal, n_settings: int) -> tuple[list[int], Times]:
+    """Return which settings never failed, and their runtimes in whole rounds.
+
+    Args:
+        journal: Visits of one process.
+        n_settings: Number of settings c that the process visits.
+
+    Returns:
+        Positions of the settings that ran, and runtimes (r, ran) in ns.
+    """
+    ran = [config for config in range(n_settings) if config not in journal.failed]
+    by_round = [
+        [journal.visits.get((config, turn)) for config in ran]
+        for turn in sorted({turn for _, turn in journal.visits})
+    ]
+    whole = [[visit.runtime_ns for visit in row if visit] for row in by_round if all(row)]
+    return ran, np.array(whole, float).reshape(-1, len(ran))
