@@ -159,7 +159,7 @@ def collect_graph(
 
 def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
     start = time.monotonic()
-    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
+    with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
         description = session.describe(timeout_s=opening_s())
         journal = open_journal(job.journal(out), _header(job, description))
         job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
@@ -171,15 +171,15 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         visitor = Visitor(session, journal, what=what, total=n_configs, n_visits=n_visits)
         rng = generator(job.seed, "search", job.search, job.program)
         space = Space(description.n_options, description.groups)
-        choices = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
+        settings = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
         order = generator(job.seed, "rounds", job.search, job.program)
-        run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=order)
-        kept, rounds_ns = measured(journal, len(choices), n_rounds=job.n_rounds)
-        choices, module = choices[kept], numbered([journal.codes[config] for config in kept])
-        config_feat = session.spell(choices)
+        run_rounds(visitor, settings, n_rounds=job.n_rounds, rng=order)
+        kept, rounds_ns = measured(journal, len(settings), n_rounds=job.n_rounds)
+        settings, module = settings[kept], numbered([journal.codes[config] for config in kept])
+        config_feat = session.spell(settings)
     runtime_ns = rounds_ns.min(axis=0)  # (c,)
-    default_ns = runtime_ns[(choices == 0).all(axis=1)]  # (d,); it may be measured again
-    entry = _entry(job, description, choices, journal) | figures(rounds_ns, module)
+    default_ns = runtime_ns[(settings == 0).all(axis=1)]  # (d,); it may be measured again
+    entry = _entry(job, description, settings, journal) | figures(rounds_ns, module)
     entry["default_over_fastest"] = (
         float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
     )
@@ -198,7 +198,7 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
             manifest["left_out"][job.submission_id] = entry | {"reason": reason}
             return
         # The order of the search would tell good configs from bad ones.
-        rows = generator(job.seed, "rows", job.search, job.program).permutation(len(choices))
+        rows = generator(job.seed, "rows", job.search, job.program).permutation(len(settings))
         arrays = {**description.arrays, "config_runtime": runtime_ns[rows]}
         arrays["config_runtime_normalizers"] = np.full_like(runtime_ns, default_ns.min())
         key = "config_feat" if job.collection.kind == "tile" else "node_config_feat"
@@ -212,9 +212,9 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
 def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) -> str:
     if entry["default_over_fastest"] is None:
         told = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
-        return f"the compiler's own choice failed{told}; expected it to run"
+        return f"the compiler's own setting failed{told}; expected it to run"
     if entry["spread"] < MIN_SPREAD:
-        tried = f"{entry['n_distinct']} of {n_choices} choices were tried"
+        tried = f"{entry['n_distinct']} of {n_choices} settings were tried"
         is_most = 2 * entry["n_distinct"] >= n_choices
         more = tried if is_most else "more --configs may reach further"
         return (
@@ -269,7 +269,7 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
     """Refuse a user's own program that was edited since it was measured."""
-    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
+    with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
         function = session.describe().facts["function"]
         if entry.get("function") not in (None, function):
             raise UsageError(
@@ -288,7 +288,7 @@ def program_digest(description: Description) -> str:
 
 
 def _entry(
-    job: Job, description: Description, choices: Choices, journal: Journal
+    job: Job, description: Description, settings: Choices, journal: Journal
 ) -> dict[str, Any]:
     clock = clock_for(description.facts["platform"])
     stopped = [visit.is_stopped for visit in journal.visits.values()]
@@ -298,8 +298,8 @@ def _entry(
         "decides": job.decides,
         "n_nodes": len(description.arrays["node_opcode"]),
         "n_genes": len(description.n_options),
-        "n_configs": len(choices),
-        "n_distinct": len(distinct_rows(hash_rows(choices))[0]),
+        "n_configs": len(settings),
+        "n_distinct": len(distinct_rows(hash_rows(settings))[0]),
         "program_digest": program_digest(description),
         "function": description.facts["function"],
         "failed": [{"config": c, "reason": r} for c, r in sorted(journal.failed.items())],
@@ -309,7 +309,7 @@ def _entry(
 
 
 def _measure_again(job: Job, out: Path) -> tuple[int, float]:
-    with Session(job.open_subject, timeout_s=job.timeout_s, what=job.program) as session:
+    with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
         header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)
@@ -318,10 +318,10 @@ def _measure_again(job: Job, out: Path) -> tuple[int, float]:
         # Of equal modules one is enough: their order is noise alone.
         distinct = {first.codes[config]: config for config in sorted(known)}
         picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
-        choices = np.array([first.choices[config] for config in picked], np.int64)
+        settings = np.array([first.settings[config] for config in picked], np.int64)
         what = f"configs of {job.program}, second measurement"
         visitor = Visitor(session, second, what=what, total=len(picked), n_visits=job.n_rounds)
-        run_rounds(visitor, choices, n_rounds=job.n_rounds, rng=rng)
+        run_rounds(visitor, settings, n_rounds=job.n_rounds, rng=rng)
     repeated = second.shortest_ns()
     both = sorted(repeated)
     before = np.array([known[picked[row]] for row in both])

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.measure.worker import DEVICES, OpenSubject
+from autotune.measure.worker import DEVICES, OpenProgram
 from autotune.programs.catalogue import catalogue, load_program, rows
 from autotune.spaces import open_decided, open_program
 from autotune.tiles.catalogue import catalogue as tile_catalogue
@@ -22,7 +22,7 @@ LAYOUT_SEARCHES = ("random", "default")
 
 
 @dataclass(frozen=True)
-class Effort:
+class MeasurementSettings:
     """How hard to measure: the options that mean the same for every program."""
 
     n_configs: int = 100  # how many configs to try
@@ -32,15 +32,18 @@ class Effort:
 
 
 # Of the sample: each program and search, whose configs the catalogue numbers, and each kernel.
-SAMPLE_LAYOUTS, SAMPLE_TILES = Effort(n_rounds=6, timeout_s=120.0), Effort(40, timeout_s=120.0)
+SAMPLE_LAYOUTS, SAMPLE_TILES = (
+    MeasurementSettings(n_rounds=6, timeout_s=120.0),
+    MeasurementSettings(40, timeout_s=120.0),
+)
 TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Effort):
+class Job(MeasurementSettings):
     """One graph to measure."""
 
-    open_subject: OpenSubject  # what the worker opens
+    open_measurable: OpenProgram  # what the worker opens
     program: str  # the graph's name; its file is called so, but in the test split
     family: str  # programs of one family differ in their sizes alone
     collection: Collection  # where the graph goes
@@ -82,7 +85,7 @@ def make_job(
     search: str = "random",
     split: str = "train",
     device: str | None = None,
-    effort: Effort,
+    effort: MeasurementSettings,
 ) -> Job:
     """Return the job that measures one kind of decisions on a program, or a kernel's tiles.
 
@@ -107,9 +110,9 @@ def make_job(
         place = "tile:xla" if kind == "options" else place
     # But for layouts, which the compiler itself keeps to, outputs are compared with what they
     # should be.
-    open_subject = open_program if kind == "layout" else open_decided
+    open_measurable = open_program if kind == "layout" else open_decided
     return Job(
-        open_subject=partial(open_subject, program, (SPACES[kind],), device),
+        open_measurable=partial(open_measurable, program, (SPACES[kind],), device),
         program=name,
         family=family,
         collection=collection_named(place),

@@ -1,13 +1,13 @@
-"""A JAX program with the decisions of several spaces; each choice is compiled anew.
+"""A JAX program with the decisions of several spaces; each setting is compiled anew.
 
-A space is a run of genes, and says how its part of a choice is applied: compiler options, layouts
-by constraints, fusion by barriers. They add up, so any may be chosen with any other. A choice that
+A space is a run of knobs, and says how its part of a setting is applied: compiler options, layouts
+by constraints, fusion by barriers. They add up, so any may be chosen with any other. A setting that
 is 0 throughout is what a user gets from `jax.jit`.
 
 A layout is set by a constraint in the HLO module: a custom call that hands its operand on in a
 given layout, which the compiler's layout assignment obeys, with copies where neighbours disagree.
 On a CPU, whose convolutions and dots are row-major, the cost that is measured is that of those
-copies; the compiler's own choice is nearly always the best there.
+copies; the compiler's own setting is nearly always the best there.
 
 Over an optimisation barrier behind an instruction nothing is fused. XLA on a CPU dissolves barriers
 before it fuses, unless that pass is disabled; with one behind each instruction the program runs
@@ -21,7 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.worker import Description, Loaded, Subject, Told, one_line, open_device
+from autotune.measure.worker import (
+    Decisions,
+    Description,
+    Loaded,
+    MeasurableProgram,
+    one_line,
+    open_device,
+)
 from autotune.programs.catalogue import ProgramSource, load_program
 from autotune.programs.compiled import (
     as_function,
@@ -34,7 +41,7 @@ from autotune.programs.compiled import (
     shapes_of,
 )
 from autotune.tiles.catalogue import catalogue, find_kernel
-from autotune.tiles.kernel import TileSubject
+from autotune.tiles.kernel import TileProgram
 from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, joined, options_of
@@ -54,7 +61,7 @@ from data.hlo.layouts import (
 
 Orders = tuple[Order, Order, Order]  # of output, input and kernel; empty = left to the compiler
 
-# Tried first, by gene and value: see `portfolio` in docs/results/optimize.md.
+# Tried first, by knob and value: see `portfolio` in docs/results/optimize.md.
 COMBINED = (
     {"library": 1, "vector width": 1},
     {"vector width": 1, "LLVM": 1},
@@ -79,10 +86,10 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3
 
 
 def menu() -> NDArray[np.int64]:
-    """Return the choices that are tried before any search, COMBINED and each alone; (m, g)."""
-    alone = [{gene: value} for gene, values in GENES.items() for value in range(1, len(values) + 1)]
+    """Return the settings that are tried before any search, COMBINED and each alone; (m, g)."""
+    alone = [{knob: value} for knob, values in GENES.items() for value in range(1, len(values) + 1)]
     return np.array(
-        [[choice.get(gene, 0) for gene in GENES] for choice in (*COMBINED, *alone)], np.int64
+        [[setting.get(knob, 0) for knob in GENES] for setting in (*COMBINED, *alone)], np.int64
     )
 
 
@@ -149,17 +156,17 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
 
 
 def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "SameOutputs":
-    """Do as `open_program`, but refuse choices under which the outputs are others.
+    """Do as `open_program`, but refuse settings under which the outputs are others.
 
     Those of a kernel are compared with what it gives without a loop.
     """
     subject = open_program(program, spaces, device)
-    if isinstance(subject, TileSubject):
+    if isinstance(subject, TileProgram):
         return SameOutputs(subject, ("the whole kernel's", subject.whole))
     return SameOutputs(subject)
 
 
-def open_program(program: str, spaces: Sequence[str], device: str | None) -> Subject:
+def open_program(program: str, spaces: Sequence[str], device: str | None) -> MeasurableProgram:
     """Open a program, or for the space "tiles" a kernel, to decide some spaces of it.
 
     Of a kernel only tiles are decided, and of a function all but tiles.
@@ -173,7 +180,7 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Sub
         raise UsageError(f"{undecided(program, spaces, (TILES,))}; expected {TILES}")
     if TILES in spaces:
         try:
-            return TileSubject(find_kernel(program), facts)
+            return TileProgram(find_kernel(program), facts)
         except PipelineError as error:
             if ":" in program and not isinstance(error, UsageError):
                 raise  # there is no such module or name
@@ -195,7 +202,7 @@ def undecided(program: str, asked: Sequence[str], decided: Sequence[str]) -> str
     return f"{','.join(left_out)}: {program} {told}"
 
 
-class Genes(NamedTuple):
+class Knobs(NamedTuple):
     """A space's n_options, groups and nodes, as of Description."""
 
     n_options: NDArray[np.int64]
@@ -204,7 +211,7 @@ class Genes(NamedTuple):
 
 
 class DecidedProgram:
-    """A program and some spaces; a choice is the genes of one space after the other."""
+    """A program and some spaces; a setting is the knobs of one space after the other."""
 
     def __init__(
         self, source: ProgramSource, spaces: Sequence[str], facts: dict[str, str] | None = None
@@ -230,27 +237,27 @@ class DecidedProgram:
         self.options = [node_options(node) for node in self.nodes]
         kept_apart = node_positions(self.message, self._fusible)
         alike = [(given.opcode, *given.shape.dimensions) for given in self._fusible]
-        genes = {
-            "options": Genes(N_OPTIONS, np.arange(len(N_OPTIONS)), np.full(len(N_OPTIONS), -1)),
-            "layouts": Genes(
+        knobs = {
+            "options": Knobs(N_OPTIONS, np.arange(len(N_OPTIONS)), np.full(len(N_OPTIONS), -1)),
+            "layouts": Knobs(
                 np.array([len(rows) for rows in self.options], np.int64),
                 node_groups(self.nodes),
                 np.array([node.position for node in self.nodes], np.int64),
             ),
-            "fusion": Genes(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
+            "fusion": Knobs(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
         }
-        self._genes = {space: genes[space] for space in spaces if len(genes[space].nodes)}
-        if not self._genes:
+        self._knobs = {space: knobs[space] for space in spaces if len(knobs[space].nodes)}
+        if not self._knobs:
             told = undecided(self.name, spaces, ())
             raise UsageError(f"{told}; expected options, which every function has")
-        self._config_ids = self._genes.get("layouts", genes["fusion"]).nodes
+        self._config_ids = self._knobs.get("layouts", knobs["fusion"]).nodes
 
     def describe(self) -> Description:
-        """Return the program's graph, and the genes of all spaces."""
+        """Return the program's graph, and the knobs of all spaces."""
         graph = featurize_module(self.message, source=self.name)
-        n_options, groups, nodes = zip(*self._genes.values(), strict=True)
+        n_options, groups, nodes = zip(*self._knobs.values(), strict=True)
         starts = np.cumsum([0, *map(len, groups)])
-        usual = {space: np.zeros(len(own.nodes), np.int64) for space, own in self._genes.items()}
+        usual = {space: np.zeros(len(own.nodes), np.int64) for space, own in self._knobs.items()}
         if "layouts" in usual:
             usual["layouts"] = usual_choice(self.options)
         return Description(
@@ -258,34 +265,34 @@ class DecidedProgram:
             np.concatenate([own + start for own, start in zip(groups, starts, strict=False)]),
             {**graph.arrays, "node_config_ids": self._config_ids},
             self._facts,
-            {space: len(own.nodes) for space, own in self._genes.items()},
+            {space: len(own.nodes) for space, own in self._knobs.items()},
             np.concatenate(nodes),
             np.concatenate([*usual.values()]) if "layouts" in usual else None,
             graph.instruction_names,
         )
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return choices (c, g) as the dataset has configs, of the first space that it can hold.
+    def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
+        """Return settings (c, g) as the dataset has configs, of the first space that it can hold.
 
         Layouts (c, k, 18) as rankers read them; of fusion, for the k nodes that may be kept apart,
-        a 0 in the first place where one is; of options the number of each gene's value, (c, 24).
+        a 0 in the first place where one is; of options the number of each knob's value, (c, 24).
         """
-        parts = self._parts(choices)
+        parts = self._parts(settings)
         if "layouts" in parts:
             return spell_choices(self.options, parts["layouts"])
         if "fusion" in parts:
             configs = np.full((*parts["fusion"].shape, N_LAYOUT_VALUES), -1, np.int8)
             configs[:, :, 0] += parts["fusion"].astype(np.int8)
             return configs
-        tiles = np.zeros((len(choices), N_TILE_VALUES), np.float32)
-        tiles[:, : choices.shape[1]] = choices
+        tiles = np.zeros((len(settings), N_TILE_VALUES), np.float32)
+        tiles[:, : settings.shape[1]] = settings
         return tiles
 
-    def load(self, choice: NDArray[np.int64]) -> Loaded:
-        """Compile under a choice (g,), and run once."""
+    def load(self, setting: NDArray[np.int64]) -> Loaded:
+        """Compile under a setting (g,), and run once."""
         import jax
 
-        told = self.tell(choice)
+        told = self.describe_setting(setting)
         options = told.decisions.get("options", {})
         compiled: Any
         if told.module is None:
@@ -305,12 +312,12 @@ class DecidedProgram:
         run()
         return Loaded(run, code_of(executable))
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        """Say what a choice (g,) decides; nodes by the names of their instructions."""
-        parts = self._parts(choice)
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        """Say what a setting (g,) decides; nodes by the names of their instructions."""
+        parts = self._parts(setting)
         chosen = options_of(parts["options"]) if "options" in parts else {}
-        genes = parts.get("fusion", np.zeros(len(self._fusible)))
-        kept_apart = [given for given, one in zip(self._fusible, genes, strict=True) if one]
+        knobs = parts.get("fusion", np.zeros(len(self._fusible)))
+        kept_apart = [given for given, one in zip(self._fusible, knobs, strict=True) if one]
         if kept_apart:
             chosen = joined(chosen, KEEP_BARRIERS)
         rows = spell_choices(self.options, parts["layouts"][None])[0] if "layouts" in parts else ()
@@ -326,15 +333,15 @@ class DecidedProgram:
         }
         decided = {kind: what for kind, what in decisions.items() if what}
         if not laid_out and not kept_apart:
-            return Told(decided)
+            return Decisions(decided)
         orders = {given.id: orders for given, orders in laid_out}
         module = edited_module(self.message, orders, {given.id for given in kept_apart})
-        return Told(decided, module.SerializeToString())
+        return Decisions(decided, module.SerializeToString())
 
-    def _parts(self, choices: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Split choices (…, g) by space."""
-        ends = np.cumsum([len(own.nodes) for own in self._genes.values()])
-        return dict(zip(self._genes, np.split(choices, ends[:-1], axis=-1), strict=True))
+    def _parts(self, settings: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Split settings (…, g) by space."""
+        ends = np.cumsum([len(own.nodes) for own in self._knobs.values()])
+        return dict(zip(self._knobs, np.split(settings, ends[:-1], axis=-1), strict=True))
 
 
 def _named_layouts(orders: Orders) -> dict[str, list[int]]:
@@ -344,35 +351,39 @@ def _named_layouts(orders: Orders) -> dict[str, list[int]]:
 
 
 class SameOutputs:
-    """A subject that refuses choices under which its outputs are others than they should be.
+    """A subject that refuses settings under which its outputs are others than they should be.
 
     Args:
         reference: whose outputs they should be, and what makes them; None = the default's.
     """
 
     def __init__(
-        self, subject: Subject, reference: tuple[str, Callable[[], object]] | None = None
+        self, subject: MeasurableProgram, reference: tuple[str, Callable[[], object]] | None = None
     ) -> None:
-        self.describe, self.spell, self.tell = subject.describe, subject.spell, subject.tell
+        self.describe, self.spell, self.describe_setting = (
+            subject.describe,
+            subject.spell,
+            subject.describe_setting,
+        )
         self._load = subject.load
         self._whose = reference[0] if reference else "the default's"
         self._reference = reference[1] if reference else None
         self._expected: list[NDArray[Any]] | None = None
 
-    def load(self, choice: NDArray[np.int64]) -> Loaded:
-        """Compile for a choice (g,), and compare what it gives with what it should give.
+    def load(self, setting: NDArray[np.int64]) -> Loaded:
+        """Compile for a setting (g,), and compare what it gives with what it should give.
 
         Raises:
             PipelineError: an output differs by more than TOLERANCE; names it and by how much.
         """
-        loaded = self._load(choice)
+        loaded = self._load(setting)
         if self._expected is None and self._reference:
             self._expected = _flat(self._reference())
         elif self._expected is None:
-            default = self._load(np.zeros_like(choice)) if choice.any() else loaded
+            default = self._load(np.zeros_like(setting)) if setting.any() else loaded
             self._expected = _flat(default.run())
         outputs = _flat(loaded.run())
-        is_itself = not (self._reference or choice.any())
+        is_itself = not (self._reference or setting.any())
         whose = "its own of another call" if is_itself else self._whose
         for number, (own, expected) in enumerate(zip(outputs, self._expected, strict=True)):
             _check_same(f"output {number} differs from {whose}", own, expected)

@@ -12,8 +12,9 @@
 Different here: decisions also pass over edges, through one more GraphSAGE block in front of the
 attention, since attention without positions cannot tell a neighbour from any other node.
 
-Tensors are (n, b, h): nodes, choices that are drawn or judged at once, channels. A task has d nodes
-that decide, with at most a options each; a choice is (g,) int64 of g genes, an option a gene.
+Tensors are (n, b, h): nodes, settings that are drawn or judged at once, channels. A task has d
+nodes that decide, with at most a options each; a setting is (g,) int64 of g knobs, an option a
+knob.
 """
 
 from collections.abc import Callable
@@ -37,8 +38,8 @@ from models.layout.inputs import SparseAggregation
 from models.layout.network import N_OPCODES
 from models.training.device import OnDevice
 
-WHOLE_PROGRAM = -1  # given for the node of a gene that is of none
-MAX_PROGRAM_GENES = 64  # of one space
+WHOLE_PROGRAM = -1  # given for the node of a knob that is of none
+MAX_PROGRAM_KNOBS = 64  # of one space
 NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that gradients are
 
 
@@ -47,7 +48,7 @@ class Task(OnDevice):
     """Decisions of one kind."""
 
     name: str
-    genes: slice  # of a choice
+    knobs: slice  # of a setting
     nodes: Tensor  # (d,) int64 positions in topological order
     n_options: Tensor  # (d,) int64
 
@@ -58,29 +59,29 @@ class DecisionGraph(OnDevice):
 
     name: str
     node_feat: Tensor  # (n, 140) float32 scaled, in topological order as all that follows
-    opcode: Tensor  # (n,) int64; of a whole program's gene, 256 + its number within its task
+    opcode: Tensor  # (n,) int64; of a whole program's knob, 256 + its number within its task
     neighbours: SparseAggregation
     tasks: tuple[Task, ...]  # in the order in which they are decided
-    n_genes: int
+    n_knobs: int
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
     """Scale the graph of a described subject, operands first; each space of decisions is a task."""
-    arrays, of_genes = description.arrays, description.nodes
-    assert of_genes is not None
+    arrays, of_knobs = description.arrays, description.nodes
+    assert of_knobs is not None
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
     scaled = scaler(arrays["node_feat"])
     scaled[:, MINOR_TO_MAJOR] = 0
     opcodes, tasks, start, n_nodes = [opcode], [], 0, len(opcode)
-    for space, n_genes in description.spaces.items():
-        genes = slice(start, start + n_genes)
-        nodes = of_genes[genes].copy()
+    for space, n_knobs in description.spaces.items():
+        knobs = slice(start, start + n_knobs)
+        nodes = of_knobs[knobs].copy()
         own = np.flatnonzero(nodes == WHOLE_PROGRAM)
         nodes[own] = n_nodes + np.arange(len(own))
         opcodes.append(N_OPCODES + np.arange(len(own)))
-        given = torch.from_numpy(nodes), torch.from_numpy(description.n_options[genes])
-        tasks.append(Task(space, genes, *given))
-        start, n_nodes = start + n_genes, n_nodes + len(own)
+        given = torch.from_numpy(nodes), torch.from_numpy(description.n_options[knobs])
+        tasks.append(Task(space, knobs, *given))
+        start, n_nodes = start + n_knobs, n_nodes + len(own)
     none = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
     edges = torch.from_numpy(edge_index.reshape(-1, 2))
     return DecisionGraph(
@@ -89,7 +90,7 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
         opcode=torch.from_numpy(np.concatenate(opcodes)),
         neighbours=SparseAggregation(edges, n_nodes, varying=torch.empty(0, dtype=torch.int64)),
         tasks=tuple(tasks),
-        n_genes=start,
+        n_knobs=start,
     )
 
 
@@ -104,14 +105,14 @@ class PolicyConfig(FrozenConfig):
     segment: Positive = 512  # nodes, which also see the segment before their own
 
 
-# From a task and the log-probabilities (b or 1, d, a) of its options to choices (b, d) int64.
+# From a task and the log-probabilities (b or 1, d, a) of its options to settings (b, d) int64.
 Choose = Callable[[Task, Tensor], Tensor]
 
 
 class Decided(NamedTuple):
     """Choices (b, g) int64 with the log-probability and the entropy of each decision, (b, g)."""
 
-    choices: Tensor
+    settings: Tensor
     log_probs: Tensor
     entropies: Tensor
 
@@ -158,7 +159,7 @@ class GraphEmbedding(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         width = config.hidden
-        self.opcode = nn.Embedding(N_OPCODES + MAX_PROGRAM_GENES, width)
+        self.opcode = nn.Embedding(N_OPCODES + MAX_PROGRAM_KNOBS, width)
         self.features = nn.Linear(N_NODE_FEATURES, width)
         self.blocks = sage_blocks(width, config.sage_blocks)
         self.decisions = nn.ModuleDict(
@@ -170,14 +171,14 @@ class GraphEmbedding(nn.Module):
         x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
         return passed_on(self.blocks, x, graph)
 
-    def tell(self, x: Tensor, task: Task, choices: Tensor) -> Tensor:
-        """Add the choices (b, d) of a task to (n, b or 1, h); (n, b, h)."""
-        told = self.decisions[task.name](choices.T)
-        return x.expand(-1, len(choices), -1).index_add(0, task.nodes, told)
+    def tell(self, x: Tensor, task: Task, settings: Tensor) -> Tensor:
+        """Add the settings (b, d) of a task to (n, b or 1, h); (n, b, h)."""
+        told = self.decisions[task.name](settings.T)
+        return x.expand(-1, len(settings), -1).index_add(0, task.nodes, told)
 
 
 def sage_blocks(width: int, count: int) -> nn.ModuleList:
-    """Return blocks of the layout GNN that see each choice by itself."""
+    """Return blocks of the layout GNN that see each setting by itself."""
     sage = CrossConfigSageConfig(hidden=width, cross_config=False)
     return nn.ModuleList(SageBlock(sage) for _ in range(count))
 
@@ -191,7 +192,7 @@ def passed_on(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Tensor:
 
 
 class Policy(nn.Module):
-    """Decides for a graph; `forward` says how likely each choice is."""
+    """Decides for a graph; `forward` says how likely each setting is."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -226,16 +227,16 @@ class Policy(nn.Module):
             exists = torch.arange(logits.shape[-1], device=logits.device) < task.n_options[:, None]
             logits = logits.masked_fill(~exists[:, None], NO_OPTION)
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
-            choices = choose(task, log_probs)  # (b, d)
-            every = log_probs.expand(len(choices), -1, -1)
-            taken = every.gather(2, choices[:, :, None]).squeeze(2)
-            found.append(Decided(choices, taken, -(every.exp() * every).sum(dim=2)))
-            x = self.embed.tell(x, task, choices)
+            settings = choose(task, log_probs)  # (b, d)
+            every = log_probs.expand(len(settings), -1, -1)
+            taken = every.gather(2, settings[:, :, None]).squeeze(2)
+            found.append(Decided(settings, taken, -(every.exp() * every).sum(dim=2)))
+            x = self.embed.tell(x, task, settings)
         return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
 
 
 def drawn(n_choices: int, generator: torch.Generator) -> Choose:
-    """Draw choices as likely as the policy says."""
+    """Draw settings as likely as the policy says."""
 
     def choose(task: Task, log_probs: Tensor) -> Tensor:
         every = log_probs.expand(n_choices, -1, -1)
@@ -246,10 +247,10 @@ def drawn(n_choices: int, generator: torch.Generator) -> Choose:
 
 
 def likeliest(task: Task, log_probs: Tensor) -> Tensor:
-    """Take the likeliest option of each node; one choice."""
+    """Take the likeliest option of each node; one setting."""
     return log_probs[:1].argmax(dim=2)
 
 
-def given(choices: Tensor) -> Choose:
-    """Judge choices (b, g) that were made before."""
-    return lambda task, log_probs: choices[:, task.genes]
+def given(settings: Tensor) -> Choose:
+    """Judge settings (b, g) that were made before."""
+    return lambda task, log_probs: settings[:, task.knobs]

@@ -1,9 +1,9 @@
 """PPO for a policy that decides a whole program in one step (Schulman et al., 2017).
 
-The reward of a choice is -sqrt(runtime / baseline's runtime), as in GO (Zhou et al., NeurIPS 2020);
-its advantage is what it has over the running mean of its graph's rewards, in standard deviations
-of those that came first: of later ones it would make much of the noise in which choices differ
-once a policy is sure. A choice is hundreds of decisions, whose joint probability moves by orders
+The reward of a setting is -sqrt(runtime / baseline's runtime), as in GO (Zhou et al., NeurIPS
+2020); its advantage is what it has over the running mean of its graph's rewards, in standard
+deviations of those that came first: of later ones it would make much of the noise in which settings differ
+once a policy is sure. A setting is hundreds of decisions, whose joint probability moves by orders
 of magnitude in one update: the ratio is clipped for each decision by itself.
 
 A reward is measured, or guessed by a small ranker that learned from what was measured: a cheap one
@@ -11,7 +11,7 @@ for pre-training. In it GraphSAGE embeds the graph as in the policy; what is dec
 nodes that decide, and passes over edges; the mean over nodes gives the score. No edge leads to what
 is decided of the whole program: that adds a score of its own.
 
-b choices drawn at once, g decisions (genes) of a graph; tensors as in autotune/go/network.py.
+b settings drawn at once, g decisions (knobs) of a graph; tensors as in autotune/go/network.py.
 """
 
 import copy
@@ -44,7 +44,7 @@ from models.config.networks import Positive, PositiveFloat, Weight
 from models.layout.network import N_OPCODES
 from models.training.losses import pairwise_logistic
 
-FAILED_RATIO = 100.0  # so slow a choice counts that does not run: its reward is GO's, -10
+FAILED_RATIO = 100.0  # so slow a setting counts that does not run: its reward is GO's, -10
 KEPT = 0.7  # of a graph's mean reward, when new rewards come in
 MAX_IDLE_STEPS = 10  # batches without a new setting, after which a search ends
 LEARNING_RATE = 2e-3  # of a ranker
@@ -52,16 +52,16 @@ BLOCKS = 2  # after the decisions
 CHOICES_PER_STEP = 32
 
 Choices = NDArray[np.int64]
-# Runtimes of choices (b, g) of a graph over its baseline's, (b,) float64; inf for those that fail.
+# Runtimes of settings (b, g) of a graph over its baseline's, (b,) float64; inf for those that fail.
 Reward = Callable[[DecisionGraph, Choices], NDArray[np.float64]]
 
 
 class PpoConfig(FrozenConfig):
     """How a policy learns."""
 
-    steps: Positive = 100  # rounds of drawing choices for one graph and learning from them
-    choices: Positive = 16  # drawn in each
-    epochs: Positive = 2  # updates of the weights from the same choices
+    steps: Positive = 100  # rounds of drawing settings for one graph and learning from them
+    settings: Positive = 16  # drawn in each
+    epochs: Positive = 2  # updates of the weights from the same settings
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2  # of a probability's change in an update
     entropy: Weight = 0.05  # of a decision, in nats, beside the reward
     learning_rate: PositiveFloat = 1e-3
@@ -70,7 +70,7 @@ class PpoConfig(FrozenConfig):
 
 # A policy that is sure repeats its draws: hence more entropy than usual.
 PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
-FINE_TUNING = PpoConfig(steps=15, choices=8, entropy=0.2)
+FINE_TUNING = PpoConfig(steps=15, settings=8, entropy=0.2)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Tried:
     """What a step drew for a graph, (b, g), and how long it ran over the baseline, (b,)."""
 
     graph: str
-    choices: Choices
+    settings: Choices
     ratios: NDArray[np.float64]
 
 
@@ -92,7 +92,7 @@ def clipped_objective(
 ) -> Tensor:
     """Return the mean over decisions (b, g) of min(r A, clip(r, 1 - clip, 1 + clip) A).
 
-    r is the probability of a decision over the one it was drawn with, A its choice's advantage.
+    r is the probability of a decision over the one it was drawn with, A its setting's advantage.
     """
     ratio = (log_probs - old_log_probs).exp()
     gain = advantages[:, None]
@@ -118,7 +118,7 @@ class PpoTrainer:
     def draw(self, graph: DecisionGraph) -> Decided:
         """Return settings (b, g) that the policy draws for a graph, with their probabilities."""
         with torch.no_grad():
-            decided: Decided = self._policy(graph, drawn(self._config.choices, self._generator))
+            decided: Decided = self._policy(graph, drawn(self._config.settings, self._generator))
         return decided
 
     def learn(self, graph: DecisionGraph, old: Decided, ratios: NDArray[np.float64]) -> None:
@@ -135,7 +135,7 @@ class PpoTrainer:
         advantages = torch.from_numpy((rewards - mean) / scale).float()
         self._rewards[graph.name] = KEPT * mean + (1 - KEPT) * rewards.mean(), scale
         for _ in range(config.epochs):
-            new = self._policy(graph, given(old.choices))
+            new = self._policy(graph, given(old.settings))
             gain = clipped_objective(new.log_probs, old.log_probs, advantages, config.clip)
             self._optimizer.zero_grad()
             (-gain - config.entropy * new.entropies.mean()).backward()
@@ -164,7 +164,7 @@ def train(
     for step in range(config.steps):
         graph = graphs[step % len(graphs)]
         old = trainer.draw(graph)
-        trainer.learn(graph, old, reward(graph, old.choices.numpy()))
+        trainer.learn(graph, old, reward(graph, old.settings.numpy()))
 
 
 def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int) -> Search:
@@ -182,14 +182,14 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
     policy = copy.deepcopy(policy)
     trainer = PpoTrainer(policy, FINE_TUNING, seed=seed)
     with torch.no_grad():
-        likely = policy(graph, likeliest).choices.numpy()
+        likely = policy(graph, likeliest).settings.numpy()
     first = np.unique(np.concatenate([np.zeros_like(likely), likely]), axis=0)
     runtimes = dict(zip(map(tuple, first.tolist()), (yield first), strict=True))
-    default_ns = runtimes[(0,) * graph.n_genes]
+    default_ns = runtimes[(0,) * graph.n_knobs]
     n_idle = 0
     while len(runtimes) < n_configs and n_idle < MAX_IDLE_STEPS:
         old = trainer.draw(graph)
-        rows = [tuple(row) for row in old.choices.tolist()]
+        rows = [tuple(row) for row in old.settings.tolist()]
         new = [row for row in dict.fromkeys(rows) if row not in runtimes]
         new = new[: n_configs - len(runtimes)]
         n_idle = 0 if new else n_idle + 1
@@ -202,7 +202,7 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
 
 
 class ChoiceRanker(nn.Module):
-    """Scores choices of a graph; lower = faster."""
+    """Scores settings of a graph; lower = faster."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -215,11 +215,11 @@ class ChoiceRanker(nn.Module):
             nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, 1, bias=False)
         )
 
-    def forward(self, graph: DecisionGraph, choices: Tensor) -> Tensor:
-        """Score choices (b, g) int64; (b,)."""
+    def forward(self, graph: DecisionGraph, settings: Tensor) -> Tensor:
+        """Score settings (b, g) int64; (b,)."""
         x = self.embed(graph)
         for task in graph.tasks:
-            x = self.embed.tell(x, task, choices[:, task.genes])
+            x = self.embed.tell(x, task, settings[:, task.knobs])
         x = self.norm(passed_on(self.blocks, x, graph))
         scores: Tensor = self.head(x.mean(dim=0)).squeeze(-1)
         is_whole = graph.opcode >= N_OPCODES
@@ -229,9 +229,9 @@ class ChoiceRanker(nn.Module):
         return scores
 
     @torch.no_grad()
-    def score(self, graph: DecisionGraph, choices: Choices) -> NDArray[np.float32]:
-        """Score choices (b, g); (b,)."""
-        return self(graph, torch.from_numpy(choices)).numpy()
+    def score(self, graph: DecisionGraph, settings: Choices) -> NDArray[np.float32]:
+        """Score settings (b, g); (b,)."""
+        return self(graph, torch.from_numpy(settings)).numpy()
 
 
 def fit_ranker(
@@ -242,19 +242,19 @@ def fit_ranker(
     steps: int,
     seed: int,
 ) -> None:
-    """Learn the order of choices, one graph's per step, by RankNet's loss (Burges et al., 2005)."""
+    """Learn the order of settings, a graph per step, by RankNet's loss (Burges et al., 2005)."""
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.Adam(ranker.parameters(), lr=LEARNING_RATE)
     measured = [
-        (graph, np.concatenate([t.choices for t in own]), np.concatenate([t.ratios for t in own]))
+        (graph, np.concatenate([t.settings for t in own]), np.concatenate([t.ratios for t in own]))
         for graph in graphs
         if (own := [t for t in tried if t.graph == graph.name])
     ]
     for step in range(steps):
-        graph, choices, ratios = measured[step % len(measured)]
-        rows = rng.permutation(len(choices))[:CHOICES_PER_STEP]
+        graph, settings, ratios = measured[step % len(measured)]
+        rows = rng.permutation(len(settings))[:CHOICES_PER_STEP]
         runtime = torch.from_numpy(np.minimum(ratios[rows], FAILED_RATIO))
-        loss = pairwise_logistic(ranker(graph, torch.from_numpy(choices[rows])), runtime)
+        loss = pairwise_logistic(ranker(graph, torch.from_numpy(settings[rows])), runtime)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,7 +1,7 @@
-"""Which configs of a program to measure, and visits of these in rounds; c configs of g genes.
+"""Which configs of a program to measure, and visits of these in rounds; c configs of g knobs.
 
 A search is a generator
-that yields choices (b, g) and is sent their (b,) runtimes in ns, inf for those that failed. It
+that yields settings (b, g) and is sent their (b,) runtimes in ns, inf for those that failed. It
 depends on its generator of random numbers and on what it is sent alone, so that a collection
 that was killed can replay it.
 
@@ -27,11 +27,11 @@ from common.progress import out_of_time, progress
 from data.hlo.choices import Choices, Space
 
 Search = Generator[Choices, NDArray[np.float64], None]
-# Orders choices (b, g) by what it guesses of their runtimes, the fastest first; (b,) positions.
+# Orders settings (b, g) by what it guesses of their runtimes, the fastest first; (b,) positions.
 Guide = Callable[[Choices], NDArray[np.int64]]
 
 REPEATED = 0.05  # share of random configs that are measured again
-MUTATIONS = 1.0  # genes that change in a child at least, as an expectation; twice that is usual
+MUTATIONS = 1.0  # knobs that change in a child at least, as an expectation; twice that is usual
 GENERATION = 16
 ELITE = 8
 BROOD = 8  # children that a guide chooses from, for each that is measured
@@ -41,18 +41,18 @@ EDITED = ("program_digest", "function")  # of a journal's header, what an edit c
 
 
 def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and choices that each leave a random share to the compiler.
+    """Yield the default and settings that each leave a random share to the compiler.
 
     Choices that change everything all look alike to the compiler: every edge needs a copy. A
     share that varies from config to config gives a wider spread. Some are measured again.
     """
-    choices = np.repeat(space.default, n_configs, axis=0)
+    settings = np.repeat(space.default, n_configs, axis=0)
     for row in range(1, n_configs):
         if rng.random() < REPEATED:
-            choices[row] = choices[rng.integers(row)]
+            settings[row] = settings[rng.integers(row)]
         else:
-            choices[row] = space.redraw(choices[row], rng.random(), rng)
-    yield choices
+            settings[row] = space.redraw(settings[row], rng.random(), rng)
+    yield settings
 
 
 def genetic_search(
@@ -63,35 +63,35 @@ def genetic_search(
     first: Choices | None = None,
     guide: Guide | None = None,
 ) -> Search:
-    """Yield the default, or the `first` choices (b, g), then generations of children.
+    """Yield the default, or the `first` settings (b, g), then generations of children.
 
-    A child crosses one of the fastest so far with any earlier choice, gene by gene, and changes a
-    few genes or groups, at times many: a search that stays near the best would only measure configs
+    A child crosses one of the fastest so far with any earlier setting, knob by knob, and changes a
+    few knobs or groups, at times many: a search that stays near the best would only measure configs
     that differ by less than the noise. With a guide more are bred, of which those that were not
     measured yet and are guessed the fastest are; it ends where there are none.
     """
-    choices = space.default if first is None else first
-    runtime_ns = yield choices
+    settings = space.default if first is None else first
+    runtime_ns = yield settings
     n_bred = GENERATION * (BROOD if guide else 1)
-    while len(choices) < n_configs:
+    while len(settings) < n_configs:
         ran = np.flatnonzero(np.isfinite(runtime_ns))
         if not len(ran):
             ran = np.zeros(1, np.int64)
         fastest = ran[np.argsort(runtime_ns[ran], kind="stable")][:ELITE]
         children = np.stack(
             [
-                _child(space, choices[rng.choice(fastest)], choices[rng.choice(ran)], rng)
+                _child(space, settings[rng.choice(fastest)], settings[rng.choice(ran)], rng)
                 for _ in range(n_bred)
             ]
         )
         if guide:
-            children = _new(children, choices)
+            children = _new(children, settings)
             if not len(children):
                 return
             children = children[guide(children)]
-        children = children[: min(GENERATION, n_configs - len(choices))]
+        children = children[: min(GENERATION, n_configs - len(settings))]
         children_ns = yield children
-        choices = np.concatenate([choices, children])
+        settings = np.concatenate([settings, children])
         runtime_ns = np.concatenate([runtime_ns, children_ns])
 
 
@@ -103,14 +103,14 @@ def _new(children: Choices, known: Choices) -> Choices:
 
 
 def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -> Choices:
-    """Cross two choices (g,) and mutate: the share of changes has a long tail; (g,)."""
+    """Cross two settings (g,) and mutate: the share of changes has a long tail; (g,)."""
     crossed = np.where(rng.random(len(one)) < 0.5, one, two)
     share = min(1.0, MUTATIONS / len(one) / max(rng.random(), 1e-9))
     return space.redraw(crossed, share, rng)
 
 
 def exhaustive_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and up to `n_configs` - 1 other choices of the only gene, all distinct."""
+    """Yield the default and up to `n_configs` - 1 other settings of the only knob, all distinct."""
     others = 1 + rng.permutation(int(space.n_options[0]) - 1)[: n_configs - 1]
     yield np.concatenate([[0], others])[:, None]
 
@@ -128,15 +128,15 @@ class Journal:
 
     path: Path
     visits: dict[tuple[int, int], Visit] = field(default_factory=dict)  # by config and round
-    choices: dict[int, list[int]] = field(default_factory=dict)  # by config: an option per gene
+    settings: dict[int, list[int]] = field(default_factory=dict)  # by config: an option per knob
     failed: dict[int, str] = field(default_factory=dict)  # by config: the line that says why
     codes: dict[int, str] = field(default_factory=dict)  # by config: what tells its code
 
-    def add(self, config: int, choice: Sequence[int], **found: Any) -> None:
+    def add(self, config: int, setting: Sequence[int], **found: Any) -> None:
         """Record a visit (round, and the fields of Visit) of a config, or why it `failed`."""
         line: dict[str, Any] = {"config": config, **found}
-        if config not in self.choices:
-            line["choice"] = list(choice)
+        if config not in self.settings:
+            line["choice"] = list(setting)
         _append(self.path, line)
         self.take(line)
 
@@ -144,13 +144,13 @@ class Journal:
         """Take over what a line of the file says."""
         config = int(line["config"])
         if "choice" in line:
-            self.choices[config] = list(line["choice"])
+            self.settings[config] = list(line["choice"])
         if "failed" in line:
             self.failed[config] = str(line["failed"])
         else:
             visit = Visit(int(line["runtime_ns"]), int(line["n_runs"]), line["is_stopped"])
             self.visits[config, int(line["round"])] = visit
-            self.codes[config] = line.get("code") or str(self.choices[config])
+            self.codes[config] = line.get("code") or str(self.settings[config])
 
     def shortest_ns(self) -> dict[int, int]:
         """Return the shortest run in ns of each config that never failed."""
@@ -239,7 +239,7 @@ class Visitor:
             self._told = done
             progress(self._what, done, self._total)
 
-    def visit(self, config: int, turn: int, choice: NDArray[np.int64]) -> float:
+    def visit(self, config: int, turn: int, setting: NDArray[np.int64]) -> float:
         """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
         known = self._journal.visits.get((config, turn))
         if known is not None:
@@ -250,25 +250,25 @@ class Visitor:
             return math.inf
         if out_of_time():
             raise OutOfTime(self._what)
-        genes = choice.tolist()
+        knobs = setting.tolist()
         try:
-            visit = self._session.visit(choice)
+            visit = self._session.visit(setting)
         except ConfigFailed as failure:
-            self._journal.add(config, genes, failed=str(failure))
+            self._journal.add(config, knobs, failed=str(failure))
             n_failed = len(self._journal.failed)
             if not self._journal.visits and n_failed >= MAX_FAILED_AT_START:
                 # The program is at fault, and not its configs.
                 raise ProgramFailed(
                     f"{self._what}: the first {n_failed} configs all failed: {failure}"
                 ) from failure
-            return self.visit(config, turn, choice)
-        self._journal.add(config, genes, round=turn, **visit._asdict())
+            return self.visit(config, turn, setting)
+        self._journal.add(config, knobs, round=turn, **visit._asdict())
         self._tell()
         return visit.runtime_ns
 
 
 def run_search(visitor: Visitor, search: Search) -> Choices:
-    """Visit what a search asks for; return all its choices (c, g), those that failed included."""
+    """Visit what a search asks for; return all its settings (c, g), those that failed included."""
     found: list[Choices] = []
     n_found = 0
     try:
@@ -276,8 +276,8 @@ def run_search(visitor: Visitor, search: Search) -> Choices:
         while True:
             found.append(batch)
             runtimes = [
-                visitor.visit(config, SEARCH_ROUND, choice)
-                for config, choice in enumerate(batch, start=n_found)
+                visitor.visit(config, SEARCH_ROUND, setting)
+                for config, setting in enumerate(batch, start=n_found)
             ]
             n_found += len(batch)
             batch = search.send(np.array(runtimes))
@@ -286,12 +286,12 @@ def run_search(visitor: Visitor, search: Search) -> Choices:
 
 
 def run_rounds(
-    visitor: Visitor, choices: Choices, *, n_rounds: int, rng: np.random.Generator
+    visitor: Visitor, settings: Choices, *, n_rounds: int, rng: np.random.Generator
 ) -> None:
     """Visit all configs `n_rounds` times, each time in a new random order."""
     for turn in range(1, n_rounds + 1):
-        for config in rng.permutation(len(choices)).tolist():
-            visitor.visit(config, turn, choices[config])
+        for config in rng.permutation(len(settings)).tolist():
+            visitor.visit(config, turn, settings[config])
 
 
 def measured(

@@ -1,7 +1,7 @@
 """The process that compiles and runs, and how it is asked: it is started again where it ends.
 
 Some compiler flags abort it, some configs hang it. It serves requests on a socket until that is
-closed: open a subject, spell choices as configs, visit one choice.
+closed: open a subject, spell settings as configs, visit one setting.
 """
 
 import ctypes
@@ -59,55 +59,55 @@ log_once = cache(log.info)  # workers start often
 
 @dataclass(frozen=True)
 class Description:
-    """What the search and the file need to know of a subject; g genes per choice."""
+    """What the search and the file need to know of a subject; g knobs per setting."""
 
-    n_options: NDArray[np.int64]  # (g,) how many each gene has; option 0 is the compiler's own
-    groups: NDArray[np.int64]  # (g,) genes that may be drawn alike share a number
+    n_options: NDArray[np.int64]  # (g,) how many each knob has; option 0 is the compiler's own
+    groups: NDArray[np.int64]  # (g,) knobs that may be drawn alike share a number
     arrays: Mapping[str, NDArray[Any]]  # of the npz file, that no config changes
     facts: Mapping[str, str]  # the function's digest, and for the manifest device and versions
-    # How many genes each space of decisions has, where there are several, in order.
+    # How many knobs each space of decisions has, where there are several, in order.
     spaces: Mapping[str, int] = field(default_factory=dict)
-    nodes: NDArray[np.int64] | None = None  # (g,) each gene's node, -1 for the whole program
+    nodes: NDArray[np.int64] | None = None  # (g,) each knob's node, -1 for the whole program
     usual: NDArray[np.int64] | None = None  # (g,) all usual layouts named; None without layouts
     names: tuple[str, ...] = ()  # of the n instructions; none of a kernel's
 
 
-class Told(NamedTuple):
-    """What a choice decides, in words for JSON, and the HLO module that it takes, if it does."""
+class Decisions(NamedTuple):
+    """What a setting decides, in words for JSON, and the HLO module that it takes, if it does."""
 
     decisions: Mapping[str, Any]
     module: bytes | None = None
 
 
 class Loaded(NamedTuple):
-    """A compiled choice: running it once, to the end; and what tells its code from others'."""
+    """A compiled setting: running it once, to the end; and what tells its code from others'."""
 
     run: Callable[[], object]
     code: str
 
 
-class Subject(Protocol):
-    """Something that runs at different speeds for different choices; choices are (g,) int64."""
+class MeasurableProgram(Protocol):
+    """Something that runs at different speeds for different settings; settings are (g,) int64."""
 
     def describe(self) -> Description:
-        """Return what does not depend on a choice."""
+        """Return what does not depend on a setting."""
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return choices (c, g) as the file's config features (c, …)."""
+    def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
+        """Return settings (c, g) as the file's config features (c, …)."""
 
-    def load(self, choice: NDArray[np.int64]) -> Loaded:
-        """Compile for a choice (g,).
+    def load(self, setting: NDArray[np.int64]) -> Loaded:
+        """Compile for a setting (g,).
 
         Raises:
             Exception: the compiler refuses; the first line of the message is kept.
         """
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        """Say what a choice (g,) decides."""
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        """Say what a setting (g,) decides."""
 
 
 # Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
-OpenSubject = Callable[[], Subject]
+OpenProgram = Callable[[], MeasurableProgram]
 
 
 class _Server:
@@ -117,23 +117,23 @@ class _Server:
     on_all_cores: bool
     load: Callable[[bytes], Loaded]
 
-    def open(self, asked: tuple[OpenSubject, bool]) -> Description:
-        open_subject, self.on_all_cores = asked
-        subject = open_subject()
-        self.spell, self.tell = subject.spell, subject.tell
+    def open(self, asked: tuple[OpenProgram, bool]) -> Description:
+        open_measurable, self.on_all_cores = asked
+        subject = open_measurable()
+        self.spell, self.describe_setting = subject.spell, subject.describe_setting
         self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
         description = subject.describe()
         self.clock = WALL if self.on_all_cores else clock_for(description.facts["platform"])
         return description
 
-    def visit(self, choice: NDArray[np.int64]) -> Visit:
-        run, code = self.load(choice.tobytes())
+    def visit(self, setting: NDArray[np.int64]) -> Visit:
+        run, code = self.load(setting.tobytes())
         stops = host_stops() if self.clock is CPU else None
         visit = time_visit(run, self.clock, stops=stops, is_median=self.on_all_cores)
         return visit._replace(code=code)
 
-    def code(self, choice: NDArray[np.int64]) -> str:
-        return self.load(choice.tobytes()).code
+    def code(self, setting: NDArray[np.int64]) -> str:
+        return self.load(setting.tobytes()).code
 
 
 def serve(connection: Connection) -> None:
@@ -247,13 +247,13 @@ class Session(AbstractContextManager["Session"]):
 
     def __init__(
         self,
-        open_subject: OpenSubject,
+        open_measurable: OpenProgram,
         *,
         timeout_s: float,
         what: str = "the program",
         on_all_cores: bool = False,
     ) -> None:
-        self._open_subject, self._on_all_cores = open_subject, on_all_cores
+        self._open_measurable, self._on_all_cores = open_measurable, on_all_cores
         self._what, self._timeout_s = what, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -261,7 +261,7 @@ class Session(AbstractContextManager["Session"]):
         self.stop()
 
     def describe(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> Description:
-        """Open the subject, within 600 s or less, and return what does not depend on a choice.
+        """Open the subject, within 600 s or less, and return what does not depend on a setting.
 
         Raises:
             UsageError: nothing that was asked for can be decided.
@@ -270,30 +270,30 @@ class Session(AbstractContextManager["Session"]):
         self.stop()
         self._start()
         description: Description = self._ask(
-            "open", (self._open_subject, self._on_all_cores), timeout_s, ProgramFailed
+            "open", (self._open_measurable, self._on_all_cores), timeout_s, ProgramFailed
         )
         return description
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
-        return np.asarray(self._ask("spell", choices, OPEN_TIMEOUT_S, ProgramFailed))
+    def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
+        return np.asarray(self._ask("spell", settings, OPEN_TIMEOUT_S, ProgramFailed))
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        """Say what a choice (g,) decides; raises ProgramFailed: the subject cannot be opened."""
-        told: Told = self._ask("tell", choice, OPEN_TIMEOUT_S, ProgramFailed)
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        """Say what a setting (g,) decides; raises ProgramFailed: the subject cannot be opened."""
+        told: Decisions = self._ask("describe_setting", setting, OPEN_TIMEOUT_S, ProgramFailed)
         return told
 
-    def code(self, choice: NDArray[np.int64]) -> str:
-        """Compile one choice (g,); return what tells its code from others; raises as `visit`."""
-        return str(self._ask("code", choice, self._timeout_s, ConfigFailed))
+    def code(self, setting: NDArray[np.int64]) -> str:
+        """Compile one setting (g,); return what tells its code from others; raises as `visit`."""
+        return str(self._ask("code", setting, self._timeout_s, ConfigFailed))
 
-    def visit(self, choice: NDArray[np.int64]) -> Visit:
-        """Compile and time one choice (g,).
+    def visit(self, setting: NDArray[np.int64]) -> Visit:
+        """Compile and time one setting (g,).
 
         Raises:
             ConfigFailed: refused, crashed, or not done after the time limit.
             ProgramFailed: the subject cannot be opened again.
         """
-        visit: Visit = self._ask("visit", choice, self._timeout_s, ConfigFailed)
+        visit: Visit = self._ask("visit", setting, self._timeout_s, ConfigFailed)
         return visit
 
     def _start(self) -> None:

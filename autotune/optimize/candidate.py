@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.worker import Told
+from autotune.measure.worker import Decisions
 from common.metrics import CONFIDENCE, DRAWS, interval_of
 
 # The same code gains up to 2 % if it only is at another address.
@@ -115,7 +115,7 @@ class Candidate:
     source: str
     screened: float = inf
     failure: str = ""
-    description: Told = field(default=Told({}), hash=False)
+    description: Decisions = field(default=Decisions({}), hash=False)
     verified: Comparison | None = None
     is_finalist: bool = False
     alone: Comparison | None = None
@@ -203,7 +203,7 @@ class Candidate:
         return f"undecided: {reason}; the same command resumes" if is_undecided else reason
 
 
-def setting_text(description: Told) -> str:
+def setting_text(description: Decisions) -> str:
     """Return what a setting decides, in one line."""
     parts = []
     for kind, what in description.decisions.items():

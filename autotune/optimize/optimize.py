@@ -22,7 +22,7 @@ import numpy as np
 
 from autotune.measure.search import SEARCH_ROUND, Visitor, run_search
 from autotune.measure.timing import MIN_RUNS, VISIT_BUDGET_NS
-from autotune.measure.worker import NOT_DONE, Told, opening_s
+from autotune.measure.worker import NOT_DONE, Decisions, opening_s
 from autotune.optimize.candidate import (
     MIN_GAIN,
     N_PROCESSES,
@@ -103,7 +103,7 @@ class OptimizeResult:
     n_drawn: int
     is_over: bool
     default: Comparison
-    default_description: Told
+    default_description: Decisions
 
     @property
     def tried(self) -> list[Candidate]:
@@ -250,7 +250,7 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
         rng = generator(request.seed, "revisit", request.program)
         for turn in range(1, 1 + REVISIT_ROUNDS):
             for config in rng.permutation(revisited).tolist():
-                visitor.visit(config, turn, np.array(journal.choices[config]))
+                visitor.visit(config, turn, np.array(journal.settings[config]))
         is_over = True
     shortest = journal.shortest_ns()
     if 0 not in shortest:
@@ -262,14 +262,14 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
             "to run within the time; the same command resumes, with more --minutes or --timeout-s"
         )
     found: dict[Setting, Candidate] = {}
-    for config, options in sorted(journal.choices.items()):
+    for config, options in sorted(journal.settings.items()):
         source = sources[config] if config < len(sources) else SEARCH
         ratio = shortest.get(config, float("inf")) / shortest[0]
         candidate = Candidate(tuple(options), source, ratio, journal.failed.get(config, ""))
         known = found.setdefault(candidate.setting, candidate)
         if ratio < known.screened and any(options):  # a search comes back to fast settings
             found[candidate.setting] = replace(known, screened=ratio)
-    return Screening([*found.values()], len(journal.choices), shortest[0], is_over)
+    return Screening([*found.values()], len(journal.settings), shortest[0], is_over)
 
 
 def verify(session: OptimizeSession, finalists: Sequence[Candidate]) -> None:

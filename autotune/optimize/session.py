@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autotune.collect import program_digest
 from autotune.measure.search import Journal, Visitor, open_journal, run_rounds
-from autotune.measure.worker import ConfigFailed, Description, Session, Subject, Told
+from autotune.measure.worker import ConfigFailed, Decisions, Description, MeasurableProgram, Session
 from autotune.optimize.candidate import (
     FAILED_RATIO,
     MIN_PROCESSES,
@@ -62,7 +62,7 @@ class OptimizeRequest:
             get 3/8 of them.
         timeout_s: Time after which a candidate counts as failed.
         seed: Seed of the search and of the order of visits.
-        device: "cpu", "gpu", "tpu", or None for JAX's choice.
+        device: "cpu", "gpu", "tpu", or None for JAX's setting.
         run: Folder of the run whose models propose candidates.
         search: Name in SEARCHES.
         open_decided: Function that opens the program in the worker from the name, the spaces and
@@ -78,7 +78,7 @@ class OptimizeRequest:
     device: str | None = None
     run: str | None = None
     search: str = "portfolio"
-    open_decided: Callable[..., Subject] = open_decided
+    open_decided: Callable[..., MeasurableProgram] = open_decided
 
     def __post_init__(self) -> None:
         """Check names and their combination.
@@ -136,7 +136,7 @@ class OptimizeSession:
     pick: Pick | None
     worker: Session
     description: Description
-    _described: dict[Setting, Told] = field(default_factory=dict)
+    _described: dict[Setting, Decisions] = field(default_factory=dict)
     _codes: dict[Setting, str] = field(default_factory=dict)
 
     @property
@@ -166,10 +166,10 @@ class OptimizeSession:
         }
         return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
 
-    def describe(self, setting: Setting) -> Told:
+    def describe(self, setting: Setting) -> Decisions:
         """Return what a setting decides."""
         if setting not in self._described:
-            self._described[setting] = self.worker.tell(np.array(setting))
+            self._described[setting] = self.worker.describe_setting(np.array(setting))
         return self._described[setting]
 
     def code(self, setting: Setting) -> str:
@@ -247,7 +247,7 @@ class OptimizeSession:
                 own = compare_rounds(*times.T)
             else:
                 continue
-            found.setdefault(tuple(journal.choices[2]), []).append(own)
+            found.setdefault(tuple(journal.settings[2]), []).append(own)
         return found
 
     def verifying_processes(self) -> list[tuple[Comparison, dict[Setting, Comparison]]]:
@@ -259,12 +259,12 @@ class OptimizeSession:
         paths = (self.out / JOURNALS).glob(f"{VERIFY}-*.jsonl")
         for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
             journal = self.journal(path.stem)
-            ran, times = whole_rounds(journal, max(2, len(journal.choices)))
+            ran, times = whole_rounds(journal, max(2, len(journal.settings)))
             if journal.failed.keys() & {0, 1} or len(times) < min_verify_rounds(len(ran) - 2):
                 continue
             default, same, *others = times.T
             comparisons = {
-                tuple(journal.choices[config]): compare_rounds(default, same, own)
+                tuple(journal.settings[config]): compare_rounds(default, same, own)
                 for config, own in zip(ran[2:], others, strict=True)
             }
             found.append((compare_rounds(default, same, same), comparisons))

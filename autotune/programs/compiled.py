@@ -52,7 +52,7 @@ def dump_module(source: ProgramSource) -> Any:
                     "xla_dump_to": folder,
                     "xla_dump_hlo_as_proto": True,
                     "xla_dump_hlo_pass_re": DUMPED_STEP,
-                    # Else it depends on the process's threads, and choices with it.
+                    # Else it depends on the process's threads, and settings with it.
                     "xla_cpu_multi_thread_eigen": False,
                 }
             )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.worker import Description, Loaded, Told, error_line
+from autotune.measure.worker import Decisions, Description, Loaded, error_line
 from autotune.programs.catalogue import ProgramSource
 from autotune.programs.compiled import code_of, digest_of, dump_module, shapes_of
 from common.errors import PipelineError
@@ -227,8 +227,8 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
     return tiled
 
 
-class TileSubject:
-    """A kernel with one gene: which of its tiles; option 0 is the default tile."""
+class TileProgram:
+    """A kernel with one knob: which of its tiles; option 0 is the default tile."""
 
     def __init__(self, kernel: TileKernel, facts: dict[str, str]) -> None:
         import jax
@@ -249,17 +249,17 @@ class TileSubject:
         n_options = np.array([len(kernel.tiles)], np.int64)
         return Description(n_options, np.zeros(1, np.int64), arrays, self._facts)
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return choices (c, 1) as tile configs (c, 24)."""
-        return self._kernel.config_feat(self._kernel.tiles[choices[:, 0]])
+    def spell(self, settings: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return settings (c, 1) as tile configs (c, 24)."""
+        return self._kernel.config_feat(self._kernel.tiles[settings[:, 0]])
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        """Say which tile a choice (1,) takes."""
-        return Told({"tile": self._kernel.tiles[int(choice[0])].tolist()})
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        """Say which tile a setting (1,) takes."""
+        return Decisions({"tile": self._kernel.tiles[int(setting[0])].tolist()})
 
-    def load(self, choice: NDArray[np.int64]) -> Loaded:
-        """Compile for the tile of a choice (1,)."""
-        compiled = self._lowered(choice).compile()
+    def load(self, setting: NDArray[np.int64]) -> Loaded:
+        """Compile for the tile of a setting (1,)."""
+        compiled = self._lowered(setting).compile()
         code = code_of(compiled.runtime_executable())
         return Loaded(lambda: compiled(*self._arguments).block_until_ready(), code)
 
@@ -269,10 +269,10 @@ class TileSubject:
 
         return jax.jit(self._kernel.whole)(*self._arguments)
 
-    def _lowered(self, choice: NDArray[np.int64]) -> Any:
+    def _lowered(self, setting: NDArray[np.int64]) -> Any:
         import jax
 
-        tile = self._kernel.tiles[int(choice[0])].tolist()
+        tile = self._kernel.tiles[int(setting[0])].tolist()
         try:
             return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)
         except Exception as error:  # combine and epilogue may raise anything

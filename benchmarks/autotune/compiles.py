@@ -1,7 +1,7 @@
 """What chooses compiler options and tiles, of families never seen, by the number of compiles.
 
-All choices were measured, so that any way to choose is followed by looking up what a compile would
-have told. Of compiler options a program has 96 choices, measured once, in rounds. A way sees the
+All settings were measured, so that any way to choose is followed by looking up what a compile would
+have told. Of compiler options a program has 96 settings, measured once, in rounds. A way sees the
 first half of these; of what it has compiled, the default included, the fastest there is reported by
 the second half, which no way sees. The sample's kernels have c distinct tiles, and what is asked is
 how many compiles it takes to come within 5 % of the best known one.

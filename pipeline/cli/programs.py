@@ -64,7 +64,7 @@ def collect(
     Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
     from autotune.collect import collect_jobs
-    from autotune.job import Effort, known_programs, make_job, sample_jobs
+    from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
 
     if plan is not None:
         _check_plan(plan, context)
@@ -76,7 +76,7 @@ def collect(
     if program is None:
         jobs = sample_jobs(seed=seed or 0, device=device)
     else:
-        effort = Effort(configs, rounds, timeout_s, seed or 0)
+        effort = MeasurementSettings(configs, rounds, timeout_s, seed or 0)
         jobs = [
             make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
         ]

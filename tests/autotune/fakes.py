@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.job import Job
-from autotune.measure.worker import Description, Loaded, Told
+from autotune.measure.worker import Decisions, Description, Loaded
 from common.errors import PipelineError
 from data.tree import collection_named
 
@@ -19,13 +19,13 @@ HANG_S = 60.0
 
 @dataclass(frozen=True)
 class SpinSource:
-    """Two genes of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b)."""
+    """Two knobs of four options: option (a, b) spins for 0.06 ms · (1 + 4 a + b)."""
 
-    crashes: int = -1  # the option of the first gene that does so
+    crashes: int = -1  # the option of the first knob that does so
     hangs: int = -1
     refuses: int = -1
     flat: bool = False  # every option takes the same time
-    alike: bool = False  # odd options of the first gene are one module, and even ones another
+    alike: bool = False  # odd options of the first knob are one module, and even ones another
     broken: bool = False  # the subject cannot be opened
     ends: int | None = None  # the exit code with which opening it ends the process
     collection_kind: str = "layout"  # or "tile": whose arrays it has
@@ -58,15 +58,15 @@ class SpinSubject:
         names = tuple(f"step.{node}" for node in range(self._source.n_nodes))
         return Description(np.array([4, 4]), np.array([0, 1]), arrays, facts, names=names)
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[Any]:
+    def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
         if self._source.collection_kind == "tile":
-            return np.repeat(choices[:, :1], 24, axis=1).astype(np.float32)
-        configs = np.full((*choices.shape, 18), -1, np.int8)
-        configs[:, :, 6] = choices - 1  # the first dimension of the input's order
+            return np.repeat(settings[:, :1], 24, axis=1).astype(np.float32)
+        configs = np.full((*settings.shape, 18), -1, np.int8)
+        configs[:, :, 6] = settings - 1  # the first dimension of the input's order
         return configs
 
-    def load(self, choice: NDArray[np.int64]) -> Loaded:
-        first = int(choice[0])
+    def load(self, setting: NDArray[np.int64]) -> Loaded:
+        first = int(setting[0])
         if first == self._source.crashes:
             os.write(2, b"Check failed: layout\n")
             os.abort()
@@ -74,17 +74,17 @@ class SpinSubject:
             time.sleep(HANG_S)
         if first == self._source.refuses:
             raise ValueError("layout is\nnot supported")
-        steps = self.steps(choice)
+        steps = self.steps(setting)
         return Loaded(lambda: spin(steps * STEP_NS), str(steps))
 
-    def steps(self, choice: NDArray[np.int64]) -> int:
-        first, second = choice.tolist()
+    def steps(self, setting: NDArray[np.int64]) -> int:
+        first, second = setting.tolist()
         if self._source.alike:
             return 1 + first % 2
         return 1 if self._source.flat else 1 + 4 * first + second
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        return Told({})
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        return Decisions({})
 
 
 def spin(ns: int) -> None:
@@ -102,4 +102,4 @@ def layout_job(source: SpinSource | None = None, **changes: Any) -> Job:
         "n_configs": 10,
         "timeout_s": 20.0,
     }
-    return Job(open_subject=source or SpinSource(), **(given | changes))
+    return Job(open_measurable=source or SpinSource(), **(given | changes))

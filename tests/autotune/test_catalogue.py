@@ -18,7 +18,7 @@ from autotune.tiles.kernel import (
     MAX_STEPS,
     Operand,
     TileKernel,
-    TileSubject,
+    TileProgram,
     tiled_function,
 )
 from common.errors import PipelineError
@@ -170,7 +170,7 @@ def test_what_is_wrong_in_a_kernel_of_ones_own_is_named(monkeypatch: pytest.Monk
     for wrong in ({"combine": lambda x: x[:2, :3] + x}, {"epilogue": lambda block: block.nosuch}):
         message = r"^mine: combine or epilogue of tile \[.*\]: (TypeError|AttributeError): "
         with pytest.raises(PipelineError, match=message):
-            TileSubject(replace(kernel, **wrong), {})
+            TileProgram(replace(kernel, **wrong), {})
 
 
 def test_tiles_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_tiles_that_compute_something_else_are_refused(monkeypatch: pytest.Monke
     )
     monkeypatch.setattr("tests.own_kernel", kernel, raising=False)
     job = make_job("tests:own_kernel", kind="tile", device="cpu", effort=SAMPLE_TILES)
-    subject = job.open_subject()
+    subject = job.open_measurable()
     (whole, *_), (parts, *_) = (
         np.flatnonzero((kernel.tiles[:, 2] == 128) == is_whole) for is_whole in (True, False)
     )

@@ -142,18 +142,20 @@ def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
         open_journal(job.journal(tmp_path, again=again), {}) for again in (False, True)
     )
     turns = np.array([[first.visits[c, turn].runtime_ns for c in range(10)] for turn in range(3)])
-    halves: dict[object, tuple[int, int]] = {}  # of each distinct choice
-    for config, choice in first.choices.items():
-        odd, even = halves.get(tuple(choice), (10**9, 10**9))
-        halves[tuple(choice)] = min(odd, turns[1, config]), min(even, turns[2, config])
+    halves: dict[object, tuple[int, int]] = {}  # of each distinct setting
+    for config, setting in first.settings.items():
+        odd, even = halves.get(tuple(setting), (10**9, 10**9))
+        halves[tuple(setting)] = min(odd, turns[1, config]), min(even, turns[2, config])
     repeat_tau = kendalltau(*zip(*halves.values(), strict=True)).statistic
     assert entry["repeat_tau"] == pytest.approx(repeat_tau, abs=1e-5)
     assert entry["n_modules"] == entry["n_distinct"] == len(halves)
     shortest = turns.min(axis=0)
     assert entry["spread"] == pytest.approx(shortest.max() / shortest.min(), 1e-5)
-    known = {tuple(first.choices[config]): ns for config, ns in sorted(first.shortest_ns().items())}
+    known = {
+        tuple(first.settings[config]): ns for config, ns in sorted(first.shortest_ns().items())
+    }
     repeated = second.shortest_ns()
-    before = [known[tuple(second.choices[config])] for config in repeated]
+    before = [known[tuple(second.settings[config])] for config in repeated]
     again_tau = kendalltau(before, [*repeated.values()]).statistic
     assert entry["again_tau"] == pytest.approx(again_tau, abs=1e-5)
     assert 2 < entry["again_configs"] <= entry["n_distinct"] <= 10
@@ -228,7 +230,7 @@ def test_failing_and_hanging_configs_are_recorded_and_skipped(tmp_path: Path) ->
     ("source", "reason"),
     [
         (SpinSource(flat=True), f"expected {MIN_SPREAD} or more"),
-        (SpinSource(refuses=0), "the compiler's own choice failed"),
+        (SpinSource(refuses=0), "the compiler's own setting failed"),
     ],
 )
 def test_a_graph_without_spread_or_default_is_left_out_and_named(
@@ -373,7 +375,7 @@ def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
     journal.add(0, [1, 2], round=1, **Visit(6, 3, True)._asdict())
     again = open_journal(path, {"seed": 1})
     assert again.visits == {(0, 0): Visit(5, 3), (0, 1): Visit(6, 3, True)}
-    assert again.choices == {0: [1, 2]}
+    assert again.settings == {0: [1, 2]}
     with pytest.raises(UsageError, match="was begun with seed 1, not 2"):
         open_journal(path, {"seed": 2})
     path.write_text(path.read_text().replace('"round"', '"rou'))
@@ -383,8 +385,8 @@ def test_journals_refuse_other_measurements_and_damage(tmp_path: Path) -> None:
 
 def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: Path) -> None:
     job = layout_job(n_configs=6, is_own=True)
-    edited = replace(job, open_subject=SpinSource(function="longer loop"))
-    compiled_otherwise = replace(job, open_subject=SpinSource(n_nodes=4))
+    edited = replace(job, open_measurable=SpinSource(function="longer loop"))
+    compiled_otherwise = replace(job, open_measurable=SpinSource(n_nodes=4))
     with watched_by(stop_at(4)), pytest.raises(OutOfTime):
         collect_any(job, tmp_path)
     for other in (edited, compiled_otherwise):

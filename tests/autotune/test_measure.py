@@ -232,7 +232,7 @@ def evolve(
     seed: int = 0,
     **more: Any,
 ) -> NDArray[np.int64]:
-    """Drive the genetic search with known runtimes; all its choices (c, g)."""
+    """Drive the genetic search with known runtimes; all its settings (c, g)."""
     rng = np.random.default_rng(seed)
     search = genetic_search(Space(N_OPTIONS, GROUPS), n_configs, rng, **more)
     batches = [next(search)]
@@ -243,17 +243,17 @@ def evolve(
         return np.concatenate(batches)
 
 
-def distance_ns(choices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Runtimes that are lowest where every gene takes its last option."""
-    return 100.0 + np.abs(choices - (N_OPTIONS - 1)).sum(axis=1)
+def distance_ns(settings: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Runtimes that are lowest where every knob takes its last option."""
+    return 100.0 + np.abs(settings - (N_OPTIONS - 1)).sum(axis=1)
 
 
-def is_legal(choices: NDArray[np.int64]) -> bool:
-    return bool(((choices >= 0) & (choices < N_OPTIONS)).all())
+def is_legal(settings: NDArray[np.int64]) -> bool:
+    return bool(((settings >= 0) & (settings < N_OPTIONS)).all())
 
 
 def drawn(n_options: list[int], groups: list[int], n: int, seed: int = 0) -> NDArray[np.int64]:
-    """All choices (c, g) of a random search."""
+    """All settings (c, g) of a random search."""
     space = Space(np.array(n_options), np.array(groups))
     return next(random_search(space, n, np.random.default_rng(seed)))
 
@@ -261,51 +261,51 @@ def drawn(n_options: list[int], groups: list[int], n: int, seed: int = 0) -> NDA
 def test_random_search_starts_with_the_default_and_draws_every_option_alike_in_many_groups() -> (
     None
 ):
-    choices = drawn(N_OPTIONS.tolist(), GROUPS.tolist(), 400)
-    assert choices.shape == (400, 8)
-    assert not choices[0].any()
-    assert is_legal(choices)
-    assert (choices.max(axis=0) == N_OPTIONS - 1).all()
-    group = choices[:, :3]
+    settings = drawn(N_OPTIONS.tolist(), GROUPS.tolist(), 400)
+    assert settings.shape == (400, 8)
+    assert not settings[0].any()
+    assert is_legal(settings)
+    assert (settings.max(axis=0) == N_OPTIONS - 1).all()
+    group = settings[:, :3]
     alike = (group == group[:, :1]).all(axis=1)
     assert (alike & group.any(axis=1)).mean() > 0.15 and (~alike).mean() > 0.15
     assert drawn([2, 9], [0, 0], 200).max(axis=0).tolist() == [1, 8]  # unequal options in a group
 
 
 def test_random_search_changes_a_varying_share_and_repeats_some() -> None:
-    choices = drawn([4] * 50, [*range(50)], 300, seed=1)
-    share = (choices > 0).mean(axis=1)
+    settings = drawn([4] * 50, [*range(50)], 300, seed=1)
+    share = (settings > 0).mean(axis=1)
     assert (share < 0.2).mean() > 0.1 and (share > 0.5).mean() > 0.1
-    assert 260 <= len(np.unique(choices, axis=0)) < 300
+    assert 260 <= len(np.unique(settings, axis=0)) < 300
 
 
 def test_genetic_search_starts_at_the_default_is_legal_improves_and_can_be_replayed() -> None:
-    choices = evolve(200, distance_ns)
-    assert choices.shape == (200, 8)
-    assert not choices[0].any()
-    assert is_legal(choices)
-    runtime_ns = distance_ns(choices)
+    settings = evolve(200, distance_ns)
+    assert settings.shape == (200, 8)
+    assert not settings[0].any()
+    assert is_legal(settings)
+    runtime_ns = distance_ns(settings)
     assert runtime_ns[-50:].mean() < runtime_ns[:50].mean() - 2
     assert runtime_ns.min() == 100.0
-    assert np.array_equal(choices, evolve(200, distance_ns))
-    assert not np.array_equal(choices, evolve(200, distance_ns, seed=1))
+    assert np.array_equal(settings, evolve(200, distance_ns))
+    assert not np.array_equal(settings, evolve(200, distance_ns, seed=1))
 
 
 def test_genetic_search_breeds_from_no_config_that_failed() -> None:
-    def only_the_default_runs(choices: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.where(choices.any(axis=1), np.inf, 1.0)
+    def only_the_default_runs(settings: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.where(settings.any(axis=1), np.inf, 1.0)
 
-    choices = evolve(150, only_the_default_runs)
-    # Children of the default alone differ from it in few genes; a pool of failures drifts away.
-    assert (choices > 0).sum(axis=1).mean() < 2.5
+    settings = evolve(150, only_the_default_runs)
+    # Children of the default alone differ from it in few knobs; a pool of failures drifts away.
+    assert (settings > 0).sum(axis=1).mean() < 2.5
 
 
 def test_a_guide_picks_the_children_that_are_measured() -> None:
     """One that knows the runtimes but for noise leads to the best in a fraction of the visits."""
 
-    def by_guess(choices: NDArray[np.int64]) -> NDArray[np.int64]:
-        noise = np.random.default_rng(len(choices)).normal(scale=2, size=len(choices))
-        return np.argsort(distance_ns(choices) + noise)
+    def by_guess(settings: NDArray[np.int64]) -> NDArray[np.int64]:
+        noise = np.random.default_rng(len(settings)).normal(scale=2, size=len(settings))
+        return np.argsort(distance_ns(settings) + noise)
 
     plain = [distance_ns(evolve(49, distance_ns, seed)).min() for seed in range(10)]
     guided = [evolve(49, distance_ns, seed, guide=by_guess) for seed in range(10)]
@@ -327,13 +327,13 @@ def test_exhaustive_search_is_distinct_and_starts_at_the_default() -> None:
 @pytest.mark.parametrize(
     ("n_options", "wanted", "found"), [([3, 2], 10**9, range(7)), ([4] * 9, 50, [50])]
 )
-def test_drawn_choices_are_distinct_and_as_many_as_there_are(
+def test_drawn_settings_are_distinct_and_as_many_as_there_are(
     n_options: list[int], wanted: int, found: Sequence[int]
 ) -> None:
     """A thousand million draws of a small space would take days."""
     space = Space(np.array(n_options), np.arange(len(n_options)))
-    choices = draw_choices(space, wanted, np.random.default_rng(0))
-    assert len({tuple(row) for row in choices.tolist()}) == len(choices)
-    assert len(choices) in found
-    assert not choices[0].any()
-    assert (choices < space.n_options).all()
+    settings = draw_choices(space, wanted, np.random.default_rng(0))
+    assert len({tuple(row) for row in settings.tolist()}) == len(settings)
+    assert len(settings) in found
+    assert not settings[0].any()
+    assert (settings < space.n_options).all()

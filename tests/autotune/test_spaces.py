@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.collect import program_digest
-from autotune.measure.worker import Description, Loaded, Session, Told
+from autotune.measure.worker import Decisions, Description, Loaded, Session
 from autotune.programs import compiled
 from autotune.programs.catalogue import ProgramSource, catalogue, load_program
 from autotune.programs.compiled import applied
@@ -43,12 +43,12 @@ def program() -> DecidedProgram:
     return DecidedProgram(source_of(network, *arguments()), ("options", "layouts", "fusion"))
 
 
-def choice_of(program: DecidedProgram, **genes: object) -> NDArray[np.int64]:
-    """A choice with some genes of a space set, by name: an array, or 1 for all."""
+def choice_of(program: DecidedProgram, **knobs: object) -> NDArray[np.int64]:
+    """A setting with some knobs of a space set, by name: an array, or 1 for all."""
     description = program.describe()
     parts = [
-        np.broadcast_to(np.asarray(genes.get(space, 0), np.int64), n_genes)
-        for space, n_genes in description.spaces.items()
+        np.broadcast_to(np.asarray(knobs.get(space, 0), np.int64), n_knobs)
+        for space, n_knobs in description.spaces.items()
     ]
     return np.concatenate(parts)
 
@@ -59,7 +59,7 @@ def split_by_space(program: DecidedProgram, values: NDArray[np.int64] | None) ->
     return [part.tolist() for part in np.split(values, ends[:-1])]
 
 
-def test_every_space_has_its_genes(program: DecidedProgram) -> None:
+def test_every_space_has_its_knobs(program: DecidedProgram) -> None:
     description, own = program.describe(), fusible(program.message)
     assert list(description.spaces) == ["options", "layouts", "fusion"]
     assert sum(description.spaces.values()) == len(description.n_options)
@@ -81,49 +81,49 @@ def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: Decide
     orders = [order for row in config for order in read_row(row)]
     assert all(order == tuple(range(len(order))) for order in orders)
     assert sum(map(bool, orders)) > len(config)  # of most nodes more than one tensor is named
-    told = program.tell(usual).decisions
+    told = program.describe_setting(usual).decisions
     assert told.keys() == {"layouts"}  # of the other spaces nothing
 
 
 @pytest.mark.parametrize("space", ["options", "fusion"])
-def test_choices_are_spelled_as_the_dataset_has_configs(space: str) -> None:
+def test_settings_are_spelled_as_the_dataset_has_configs(space: str) -> None:
     program = DecidedProgram(source_of(network, *arguments()), (space,))
-    n_genes = program.describe().spaces[space]
-    choices = np.zeros((2, n_genes), np.int64)
-    choices[1, -1] = 1
-    configs = program.spell(choices)
-    assert configs.shape == ((2, 24) if space == "options" else (2, n_genes, 18))
+    n_knobs = program.describe().spaces[space]
+    settings = np.zeros((2, n_knobs), np.int64)
+    settings[1, -1] = 1
+    configs = program.spell(settings)
+    assert configs.shape == ((2, 24) if space == "options" else (2, n_knobs, 18))
     (changed,) = np.argwhere(configs[1] != configs[0]).tolist()
-    assert changed == ([n_genes - 1] if space == "options" else [n_genes - 1, 0])
+    assert changed == ([n_knobs - 1] if space == "options" else [n_knobs - 1, 0])
     ids = program.describe().arrays["node_config_ids"]
-    assert space == "options" or (len(ids) == n_genes and (np.diff(ids) > 0).all())
+    assert space == "options" or (len(ids) == n_knobs and (np.diff(ids) > 0).all())
 
 
 def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> None:
     checked = SameOutputs(program)
-    for genes in (
+    for knobs in (
         {"options": menu()[0]},
         {"layouts": 1},
         {"fusion": 1},
         {"options": menu()[-1], "layouts": 1, "fusion": 1},
     ):
-        choice = choice_of(program, **genes)
-        checked.load(np.minimum(choice, program.describe().n_options - 1)).run()
+        setting = choice_of(program, **knobs)
+        checked.load(np.minimum(setting, program.describe().n_options - 1)).run()
 
 
 def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
-    assert program.tell(choice_of(program)) == Told({}, None)
+    assert program.describe_setting(choice_of(program)) == Decisions({}, None)
     library = (np.array([*GENES]) == "library").astype(np.int64)
-    told = program.tell(choice_of(program, options=library))
-    assert told == Told({"options": {"xla_disable_hlo_passes": "dot-library-rewriter"}}, None)
+    told = program.describe_setting(choice_of(program, options=library))
+    assert told == Decisions({"options": {"xla_disable_hlo_passes": "dot-library-rewriter"}}, None)
     kept = np.zeros(program.describe().spaces["fusion"], np.int64)
     kept[2] = 1
-    told = program.tell(choice_of(program, options=library, fusion=kept))
+    told = program.describe_setting(choice_of(program, options=library, fusion=kept))
     assert told.decisions["kept_apart"] == [fusible(program.message)[2].name]
     disabled = told.decisions["options"]["xla_disable_hlo_passes"]
     assert disabled == "dot-library-rewriter,cse_barrier_expander"
     assert told.module is not None
-    layouts = program.tell(choice_of(program, layouts=1)).decisions["layouts"]
+    layouts = program.describe_setting(choice_of(program, layouts=1)).decisions["layouts"]
     assert all(
         sorted(order) == list(range(len(order))) for o in layouts.values() for order in o.values()
     )
@@ -166,7 +166,7 @@ def laid_out(request: pytest.FixtureRequest) -> DecidedProgram:
 
 
 def drawn_choice(program: DecidedProgram, seed: int) -> NDArray[np.int64]:
-    """A choice that sets the layouts of most nodes."""
+    """A setting that sets the layouts of most nodes."""
     rng, n_options = np.random.default_rng(seed), program.describe().n_options
     return rng.integers(n_options) * (rng.random(len(n_options)) < 0.7)
 
@@ -273,7 +273,7 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
 def test_an_edited_module_is_applied_to_other_arguments(
     program: DecidedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = program.tell(choice_of(program, fusion=1))
+    told = program.describe_setting(choice_of(program, fusion=1))
     assert told.module is not None
     path, digest = tmp_path / "module.hlo.pb", program.describe().facts["function"]
     path.write_bytes(told.module)
@@ -308,21 +308,21 @@ def test_an_edited_module_is_applied_to_other_arguments(
 
 
 class Drifting:
-    """Its outputs are off by `choice` thousandths."""
+    """Its outputs are off by `setting` thousandths."""
 
     def describe(self) -> Description:
         return Description(np.array([9]), np.zeros(1, np.int64), {}, {})
 
-    def spell(self, choices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return choices
+    def spell(self, settings: NDArray[np.int64]) -> NDArray[np.int64]:
+        return settings
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        return Told({})
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        return Decisions({})
 
-    def load(self, choice: NDArray[np.int64]):  # type: ignore[no-untyped-def]
-        off = np.float32(1e-3 * choice[0])
+    def load(self, setting: NDArray[np.int64]):  # type: ignore[no-untyped-def]
+        off = np.float32(1e-3 * setting[0])
         values = np.array([1, -2, np.inf], np.float32) * (1 + off)
-        return Loaded(lambda: [values, np.arange(3) + (choice[0] == 8)], "")
+        return Loaded(lambda: [values, np.arange(3) + (setting[0] == 8)], "")
 
 
 def test_other_outputs_are_refused() -> None:
@@ -333,7 +333,7 @@ def test_other_outputs_are_refused() -> None:
         checked.load(np.array([1]))
     random = Drifting()
     calls = iter([np.float32([1]), np.float32([2])])
-    random.load = lambda choice: Loaded(lambda: [next(calls)], "")  # type: ignore[method-assign]
+    random.load = lambda setting: Loaded(lambda: [next(calls)], "")  # type: ignore[method-assign]
     with pytest.raises(PipelineError, match="output 0 differs from its own of another call by 1 "):
         SameOutputs(random).load(np.array([0]))
 
@@ -350,8 +350,8 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
         return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
 
     program = DecidedProgram(source_of(split, *given, name="split"), ["options", "fusion"])
-    checked, choice = SameOutputs(program), choice_of(program)
-    checked.load(choice)
+    checked, setting = SameOutputs(program), choice_of(program)
+    checked.load(setting)
     with pytest.raises(PipelineError, match="split: returns typed keys"):
         checked.load(choice_of(program, fusion=1))
 

@@ -1,4 +1,4 @@
-"""Programs of random operations, and what a choice of theirs would cost."""
+"""Programs of random operations, and what a setting of theirs would cost."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def random_arrays(seed: int, n_nodes: int = 24) -> Arrays:
 def described(
     arrays: Arrays, nodes: list[int], n_options: list[int], spaces: dict[str, int]
 ) -> Description:
-    """Say that genes of some nodes are of these spaces; no two are alike."""
+    """Say that knobs of some nodes are of these spaces; no two are alike."""
     return Description(
         np.array(n_options), np.arange(len(nodes)), arrays, {}, spaces, np.array(nodes)
     )
@@ -50,14 +50,14 @@ def mixed_tasks(arrays: Arrays) -> DecisionGraph:
     return decision_graph("mixed", known, UNSCALED)
 
 
-def runtimes(arrays: Arrays, choices: NDArray[np.int64]) -> NDArray[np.float64]:
+def runtimes(arrays: Arrays, settings: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return 1 where each node decides first by its opcode, then as its operand did or for 0.
 
-    Each share of wrong decisions, per task, adds itself; choices (b, 2n), runtimes (b,). A node of
+    Each share of wrong decisions, per task, adds itself; settings (b, 2n), runtimes (b,). A node of
     the opcodes 0 to 3 is to follow each operand, the others are to take 0.
     """
     opcode = arrays["node_opcode"].astype(np.int64)
-    first, second = np.split(choices, 2, axis=1)
+    first, second = np.split(settings, 2, axis=1)
     user, operand = arrays["edge_index"].T
     best = first[:, operand] * (opcode[user] < 4)
     return 1 + (first != opcode % 2).mean(axis=1) + (second[:, user] != best).mean(axis=1)

@@ -30,7 +30,7 @@ def drawing(n_choices: int = 5) -> Any:
 def test_decisions_of_the_whole_program_are_nodes_at_the_end() -> None:
     graph = mixed_tasks(random_arrays(0))
     first, second = graph.tasks
-    assert (first.genes, second.genes, graph.n_genes) == (slice(0, 4), slice(4, 7), 7)
+    assert (first.knobs, second.knobs, graph.n_knobs) == (slice(0, 4), slice(4, 7), 7)
     assert first.nodes.tolist() == [5, 2, 9, 11]
     assert second.nodes.tolist() == [24, 7, 25]
     assert second.n_options.tolist() == [4, 2, 1]
@@ -72,25 +72,25 @@ def test_every_weight_that_a_choice_depends_on_gets_a_gradient() -> None:
 def test_only_options_that_exist_are_drawn_and_all_of_them_are() -> None:
     graph = mixed_tasks(random_arrays(0))
     decided = opinionated()(graph, drawing(2_000))
-    for gene, n_options in enumerate([2, 3, 3, 2, 4, 2, 1]):
-        assert set(decided.choices[:, gene].tolist()) == set(range(n_options))
+    for knob, n_options in enumerate([2, 3, 3, 2, 4, 2, 1]):
+        assert set(decided.settings[:, knob].tolist()) == set(range(n_options))
     assert (decided.log_probs[:, 6] == 0).all()  # one option is no decision
     assert (decided.entropies[:, 6] == 0).all()
 
 
-def test_choices_are_drawn_as_likely_as_they_are_said_to_be() -> None:
+def test_settings_are_drawn_as_likely_as_they_are_said_to_be() -> None:
     decided = opinionated()(mixed_tasks(random_arrays(0)), drawing(3_000))
-    took = decided.choices[:, 1] == 0
+    took = decided.settings[:, 1] == 0
     said = decided.log_probs[took, 1].exp().mean().item()
     assert took.float().mean().item() == pytest.approx(said, abs=0.03)
 
 
 def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_after() -> None:
     policy, graph = opinionated(), mixed_tasks(random_arrays(0))
-    choices = torch.zeros(3, graph.n_genes, dtype=torch.int64)
-    choices[1, 0] = 1  # another decision of the first task
-    choices[2, 4] = 1  # and of the second
-    base, first, second = policy(graph, given(choices)).log_probs
+    settings = torch.zeros(3, graph.n_knobs, dtype=torch.int64)
+    settings[1, 0] = 1  # another decision of the first task
+    settings[2, 4] = 1  # and of the second
+    base, first, second = policy(graph, given(settings)).log_probs
     torch.testing.assert_close(base[1:4], first[1:4])
     assert (base[4:6] - first[4:6]).abs().max() > 1e-4
     torch.testing.assert_close(base[:4], second[:4])

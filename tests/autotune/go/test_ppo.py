@@ -45,8 +45,8 @@ def test_the_objective_gains_nothing_from_probabilities_beyond_the_clip() -> Non
     now = np.array([[0.7, 0.22], [0.3, 0.6]])
     advantages = np.array([1.0, -2.0])
     total = 0.0
-    for choice, advantage in enumerate(advantages):
-        for one, other in zip(now[choice], before[choice], strict=True):
+    for setting, advantage in enumerate(advantages):
+        for one, other in zip(now[setting], before[setting], strict=True):
             ratio = one / other
             total += min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
     given = [torch.from_numpy(np.log(p)) for p in (now, before)]
@@ -64,7 +64,7 @@ def test_what_pays_by_opcode_and_by_a_neighbours_decision_is_learned_for_unseen_
 
         @torch.no_grad()
         def mean_cost(choose: Choose) -> float:
-            decided = {g.name: policy(g, choose).choices.numpy() for g in unseen}
+            decided = {g.name: policy(g, choose).settings.numpy() for g in unseen}
             return float(np.mean([runtimes(arrays[n], c).mean() for n, c in decided.items()]))
 
         chance = mean_cost(drawn(64, torch.Generator().manual_seed(1)))
@@ -103,7 +103,7 @@ def test_saved_policy_decides_the_same_and_damage_is_an_error(tmp_path: Path) ->
     torch.nn.init.normal_(policy.heads["options"].weight)
     save_policy(tmp_path / "policy.safetensors", policy, UNSCALED)
     loaded, scaler = load_policy(tmp_path / "policy.safetensors")
-    assert torch.equal(loaded(graph, likeliest).choices, policy(graph, likeliest).choices)
+    assert torch.equal(loaded(graph, likeliest).settings, policy(graph, likeliest).settings)
     assert np.array_equal(scaler.factor, UNSCALED.factor)
     (tmp_path / "policy.safetensors").write_bytes(b"damaged")
     with pytest.raises(PipelineError, match="no policy can be read"):
@@ -116,19 +116,19 @@ def test_shipped_policy_is_small_and_trained() -> None:
     assert all(weight.any() for weight in policy.heads.parameters())
 
 
-def test_a_ranker_learns_the_order_of_choices_and_ranks_those_of_an_unseen_program() -> None:
+def test_a_ranker_learns_the_order_of_settings_and_ranks_those_of_an_unseen_program() -> None:
     rng = np.random.default_rng(0)
     arrays = {f"program {seed}": random_arrays(seed) for seed in range(9)}
     graphs = [two_tasks(name, own) for name, own in arrays.items()]
-    choices = [rng.integers(0, 2, (100, graph.n_genes)) for graph in graphs]
+    settings = [rng.integers(0, 2, (100, graph.n_knobs)) for graph in graphs]
     tried = [
         Tried(graph.name, own, runtimes(arrays[graph.name], own))
-        for graph, own in zip(graphs, choices, strict=True)
+        for graph, own in zip(graphs, settings, strict=True)
     ]
     with torch_prepared(threads=1, device=CPU, seed=0):
         ranker = ChoiceRanker(PolicyConfig(tasks=TASKS, hidden=32))
         fit_ranker(ranker, graphs[:8], tried, steps=200, seed=0)
-        scores = ranker.score(graphs[8], choices[8])
+        scores = ranker.score(graphs[8], settings[8])
     assert kendall_tau(scores, tried[8].ratios) > 0.5
 
 
@@ -136,18 +136,18 @@ def test_a_ranker_learns_what_a_whole_programs_decisions_do_together_and_to_whic
     None
 ):
     """In programs of low opcodes two options are fast if they agree, in others if they differ."""
-    choices = np.indices((2, 3)).reshape(2, -1).T
+    settings = np.indices((2, 3)).reshape(2, -1).T
     graphs, tried = [], []
     for seed in range(13):
         arrays, is_high = random_arrays(seed), seed % 2
         arrays["node_opcode"] = (arrays["node_opcode"] % 3 + 3 * is_high).astype(np.uint8)
         known = described(arrays, [WHOLE_PROGRAM] * 2, [2, 3], {"options": 2})
         graphs.append(decision_graph(f"program {seed}", known, UNSCALED))
-        agree = choices[:, 0] == choices[:, 1] % 2
-        tried.append(Tried(graphs[-1].name, choices, 1.0 + (agree == is_high)))
+        agree = settings[:, 0] == settings[:, 1] % 2
+        tried.append(Tried(graphs[-1].name, settings, 1.0 + (agree == is_high)))
     with torch_prepared(threads=1, device=CPU, seed=0):
         ranker = ChoiceRanker(PolicyConfig(tasks={"options": 3}, hidden=32))
         fit_ranker(ranker, graphs[:11], tried, steps=200, seed=0)
         for graph, own in zip(graphs[11:], tried[11:], strict=True):
-            scores = ranker.score(graph, choices)
+            scores = ranker.score(graph, settings)
             assert scores[own.ratios == 1].max() < scores[own.ratios == 2].min()

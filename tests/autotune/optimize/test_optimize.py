@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.go.network import WHOLE_PROGRAM
-from autotune.measure.worker import Description, Told
+from autotune.measure.worker import Decisions, Description
 from autotune.optimize.candidate import (
     N_PROCESSES,
     Candidate,
@@ -72,13 +72,13 @@ class Decided(SpinSubject):
         nodes, spaces = np.array([WHOLE_PROGRAM] * 2), {self._opened.space: 2}
         return replace(super().describe(), spaces=spaces, usual=usual, nodes=nodes)
 
-    def tell(self, choice: NDArray[np.int64]) -> Told:
-        return Told({"options": {"first": int(choice[0])}}) if choice[0] else Told({})
+    def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
+        return Decisions({"options": {"first": int(setting[0])}}) if setting[0] else Decisions({})
 
-    def steps(self, choice: NDArray[np.int64]) -> int:
-        first, second = choice.tolist()
+    def steps(self, setting: NDArray[np.int64]) -> int:
+        first, second = setting.tolist()
         is_reversed = self._opened.is_reversed
-        return DEFAULT_STEPS - 4 * first - second if is_reversed else super().steps(choice)
+        return DEFAULT_STEPS - 4 * first - second if is_reversed else super().steps(setting)
 
 
 def request_of(opened: Spinning | None = None, **changes: object) -> OptimizeRequest:
@@ -478,11 +478,14 @@ def test_space_without_decisions_is_reported_and_the_others_are_searched(
 def test_kernel_is_applied_and_its_default_tile_is_named(
     whole: tuple[Path, OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, default = OptimizeRequest("softmax_h8_q128_s128", ("tiles",)), Told({"tile": [64, 96]})
+    request, default = (
+        OptimizeRequest("softmax_h8_q128_s128", ("tiles",)),
+        Decisions({"tile": [64, 96]}),
+    )
     result = replace(whole[1], request=request, spaces=request.spaces, default_description=default)
     best = result.best
     assert best
-    text = apply_text(result, replace(best, description=Told({"tile": [32, 96]})))
+    text = apply_text(result, replace(best, description=Decisions({"tile": [32, 96]})))
     compile(text, "apply.py", "exec")
     assert "\ntile = [32, 96]\n" in text and "step(*operands, *extras)" in text
     monkeypatch.setattr("autotune.optimize.optimize.optimize", lambda *_, **__: result)
@@ -494,8 +497,10 @@ def test_kernel_is_applied_and_its_default_tile_is_named(
 
 def test_setting_text_has_a_few_layouts_and_only_names_of_many() -> None:
     orders = {"dot": {"input": [1, 0], "kernel": [0, 1]}, "dot.6": {"output": [1, 2, 0]}}
-    text = setting_text(Told({"options": {"fast": True}, "layouts": orders, "kept_apart": ["add"]}))
+    text = setting_text(
+        Decisions({"options": {"fast": True}, "layouts": orders, "kept_apart": ["add"]})
+    )
     layouts = "dot input {1,0} kernel {0,1}, dot.6 output {1,2,0}"
     assert text == f"fast=True; layouts: {layouts}; kept apart: add"
     many = {f"dot.{number}": {"output": [1, 0]} for number in range(7)}
-    assert setting_text(Told({"layouts": many})) == f"layouts: {', '.join(many)}"
+    assert setting_text(Decisions({"layouts": many})) == f"layouts: {', '.join(many)}"

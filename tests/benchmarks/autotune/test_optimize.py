@@ -106,15 +106,15 @@ SMALL = PolicyConfig(tasks={"options": 3}, hidden=16, heads=2)
 
 
 def made_up(seed: int) -> OptionTable:
-    """Each gene's options have times of their own; the last choice fails."""
+    """Each knob's options have times of their own; the last setting fails."""
     rng = np.random.default_rng(seed)
-    n_genes = len(N_OPTIONS)
-    genes = [WHOLE_PROGRAM] * n_genes, N_OPTIONS.tolist(), {"options": n_genes}
+    n_knobs = len(N_OPTIONS)
+    knobs = [WHOLE_PROGRAM] * n_knobs, N_OPTIONS.tolist(), {"options": n_knobs}
     known = replace(
-        described(random_arrays(seed), *genes), facts={"cpu": "a CPU", "jaxlib": "0.10"}
+        described(random_arrays(seed), *knobs), facts={"cpu": "a CPU", "jaxlib": "0.10"}
     )
-    times = rng.lognormal(0, 0.1, (n_genes, 3))
-    rounds = times[range(n_genes), ALL_SETTINGS].prod(axis=1) * rng.lognormal(0, 0.01, (6, 96))
+    times = rng.lognormal(0, 0.1, (n_knobs, 3))
+    rounds = times[range(n_knobs), ALL_SETTINGS].prod(axis=1) * rng.lognormal(0, 0.01, (6, 96))
     rounds[:, -1] = np.inf
     default = rounds[:, :1] * rng.lognormal(0, 0.01, (6, 1))
     return summarize_rounds(known, np.concatenate([default, rounds], axis=1))
@@ -148,7 +148,7 @@ def test_way_sees_only_the_first_half_of_the_rounds() -> None:
     assert table.seen[:3].tolist() == [1.0, 0.6, 0.8]
     assert table.unseen[:3].tolist() == pytest.approx([1.0, 3.0, 0.7])
     assert table.same == pytest.approx((11 / 9 + 12 / 8) / 2)
-    # In order: the default, 0.8, then 0.6, which was lucky, then a choice that is as the default.
+    # In order: the default, 0.8, then 0.6, which was lucky, then a setting that is as the default.
     assert compiles.curve(np.array([0, 2, 1, 4]), table) == pytest.approx([0.7, *[3.0] * 5])
 
 
@@ -169,7 +169,7 @@ def test_curve_of_a_way_is_that_of_a_slow_reference() -> None:
 def test_ways_compile_in_their_own_order() -> None:
     table = made_up(1)
     found, subject = compiled(1), subject_of(table)
-    of_menu = [ALL_SETTINGS.tolist().index(choice) for choice in compiles.ALONE_FIRST.tolist()]
+    of_menu = [ALL_SETTINGS.tolist().index(setting) for setting in compiles.ALONE_FIRST.tolist()]
     assert sorted(of_menu) == sorted(rows_of(menu()))
     for way in (compiles.MENU, compiles.AS_OPTIMIZE):
         assert found[way][: len(of_menu)] == of_menu
