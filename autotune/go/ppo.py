@@ -1,10 +1,10 @@
 """PPO for a policy that decides a whole program in one step (Schulman et al., 2017).
 
 The reward of a setting is -sqrt(runtime / baseline's runtime), as in GO (Zhou et al., NeurIPS
-2020); its advantage is what it has over the running mean of its graph's rewards, in standard
-deviations of those that came first: of later ones it would make much of the noise in which settings differ
-once a policy is sure. A setting is hundreds of decisions, whose joint probability moves by orders
-of magnitude in one update: the ratio is clipped for each decision by itself.
+2020). Its advantage is the difference from the running mean of its graph's rewards, in standard
+deviations of the first rewards: later deviations would amplify the noise once a policy is sure. A
+setting is hundreds of decisions, whose joint probability moves by orders of magnitude in one
+update: the ratio is clipped for each decision by itself.
 
 A reward is measured, or guessed by a small ranker that learned from what was measured: a cheap one
 for pre-training. In it GraphSAGE embeds the graph as in the policy; what is decided is added to the
