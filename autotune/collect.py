@@ -211,8 +211,8 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
 
 def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) -> str:
     if entry["default_over_fastest"] is None:
-        told = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
-        return f"the compiler's own setting failed{told}; expected it to run"
+        reason = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
+        return f"the compiler's own setting failed{reason}; expected it to run"
     if entry["spread"] < MIN_SPREAD:
         tried = f"{entry['n_distinct']} of {n_choices} settings were tried"
         is_most = 2 * entry["n_distinct"] >= n_choices
@@ -222,13 +222,13 @@ def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) ->
             f"its time hardly depends on what was tried; {more}"
         )
     if _is_noisy(entry) and not keep_noisy:
-        told, expected = f"agree to tau {entry['repeat_tau']:.2f}", f"{MIN_REPEAT_TAU} or more"
+        reason, expected = f"agree to tau {entry['repeat_tau']:.2f}", f"{MIN_REPEAT_TAU} or more"
         if entry["n_modules"] < MIN_MODULES:
             low, high = entry["aa_range"]
-            told = f"differ by {low:.2f} to {high:.2f} times in each config"
+            reason = f"differ by {low:.2f} to {high:.2f} times in each config"
             expected = f"less than half of its spread of {entry['spread']:.2f}"
         return (
-            f"the halves of its rounds {told}; expected {expected}; "
+            f"the halves of its rounds {reason}; expected {expected}; "
             "more --rounds may tell more, --keep-noisy writes it as it is"
         )
     return ""

@@ -185,9 +185,9 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Mea
             if ":" in program and not isinstance(error, UsageError):
                 raise  # there is no such module or name
             if set(spaces) == {TILES}:
-                told = f"{undecided(program, spaces, SPACES)}; expected {', '.join(SPACES)}"
+                reason = f"{undecided(program, spaces, SPACES)}; expected {', '.join(SPACES)}"
                 raise UsageError(
-                    f"{told}; or a TileKernel: docs/data/collect.md has one"
+                    f"{reason}; or a TileKernel: docs/data/collect.md has one"
                 ) from error
     of_functions = [space for space in spaces if space != TILES]
     return DecidedProgram(load_program(program), of_functions, facts)
@@ -196,10 +196,10 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Mea
 def undecided(program: str, asked: Sequence[str], decided: Sequence[str]) -> str:
     """Say why some of the spaces that were asked for are none of a program's."""
     left_out = [space for space in asked if space not in decided]
-    told = " and ".join(NOTHING[space] for space in left_out if space in NOTHING)
+    reason = " and ".join(NOTHING[space] for space in left_out if space in NOTHING)
     if tuple(decided) == (TILES,):
-        told = "is a kernel, of which tiles alone are decided"
-    return f"{','.join(left_out)}: {program} {told}"
+        reason = "is a kernel, of which tiles alone are decided"
+    return f"{','.join(left_out)}: {program} {reason}"
 
 
 class Knobs(NamedTuple):
@@ -248,8 +248,8 @@ class DecidedProgram:
         }
         self._knobs = {space: knobs[space] for space in spaces if len(knobs[space].nodes)}
         if not self._knobs:
-            told = undecided(self.name, spaces, ())
-            raise UsageError(f"{told}; expected options, which every function has")
+            reason = undecided(self.name, spaces, ())
+            raise UsageError(f"{reason}; expected options, which every function has")
         self._config_ids = self._knobs.get("layouts", knobs["fusion"]).nodes
 
     def describe(self) -> Description:
@@ -292,10 +292,10 @@ class DecidedProgram:
         """Compile under a setting (g,), and run once."""
         import jax
 
-        told = self.describe_setting(setting)
-        options = told.decisions.get("options", {})
+        effect = self.describe_setting(setting)
+        options = effect.decisions.get("options", {})
         compiled: Any
-        if told.module is None:
+        if effect.module is None:
             try:
                 compiled = self._lowered.compile(compiler_options=options)
             except Exception as error:
@@ -303,7 +303,7 @@ class DecidedProgram:
                 raise PipelineError(line) from error
             executable = compiled.runtime_executable()
         else:
-            executable = loaded_module(self.name, told.module, options)
+            executable = loaded_module(self.name, effect.module, options)
             compiled = as_function(self.name, executable, self._function, self._arguments)
 
         def run() -> Any:

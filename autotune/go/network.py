@@ -173,8 +173,8 @@ class GraphEmbedding(nn.Module):
 
     def tell(self, x: Tensor, task: Task, settings: Tensor) -> Tensor:
         """Add the settings (b, d) of a task to (n, b or 1, h); (n, b, h)."""
-        told = self.decisions[task.name](settings.T)
-        return x.expand(-1, len(settings), -1).index_add(0, task.nodes, told)
+        embedding = self.decisions[task.name](settings.T)
+        return x.expand(-1, len(settings), -1).index_add(0, task.nodes, embedding)
 
 
 def sage_blocks(width: int, count: int) -> nn.ModuleList:

@@ -45,7 +45,7 @@ from models.layout.network import N_OPCODES
 from models.training.losses import pairwise_logistic
 
 FAILED_RATIO = 100.0  # so slow a setting counts that does not run: its reward is GO's, -10
-KEPT = 0.7  # of a graph's mean reward, when new rewards come in
+REWARD_DECAY = 0.7  # of a graph's mean reward, when new rewards come in
 MAX_IDLE_STEPS = 10  # batches without a new setting, after which a search ends
 LEARNING_RATE = 2e-3  # of a ranker
 BLOCKS = 2  # after the decisions
@@ -133,7 +133,7 @@ class PpoTrainer:
         initial = rewards.mean(), max(rewards.std(), 1e-3)
         mean, scale = self._rewards.setdefault(graph.name, initial)
         advantages = torch.from_numpy((rewards - mean) / scale).float()
-        self._rewards[graph.name] = KEPT * mean + (1 - KEPT) * rewards.mean(), scale
+        self._rewards[graph.name] = REWARD_DECAY * mean + (1 - REWARD_DECAY) * rewards.mean(), scale
         for _ in range(config.epochs):
             new = self._policy(graph, given(old.settings))
             gain = clipped_objective(new.log_probs, old.log_probs, advantages, config.clip)

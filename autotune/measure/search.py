@@ -30,11 +30,11 @@ Search = Generator[Choices, NDArray[np.float64], None]
 # Orders settings (b, g) by what it guesses of their runtimes, the fastest first; (b,) positions.
 Guide = Callable[[Choices], NDArray[np.int64]]
 
-REPEATED = 0.05  # share of random configs that are measured again
+REPEATED_SHARE = 0.05  # share of random configs that are measured again
 MUTATIONS = 1.0  # knobs that change in a child at least, as an expectation; twice that is usual
 GENERATION = 16
 ELITE = 8
-BROOD = 8  # children that a guide chooses from, for each that is measured
+BRED_PER_CHILD = 8  # children that a guide chooses from, for each that is measured
 SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
 EDITED = ("program_digest", "function")  # of a journal's header, what an edit changes
@@ -48,7 +48,7 @@ def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Sea
     """
     settings = np.repeat(space.default, n_configs, axis=0)
     for row in range(1, n_configs):
-        if rng.random() < REPEATED:
+        if rng.random() < REPEATED_SHARE:
             settings[row] = settings[rng.integers(row)]
         else:
             settings[row] = space.redraw(settings[row], rng.random(), rng)
@@ -72,7 +72,7 @@ def genetic_search(
     """
     settings = space.default if first is None else first
     runtime_ns = yield settings
-    n_bred = GENERATION * (BROOD if guide else 1)
+    n_bred = GENERATION * (BRED_PER_CHILD if guide else 1)
     while len(settings) < n_configs:
         ran = np.flatnonzero(np.isfinite(runtime_ns))
         if not len(ran):
@@ -194,10 +194,10 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
         for key, value in header.items() if number == 1 else ():
             if line.get(key, value) != value:  # what an older one does not tell cannot differ
                 if key in EDITED:
-                    told = "the program was edited since, or differs each time it is traced"
+                    reason = "the program was edited since, or differs each time it is traced"
                 else:
-                    told = f"was begun with {key} {line[key]}, not {value}"
-                raise UsageError(f"{path}: {told}; give another --out")
+                    reason = f"was begun with {key} {line[key]}, not {value}"
+                raise UsageError(f"{path}: {reason}; give another --out")
     return journal
 
 

@@ -50,7 +50,7 @@ MAX_REASON = 400
 NOT_DONE = "not done after"
 _FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")  # its end says what
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-OPEN_TIMEOUT_S, LEAST_OPEN_S = 600.0, 60.0  # at most, and where less time is left
+OPEN_TIMEOUT_S, MIN_OPEN_S = 600.0, 60.0  # at most, and where less time is left
 KILL_WAIT_S = 10.0
 LOAD_SAMPLE_S = 0.2
 PROC_STAT = Path("/proc/stat")
@@ -148,8 +148,8 @@ def serve(connection: Connection) -> None:
         try:
             connection.send((getattr(server, what)(argument), ""))
         except (Exception, SystemExit) as error:  # compilers and users' programs raise anything
-            told = one_line(error) if isinstance(error, PipelineError) else error_line(error)
-            connection.send((None, UsageError(told) if isinstance(error, UsageError) else told))
+            reason = one_line(error) if isinstance(error, PipelineError) else error_line(error)
+            connection.send((None, UsageError(reason) if isinstance(error, UsageError) else reason))
 
 
 def one_line(said: object) -> str:
@@ -279,8 +279,8 @@ class Session(AbstractContextManager["Session"]):
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
         """Say what a setting (g,) decides; raises ProgramFailed: the subject cannot be opened."""
-        told: Decisions = self._ask("describe_setting", setting, OPEN_TIMEOUT_S, ProgramFailed)
-        return told
+        decisions: Decisions = self._ask("describe_setting", setting, OPEN_TIMEOUT_S, ProgramFailed)
+        return decisions
 
     def code(self, setting: NDArray[np.int64]) -> str:
         """Compile one setting (g,); return what tells its code from others; raises as `visit`."""
@@ -320,9 +320,9 @@ class Session(AbstractContextManager["Session"]):
             self._connection.send((what, argument))
             if not self._connection.poll(timeout_s):
                 self.stop()
-                told = f"{NOT_DONE} {timeout_s:.3g} s"
-                expected = f"{self._what}: {told}; expected to trace and compile it by then"
-                raise failure(expected if failure is ProgramFailed else told)
+                reason = f"{NOT_DONE} {timeout_s:.3g} s"
+                expected = f"{self._what}: {reason}; expected to trace and compile it by then"
+                raise failure(expected if failure is ProgramFailed else reason)
             value, problem = self._connection.recv()
         except (EOFError, OSError):
             value, problem = None, self._crash()
@@ -354,7 +354,7 @@ class Session(AbstractContextManager["Session"]):
 
 def opening_s() -> float:
     """Return how long a first opening may take: 600 s, or what is left, but 60 s at least."""
-    return min(OPEN_TIMEOUT_S, max(LEAST_OPEN_S, seconds_left()))
+    return min(OPEN_TIMEOUT_S, max(MIN_OPEN_S, seconds_left()))
 
 
 def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:

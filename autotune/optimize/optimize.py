@@ -146,7 +146,7 @@ class OptimizeResult:
             return self.confirmed[0]
         finalists = [c for c in self.finalists if c.status is not Status.FAILED]
         able = [c for c in finalists if c.verified and not c.verified.loses] or finalists
-        return simplest_of_best(able, ()) if able else None
+        return _simplest_of_best(able, ()) if able else None
 
     @property
     def measured(self) -> Comparison:
@@ -242,7 +242,9 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
     sources = ["default"]
     with suppress(OutOfTime):  # in all the time that is left: everything is relative to the default
         visitor.visit(0, SEARCH_ROUND, np.array(session.default))
-    with suppress(OutOfTime), time_limit(screening_s(seconds_left(), needed_s) / 60):
+    left_s = seconds_left()
+    share_s = max(MIN_SCREEN_SHARE * left_s, min(SCREEN_SHARE * left_s, left_s - needed_s))
+    with suppress(OutOfTime), time_limit(share_s / 60):
         search, sources = search_for(session)
         run_search(visitor, search)
         fastest = sorted(journal.shortest_ns().items(), key=lambda pair: pair[1])[:N_REVISITED]
@@ -342,17 +344,19 @@ def _verify_and_confirm(
     kept = [c for c in confirmed if c.status is Status.FASTER or c.is_due]
     kept += [c for c in known if c.is_half_confirmed and c not in kept and not c.alone]
     lost = [c for c in confirmed if c not in kept]
-    suspect = shared_by([c for c in lost if c.alone and c.alone.gains])
+    # All candidates share these decisions that gained on one thread, but not on all cores.
+    gained = [c.decided for c in lost if c.alone and c.alone.gains]
+    suspect = frozenset.intersection(*gained) if gained else frozenset()
     others = [session.default, *(c.setting for c in lost)]
-    ordered = [*kept[: MAX_FINALISTS // 2], *chosen_finalists(screening.candidates, suspect)]
-    n_wanted = n_affordable(screening.default_ns)
-    verify(session, distinct(ordered, others, session.code, n_wanted))
+    ordered = [*kept[: MAX_FINALISTS // 2], *_chosen_finalists(screening.candidates, suspect)]
+    n_wanted = _n_affordable(screening.default_ns)
+    verify(session, _distinct(ordered, others, session.code, n_wanted))
     result = _read_result(session, screening)
     settings = [c.setting for c in kept]
-    if candidate := next_to_confirm(result.finalists, settings, suspect):
+    if candidate := _next_to_confirm(result.finalists, settings, suspect):
         setting = candidate.setting
         if setting not in settings:
-            setting = simplified(setting, session.code)
+            setting = _simplified(setting, session.code)
         confirm(session, setting, is_first=is_first)
     return _read_result(session, screening)
 
@@ -380,28 +384,8 @@ def _read_result(session: OptimizeSession, screening: Screening) -> OptimizeResu
     )
 
 
-def screening_s(seconds: float, needed_s: float) -> float:
-    """Return the seconds for screening.
-
-    Args:
-        seconds: Seconds that are left.
-        needed_s: Seconds that confirming needs.
-    """
-    return max(MIN_SCREEN_SHARE * seconds, min(SCREEN_SHARE * seconds, seconds - needed_s))
-
-
-def shared_by(lost: Sequence[Candidate]) -> Decided:
-    """Return the decisions that all candidates share which gained, but not on all cores."""
-    return frozenset.intersection(*(c.decided for c in lost)) if lost else frozenset()
-
-
-def chosen_finalists(candidates: Sequence[Candidate], suspect: Decided) -> list[Candidate]:
-    """Order candidates to verify: the fastest, the simplest of its equals, the next ones.
-
-    Args:
-        candidates: Screened candidates.
-        suspect: Decisions whose candidates come last; none of them is suspect if it is empty.
-    """
+def _chosen_finalists(candidates: Sequence[Candidate], suspect: Decided) -> list[Candidate]:
+    """Order candidates: the fastest, the simplest of its equals, the next ones, suspect ones."""
     faster = sorted((c for c in candidates if c.screened < 1), key=lambda c: c.screened)
     equal = [c for c in faster if c.screened < EQUAL_TIME_RATIO * faster[0].screened]
     simplest = sorted(equal, key=lambda c: (c.n_decided, c.screened))
@@ -409,20 +393,13 @@ def chosen_finalists(candidates: Sequence[Candidate], suspect: Decided) -> list[
     return sorted(ordered, key=lambda c: suspect <= c.decided)
 
 
-def distinct(
+def _distinct(
     ordered: Sequence[Candidate],
     others: Sequence[Setting],
     code: Callable[[Setting], str],
     n_wanted: int,
 ) -> list[Candidate]:
-    """Return candidates of distinct code: of equal ones the simplest.
-
-    Args:
-        ordered: Candidates; no more of them are compiled than needed.
-        others: Settings whose code is left out too.
-        code: Function that returns the digest of a setting's code.
-        n_wanted: Number of candidates.
-    """
+    """Return candidates of distinct code, none that of `others`; of equal ones the simplest."""
     left_out, found = {code(setting) for setting in others}, dict[str, Candidate]()
     for candidate in ordered:
         if len(found) == n_wanted:
@@ -433,13 +410,8 @@ def distinct(
     return [*found.values()]
 
 
-def simplified(setting: Setting, code: Callable[[Setting], str]) -> Setting:
-    """Return a setting without the decisions that do not change its code.
-
-    Args:
-        setting: Options of all knobs.
-        code: Function that returns the digest of a setting's code.
-    """
+def _simplified(setting: Setting, code: Callable[[Setting], str]) -> Setting:
+    """Return a setting without the decisions that do not change its code."""
     whole = code(setting)
     with time_limit(SIMPLIFY_SHARE * seconds_left() / 60):
         for knob in np.flatnonzero(setting).tolist():
@@ -449,39 +421,26 @@ def simplified(setting: Setting, code: Callable[[Setting], str]) -> Setting:
     return setting
 
 
-def n_affordable(default_ns: float) -> int:
-    """Return how many candidates can be verified in their share of the time, 1 to 4.
-
-    Args:
-        default_ns: The default's runtime in ns.
-    """
+def _n_affordable(default_ns: float) -> int:
+    """Return how many candidates can be verified in their share of the time, 1 to 4."""
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
     n_visits = VERIFY_SHARE * seconds_left() / visit_s
     return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))
 
 
-def next_to_confirm(
+def _next_to_confirm(
     verified: Sequence[Candidate], known: Sequence[Setting], suspect: Decided
 ) -> Candidate | None:
-    """Return the best that gains and lacks a suspect decision; else the best of all.
-
-    Args:
-        verified: Finalists.
-        known: Settings that were confirmed. A slower finalist must be one of them.
-        suspect: Decisions that gained on one thread, but not on all cores.
-    """
+    """Return the best that gains and lacks a suspect decision; else the best of all."""
     able = [c for c in verified if c.setting in known or (c.verified and not c.verified.loses)]
     others = [c for c in able if c.verified and c.verified.gains and not suspect <= c.decided]
-    return simplest_of_best(others or able, known) if able else None
+    return _simplest_of_best(others or able, known) if able else None
 
 
-def simplest_of_best(verified: Sequence[Candidate], known: Sequence[Setting]) -> Candidate:
+def _simplest_of_best(verified: Sequence[Candidate], known: Sequence[Setting]) -> Candidate:
     """Return the candidate that decides least of those that gain about as much as the fastest.
 
-    Args:
-        verified: Finalists; at least one.
-        known: Settings that were confirmed. They come first: another setting would be one more
-            look that may be lucky.
+    Known settings come first: another one would be one more look that may be lucky.
     """
     ratios = {c.setting: c.verified.ratio for c in verified if c.verified}
     fastest = min(verified, key=lambda c: ratios[c.setting])

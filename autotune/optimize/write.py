@@ -109,7 +109,7 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
     gain = f"{ratio} by {processes_text(comparison)}, {machine}{all_cores_text(best)}."
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
-        **{"program": program, "module": module, "name": name, "told": gain},
+        **{"program": program, "module": module, "name": name, "gain": gain},
         is_kernel=result.spaces == (TILES,),
         tile=description.decisions.get("tile"),
         is_edited=bool(description.module),

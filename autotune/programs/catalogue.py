@@ -131,11 +131,11 @@ def _load_function(name: str) -> ProgramSource:
         try:
             made = arguments()
         except (Exception, SystemExit) as error:
-            told = f"--program {name}: {found[0]}() fails: {error_line(error)}"
-            raise PipelineError(told) from error
+            reason = f"--program {name}: {found[0]}() fails: {error_line(error)}"
+            raise PipelineError(reason) from error
         if not isinstance(made, tuple):
-            told = f"its example arguments are a {type(made).__name__}; expected a tuple"
-            raise PipelineError(f"--program {name}: {told}")
+            reason = f"its example arguments are a {type(made).__name__}; expected a tuple"
+            raise PipelineError(f"--program {name}: {reason}")
         return function, made
 
     return ProgramSource(

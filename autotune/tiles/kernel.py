@@ -210,8 +210,8 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
             for a in arguments
         ]
         if given != expected:  # a slice that does not fit would be moved back, without a word
-            told, asked = ", ".join(given), ", ".join(expected)
-            raise PipelineError(f"{kernel.name}: given arrays {told}; expected {asked}")
+            actual, asked = ", ".join(given), ", ".join(expected)
+            raise PipelineError(f"{kernel.name}: given arrays {actual}; expected {asked}")
         n = len(kernel.operands)
 
         def step(i: Any, output: Any) -> Any:
@@ -276,6 +276,6 @@ class TileProgram:
         try:
             return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)
         except Exception as error:  # combine and epilogue may raise anything
-            told = error_line(error)
+            reason = error_line(error)
             where = f"{self._kernel.name}: combine or epilogue of tile {tile}"
-            raise PipelineError(f"{where}: {told}") from error
+            raise PipelineError(f"{where}: {reason}") from error

@@ -19,7 +19,7 @@ from scipy.stats import kendalltau
 from typer.testing import CliRunner
 
 from autotune.collect import MIN_SPREAD, collect_graph, collect_jobs
-from autotune.job import JOURNALS, Job, sample_jobs
+from autotune.job import Job, sample_jobs
 from autotune.measure.search import open_journal
 from autotune.measure.timing import Visit
 from autotune.tiles.catalogue import catalogue
@@ -30,7 +30,7 @@ from common.settings import ROOT, SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.labels import read_withheld
-from data.manifest import MANIFEST, edit_manifest, read_manifest
+from data.manifest import MANIFEST, read_manifest
 from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
 from ensembles.ranking.program import load_graph
 from pipeline.__main__ import app
@@ -137,28 +137,19 @@ def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
     assert 0 <= entry["stopped_visits"] <= 1
     assert entry["n_configs"] == 10
     assert entry["failed"] == []
-    # How well a clock repeats is the machine's matter: the figures are those of the journals.
     first, second = (
         open_journal(job.journal(tmp_path, again=again), {}) for again in (False, True)
     )
-    turns = np.array([[first.visits[c, turn].runtime_ns for c in range(10)] for turn in range(3)])
-    halves: dict[object, tuple[int, int]] = {}  # of each distinct setting
-    for config, setting in first.settings.items():
-        odd, even = halves.get(tuple(setting), (10**9, 10**9))
-        halves[tuple(setting)] = min(odd, turns[1, config]), min(even, turns[2, config])
-    repeat_tau = kendalltau(*zip(*halves.values(), strict=True)).statistic
-    assert entry["repeat_tau"] == pytest.approx(repeat_tau, abs=1e-5)
-    assert entry["n_modules"] == entry["n_distinct"] == len(halves)
-    shortest = turns.min(axis=0)
-    assert entry["spread"] == pytest.approx(shortest.max() / shortest.min(), 1e-5)
+    shortest = [*first.shortest_ns().values()]
+    assert entry["spread"] == pytest.approx(max(shortest) / min(shortest), 1e-5)
     known = {
         tuple(first.settings[config]): ns for config, ns in sorted(first.shortest_ns().items())
     }
+    assert entry["n_modules"] == entry["n_distinct"] == len(known)
     repeated = second.shortest_ns()
     before = [known[tuple(second.settings[config])] for config in repeated]
     again_tau = kendalltau(before, [*repeated.values()]).statistic
     assert entry["again_tau"] == pytest.approx(again_tau, abs=1e-5)
-    assert 2 < entry["again_configs"] <= entry["n_distinct"] <= 10
     assert entry["default_over_fastest"] >= 1
     assert entry["seconds"] > once > 0  # of both measurements
 
@@ -272,11 +263,6 @@ def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path
     assert (read_graph(job.file(tmp_path)).runtime_ns <= known).all()
     with pytest.raises(UsageError, match="measured with rounds 4, not 2; give another --out"):
         collect_any(job, tmp_path)
-    (tmp_path / MANIFEST).unlink()
-    assert collect_any(more, tmp_path).entry["rounds"] == 4
-    job.journal(tmp_path).unlink()
-    with pytest.raises(UsageError, match="measured with rounds 4, not 5; give another --out"):
-        collect_any(replace(more, n_rounds=5), tmp_path)
 
 
 def stop_at(n_configs: int) -> Callable[[str, int, int], None]:
@@ -398,15 +384,6 @@ def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: 
     with pytest.raises(UsageError, match="the program is another one than was measured"):
         collect_any(edited, tmp_path)
     assert [collect_any(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [False, True]
-    with edit_manifest(tmp_path) as manifest:  # as written before it was noted of kernels
-        manifest["graphs"][job.submission_id]["function"] = None
-    assert collect_any(job, tmp_path).was_there
-
-
-def test_a_second_process_in_one_tree_is_refused(tmp_path: Path) -> None:
-    (tmp_path / JOURNALS).mkdir()
-    with alone_in(tmp_path / JOURNALS), pytest.raises(UsageError, match="another process works"):
-        collect_jobs([layout_job()], tmp_path)
 
 
 def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None:

@@ -283,12 +283,6 @@ def test_an_edited_module_is_applied_to_other_arguments(
     assert given.keys() == expected.keys()
     for name in expected:
         np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
-    on_host = [np.asarray(array) for array in (x, w)]
-    with monkeypatch.context() as patch:  # which takes as long as a small program
-        patch.setattr("jax.device_put", None)
-        again = step(*on_host)
-    for name in expected:
-        np.testing.assert_array_equal(again[name], given[name])
     shapes = [jax.typeof(array).str_short() for array in (x, x[:4], w)]
     expected_text = rf"module.hlo.pb: expected {shapes[0]}, {shapes[2]} as "
     given_text = rf"got {shapes[1]}, {shapes[2]} as "

@@ -24,7 +24,7 @@ from autotune.optimize.candidate import (
     pool_ratios,
     setting_text,
 )
-from autotune.optimize.optimize import OptimizeResult, distinct, optimize, simplified
+from autotune.optimize.optimize import OptimizeResult, _distinct, _simplified, optimize
 from autotune.optimize.ranker import pick_tiles
 from autotune.optimize.session import OptimizeRequest, OptimizeSession, whole_rounds
 from autotune.optimize.write import (
@@ -153,7 +153,7 @@ def test_interrupted_call_reports_its_state_and_resumes(
     missing, why_not, n_processes, is_half = case
     out = without(whole, tmp_path, missing)
     with monkeypatch.context() as patched:
-        patched.setattr("autotune.optimize.optimize.n_affordable", lambda _: 4)
+        patched.setattr("autotune.optimize.optimize._n_affordable", lambda _: 4)
         result = optimize(REQUEST, out, minutes=0.0)
     assert result.why_not.startswith(why_not) and result.is_faster == (not why_not)
     (out / APPLY).touch()  # of an earlier call
@@ -420,9 +420,9 @@ def test_candidates_of_equal_code_are_one_and_the_simplest_wins() -> None:
 
     tried = [(0, 0, 1), (1, 0, 1), (1, 0, 0), (2, 0, 1), (3, 1, 0), (2, 1, 0)]
     ordered = [Candidate(setting, "menu") for setting in tried]
-    found = [c.setting for c in distinct(ordered, [(0, 0, 0), (3, 1, 1)], code, 3)]
+    found = [c.setting for c in _distinct(ordered, [(0, 0, 0), (3, 1, 1)], code, 3)]
     assert found == [(1, 0, 0), (2, 0, 1), (2, 1, 0)]
-    assert [simplified(s, code) for s in found] == [(1, 0, 0), (2, 0, 0), (2, 1, 0)]
+    assert [_simplified(s, code) for s in found] == [(1, 0, 0), (2, 0, 0), (2, 1, 0)]
 
 
 def test_pooled_interval_covers_the_truth_if_processes_differ() -> None:
