@@ -27,8 +27,8 @@ from autotune.go.ppo import PRE_TRAINING, train
 from autotune.measure.search import Visitor, open_journal
 from autotune.measure.worker import Description, Session
 from autotune.spaces import open_decided
-from common.atomic import write_bytes
 from common.errors import PipelineError
+from common.files import write_bytes
 from common.progress import log
 from common.reproducibility import generator
 from data.hlo.choices import Choices

@@ -24,7 +24,6 @@ from autotune.measure.search import open_journal
 from autotune.measure.timing import Visit
 from autotune.tiles.catalogue import catalogue
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.files import alone_in
 from common.progress import log, time_limit, watched_by
 from common.settings import ROOT, SAMPLE
 from data.graph_store.stored_graph import read_graph
