@@ -220,17 +220,24 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
     Raises:
         UsageError: The nodes are too few for so many configurable ones.
     """
-    one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
-    b = _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)
+    b = _fitting_network(n_configurable, family, batch)
     if len(b.shapes) + 1 > n_nodes:
-        raise UsageError(
-            f"a program with {n_configurable} configurable nodes has {len(b.shapes) + 1} nodes, "
-            f"more than the {n_nodes} asked for"
-        )
+        raise UsageError(f"a program of {n_nodes} nodes has no {n_configurable} configurable ones")
     candidates = _candidates(b)
     _update_weights(b, n_nodes - 1 - len(b.shapes))
     picks = np.linspace(0, len(candidates) - 1, n_configurable).round().astype(np.int64)
     return b.finish(candidates[picks].tolist())
+
+
+def least_nodes(n_configurable: int, family: Family = FAMILIES["nlp", "train"][0]) -> int:
+    """Return the number of nodes of the smallest program with so many configurable ones."""
+    return len(_fitting_network(n_configurable, family, BATCHES[0]).shapes) + 1
+
+
+def _fitting_network(n_configurable: int, family: Family, batch: int) -> "ProgramBuilder":
+    """Build the shallowest network of a family that has so many configurable nodes."""
+    one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
+    return _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)
 
 
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> Program:

@@ -10,20 +10,19 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, UsageError
-from common.files import create_text, sweep
+from common.errors import UsageError
+from common.files import sweep, write_text
 from common.jobs.run_jobs import Job
-from common.jobs.workers import Workers
-from common.progress import progress
+from common.jobs.workers import HERE, Workers
+from common.progress import each, progress
 from common.reproducibility import generator
 from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, LayoutGraph, TileGraph
-from data.labels import WITHHELD, Labels, file_stem, write_withheld
+from data.labels import WITHHELD, Labels, file_stem, read_withheld, write_withheld
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
 from data.official.published import OTHER_LAYOUT_CONFIGS, PartSize, official_names, official_sizes
@@ -35,7 +34,7 @@ from data.synthetic.graphs import (
     make_tile_graph,
     sized_graph,
 )
-from data.synthetic.programs import sibling
+from data.synthetic.programs import least_nodes, sibling
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
 
 # About ten times the largest real ones; what is larger than that is a slip of the pen.
@@ -63,6 +62,11 @@ def parse_size(text: str) -> GraphSize:
             f"graph '{text}': expected NODES:CONFIGURABLE:CONFIGS, such as 14000:500:50000, each "
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
+        )
+    if nodes < (least := least_nodes(configurable)):
+        raise UsageError(
+            f"graph '{text}': a program with {configurable} configurable nodes has {least} nodes, "
+            f"more than the {nodes} asked for"
         )
     return GraphSize(nodes, configurable, configs)
 
@@ -177,37 +181,59 @@ def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
     return whole
 
 
-def synthesize(out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0) -> None:
-    """Write graphs as a tree below `out`, all or none.
+def synthesize(
+    out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0, workers: Workers = HERE
+) -> None:
+    """Write graphs as a tree: `out`/npz as the official one, test runtimes in `out`/private.
 
-    `out`/npz/… is what the official tree is; `out`/private holds the test runtimes.
+    Graphs that are there stay, so that the same call resumes.
+
+    Args:
+        out: Folder of the tree.
+        graphs: Plans of the graphs.
+        seed: Seed of all graphs.
+        workers: Who makes the graphs.
 
     Raises:
-        UsageError: `out` exists and is not an empty folder, a graph is given twice, or has too few
-            nodes for so many configurable ones.
-        PipelineError: the tree cannot be written.
+        UsageError: `out` holds something else or graphs of another seed, a graph is planned twice,
+            or has too few nodes for so many configurable ones.
+        PipelineError: The tree cannot be written.
     """
     if len(set(graphs)) < len(graphs):
         raise UsageError("a graph is given twice; files are named by their size")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: exists and is not an empty folder; give another one")
-    withheld: dict[str, Labels] = {}
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as unfinished:
-            tree = Path(unfinished) / out.name
-            for written, graph in enumerate(graphs, start=1):
-                runtime_ns = write_graph(tree, seed, graph)
-                if graph.split == "test":
-                    is_tile = graph.collection.kind == "tile"
-                    normalizers = np.full_like(runtime_ns, runtime_ns[0]) if is_tile else None
-                    withheld[graph.file(tree).submission_id] = Labels(runtime_ns, normalizers)
-                progress("synthesize", written, len(graphs))
-            if withheld:
-                write_withheld(tree / WITHHELD, withheld)
-            tree.replace(out)
-    except OSError as error:
-        raise PipelineError(f"{out}: cannot be written: {error.strerror or error}") from error
+    seed_file = out / SEED_FILE
+    if not seed_file.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out}: exists and is not an empty folder; give another one")
+        write_text(seed_file, f"{seed}\n")
+    elif seed_file.read_text() != f"{seed}\n":
+        raise UsageError(f"{out}: holds graphs of another seed; expected {seed} in {SEED_FILE}")
+    for folder in {graph.file(out).path.parent for graph in graphs}:
+        sweep(folder)
+    labels = dict(read_withheld(out)) if (out / WITHHELD).exists() else {}
+    missing = [
+        graph
+        for graph in graphs
+        if not (file := graph.file(out)).path.exists()
+        or (graph.split == "test" and file.submission_id not in labels)
+    ]
+    layouts = [[graph] for graph in missing if graph.size.n_configurable]
+    kernels = [graph for graph in missing if not graph.size.n_configurable]
+    blocks = [kernels[i : i + MADE_KERNELS] for i in range(0, len(kernels), MADE_KERNELS)]
+    jobs = [
+        Job(
+            f"make {block[0].file(out).submission_id} and {len(block) - 1} more",
+            write_graphs,
+            (out, seed, block),
+            weight=len(block) + block[0].size.config_bytes / MADE_BYTES_PER_WEIGHT,
+        )
+        for block in [*layouts, *blocks]
+    ]
+    is_here = workers.are_here(jobs)
+    made = write_graphs(out, seed, missing) if is_here else workers.do_in_order(jobs, out)
+    labels |= made
+    if labels:
+        write_withheld(out / WITHHELD, labels)
 
 
 def write_sized(
@@ -219,44 +245,16 @@ def write_sized(
     return graph.file(tree)
 
 
-def missing_graphs(
-    out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0
-) -> list[PlannedGraph]:
-    """List what a tree lacks of some graphs; those that are there are whole. Sweeps up first.
-
-    UsageError: the tree's graphs are of another seed.
-    """
-    seed_file = out / SEED_FILE
-    if not create_text(seed_file, f"{seed}\n") and seed_file.read_text() != f"{seed}\n":
-        raise UsageError(f"{out}: holds graphs of another seed; expected {seed} in {SEED_FILE}")
-    for folder in {graph.file(out).path.parent for graph in graphs}:
-        sweep(folder)
-    return [graph for graph in graphs if not graph.file(out).path.exists()]
-
-
-def make_graphs(graphs: Sequence[PlannedGraph], tree: Path, seed: int, workers: Workers) -> None:
-    """Write synthetic graphs into a tree on these workers."""
-    layouts = [[graph] for graph in graphs if graph.size.n_configurable]
-    kernels = [graph for graph in graphs if not graph.size.n_configurable]
-    blocks = [kernels[i : i + MADE_KERNELS] for i in range(0, len(kernels), MADE_KERNELS)]
-    workers.do(
-        [
-            Job(
-                f"make {block[0].file(tree).submission_id} and {len(block) - 1} more",
-                write_graphs,
-                (tree, seed, block),
-                weight=len(block) + block[0].size.config_bytes / MADE_BYTES_PER_WEIGHT,
-            )
-            for block in [*layouts, *blocks]
-        ],
-        tree,
-    )
-
-
-def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> None:
-    """Write graphs into a tree, each whole or not at all."""
-    for graph in graphs:
-        write_graph(tree, seed, graph)
+def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[tuple[str, Labels]]:
+    """Write graphs into a tree, each whole or not at all; return the labels of the test split."""
+    labels = []
+    for graph in each("synthesize", graphs):
+        runtime_ns = write_graph(tree, seed, graph)
+        if graph.split == "test":
+            is_tile = graph.collection.kind == "tile"
+            normalizers = np.full_like(runtime_ns, runtime_ns[0]) if is_tile else None
+            labels.append((graph.file(tree).submission_id, Labels(runtime_ns, normalizers)))
+    return labels
 
 
 def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]:

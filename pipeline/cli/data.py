@@ -47,7 +47,7 @@ def synthesize(
     """
     from common.jobs.workers import Workers
     from data.synthetic import write as writing
-    from data.tree import collection_named, collections_named, splits_named
+    from data.tree import collections_named, splits_named
 
     if graph and plan:
         raise UsageError("--plan and --graph: give one of them")
@@ -58,21 +58,15 @@ def synthesize(
         raise UsageError(
             f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
         )
-    seed = seed or 0
+    seed, sized = seed or 0, [writing.sized_graph(writing.parse_size(size)) for size in graph or ()]
     if plan == PUBLISHED:
         named, parts = collections_named(collections), splits_named(splits)
-        published = writing.published_graphs(named, parts, share)
-        missing = writing.missing_graphs(out, published, seed=seed)
-        writing.make_graphs(missing, out, seed, Workers(workers))
-    elif graph:
-        place, sizes = collection_named("layout:xla:random"), map(writing.parse_size, graph)
-        planned = [writing.PlannedGraph(place, "train", size.name, size) for size in sizes]
-        writing.synthesize(out, planned, seed=seed)
-        for one in planned:
-            typer.echo(f"graph       {one.file(out).path}")
+        planned = writing.published_graphs(named, parts, share)
     else:
-        small = writing.planned_graphs(writing.PLANS[plan or "small"], seed)
-        writing.synthesize(out, list(small), seed=seed)
+        planned = sized or list(writing.planned_graphs(writing.PLANS[plan or "small"], seed))
+    writing.synthesize(out, planned, seed=seed, workers=Workers(workers))
+    for one in sized:
+        typer.echo(f"graph       {one.file(out).path}")
     typer.echo(f"data        {out}")
 
 
