@@ -1,22 +1,17 @@
 """Choose a blend of m members by g labelled graphs, with an honest figure.
 
-The choice is nested cross-validation over graphs, families kept together. An outer fold judges a
-choice that was made without it. On the other folds, each candidate is judged on each fold in turn,
-with weights fitted to the rest. The best blend by that is fitted to all of them, and so is the best
-member picked. So the outer values pay for fitting weights and for choosing alike.
-
 Weights are fitted by greedy selection with replacement: Caruana, Niculescu-Mizil, Crew, Ksikes,
 "Ensemble Selection from Libraries of Models", ICML 2004. The fit uses a sample of pairs, and a
 short list of the configs of a tile kernel. The values that are reported are always exact.
 
-Only the last decision uses the outer values themselves: the blend is taken if the 99 % interval of
-its paired difference to the best member lies above 0, else the best member. The recipe's own blend
-stays unless the winner beats it in the same way.
+Each fold of graphs, families kept together, is judged with weights fitted to the other folds. These
+values are compared with the recipe's own blend, graph by graph. The recipe's blend stays unless the
+99 % interval of the difference lies above 0.
 
 g graphs, n configs of all, m members, q weightings.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,9 +33,8 @@ N_PAIRS = 60_000
 SHORT_LIST = 64
 # Pairs at a time: the products stay in the processor's cache.
 BLOCK = 4_096
-GREEDY, BEST_MEMBER, RECIPE = "greedy", "best member", "recipe"
+GREEDY, RECIPE = "greedy", "recipe"
 DECIDING_CONFIDENCE = 0.99
-EQUAL_VALUE = 1e-9
 MAX_SELECTED = 50
 # A smaller gain is rounding.
 MIN_GAIN = 1e-6
@@ -182,83 +176,6 @@ def _short_list(scores: Floats) -> Indices:
     return np.sort(best)
 
 
-class NestedCrossValidation:
-    """The values of candidates on folds; each fit is made once.
-
-    A fit without folds a and b serves the inner cross-validation of a and that of b: k folds need
-    k(k - 1)/2 of these, k without one fold, and one of all.
-
-    Args:
-        graphs: Labelled graphs.
-        fixed: (n,) scores of the blends that need no fit, simplest first.
-        fold_of: (g,) fold of each graph, 0 to k - 1; at least three, families kept together.
-        objective: Metric that a fit maximises; it may be an estimate.
-    """
-
-    def __init__(
-        self,
-        graphs: ScoredGraphs,
-        fixed: Mapping[str, Floats],
-        fold_of: Indices,
-        objective: Objective,
-    ) -> None:
-        self.graphs, self.fold_of, self.objective = graphs, fold_of, objective
-        self.all_folds = frozenset(range(int(fold_of.max()) + 1))
-        self.fixed_values = {name: graphs.values(scores) for name, scores in fixed.items()}
-        self.candidates = (*self.fixed_values, GREEDY)
-        self.member_values = np.stack([graphs.values(own) for own in graphs.scores.T], axis=1)
-        self._fits: dict[frozenset[int], Floats] = {}
-
-    def outer_values(self) -> tuple[Floats, Floats]:
-        """Return (g,) values of the best blend, and of the best member, found on other folds."""
-        blend, member = np.empty(len(self.graphs)), np.empty(len(self.graphs))
-        for fold in self.all_folds:
-            others, held_out = self.all_folds - {fold}, self.fold_of == fold
-            blend[held_out] = self._on_fold(self.best_blend(others), frozenset({fold}), fold)
-            best = int(self._best_member(others).argmax())
-            member[held_out] = self.member_values[held_out, best]
-        return blend, member
-
-    def best_blend(self, folds: frozenset[int]) -> str:
-        """Return the best blend by cross-validation among `folds`; of equals the simplest."""
-        values = {name: self.values(name, folds).mean() for name in self.candidates}
-        best = max(values.values())
-        return next(name for name, value in values.items() if value >= best - EQUAL_VALUE)
-
-    def _best_member(self, folds: frozenset[int]) -> Floats:
-        """Return (m,) weights of the member that is best on `folds`; of equals the first."""
-        means = self.member_values[np.isin(self.fold_of, [*folds])].mean(axis=0)
-        weights = np.zeros(len(means))
-        weights[int(np.argmax(means >= means.max() - EQUAL_VALUE))] = 1
-        return weights
-
-    def values(self, name: str, folds: frozenset[int]) -> Floats:
-        """Return a blend's values on each of `folds`, fitted to the others of them."""
-        outside = self.all_folds - folds
-        parts = [self._on_fold(name, outside | {fold}, fold) for fold in sorted(folds)]
-        return np.concatenate(parts)
-
-    def weights_of(self, name: str, without: frozenset[int]) -> Floats:
-        """Return a blend's weights (m,), or the best member's, by all folds but `without`."""
-        n_members, n_folds = len(self.graphs.members), len(self.all_folds)
-        if name == BEST_MEMBER:
-            return self._best_member(self.all_folds - without)
-        if name != GREEDY:
-            return np.ones(n_members)
-        if without not in self._fits:
-            used = np.flatnonzero(~np.isin(self.fold_of, [*without]))
-            self._fits[without] = greedy_counts(partial(self.objective, used), n_members)
-            progress("choose a blend", len(self._fits), n_folds * (n_folds + 1) // 2)
-        return self._fits[without]
-
-    def _on_fold(self, name: str, without: frozenset[int], fold: int) -> Floats:
-        held_out = np.flatnonzero(self.fold_of == fold)
-        if name != GREEDY:
-            return self.fixed_values[name][held_out]
-        weights = self.weights_of(name, without)
-        return self.graphs.values(self.graphs.scores @ (weights / weights.sum()), held_out)
-
-
 def greedy_counts(objective: Callable[[Floats], Floats], n_members: int) -> Floats:
     """Start from the best member; add, again and again, the one that leaves the mean highest.
 
@@ -286,62 +203,60 @@ def greedy_counts(objective: Callable[[Floats], Floats], n_members: int) -> Floa
 
 
 def choose_blend(
-    nested: NestedCrossValidation, *, recipe: Floats | None = None, seed: int = 0
+    graphs: ScoredGraphs,
+    fold_of: Indices,
+    objective: Objective,
+    recipe: Floats,
+    *,
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Choose among blends with fixed weights, fitted blends and single members.
+    """Choose between the recipe's blend and weights that are fitted to the graphs.
 
     Args:
-        nested: Candidates and folds.
-        recipe: (n,) scores of the blend that stays unless it is beaten; None for none.
+        graphs: Labelled graphs.
+        fold_of: Fold of each graph, (g,); 0 to k - 1, families kept together.
+        objective: Metric that a fit maximises; it may be an estimate.
+        recipe: Scores of the recipe's blend, (n,).
         seed: Seed of the intervals.
 
     Returns:
-        `chosen`: a candidate's name, BEST_MEMBER or RECIPE; `weights` by member, summing to 1,
-        empty for RECIPE. The rest are means over graphs, more is better: `nested_value` and
-        `nested_ci95` of the outer folds, for the choice (of RECIPE, where nothing is fitted or
-        chosen, its plain value); `candidates`, each blend on folds its weights were not fitted to;
-        `member_values`; `difference` of the best blend to the best member, both nested, paired over
-        graphs, with its 99 % interval `difference_ci99`; likewise `recipe_difference` of the winner
-        of the two to the recipe's blend, and `recipe_value`, plain; `n_graphs` and `n_families`.
+        `chosen`: GREEDY or RECIPE. `weights` by member, summing to 1, empty for RECIPE. The rest
+        are means over graphs, more is better: `held_out_value` and `held_out_ci95` of what is
+        chosen, on graphs that had no part in the fit; `recipe_value`; `gain` of the fitted weights
+        over the recipe's blend, on such graphs as well, with its 99 % interval `gain_ci99`;
+        `member_values`; `n_graphs` and `n_families`.
     """
-    graphs = nested.graphs
+    n_members = len(graphs.members)
 
-    def interval_of(values: Floats) -> tuple[float, float]:
-        confidence = DECIDING_CONFIDENCE
-        return family_interval(values, graphs.families, seed=seed, confidence=confidence)
+    def fitted(chosen: Indices) -> Floats:
+        counts = greedy_counts(partial(objective, chosen), n_members)
+        weights: Floats = counts / counts.sum()
+        return weights
 
-    def by_member(values: Floats) -> dict[str, float]:
-        return dict(zip(graphs.members, map(float, values), strict=True))
-
-    blend, member = nested.outer_values()
-    interval = interval_of(blend - member)
-    winner = nested.best_blend(nested.all_folds) if interval[0] > 0 else BEST_MEMBER
-    values = blend if interval[0] > 0 else member
-    against: dict[str, Any] = dict.fromkeys(
-        ("recipe_value", "recipe_difference", "recipe_difference_ci99")
+    greedy, n_folds = np.empty(len(graphs)), int(fold_of.max()) + 1
+    for fold in range(n_folds):
+        progress("choose a blend", fold, n_folds)
+        held_out, others = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+        greedy[held_out] = graphs.values(graphs.scores @ fitted(others), held_out)
+    kept = graphs.values(recipe)
+    gain_ci99 = family_interval(
+        greedy - kept, graphs.families, seed=seed, confidence=DECIDING_CONFIDENCE
     )
-    if recipe is not None:
-        own = graphs.values(recipe)
-        gain = interval_of(values - own)
-        difference = float((values - own).mean())
-        against = dict(zip(against, (float(own.mean()), difference, gain), strict=True))
-        if gain[0] <= 0:
-            winner, values = RECIPE, own
-    weights = {}
-    if winner != RECIPE:
-        fitted = nested.weights_of(winner, frozenset())
-        weights = by_member(fitted / fitted.sum())
-    all_folds = nested.all_folds
+    is_better = gain_ci99[0] > 0
+    values = greedy if is_better else kept
+    weights = fitted(np.arange(len(graphs))).tolist() if is_better else ()
     return {
-        "chosen": winner,
-        "weights": weights,
-        "nested_value": float(values.mean()),
-        "nested_ci95": family_interval(values, graphs.families, seed=seed),
-        "candidates": {n: float(nested.values(n, all_folds).mean()) for n in nested.candidates},
-        "member_values": by_member(nested.member_values.mean(axis=0)),
-        "difference": float((blend - member).mean()),
-        "difference_ci99": interval,
-        **against,
+        "chosen": GREEDY if is_better else RECIPE,
+        "weights": dict(zip(graphs.members, weights, strict=False)),
+        "held_out_value": float(values.mean()),
+        "held_out_ci95": family_interval(values, graphs.families, seed=seed),
+        "recipe_value": float(kept.mean()),
+        "gain": float((greedy - kept).mean()),
+        "gain_ci99": gain_ci99,
+        "member_values": {
+            name: float(graphs.values(own).mean())
+            for name, own in zip(graphs.members, graphs.scores.T, strict=True)
+        },
         "n_graphs": len(graphs),
         "n_families": len(set(graphs.families)),
     }

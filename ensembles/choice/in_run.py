@@ -15,7 +15,6 @@ from data.families import family_of
 from data.labels import Labels, read_labels_of
 from data.tree import Collection, GraphFile
 from ensembles.blend import (
-    SCALES,
     BlendSpec,
     apply_blend,
     blend_record,
@@ -25,26 +24,20 @@ from ensembles.blend import (
     recipe_blend,
     write_choice,
 )
-from ensembles.choice.choose import (
-    RECIPE,
-    NestedCrossValidation,
-    ScoredGraphs,
-    choose_blend,
-    objective_of,
-)
+from ensembles.choice.choose import RECIPE, ScoredGraphs, choose_blend, objective_of
 from models.config.recipe import BlendConfig
 
-CHOSEN_NOTE = (
-    "The blend was chosen on the valid split, so the collection's value there is too good; "
-    "nested_value is of graphs that had no part in the choice, and is what to believe."
+FITTED_NOTE = (
+    "The weights were fitted to the valid split, so the collection's value there is too good; "
+    "held_out_value is of graphs that had no part in the fit, and is what to believe."
 )
 KEPT_NOTE = (
-    "Nothing beat the recipe's own blend by more than noise, so it stays; nested_value is its "
-    "plain value on the valid split, to which nothing was fitted."
+    "No other weights beat the recipe's own blend by more than noise, so it stays; held_out_value "
+    "is its plain value on the valid split, to which nothing was fitted."
 )
 # The official xla splits have seven; how far few families widen an interval is in common.metrics.
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
-FITTED_SCALE = "minmax-mean"  # of blends with fitted weights, and of single members
+FITTED_SCALE = "minmax-mean"
 
 
 def too_few(files: Sequence[GraphFile]) -> str | None:
@@ -86,7 +79,7 @@ def choose(
     Args:
         judged: Labels of graphs of one kind.
         members: Scores by member. Only the configs that they have scored count.
-        recipe: Blend that stays unless another one beats it.
+        recipe: Blend that stays unless fitted weights beat it.
         seed: Seed of folds, pairs and intervals.
 
     Returns:
@@ -114,14 +107,10 @@ def choose(
         scores=scaled.select(list(own)).to_numpy(),
         runtime=np.concatenate(runtimes).astype(np.float64),
     )
-    even = dict.fromkeys(own, 1.0)
-    specs = {method: BlendSpec(method, even) for method in SCALES} | {RECIPE: recipe}
-    fixed = {n: apply_blend(own, s)["score"].to_numpy().astype(float) for n, s in specs.items()}
-    kept = fixed.pop(RECIPE)
+    kept = apply_blend(own, recipe)["score"].to_numpy().astype(float)
     fold_of = family_folds(graphs.families, min(MAX_FOLDS, len(set(graphs.families))), seed)
     with thread_limits(1, "blas"):  # the products are small: threads would wait
-        nested = NestedCrossValidation(graphs, fixed, fold_of, objective_of(graphs, seed))
-        return choose_blend(nested, recipe=kept, seed=seed)
+        return choose_blend(graphs, fold_of, objective_of(graphs, seed), kept, seed=seed)
 
 
 def choose_in_run(
@@ -156,7 +145,7 @@ def choose_in_run(
     reason = too_few([*judged])
     if reason:
         log.info(f"{names}: {reason}; the recipe's blend stays")
-        record = {"chosen": RECIPE, "reason": reason, "nested_value": None, **blend_record(own)}
+        record = {"chosen": RECIPE, "reason": reason, "held_out_value": None, **blend_record(own)}
     else:
         by_id = pl.col("graph")
         every = {
@@ -167,15 +156,14 @@ def choose_in_run(
         }
         choice = choose(judged, every, recipe=own, seed=seed)
         spec, note = own, KEPT_NOTE
-        told = "no blend beats the recipe's by more than noise; it stays"
+        message = "no weights beat the recipe's blend by more than noise; it stays"
         if choice["chosen"] != RECIPE:
-            method = choice["chosen"] if choice["chosen"] in SCALES else FITTED_SCALE
-            spec, note = BlendSpec(method, choice["weights"]), CHOSEN_NOTE
-            told = (
-                f"blended by {choice['chosen']}; on valid graphs that had no part in the choice "
-                f"{choice['nested_value']:.4f}, which is what to believe"
+            spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
+            message = (
+                "blended by fitted weights; on valid graphs that had no part in the fit "
+                f"{choice['held_out_value']:.4f}, which is what to believe"
             )
         record = {**choice, **blend_record(spec), "note": note}
-        log.info(f"{names}: {told}")
+        log.info(f"{names}: {message}")
     for path in paths:
         write_choice(path, {**record, "of": [collection.name for collection in files]})

@@ -27,7 +27,7 @@ from data.graph_store import prepare as preparing
 from data.graph_store.stored_graph import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
 from ensembles.blend import BlendSpec, apply_blend, write_choice
-from ensembles.choice.choose import BEST_MEMBER, RECIPE
+from ensembles.choice.choose import GREEDY, RECIPE
 from ensembles.ensemble import BASELINE, Member
 from models.config.recipe import load_recipe
 from models.predict import collection_of_scores, read_scores, scores_table, write_scores
@@ -321,21 +321,21 @@ def test_whole_runs_are_blended_by_their_members(chosen_run: Path, tmp_path: Pat
     assert f"{two}: an unfinished run; finish it with" in call(*words, expect=1)
 
 
-def test_a_run_chooses_on_valid_and_reports_the_nested_value(chosen_run: Path) -> None:
+def test_a_run_chooses_on_valid_and_reports_the_held_out_value(chosen_run: Path) -> None:
     report = json.loads((chosen_run / "report.json").read_text())
     choice = report["models"]["tile:xla"]["blend"]
-    assert choice["chosen"] in {RECIPE, BEST_MEMBER, *choice["candidates"]}
+    assert choice["chosen"] in {RECIPE, GREEDY}
     assert choice["n_graphs"] == 13
-    assert isinstance(choice["nested_value"], float)
+    assert isinstance(choice["held_out_value"], float)
     kept = choice["chosen"] == RECIPE
-    assert ("Nothing beat" if kept else "is what to believe") in choice["note"]
+    assert ("No other weights beat" if kept else "is what to believe") in choice["note"]
     assert choice["member_values"].keys() == report["models"]["tile:xla"]["member_values"].keys()
     assert choice["recipe_value"] is not None
     few = report["models"]["layout:nlp:default"]["blend"]
     assert few["chosen"] == RECIPE
-    assert few["nested_value"] is None
+    assert few["held_out_value"] is None
     page = (chosen_run / "report.html").read_text()
-    assert ("nothing beat it" if kept else "had no part in the choice (nested)") in page
+    assert ("did not beat it" if kept else "weights fitted to the valid split") in page
     assert "Blend: the recipe's, since there are 1 labelled" in page
 
 

@@ -135,14 +135,14 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"graphs/[\w.-]+\.html", address) for address in page.addresses())
 
 
-def test_a_chosen_blend_is_told_with_its_nested_value(tmp_path: Path) -> None:
-    greedy = {"chosen": "greedy", "nested_value": 0.625, "nested_ci95": [0.5, 0.75]}
-    gain = {"recipe_difference": 0.125, "recipe_difference_ci99": [-0.25, 0.5]}
+def test_page_has_the_held_out_value_of_fitted_weights(tmp_path: Path) -> None:
+    greedy = {"chosen": "greedy", "held_out_value": 0.625, "held_out_ci95": [0.5, 0.75]}
+    gain = {"gain": 0.125, "gain_ci99": [-0.25, 0.5]}
     blends = {"tile:xla": greedy, LAYOUT: greedy | gain | {"chosen": "recipe"}}
     models = {name: {"members": ["a", "b"], "blend": blend} for name, blend in blends.items()}
     text = render(with_facts(scored_report(), {"models": models}), tmp_path).text
-    assert "(nested): 0.6250, 0.5000 to 0.7500." in text
-    assert "nested: 0.1250, 99 % interval −0.2500 to 0.5000)." in text
+    assert "no part in the fit: 0.6250, 0.5000 to 0.7500." in text
+    assert "no part in the fit: 0.1250, 99 % interval −0.2500 to 0.5000)." in text
 
 
 def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
