@@ -204,17 +204,6 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
 
 
-def predict(
-    booster: "lightgbm.Booster", compute: RowStatistics, rows: NDArray[np.int64], threads: int
-) -> NDArray[np.float32]:
-    """Score some configs (r,), a few at once; (r,), lower = faster."""
-    parts = [
-        np.asarray(booster.predict(compute(part), num_threads=threads))
-        for part in np.array_split(rows, -(-len(rows) // SCORED_ROWS))
-    ]
-    return -np.concatenate(parts).astype(np.float32)
-
-
 @dataclass(frozen=True)
 class BoostingRanker:
     """A trained booster, what gives the rows of a graph that it reads, and what it began from."""
@@ -230,7 +219,12 @@ class BoostingRanker:
 
     def score_rows(self, graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Score some configs (r,) of a graph; (r,), lower = faster."""
-        scores = predict(self.booster, self.rows_of(graph), rows, self.threads)
+        compute = self.rows_of(graph)
+        parts = [
+            np.asarray(self.booster.predict(compute(part), num_threads=self.threads))
+            for part in np.array_split(rows, -(-len(rows) // SCORED_ROWS))
+        ]
+        scores = -np.concatenate(parts).astype(np.float32)
         if self.start is None:
             return scores
         start = self.start.of(statistics_of(graph, self.start.chosen)(rows))
@@ -322,25 +316,16 @@ def pairwise_logistic(runtime: Values) -> Objective:
         own = runtime if dataset.used_indices is None else runtime[dataset.used_indices]
         gradient, hessian = np.empty(len(scores), np.float32), np.empty(len(scores), np.float32)
         sizes = np.asarray(dataset.get_group())
-        for end, size in zip(np.cumsum(sizes), sizes, strict=True):
-            part = slice(end - size, end)
-            gradient[part], hessian[part] = _group(scores[part], own[part])
-        return gradient, hessian
+        single = scores.astype(np.float32)
+        for end, g in zip(np.cumsum(sizes), sizes, strict=True):
+            step = max(1, MAX_PAIRS // g)
+            for start in range(end - g, end, step):
+                rows, group = slice(start, min(start + step, end)), slice(end - g, end)
+                is_faster = np.sign(own[group] - own[rows, None]).astype(np.float32)  # (b, g)
+                margin = is_faster * (single[rows, None] - single[group])
+                wrong = np.abs(is_faster) / (1 + np.exp(np.clip(margin, -30, 30)))
+                gradient[rows] = -(is_faster * wrong).sum(axis=1) / g
+                hessian[rows] = (wrong * (1 - wrong)).sum(axis=1) / g
+        return gradient, np.maximum(hessian, 1e-6)
 
     return objective
-
-
-def _group(scores: Values, runtime: Values) -> Derivatives:
-    """Return the gradient and the diagonal of the Hessian of one group (g,); rows in blocks."""
-    g = len(scores)
-    scores, runtime = scores.astype(np.float32), runtime.astype(np.float64)
-    gradient, hessian = np.empty(g, np.float32), np.empty(g, np.float32)
-    step = max(1, MAX_PAIRS // g)
-    for start in range(0, g, step):
-        rows = slice(start, start + step)
-        is_faster = np.sign(runtime - runtime[rows, None]).astype(np.float32)  # (b, g)
-        margin = is_faster * (scores[rows, None] - scores)
-        wrong = np.abs(is_faster) / (1 + np.exp(np.clip(margin, -30, 30)))
-        gradient[rows] = -(is_faster * wrong).sum(axis=1) / g
-        hessian[rows] = (wrong * (1 - wrong)).sum(axis=1) / g
-    return gradient, np.maximum(hessian, 1e-6)

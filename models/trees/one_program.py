@@ -47,7 +47,6 @@ from models.registry import TrainJob
 from models.trees.boosting import (
     MODEL_FILE,
     BoostingRanker,
-    Trees,
     prepare,
     read_booster,
     write_boosters,
@@ -57,6 +56,8 @@ from models.trees.rows import GraphRows, sample_rows
 
 COLUMNS_FILE = "columns.json"
 RankerName = Literal["columns", "both", "statistics", "forest"]
+# Trains a ranker on some of the rows that are taken, (r,) ascending; None = on all.
+TrainRanker = Callable[[NDArray[np.int64] | None], BoostingRanker]
 # Of each ranker, in the order in which they are summed.
 FILES = {
     "columns": MODEL_FILE,
@@ -65,8 +66,8 @@ FILES = {
     "forest": "forest.txt",
 }
 ALWAYS, THIRD = ("columns", "both"), ("statistics", "forest")
-LEAST_HELD_OUT = 4  # configs of a fold; with fewer, nothing is compared
-MOST_COMPARED = 2_000  # configs; folds of them all would cost ten times the training itself
+MIN_HELD_OUT = 4  # configs of a fold; with fewer, nothing is compared
+MAX_COMPARED = 2_000  # configs; folds of them all would cost ten times the training itself
 # Small, slow trees, as the recipe `cpu` has them for programs never seen.
 ON_STATISTICS = BoostingConfig(
     objective="pairwise_logistic",
@@ -203,11 +204,13 @@ def train(job: TrainJob) -> None:
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
     (taken,) = sample_rows(job.files, config, job.seed)
     features = column_features(graph, taken.rows)
-    is_compared = len(taken.rows) >= LEAST_HELD_OUT * config.folds
+    is_compared = len(taken.rows) >= MIN_HELD_OUT * config.folds
     taught = FILES if is_compared else ("columns",)
-    learners = {name: _learner(name, job, graph, taken, features) for name in taught}
-    weights = choose_weights(learners, taken, config.folds) if is_compared else {"columns": 1.0}
-    rankers = {name: learners[name].train() for name in weights}
+    trainers = {name: ranker_trainer(name, job, graph, taken, features) for name in taught}
+    weights = {"columns": 1.0}
+    if is_compared:
+        weights = choose_weights(graph, trainers, taken, config.folds)
+    rankers = {name: trainers[name](None) for name in weights}
     write_boosters({FILES[name]: own.booster for name, own in rankers.items()}, job.run_dir)
     for ranker in rankers.values():
         if ranker.start:
@@ -216,32 +219,18 @@ def train(job: TrainJob) -> None:
     write_text(job.run_dir / COLUMNS_FILE, content.model_dump_json() + "\n")
 
 
-@dataclass(frozen=True)
-class Learner:
-    """One of the rankers before its training: the rows that there are, and trees to grow."""
-
-    graph: LayoutGraph
-    taken: GraphRows
-    trees: Trees
-    rows_of: Callable[[Graph], RowStatistics]
-    threads: int
-    linear_start: bool
-
-    def train(self, some: NDArray[np.int64] | None = None) -> BoostingRanker:
-        """Train on some of the rows taken (r,), ascending, or on all."""
-        if not self.linear_start:
-            return BoostingRanker(self.trees.train(some), self.rows_of, self.threads)
-        chosen = np.arange(len(self.taken.rows)) if some is None else some
-        rows, runtime = self.taken.rows[chosen], self.taken.runtime[chosen]
-        linear, scores = fit_linear([GraphRows(self.taken.file, rows, runtime)], LINEAR)
-        booster = self.trees.train(some, start=LINEAR_SCALE * scores)
-        return BoostingRanker(booster, self.rows_of, self.threads, linear)
-
-
-def _learner(
+def ranker_trainer(
     name: str, job: TrainJob, graph: LayoutGraph, taken: GraphRows, features: ColumnFeatures
-) -> Learner:
-    """Prepare one of the rankers; `features` are of the rows taken."""
+) -> TrainRanker:
+    """Prepare one of the rankers.
+
+    Args:
+        name: Name of the ranker, a key of FILES.
+        job: Job of the whole model.
+        graph: Graph of the program.
+        taken: Configs to learn from.
+        features: Columns that tell these configs apart.
+    """
     own: ConfigColumnsConfig = getattr(job.recipe, job.model)
     config = {"statistics": ON_STATISTICS, "forest": FOREST}.get(name, own)
     names, rows_of = _features(name, features, own.statistics)
@@ -255,7 +244,17 @@ def _learner(
         share = (rankdata(-taken.runtime) - 0.5) / len(taken.rows)
         trees.dataset.set_label(norm.ppf(share))
         trees = replace(trees, parameters=trees.parameters | FOREST_PARAMETERS)
-    return Learner(graph, taken, trees, lambda _: compute, threads, config.linear_start)
+
+    def train_ranker(some: NDArray[np.int64] | None) -> BoostingRanker:
+        linear = start = None
+        if config.linear_start:
+            chosen = np.arange(len(taken.rows)) if some is None else some
+            rows = GraphRows(taken.file, taken.rows[chosen], taken.runtime[chosen])
+            linear, scores = fit_linear([rows], LINEAR)
+            start = LINEAR_SCALE * scores
+        return BoostingRanker(trees.train(some, start), lambda _: compute, threads, linear)
+
+    return train_ranker
 
 
 def _features(
@@ -269,22 +268,26 @@ def _features(
 
 
 def choose_weights(
-    learners: Mapping[str, Learner], taken: GraphRows, n_folds: int
+    graph: Graph, trainers: Mapping[str, TrainRanker], taken: GraphRows, n_folds: int
 ) -> dict[str, float]:
     """Choose which rankers are summed, by Kendall's tau of held-out configs, the mean over folds.
 
+    Args:
+        graph: Graph of the program.
+        trainers: What trains each ranker.
+        taken: Configs to learn from; distinct, in random order.
+        n_folds: Number of folds of configs.
+
     Returns:
-        By ranker what its scores are multiplied with: one over their deviation on held-out configs.
+        Weight of each ranker: one over the deviation of its scores of held-out configs.
     """
-    # Rows are distinct configs, shuffled.
-    fold_of = np.arange(min(len(taken.rows), MOST_COMPARED)) % n_folds
-    scores = {name: np.zeros(len(fold_of)) for name in learners}
+    fold_of = np.arange(min(len(taken.rows), MAX_COMPARED)) % n_folds
+    scores = {name: np.zeros(len(fold_of)) for name in trainers}
     for fold in range(n_folds):
         progress("which rankers help", fold, n_folds)
         held_out, learned = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-        for name, learner in learners.items():
-            ranker = learner.train(learned)
-            scores[name][held_out] = ranker.score_rows(learner.graph, taken.rows[held_out])
+        for name, train_ranker in trainers.items():
+            scores[name][held_out] = train_ranker(learned).score_rows(graph, taken.rows[held_out])
     weights = {name: 1 / (float(own.std()) or 1.0) for name, own in scores.items()}
 
     def tau(names: tuple[str, ...]) -> float:
