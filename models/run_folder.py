@@ -133,6 +133,20 @@ def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
     return Recipe.from_table(config["recipe"], source=str(folder / CONFIG), trust=trust)
 
 
+def with_original_name(recipe: Recipe, folder: Path) -> Recipe:
+    """Return the recipe by the name that a run folder has for it, if nothing else differs.
+
+    Args:
+        recipe: The recipe.
+        folder: A run folder, or one that a run will make.
+    """
+    if not (folder / CONFIG).is_file():
+        return recipe
+    table = read_config(folder).get("recipe") or {}
+    named = recipe.model_copy(update={"name": table.get("name", recipe.name)})
+    return named if named.model_dump(mode="json") == table else recipe
+
+
 def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
     """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
     config, recipe = read_config(run), read_recipe(run, trust)

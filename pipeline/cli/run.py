@@ -78,8 +78,8 @@ def run(
     if json:
         print_json(report.as_json())
         return
-    from pipeline.run.jobs import SUBMISSION
     from pipeline.run.report import REPORT_PAGE
+    from pipeline.run.state import SUBMISSION
 
     print_scores(report)
     submission = out / SUBMISSION["test"]
@@ -131,7 +131,7 @@ def train(
     say(LOADING)
     from common.jobs.workers import Workers
     from ensembles.trained_models import continue_earlier
-    from pipeline.run.jobs import train_collection
+    from pipeline.run.stages import train_collection
 
     if resume_from:
         for folder in continue_earlier(resume_from, chosen.learned_as(wanted), out):
@@ -169,7 +169,7 @@ def predict(
     """
     say(LOADING)
     from common.jobs.workers import Workers
-    from pipeline.run.jobs import predict_split
+    from pipeline.run.stages import predict_split
 
     who = Workers(workers, ray)
     path, n_graphs = predict_split(

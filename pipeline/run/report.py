@@ -35,7 +35,7 @@ from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
 from models.trees.boosting import read_importances
-from pipeline.run.jobs import RunState
+from pipeline.run.state import RunState
 from submissions.check import by_graph
 from submissions.report.charts import (
     BEST_SCHEMA,

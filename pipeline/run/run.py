@@ -42,16 +42,17 @@ from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
-from models.run_folder import CONFIG, begin, check_free, is_done, mark_done
+from models.run_folder import CONFIG, begin, check_free, is_done, mark_done, with_original_name
 from models.train import check_device, check_packages, sources_of
 from models.training.device import gpu_here, tell_device
-from pipeline.run.jobs import SUBMISSION, Costs, RunState, as_begun, n_steps
+from pipeline.run.jobs import n_steps
 from pipeline.run.report import (
     build_report,
     keep_original_report,
     write_report,
     written_report,
 )
+from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
 from submissions.run_report import RunReport
@@ -158,7 +159,7 @@ def _prepared(
         log.info(f"one program alone: {', '.join(recipe.models_of('layout'))} ranks its layouts")
     for model in recipe.all_models:
         check_device(recipe, model)
-    recipe = as_begun(recipe, out)
+    recipe = with_original_name(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
         **({"limit_graphs": inputs.limit_graphs} if inputs.limit_graphs else {}),

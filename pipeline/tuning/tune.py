@@ -23,8 +23,8 @@ from models.run_folder import (
     first_difference,
     mark_done,
     read_config,
+    with_original_name,
 )
-from pipeline.run.jobs import as_begun
 from pipeline.tuning.objective import (
     Parameters,
     SearchSpace,
@@ -91,7 +91,9 @@ def tune(
             succeeded, or all workers were killed.
     """
     workers.check()
-    objective = tuning_objective(as_begun(recipe, out / "trials" / "0"), space, data_dir, out)
+    objective = tuning_objective(
+        with_original_name(recipe, out / "trials" / "0"), space, data_dir, out
+    )
     if (out / CONFIG).exists() and "space" not in read_config(out):
         raise UsageError(f"{out}: holds a run, not a search; choose another --out")
     check_free(out, objective.config(), resume=True)

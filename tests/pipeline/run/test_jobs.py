@@ -38,7 +38,6 @@ from tests.drills.processes import check_same
 from tests.support.command_line import call
 
 TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
-SMOKE = load_recipe("smoke", ["tile.models=[tile_linear]"])
 WHOLE = "predict tile:xla/test"
 
 
@@ -51,13 +50,13 @@ def kernels(tiny_tree: Path) -> list[GraphFile]:
 def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
     baseline = Member(BASELINE, 0, tmp_path, "tile")
     members = {tmp_path / name / "test.parquet": baseline for name in ("a", "b")}
-    return Ranking(TILE, "test", kernels, members, ["tile_linear"] * 2, 0)
+    return Ranking(TILE, "test", kernels, members, at_most=0, on_gpu=False)
 
 
 def cut(n: int, ranking: Ranking, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Let rankings be cut into n parts; return the jobs that are left then."""
     monkeypatch.setattr(preparing, "BLOCK_FILES", ceil(len(ranking.files) / n))
-    return list(ranking_jobs([ranking], SMOKE, has_gpu=False))
+    return list(ranking_jobs([ranking], threads=1))
 
 
 def names(jobs: Iterable[Job]) -> list[str]:
@@ -116,10 +115,9 @@ def test_rankings_wait_for_the_trainings_of_their_members(
             (BASELINE, "no training"),
         )
     }
-    ranking = Ranking(
-        XLA, "valid", kernels, members, [member.model for member in members.values()], 0
-    )
-    (job,) = ranking_jobs([ranking], recipe, {net.name, other.name, trees.name}, has_gpu=True)
+    ranking = Ranking(XLA, "valid", kernels, members, at_most=0, on_gpu=True)
+    trained = {net.name, other.name, trees.name}
+    (job,) = ranking_jobs([ranking], threads=1, trained=trained)
     assert job.after == {net.name, trees.name} and job.on_gpu
 
 

@@ -1,0 +1,163 @@
+"""The state of a run: its graphs, its members, its costs, and the jobs that are left."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from common.jobs.run_jobs import Cost, Job, measured
+from common.progress import log
+from data.audit import AuditRow
+from data.labels import Unusable, split_usable
+from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, LAYOUTS, Collection, GraphFile
+from ensembles.ensemble import BASELINE, Member, Source, choose_source, members_of
+from ensembles.scores import scores_path
+from models.config.recipe import Recipe
+from models.predict import read_scores
+from models.registry import TrainJob
+from pipeline.run.jobs import Ranking, is_network, ranking_jobs, training_jobs, uses_gpu
+
+SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
+
+
+@dataclass
+class Costs:
+    """The costs of the stages of this call.
+
+    Attributes:
+        seconds: Wall time of each stage.
+        peak_mib: Peak of resident memory in each stage, None if the system does not tell.
+        cpu_seconds: Processor time of each stage, with that of its child processes.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak_mib: dict[str, float | None] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a stage. Stages do not overlap, and costs of a stage that comes again add up."""
+        with measured() as costs:
+            yield
+        self.add(name, costs[0])
+
+    def add(self, name: str, cost: Cost) -> None:
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + cost.seconds, 2)
+        self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cost.cpu_s, 2)
+        peaks = [self.peak_mib.get(name), cost.peak_mib]
+        self.peak_mib[name] = max((round(mib) for mib in peaks if mib is not None), default=None)
+
+
+@dataclass
+class RunState:
+    """The state that the stages of one run share.
+
+    Attributes:
+        recipe: The recipe.
+        out: Folder of the run.
+        files: Good files, packed.
+        costs: Costs of the stages.
+        device: Device of the networks, as from `tell_device`.
+        rows: Result of the audit for each file, bad files included.
+        config: config.toml of the run folder.
+        missing: Each "collection/split" without a graph.
+        usable: Train graphs to learn from, by collection.
+        unusable: The other train graphs, with the reason.
+        sources: Models that rank each collection.
+    """
+
+    recipe: Recipe
+    out: Path
+    files: list[GraphFile]
+    costs: Costs = field(default_factory=Costs)
+    device: dict[str, Any] = field(default_factory=dict)
+    rows: list[AuditRow] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    usable: dict[str, list[GraphFile]] = field(default_factory=dict)
+    unusable: list[Unusable] = field(default_factory=list)
+    sources: dict[str, Source] = field(default_factory=dict)
+
+    @property
+    def ranked(self) -> list[Collection]:
+        """The collections that are ranked, once their sources are chosen."""
+        return [collection for collection in COLLECTIONS if collection.name in self.sources]
+
+    @property
+    def has_gpu(self) -> bool:
+        return uses_gpu(self.device)
+
+    def of(self, collection: Collection, split: str) -> list[GraphFile]:
+        return [f for f in self.files if f.collection == collection and f.split == split]
+
+    def members(self, collection: Collection) -> list[Member]:
+        source = self.sources[collection.name]
+        return members_of(self.recipe, source.collection or collection, self.out, source)
+
+    def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
+        names = [member.name for member in self.members(collection)]
+        return {n: read_scores(scores_path(self.out, collection, n, split)) for n in names}
+
+    def trainings(self) -> list[tuple[Collection, TrainJob]]:
+        """List what is to be trained on what, once sources are chosen."""
+        layouts = [file for c in LAYOUT_COLLECTIONS for file in self.usable.get(c.name, [])]
+        usable = self.usable | {LAYOUTS.name: layouts}
+        sources = [source.collection for source in self.sources.values() if source.collection]
+        return [
+            (place, TrainJob(own.model, self.recipe, usable[place.name], own.seed, own.folder))
+            for place in dict.fromkeys(map(self.recipe.learned_as, sources))
+            for own in members_of(self.recipe, place, self.out)
+        ]
+
+    def rankings(self) -> list[Ranking]:
+        """List the rankings of the test and the valid split of each collection.
+
+        The valid split is also ranked by the baseline, which the report compares with.
+        """
+        rankings = []
+        for collection, split in product(self.ranked, SUBMISSION):
+            members = {
+                scores_path(self.out, collection, member.name, split): member
+                for member in self.members(collection)
+            }
+            on_gpu = self.has_gpu and any(
+                is_network(self.recipe, m.model) for m in members.values()
+            )
+            if split == "valid":
+                baseline = Member(BASELINE, 0, self.out / "models" / BASELINE, collection.kind)
+                members[scores_path(self.out, collection, BASELINE, split)] = baseline
+            at_most = self.recipe.valid_configs if split == "valid" else 0
+            if files := self.of(collection, split):
+                rankings.append(Ranking(collection, split, files, members, at_most, on_gpu))
+        return rankings
+
+    def jobs(self, *, trains: bool = True) -> list[Job]:
+        """List the jobs that are left, once sources are chosen."""
+        trainings = list(training_jobs(self.trainings(), has_gpu=self.has_gpu)) if trains else []
+        trained = {job.name for job in trainings}
+        ranked = ranking_jobs(self.rankings(), threads=self.recipe.n_threads, trained=trained)
+        return [*trainings, *ranked]
+
+    def choose_sources(self) -> None:
+        """Find out which collections can be learned from, and who ranks those that cannot."""
+        reasons: dict[str, str] = {}
+        for collection in COLLECTIONS:
+            usable, unusable = split_usable(self.of(collection, "train"))
+            self.unusable += unusable
+            if usable:
+                self.usable[collection.name] = usable
+            elif unusable:
+                listed = "; ".join(f"{graph.file.name}: {graph.reason}" for graph in unusable[:3])
+                reasons[collection.name] = f"no train graph to learn from ({listed})"
+        for collection in COLLECTIONS:
+            if not any(self.of(collection, split) for split in SUBMISSION):
+                continue
+            source = choose_source(collection, self.usable, reasons)
+            self.sources[collection.name] = source
+            if source.reason:
+                taken = source.collection.name if source.collection else "a baseline"
+                log.info(f"{collection.name}: {source.reason}; ranked by {taken}")
