@@ -10,7 +10,6 @@ import numpy as np
 from common.settings import ROOT
 
 REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
-MAX_DIFF = 1 << 20  # characters
 
 
 def revision(root: Path = ROOT) -> str | None:
@@ -26,18 +25,6 @@ def revision(root: Path = ROOT) -> str | None:
         return f"{head}+changed" if _git(root, "status", "--porcelain", "-uno") else head
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def changes(root: Path = ROOT) -> str | None:
-    """Return in what the code differs from its revision, cut to 1 MiB; None if in nothing.
-
-    Files that git does not know of are not in it, as in `revision`; nor is anything in a kernel.
-    """
-    try:
-        diff = _git(root, "diff", "HEAD") if (root / ".git").exists() else ""
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return diff[:MAX_DIFF].encode(errors="replace").decode() or None
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -1,23 +1,22 @@
-"""The whole recipe: audit, train, predict, blend, submission, report, for every collection found.
+"""The whole recipe: audit, train, predict, blend, submission, report, for every collection.
 
-Each stage writes whole files into the run's folder and skips what is there already, so a run that
-was killed goes on where it stopped and ends as if it had not been.
+Each stage writes whole files into the run's folder and skips the files that are there. So a killed
+run resumes where it stopped, and ends with the same bytes.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby, product
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from common.errors import PipelineError, UsageError
-from common.files import TEMPORARY, alone_in, check_writable, sweep, write_text
+from common.files import TEMPORARY, alone_in, check_writable, sweep
 from common.jobs.workers import HERE, Workers
 from common.progress import in_one_step, log
-from common.reproducibility import changes, revision
+from common.reproducibility import revision
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
 from data.graph_store.prepare import file_bytes, prepare
@@ -57,17 +56,17 @@ from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
 from submissions.run_report import RunReport
 
-CHANGES = "changes.diff"  # what the code has that its revision has not
-
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which graphs of a folder that holds npz/ a run reads.
+    """The graphs that a run reads.
 
     Attributes:
-        limit_graphs: at most so many of each collection and split, the first by name; None = all.
-        store: where packed graphs are kept; None for the default place.
-        skip_bad: leave damaged files out, named in the report, instead of stopping.
+        data_dir: Folder that holds npz/.
+        collections: The collections.
+        limit_graphs: Maximum number of graphs of each collection and split, the first by name.
+        store: Folder of packed graphs. None takes the default folder.
+        skip_bad: Whether damaged files are left out and named in the report.
     """
 
     data_dir: Path
@@ -97,18 +96,22 @@ def run(
     workers: Workers = HERE,
     trackers: Sequence[str] = (),
 ) -> RunReport:
-    """Run a recipe; return report.json's content, the same whoever the workers are.
+    """Run a recipe and return its report, which does not depend on the workers.
 
     Args:
-        models: holds run folders of trained models, at any depth: they are copied into the run,
-            nothing is trained, and the train split is not read. None = train.
-        workers: who does the jobs that the run consists of.
-        trackers: what the run is shown in, see `known_trackers`.
+        inputs: Graphs that the run reads.
+        out: Folder of the run.
+        recipe: The recipe.
+        resume: Whether a run in `out` is resumed.
+        models: Folder with run folders of trained models, at any depth. They are copied into the
+            run, nothing is trained, and the train split is not read. None trains.
+        workers: Workers that do the jobs of the run.
+        trackers: Trackers that show the run, see `known_trackers`.
 
     Raises:
         UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
-        PipelineError: damaged files, no usable data, a full disk, or `models` lacks one.
-        OutOfTime: the time is over; resumed, it goes on where it stopped.
+        PipelineError: Damaged files, no usable data, a full disk, or `models` lacks a model.
+        OutOfTime: The time is over. The same call resumes.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
     state, given = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
@@ -119,7 +122,6 @@ def run(
             state.choose_sources()
         else:
             state.sources = {place.name: Source(place) for place in _present(state.files)}
-        _drop_scores_of_gone_models(state)
         take_models(given)
         for event in workers.do(state.jobs(trains=models is None), out).values():
             state.costs.add(event.job.stage, event.cost)
@@ -189,7 +191,10 @@ def _prepared(
     if missing:
         log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
     with costs.stage("prepare and audit"):
-        rows = _audited(inputs, files, workers)
+        store = inputs.store or default_store_dir(inputs.data_dir)
+        prepared = prepare(files, store, workers=workers)
+        measured = read_manifest(inputs.data_dir)["graphs"]
+        rows = audit(files, prepared=prepared, store=store, workers=workers, measured=measured)
     _refuse_or_tell_bad([row for row in rows if row.error], inputs)
     for leak in leaks(rows):
         log.info(leak)
@@ -229,26 +234,8 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
             log.info(f"{SUBMISSION['test']} has no row for {name}: its file is damaged")
 
 
-def _audited(inputs: Inputs, files: Sequence[GraphFile], workers: Workers) -> list[AuditRow]:
-    store = inputs.store or default_store_dir(inputs.data_dir)
-    measured = read_manifest(inputs.data_dir)["graphs"]
-    for is_last in (False, True):
-        prepared = prepare(files, store, workers=workers)
-        rows = audit(files, prepared=prepared, store=store, workers=workers, measured=measured)
-        spoilt = [
-            entry.stored.path
-            for entry, row in zip(prepared, rows, strict=True)
-            if row.error and entry.stored and str(entry.stored.path) in row.error
-        ]
-        if is_last or not spoilt:
-            break
-        for path in spoilt:
-            log.info(f"{path}: damaged in the store; packed anew")
-            path.unlink(missing_ok=True)
-    return rows
-
-
 def _tidy(out: Path) -> None:
+    """Remove what killed processes left, and log what is done already."""
     sweep(out / "scores", f"**/{TEMPORARY}")
     sweep(out / "models", f"*/{TEMPORARY}")
     begun = [path.parent for path in sorted(out.glob(f"models/*/*/{CONFIG}"))]
@@ -259,37 +246,10 @@ def _tidy(out: Path) -> None:
             f"{out}: goes on; done are {n_done} trainings ({len(begun) - n_done} more begun) and "
             f"{len(scores)} score files"
         )
-    diff = changes()
-    if is_done(out):
-        _tell_other_code(out, diff)
-    elif diff:
-        write_text(out / CHANGES, diff)
-        head = (revision() or "").removesuffix("+changed")
-        log.info(f"the code differs from revision {head}: {out / CHANGES} says in what")
-
-
-def _tell_other_code(out: Path, diff: str | None) -> None:
-    """Say of a finished run that other code made it than there is now: nothing is made anew."""
-    report, now, kept = written_report(out), revision(), out / CHANGES
-    was = report and report.revision
-    is_kept = diff is None or (kept.exists() and kept.read_text("utf-8") == diff)
-    if was and now and not (was == now and is_kept):
-        told = f"{was}, now {now}" if was != now else f"{was}, with other changes than now"
-        log.info(f"{out} was made by other code ({told}); with another --out it is anew")
-
-
-def _drop_scores_of_gone_models(state: RunState) -> None:
-    """Remove scores, and blends of them, whose model was removed since: it is trained anew."""
-    for collection, split in product(state.ranked, SUBMISSION):
-        members = [m for m in state.members(collection) if m.is_trained and not is_done(m.folder)]
-        paths = {m.name: scores_path(state.out, collection, m.name, split) for m in members}
-        gone = {name: path for name, path in paths.items() if path.exists()}
-        if gone:
-            blend = scores_path(state.out, collection, "blend", split)
-            shutil.rmtree(blend.parent, ignore_errors=True)  # first: it rests on the others
-            for path in gone.values():
-                path.unlink()
-            log.info(f"{collection.name}/{split}: scored anew, as is trained: {', '.join(gone)}")
+    report, now = written_report(out), revision()
+    if is_done(out) and report and report.revision != now:
+        was = f"{report.revision}, now {now}"
+        log.info(f"{out} was made by other code ({was}); with another --out it is made again")
 
 
 def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:

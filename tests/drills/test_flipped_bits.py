@@ -1,7 +1,7 @@
 """A bit that flips in a file which a resume reads: it is noticed, or it changes nothing.
 
-One in the run's own files is refused, by the file's name; one in the store alone is mended by
-packing anew, see tests/pipeline/test_commands.py and tests/data/graph_store/test_stored_graph.py.
+A flipped bit in the run's own files or in the store is refused, by the file's name; for the store
+see tests/pipeline/test_commands.py and tests/data/graph_store/test_stored_graph.py.
 """
 
 import shutil

@@ -346,7 +346,7 @@ def test_a_reader_that_stops_early_is_no_error(finished: Path, tiny_tree: Path) 
     assert done.stderr == ""
 
 
-def test_a_graph_that_is_damaged_in_the_store_alone_is_packed_anew(
+def test_a_graph_that_is_damaged_in_the_store_names_its_file(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -355,13 +355,11 @@ def test_a_graph_that_is_damaged_in_the_store_alone_is_packed_anew(
     whole = path.read_bytes()
     place = len(whole) - 100
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-    words = (*SMOKE, tiny_tree, "--store", store, "--skip-bad")
-    text = call(*words, "--out", tmp_path / "run")
-    assert f"{path}: damaged in the store; packed anew" in text
+    words = (*SMOKE, tiny_tree, "--store", store, "--out", tmp_path / "run")
+    assert f"error: {path}: " in call(*words, expect=1)
+    path.unlink()
+    call(*words)
     assert path.read_bytes() == whole
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["bad_files"] == []
-    assert report["models"]["layout:xla:random"]["fallback_from"] is None
 
 
 GNNS = ("cross_config_sage", "late_fusion_sage", "early_fusion_sage")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +12,11 @@ from common.errors import UsageError
 from common.files import alone_in
 from common.jobs.run_jobs import Done, Job
 from common.jobs.workers import Workers
-from common.reproducibility import MAX_DIFF, changes, revision
+from common.reproducibility import revision
 from data.graph_store.stored_graph import read_graph
 from data.tree import collection_named, find_graphs
-from models.predict import read_scores, write_scores
 from models.run_folder import read_config
-from pipeline.run.run import CHANGES, _is_one_program
+from pipeline.run.run import _is_one_program
 from submissions.check import read_submission
 from submissions.run_report import read_report
 from submissions.score import remarks_on
@@ -281,45 +279,30 @@ def test_the_valid_split_is_ranked_and_judged_on_a_sample(tiny_tree: Path, tmp_p
     assert "judged on" in judged(tmp_path / "blend/valid.csv")
 
 
-def test_resume_says_what_it_found_done_and_keeps_what_the_code_has_since(
-    finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_logs_what_is_done(finished: Path, tiny_tree: Path, tmp_path: Path) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     (out / "DONE").unlink()
-    monkeypatch.setattr("pipeline.run.run.changes", lambda: "+new\n")
     next(out.glob("models/*/*/DONE")).unlink()
     said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
     done = "done are 0 trainings (1 more begun) and 5 score files"
     assert f"{out}: goes on; {done}" in said
-    assert (out / CHANGES).read_text() == "+new\n"
-    head = (revision() or "").removesuffix("+changed")
-    assert f"the code differs from revision {head}: {out / CHANGES} says in what" in said
     assert not any(
         "goes on" in line
         for line in stderr_of("run", "--data", tiny_tree, *TILES, *("--out", tmp_path / "new"))
     )
 
 
-def test_of_a_finished_run_it_is_said_that_other_code_made_it(
-    finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("now", ["abc", "def"])
+def test_a_finished_run_of_other_code_is_named(
+    now: str, finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, told = shutil.copytree(finished, tmp_path / "run"), " was made by other code (abc+changed"
+    out = shutil.copytree(finished, tmp_path / "run")
     report = json.loads((out / "report.json").read_text())
-    (out / "report.json").write_text(json.dumps(report | {"revision": "abc+changed"}))
-    (out / CHANGES).write_text("+old\n")
-    for now, diff, is_said in (
-        ("abc+changed", "+old\n", False),
-        ("abc+changed", "+new\n", True),
-        ("def", None, True),
-        (None, None, False),
-    ):
-        monkeypatch.setattr("pipeline.run.run.revision", lambda now=now: now)
-        monkeypatch.setattr("pipeline.run.run.changes", lambda diff=diff: diff)
-        said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
-        other = f"now {now}" if now != "abc+changed" else "with other changes than now"
-        line = f"{out}{told}, {other}); with another --out it is anew"
-        assert (line in said) == is_said
-    assert (out / CHANGES).read_text() == "+old\n"
+    (out / "report.json").write_text(json.dumps(report | {"revision": "abc"}))
+    monkeypatch.setattr("pipeline.run.run.revision", lambda: now)
+    said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
+    line = f"{out} was made by other code (abc, now def); with another --out it is made again"
+    assert (line in said) == (now == "def")
 
 
 def test_a_finished_run_that_is_resumed_keeps_what_made_it(
@@ -334,39 +317,6 @@ def test_a_finished_run_that_is_resumed_keeps_what_made_it(
         again = json.loads((out / "report.json").read_text())
         assert (again["revision"], again["score"]) == (made_by, report["score"])
     assert "was begun with other graphs" in call(*words, "--limit-graphs", 1, expect=2)
-
-
-def test_scores_of_a_model_that_was_removed_are_made_again(
-    finished: Path, tiny_tree: Path, tmp_path: Path
-) -> None:
-    out = shutil.copytree(finished, tmp_path / "run")
-    before = {p: p.read_bytes() for p in out.glob("scores/*/*/*.parquet")}
-    assert {p.parent.name for p in before} == {"tile_linear-seed0", "baseline", "blend"}
-    for path in before:  # as another model had scored
-        scores = read_scores(path)
-        if path.parent.name != "baseline":
-            write_scores(path, scores.with_columns(pl.col("score") * -1), "tile:xla")
-    shutil.rmtree(out / "models/tile-xla/tile_linear-seed0")
-    call("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
-    assert {p: p.read_bytes() for p in out.glob("scores/*/*/*.parquet")} == before
-    assert (out / "submission.csv").read_bytes() == (finished / "submission.csv").read_bytes()
-
-
-def test_what_the_code_has_that_its_revision_has_not_is_kept(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
-
-    git("init", "-q")
-    (tmp_path / "code.py").write_text("old\n")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    assert changes(tmp_path) is None
-    (tmp_path / "code.py").write_text("new\n")
-    assert str(changes(tmp_path)).endswith("\n-old\n+new")
-    (tmp_path / "code.py").write_text("x" * 2 * MAX_DIFF)
-    assert len(str(changes(tmp_path))) == MAX_DIFF
-    assert changes(tmp_path / "no checkout") is None
 
 
 XLA = collection_named("layout:xla:random")
