@@ -22,7 +22,7 @@ from pipeline.cli.kernel import dataset_app
 from pipeline.cli.plan import plan
 from pipeline.cli.programs import collect, optimize
 from pipeline.cli.rank import rank
-from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune_app
+from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.submission import score
 
@@ -46,11 +46,10 @@ app = typer.Typer(
 )
 for function in (
     *(run, plan, synthesize, fetch, audit, prepare, featurize, statistics, collect),
-    *(train, predict, blend, score, rank, optimize, report, runs, compare),
+    *(train, predict, blend, tune, score, rank, optimize, report, runs, compare),
 ):
     app.command()(function)
 app.add_typer(submission_app, name="submission")
-app.add_typer(tune_app, name="tune")
 app.add_typer(kernel_app, name="kernel")
 app.add_typer(dataset_app, name="dataset")
 

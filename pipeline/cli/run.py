@@ -29,7 +29,6 @@ COMPARED = (
     *("collection", "metric", "graphs", "families", "first", "second"),
     *("second - first", "ci95 low", "ci95 high", "P(second better)"),
 )
-tune_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @command
@@ -276,11 +275,9 @@ def _score_file(run: Path, split: str) -> Path:
     return path
 
 
-@tune_app.callback()
 @command
 def tune(
-    context: typer.Context,
-    out: Annotated[Path | None, typer.Option(help="Of trials and best.toml; required.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for trials and best.toml.")],
     data: options.Data = None,
     recipe: options.Recipe = "cpu",
     space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
@@ -303,10 +300,6 @@ def tune(
 
     Example: python -m pipeline tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
-    if context.invoked_subcommand:
-        return
-    if out is None:
-        raise UsageError("tune: --out is missing; expected the folder for trials and the recipe")
     from common.jobs.workers import Workers
     from pipeline.tuning.objective import load_space
     from pipeline.tuning.tune import tune as search
@@ -325,23 +318,6 @@ def tune(
     typer.echo(f"recipe      {result.best_recipe}")
     if not result.best.is_baseline:
         say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
-
-
-@tune_app.command("report")
-@command
-def tune_report(
-    out: Annotated[Path, typer.Option(help="The --out of a search, running or ended.")],
-    storage: Annotated[str | None, typer.Option(help="Default: OUT/journal.log.")] = None,
-) -> None:
-    """Draw a search: write OUT/tune.html.
-
-    It shows history, importances, and what each parameter does.
-
-    Example: python -m pipeline tune report --out runs/tune
-    """
-    from pipeline.tuning.result import write_tune_report
-
-    typer.echo(f"page        {write_tune_report(out, storage)}")
 
 
 @command

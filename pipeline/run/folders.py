@@ -1,4 +1,4 @@
-"""Run folders as they lie there: a list of them, their reports, and how two differ."""
+"""A list of run folders, and the keys in which two runs differ."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,24 +15,22 @@ from models.registry import MODELS
 from models.run_folder import CONFIG, REPORT, flat, is_done, read_config
 from submissions.run_report import read_report
 
-BUDGET = (".training.steps", "_per_step", ".num_boost_round", ".loss", ".objective")
-
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """List the run folders below `folder`, itself included, by path.
+    """List the run folders below a folder by path, without searches of `tune`.
 
-    What lies within a run folder is a part of it and not listed; nor are searches of `tune`.
+    Args:
+        folder: The folder, which may be a run folder itself.
 
     Returns:
-        For each: `folder`; `state`, "done" or "unfinished"; `recipe`; `model`, of the folder of a
-        single one, else None; `models` that are trained here, or begun; `changed`, by dotted key:
-        other values than the recipe of that name in configs/ has, or of one's own than the
-        defaults, but for keys of models that it has not; `limit_graphs`, or None; `seeds`;
-        `revision` of the code that wrote the report, `score` and `values` by collection, None
-        before there is one; `problem`, why the folder cannot be read, or None.
+        For each run: `folder`; `state`, "done" or "unfinished"; `recipe`; `model` of the folder of
+        a single model, else None; `models` whose training has begun; `changed`, the values by
+        dotted key that differ from the recipe of that name in configs/, or from the defaults;
+        `limit_graphs`; `seeds`; `revision`, `score` and `values` by collection of the report; and
+        `problem`, the reason why the folder cannot be read, or None.
 
     Raises:
-        PipelineError: `folder` is no folder.
+        PipelineError: There is no such folder.
     """
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
@@ -42,29 +40,32 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return both values of each dotted key in which the configs of two runs differ.
 
-    A value that one of them lacks is None. Left out is what took no part: keys of kinds of configs
-    that not both have ranked, and of models that a run has not ranked with. Of a model that one
-    run alone has, only what it was given to learn (`BUDGET`) and its weight are told.
+    Keys of models that only one run has, and of kinds that not both rank, are left out.
+
+    Args:
+        first: config.toml of a run.
+        second: config.toml of another run.
+
+    Returns:
+        Two values for each key, None for a value that a config lacks.
     """
-    configs = [first, second]
-    ranked = [_ranked(config) for config in configs]
+    ranked = [_ranked(config) for config in (first, second)]
     kinds = ranked[0].keys() & ranked[1].keys()
     models = [{short_name(model) for kind in kinds for model in own[kind]} for own in ranked]
     every = {*MODELS, *(short_name(m) for own in ranked for kind in own.values() for m in kind)}
-    other = [f"{kind}." for kind in set(KINDS) - kinds]
-    sides = []
-    for config, own in zip(configs, models, strict=True):
-        unused = [part for name in every - own for part in (f"{name}.", f"blend.weights.{name}")]
-        idle = tuple(f"recipe.{part}" for part in (*other, *unused))
-        values = {key: value for key, value in flat(config) if value != {}}
-        sides.append({key: value for key, value in values.items() if not key.startswith(idle)})
-    of_one = tuple(f"recipe.{name}." for name in models[0] ^ models[1])
-    keys = sorted({**sides[0], **sides[1]})
-    told = (key for key in keys if not key.startswith(of_one) or key.endswith(BUDGET))
-    pairs = {key: [side.get(key) for side in sides] for key in told}
-    pairs = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-    usual = ([None, 1], [1, None])  # no weight is a weight of 1
-    return {k: pair for k, pair in pairs.items() if "blend.weights." not in k or pair not in usual}
+    idle = [f"recipe.{kind}." for kind in set(KINDS) - kinds]
+    for model in every - (models[0] & models[1]):
+        idle += [f"recipe.{model}.", f"recipe.blend.weights.{model}"]
+    sides = [
+        {
+            key: value
+            for key, value in flat(config)
+            if value != {} and not key.startswith(tuple(idle))
+        }
+        for config in (first, second)
+    ]
+    pairs = {key: [side.get(key) for side in sides] for key in sorted({**sides[0], **sides[1]})}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _ranked(config: Mapping[str, Any]) -> dict[str, Sequence[str]]:

@@ -1,17 +1,11 @@
-"""What a search has found: its trials, its finalists, its winner's recipe; and a page on it.
+"""The result of a search: its trials, its finalists, and the recipe of the winner."""
 
-The page may be asked for while the search runs; Optuna draws it.
-"""
-
-import base64
-import io
 import json
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +13,12 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.files import write_text
 from common.jobs.workers import Workers
-from common.json_files import read_json
 from common.metrics import CONFIDENCE, family_interval
-from common.pages import render_page
 from common.progress import log
 from data.families import family_of
 from models.config.recipe import Recipe
-from models.run_folder import is_done, read_config
-from pipeline.tuning.objective import CrossValidation, Parameters, StudyConfig, TuningObjective
-from pipeline.tuning.storage import AGAIN, REASON, numbered, open_storage
+from pipeline.tuning.objective import CrossValidation, Parameters, TuningObjective
+from pipeline.tuning.storage import AGAIN, REASON, numbered
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -35,11 +26,6 @@ if TYPE_CHECKING:
 BASELINE = "baseline"  # marks the trial that is the recipe as it was given
 BEST, FINALISTS = "best.toml", "finalists"
 LOST = "did not come to its end: killed, interrupted, or out of disk"
-PAGE, JOURNAL = "tune.html", "journal.log"
-TEMPLATE = Path(__file__).with_name("tune.html.j2")
-FEWEST_FOR_IMPORTANCES = 4  # trials, below which a forest of trees has nothing to split
-SLICES_PER_ROW = 4
-DPI = 80
 
 
 @dataclass(frozen=True)
@@ -248,80 +234,3 @@ def final_selection(
     if low > 0:
         return best, f"trial {best} beats the baseline: {told}"
     return baseline, f"the baseline stays: trial {best} is not better by more than noise: {told}"
-
-
-def write_tune_report(out: Path, storage: Path | str | None = None) -> Path:
-    """Write OUT/tune.html and return its path; the same trials give the same bytes.
-
-    Args:
-        storage: its --storage; None for OUT/journal.log.
-
-    Raises:
-        PipelineError: `out` is no search's folder, its storage is elsewhere, or has no trial yet.
-    """
-    config = read_config(out)
-    if "space" not in config:
-        raise PipelineError(f"{out}: no folder of `tune`; expected the --out of a search")
-    asked = StudyConfig.from_table(config["space"]["study"], source=str(out))
-    place = storage or out / JOURNAL
-    if "://" not in str(place) and not Path(place).exists():
-        raise PipelineError(f"{place}: no such journal; expected the --storage of the search")
-    with open_storage(place, out) as shared:
-        page = _page(out, asked, shared.study(asked.name))
-    write_text(out / PAGE, page)
-    return out / PAGE
-
-
-def _drawings(study: "Study") -> Iterator[tuple[str, Any]]:
-    from optuna import importance, visualization
-
-    plot, name = visualization.matplotlib, "held-out value"
-    yield "History", plot.plot_optimization_history(study, target_name=name)
-    complete = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
-    keys = sorted({key for trial in complete for key in trial.params})
-    if len(complete) >= FEWEST_FOR_IMPORTANCES and len({trial.value for trial in complete}) > 1:
-        fanova = importance.FanovaImportanceEvaluator(seed=0)
-        shares = importance.get_param_importances(study, evaluator=fanova)
-        keys.sort(key=lambda key: -shares.get(key, 0.0))
-        yield "Importances", plot.plot_param_importances(study, fanova)
-    if keys:
-        yield "Parallel coordinates", plot.plot_parallel_coordinate(study, target_name=name)
-    for first in range(0, len(keys), SLICES_PER_ROW):
-        own = keys[first : first + SLICES_PER_ROW]
-        yield ", ".join(own), plot.plot_slice(study, own, target_name=name)
-
-
-def _pictures(study: "Study") -> list[tuple[str, str]]:
-    from matplotlib import pyplot
-
-    pyplot.switch_backend("agg")
-    pictures = []
-    with pyplot.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of legends without entries
-        for title, axes in _drawings(study):
-            figure, content = np.ravel(axes)[0].figure, io.BytesIO()
-            figure.savefig(content, dpi=DPI, bbox_inches="tight", metadata={"Software": None})
-            pyplot.close(figure)
-            address = base64.b64encode(content.getvalue()).decode()
-            pictures.append((title, f"data:image/png;base64,{address}"))
-    return pictures
-
-
-def _page(out: Path, asked: StudyConfig, study: "Study") -> str:
-    records, chosen = records_of(study), out / f"{FINALISTS}.json"
-    expected = "the choice among the finalists"
-    selection = read_json(chosen, FinalSelection, expected=expected) if chosen.exists() else None
-    best = ranked(records)
-    return render_page(
-        TEMPLATE,
-        study=asked,
-        keys=sorted({key for record in records for key in record.params}),
-        states=Counter(record.state for record in records),
-        again=sum(record.again for record in records),
-        is_ended=is_done(out),
-        best=best[:10],
-        baseline=next((record for record in best if record.is_baseline), None),
-        selection=selection.reason if selection else None,
-        reasons=Counter(str(r.reason) for r in records if r.state == "fail").most_common(),
-        pictures=_pictures(study),
-    )
