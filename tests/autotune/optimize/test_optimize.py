@@ -22,7 +22,6 @@ from autotune.optimize.candidate import (
     Setting,
     Status,
     pool_ratios,
-    setting_text,
 )
 from autotune.optimize.optimize import OptimizeResult, _distinct, _simplified, optimize
 from autotune.optimize.ranker import pick_tiles
@@ -493,14 +492,3 @@ def test_kernel_is_applied_and_its_default_tile_is_named(
     assert "]: the default (tile: 64, 96) over itself\n" in printed
     assert "\ncompared    tiles alone; jax.jit(kernel.whole), without a loop, may" in printed
     assert "<td>tile: 64, 96</td>" in (tmp_path / PAGE).read_text()
-
-
-def test_setting_text_has_a_few_layouts_and_only_names_of_many() -> None:
-    orders = {"dot": {"input": [1, 0], "kernel": [0, 1]}, "dot.6": {"output": [1, 2, 0]}}
-    text = setting_text(
-        Decisions({"options": {"fast": True}, "layouts": orders, "kept_apart": ["add"]})
-    )
-    layouts = "dot input {1,0} kernel {0,1}, dot.6 output {1,2,0}"
-    assert text == f"fast=True; layouts: {layouts}; kept apart: add"
-    many = {f"dot.{number}": {"output": [1, 0]} for number in range(7)}
-    assert setting_text(Decisions({"layouts": many})) == f"layouts: {', '.join(many)}"
