@@ -51,7 +51,11 @@ def scores_by_graph(
         OutOfTime: graphs are left; the same call goes on after those that are scored.
         PipelineError: a damaged file, or scores that are not finite.
     """
-    tables = {path: _begun_tables(begun_path(path)) for path in members if not path.exists()}
+    tables: dict[Path, Tables] = {path: {} for path in members if not path.exists()}
+    for path, own in tables.items():
+        if (begun := begun_path(path)).exists():
+            parts = read_scores(begun).partition_by("graph", maintain_order=True)
+            own.update({part["graph"][0]: part for part in parts})
     left = [file for file in files if any(file.name not in own for own in tables.values())]
     total, kept_at = len(files) * len(tables), time.monotonic()
     if tables:
@@ -66,9 +70,9 @@ def scores_by_graph(
                 continue
             if out_of_time() or time.monotonic() - kept_at >= KEEP_EVERY_S:
                 kept_at = time.monotonic()
-                for other, begun in tables.items():
-                    if begun:
-                        write_table(begun_path(other), pl.concat(begun.values()))
+                for other, scored in tables.items():
+                    if scored:
+                        write_table(begun_path(other), pl.concat(scored.values()))
             if out_of_time():
                 raise _stopped(tables, files)
             scores = rankers[path].score(graph)
@@ -84,10 +88,3 @@ def scores_by_graph(
 def _stopped(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:
     path, own = min(tables.items(), key=lambda entry: len(entry[1]))
     return OutOfTime(f"{path}: out of time with {len(own)} of {len(files)} graphs")
-
-
-def _begun_tables(begun: Path) -> Tables:
-    if not begun.exists():
-        return {}
-    parts = read_scores(begun).partition_by("graph", maintain_order=True)
-    return {part["graph"][0]: part for part in parts}

@@ -98,8 +98,13 @@ def models_to_take(
             f"{source}: no trained model {first}{f' and {more} more' if more else ''}; expected "
             f"every model and seed of recipe {recipe.name}: attach or add what is missing"
         )
+    settings = recipe.model_dump(mode="json")
     for folder in models.values():
-        _check_settings(folder, recipe)
+        config = read_config(folder)
+        for part in (config["model"], "features"):
+            if difference := first_difference(config["recipe"].get(part), settings.get(part), part):
+                expected = f"expected a model of recipe {recipe.name}"
+                raise PipelineError(f"{folder}: was trained with {difference}; {expected}")
     return {wanted[key]: folder for key, folder in models.items()}
 
 
@@ -125,14 +130,6 @@ def take_models(found: Mapping[Path, Path]) -> list[Path]:
             reason = f"cannot be copied from {folder}: {error.strerror}"
             raise PipelineError(f"{target}: {reason}") from error
     return list(missing)
-
-
-def _check_settings(folder: Path, recipe: Recipe) -> None:
-    config, wanted = read_config(folder), recipe.model_dump(mode="json")
-    for part in (config["model"], "features"):
-        if difference := first_difference(config["recipe"].get(part), wanted.get(part), part):
-            expected = f"expected a model of recipe {recipe.name}"
-            raise PipelineError(f"{folder}: was trained with {difference}; {expected}")
 
 
 def _same_content(one: Path, other: Path) -> bool:

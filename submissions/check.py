@@ -95,8 +95,15 @@ def submission_rows(
             name = f"{collection.name}:{graph}"
             ranking = ranking_from_scores(table["score"].to_numpy())
             if collection.kind == "tile":
-                picks = _tile_picks(known.get(name), name, table)
-                ranking = np.concatenate([picks, ranking[~np.isin(ranking, picks)]])
+                if name not in known:
+                    expected = "expected --data to hold its kernel"
+                    raise PipelineError(f"{name}: has scores but no file; {expected}")
+                kernel = read_tile(known[name])
+                if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
+                    fault = "holds other configs than the scores; expected the same data"
+                    raise PipelineError(f"{kernel.file.path}: {fault}")
+                five = top_k_to_measure(table["score"].to_numpy(), kernel, TILE_PICKS)
+                ranking = np.concatenate([five, ranking[~np.isin(ranking, five)]])
             configs = table["config"].to_numpy().astype(np.int64)
             yield SubmissionRow(name, ranking, configs if configs[-1] >= len(configs) else None)
 
@@ -105,17 +112,6 @@ def by_graph(scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return the scores of each graph, in the order of its configs."""
     tables = scores.sort("graph", "config", maintain_order=True).partition_by("graph")
     return {table["graph"][0]: table for table in tables}
-
-
-def _tile_picks(file: GraphFile | None, name: str, table: pl.DataFrame) -> Indices:
-    if file is None:
-        raise PipelineError(f"{name}: has scores but no file; expected --data to hold its kernel")
-    graph = read_tile(file)
-    if not np.array_equal(config_hashes(graph), table["config_hash"].to_numpy()):
-        raise PipelineError(
-            f"{file.path}: holds other configs than the scores; expected the same data"
-        )
-    return top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS)
 
 
 def n_picks(name: str, n_configs: int) -> int:

@@ -87,8 +87,12 @@ class Evaluator:
         if self.rows is not None:
             if name not in self.rows:
                 raise UsageError(f"{where}: `rows` has no such graph; expected its row numbers")
-            rows = _row_numbers(self.rows[name], where, len(scores))
-            scores, runtime = scores[rows], runtime[rows]
+            rows, n = _numbers(self.rows[name], where, "rows"), len(scores)
+            is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
+            if not is_list or rows.min() < 0 or rows.max() >= n or len(set(rows)) < len(rows):
+                expected = f"different integers from 0 to {n - 1}, one at least"
+                raise UsageError(f"{where}: its rows are not what is expected: {expected}")
+            scores, runtime = scores[rows.astype(np.int64)], runtime[rows.astype(np.int64)]
         wrong = {"score": ~np.isfinite(scores)}
         if runtime.any():  # else it is withheld
             wrong["runtime"] = ~(np.isfinite(runtime) & (runtime > 0))
@@ -112,12 +116,3 @@ def _numbers(values: Any, where: str, what: str) -> NDArray[Any]:
     if array.dtype.kind not in "iufb":
         raise PipelineError(f"{where}: its {what} are no real numbers; expected (c,) of them")
     return array
-
-
-def _row_numbers(values: Any, where: str, n_configs: int) -> NDArray[np.int64]:
-    rows = _numbers(values, where, "rows")
-    is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
-    if not is_list or rows.min() < 0 or rows.max() >= n_configs or len(set(rows)) < len(rows):
-        expected = f"different integers from 0 to {n_configs - 1}, one at least"
-        raise UsageError(f"{where}: its rows are not what is expected: {expected}")
-    return rows.astype(np.int64)

@@ -8,7 +8,7 @@ Every number that cannot be had is None, never nan, so that the report is strict
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,8 +108,18 @@ def score_submission(
             if reason := reason_to_leave_out(collection, labels[name], answered=answered):
                 left_out.append(LeftOut(graph=name, reason=reason))
                 continue
+            n_own, ranking = len(labels[name].runtime_ns), rankings.get(name)
+            wanted = n_picks(collection.name, n_own)
+            if ranking is None:
+                raise PipelineError(
+                    f"submission: {name}: row is missing; expected {wanted} indices"
+                )
+            if collection.kind == "tile":
+                wanted = max(wanted, len(ranking))
+            if faults := ranking_faults(ranking, n_own, wanted):
+                raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
             five = None if to_measure is None else to_measure[name]
-            metrics = _score_row(collection, name, rankings.get(name), labels[name], five)
+            metrics = score_graph(collection, ranking, labels[name], to_measure=five)
             graphs[name.removeprefix(prefix)] = metrics
         report = collection_report(collection, graphs, ceilings)
         if programs:
@@ -162,23 +172,6 @@ def score_graph(
         graph[DIVERSIFIED] = slowdown_at_k(to_measure, runtime, TILE_PICKS)
     graph["n_configs"] = len(runtime)
     return graph
-
-
-def _score_row(
-    collection: Collection,
-    name: str,
-    ranking: NDArray[np.int64] | None,
-    labels: Labels,
-    to_measure: NDArray[np.int64] | None,
-) -> GraphMetrics:
-    n_configs = len(labels.runtime_ns)
-    wanted = n_picks(collection.name, n_configs)
-    if ranking is None:
-        raise PipelineError(f"submission: {name}: row is missing; expected {wanted} indices")
-    n_indices = max(wanted, len(ranking)) if collection.kind == "tile" else wanted
-    if faults := ranking_faults(ranking, n_configs, n_indices):
-        raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
-    return score_graph(collection, ranking, labels, to_measure=to_measure)
 
 
 def reason_to_leave_out(
@@ -244,7 +237,23 @@ def remarks_on(report: RunReport) -> list[str]:
         if part.judged_on:
             remarks.append(f"{name}: judged on {part.judged_on}")
         values = report.models[name].member_values if name in report.models else {}
-        remarks += [f"{name}: {line}" for line in _behind(part, part.value, values)]
+        alone = {member: value for member, value in values.items() if value is not None}
+        best = max(alone, key=lambda member: alone[member], default=None)
+        own = f"{part.value:.4f}"
+        if best is not None and round(alone[best], 4) > round(part.value, 4):
+            behind = f"{alone[best]:.4f}, more than the blend with it, {own}"
+            remarks.append(f"{name}: {best} alone has {behind}")
+        if part.baseline is not None and round(part.baseline, 4) > round(part.value, 4):
+            behind = f"{part.baseline:.4f}, more than this run"
+            remarks.append(f"{name}: the baseline, without training, has {behind}")
+        if (curve := part.slowdown_curve) and curve.model and curve.baseline:
+            ahead = [
+                f"of {k} {100 * (baseline - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
+                for k, baseline, model in zip(curve.k, curve.baseline, curve.model, strict=True)
+                if k in ERROR_PICKS and baseline < model - SHOWN
+            ]
+            if ahead:
+                remarks.append(f"{name}: the baseline picks better: the best {', '.join(ahead)}")
         if part.ci95 is not None and part.n_graphs < FEW_GRAPHS:
             few.append(f"{name} ({part.n_graphs})")
     if few:
@@ -252,24 +261,3 @@ def remarks_on(report: RunReport) -> list[str]:
             f"few graphs in {', '.join(few)}: intervals too narrow; `compare` widens its own"
         )
     return remarks
-
-
-def _behind(
-    part: CollectionReport, own: float, values: Mapping[str, float | None]
-) -> Iterator[str]:
-    known = {member: value for member, value in values.items() if value is not None}
-    best = max(known, key=lambda member: known[member], default=None)
-    if best is not None and round(known[best], 4) > round(own, 4):  # as both are told
-        yield f"{best} alone has {known[best]:.4f}, more than the blend with it, {own:.4f}"
-    if part.baseline is not None and round(part.baseline, 4) > round(own, 4):
-        yield f"the baseline, without training, has {part.baseline:.4f}, more than this run"
-    curve = part.slowdown_curve
-    if not curve or not curve.model or not curve.baseline:
-        return
-    ahead = [
-        f"of {k} {100 * (baseline - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
-        for k, baseline, model in zip(curve.k, curve.baseline, curve.model, strict=True)
-        if k in ERROR_PICKS and baseline < model - SHOWN
-    ]
-    if ahead:
-        yield f"the baseline picks better: the best {', '.join(ahead)}"

@@ -163,6 +163,8 @@ class Ranked:
         Raises:
             UsageError: there is no such config.
         """
+        from scipy.stats import rankdata
+
         from features.statistics.configs import statistics_names, statistics_of
 
         graph = self._graph_with(config)
@@ -173,7 +175,8 @@ class Ranked:
             "config": config,
             "place": self.place(config),
             "places": {
-                name: self._mean_place(own, config) for name, own in self.member_scores.items()
+                name: float(rankdata(self._of_distinct(own))[self.group[config]])
+                for name, own in self.member_scores.items()
             },
             "runtime_ns": self.runtime_ns(config),
             "n_equal": int((self.group == self.group[config]).sum()),
@@ -266,11 +269,6 @@ class Ranked:
         lowest = np.full(int(self.group.max()) + 1, np.inf, np.float32)
         np.minimum.at(lowest, self.group, scores)
         return lowest
-
-    def _mean_place(self, scores: NDArray[np.float32], config: int) -> float:
-        from scipy.stats import rankdata
-
-        return float(rankdata(self._of_distinct(scores))[self.group[config]])
 
     def _graph_with(self, config: int, kind: str | None = None) -> NamedGraph:
         if kind is not None and self.graph.kind != kind:
