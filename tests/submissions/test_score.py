@@ -24,7 +24,7 @@ def test_a_layout_collection_by_hand() -> None:
     labels = {A: Labels(ints(30, 10, 20)), B: Labels(ints(4, 6, 5, 5))}
     rankings = {A: ints(1, 2, 0), B: ints(2, 3, 1, 0)}
     report = score_submission(rankings, labels)
-    part = report.collections["layout:xla:default"]
+    part = report.collections[XLA]
     names = ("kendall_tau", "opa", *(f"slowdown@{k}" for k in (1, 5, 10, 100)))
     assert part.per_graph["a"] == dict.fromkeys(names, 1.0) | {"n_configs": 3}
     # b: of 5 pairs of different runtime, 2 (each 5 before the 6) are right.
@@ -35,10 +35,9 @@ def test_a_layout_collection_by_hand() -> None:
     assert part.value == pytest.approx((1 - 1 / np.sqrt(30)) / 2)
     means = [f"slowdown@{k}" for k in (1, 5, 10)]
     assert [part.mean(name) for name in means] == [1.125, 1, 1]
-    printed = report.as_json()["collections"]["layout:xla:default"]
+    printed = report.as_json()["collections"][XLA]
     assert set(printed) == {"metric", "value", "ci95", "n_graphs", *means, "per_graph"}
-    assert report.score == part.value
-    assert report.left_out == []
+    assert (report.score, report.left_out) == (part.value, [])
 
 
 def test_a_truncated_tile_row_has_a_score_but_no_tau() -> None:
@@ -53,13 +52,6 @@ def test_a_truncated_tile_row_has_a_score_but_no_tau() -> None:
     assert part.mean("top1_error") == pytest.approx(1)
     assert part.mean("top5_error") == pytest.approx(45 / 40 - 1)
     assert part.mean("top10_error") is None
-    # A small kernel beside it has a top-10 error of its own, but a mean over it alone misleads.
-    labels["tile:xla:small"] = Labels(ints(1, 2), ints(1, 1))
-    rankings = {K: ints(0, 1, 2, 4, 6), "tile:xla:small": ints(1, 0)}
-    part = score_submission(rankings, labels).collections["tile:xla"]
-    assert part.per_graph["small"]["top10_error"] == 0
-    assert part.mean("top10_error") is None
-    assert part.mean("top1_error") == pytest.approx((1 + 1) / 2)
 
 
 def test_graphs_without_an_order_are_left_out_and_named() -> None:
@@ -81,15 +73,12 @@ def test_graphs_without_an_order_are_left_out_and_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("labels", [{}, {A: Labels(ints(0, 0))}], ids=["none", "withheld"])
-def test_without_labels_every_value_is_null(labels: dict[str, Labels]) -> None:
-    report = score_submission({A: ints(0, 1)}, labels)
+def test_without_labels_every_value_is_null() -> None:
+    report = score_submission({A: ints(0, 1)}, {A: Labels(ints(0, 0))})
     assert report.score is None
     assert list(report.collections) == [collection.name for collection in COLLECTIONS]
     for part in report.collections.values():
-        assert (part.value, part.ci95, part.n_graphs) == (None, None, 0)
-        assert part.per_graph == {}
-    assert report.collections["tile:xla"].mean("top1_error") is None
+        assert (part.value, part.ci95, part.n_graphs, part.per_graph) == (None, None, 0, {})
 
 
 def test_the_score_is_the_mean_over_collections_that_have_a_value() -> None:
@@ -201,10 +190,6 @@ def test_labels_are_read_per_split(tmp_path: Path) -> None:
     [
         ({"config_runtime": ints(1, 2)}, "config_runtime_normalizers' is missing"),
         (
-            {"config_runtime": ints(1, 2), "config_runtime_normalizers": ints(1, 0)},
-            "row 1 is 0; expected a runtime above 0",
-        ),
-        (
             {"config_runtime": ints(5, 0), "config_runtime_normalizers": ints(1, 1)},
             "row 1 is 0; expected a runtime above 0",
         ),
@@ -237,7 +222,6 @@ def test_the_report_holds_each_graph_s_and_the_median_of_those_known() -> None:
     assert [g["noise_ceiling"] for g in part.per_graph.values()] == [0.9, 0.2, None, 0.8]
     assert part.noise_ceiling == 0.8
     assert report.collections["layout:nlp:random"].noise_ceiling is None
-    assert report.collections["layout:nlp:default"].noise_ceiling is None
     assert report.collections["tile:xla"] == plain.collections["tile:xla"]
     assert "noise_ceiling" not in str(plain.as_json())
     assert report.score == plain.score

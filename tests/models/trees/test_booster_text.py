@@ -18,10 +18,14 @@ def read(text: str, folder: Path) -> lightgbm.Booster:
     return read_booster(folder / "booster.txt", NAMES)
 
 
+def first(key: str, value: str) -> Callable[[str], str]:
+    return lambda text: re.sub(rf"(?m)^{key}=\S+", f"{key}={value}", text, count=1)
+
+
 @pytest.mark.parametrize("is_constant", [False, True])
 def test_scores_are_those_of_the_file(is_constant: bool, tmp_path: Path) -> None:
-    text = booster_text(is_constant=is_constant)
-    found, x = read(text, tmp_path), rows()
+    text, x = booster_text(is_constant=is_constant), rows()
+    found = read(first("tree_sizes", "9999999")(text), tmp_path)
     assert found.num_trees() == (1 if is_constant else 3)
     assert found.feature_name() == NAMES
     np.testing.assert_array_equal(
@@ -29,34 +33,23 @@ def test_scores_are_those_of_the_file(is_constant: bool, tmp_path: Path) -> None
     )
 
 
-def first(key: str, value: str) -> Callable[[str], str]:
-    return lambda text: re.sub(rf"(?m)^{key}=\S+", f"{key}={value}", text, count=1)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (first("left_child", "90000000"), "a child is out of range, or comes before its parent"),
-        (first("left_child", "-90000000"), "a child is out of range, or comes before its parent"),
         (first("right_child", "0"), "a child is out of range, or comes before its parent"),
         (lambda text: re.sub(r"_child=.*", "_child=1 2 3 -1", text), "two nodes have the same chi"),
         (first("split_feature", "4"), "a split reads no feature that is there, or is not numeri"),
-        (first("split_feature", "-1"), "a split reads no feature that is there, or is not numeri"),
         (first("decision_type", "1"), "a split reads no feature that is there, or is not numeri"),
         (first("decision_type", "2 2"), "fields of trees are missing, or their lengths do not"),
-        (first("leaf_value", "0 0"), "fields of trees are missing, or their lengths do not fit"),
         (lambda text: text.replace("threshold=", "x=", 1), "fields of trees are missing, or their"),
         (lambda text: re.sub(r"(?s)Tree=.*(?=end of trees)", "", text), "num_cat is not 0 every"),
         (first("leaf_value", "nan"), "expected numbers alone"),
         (first("leaf_value", "1e999"), "a number is not finite"),
         (first("left_child", "1" * 40), "too large"),
         (first("num_cat", "1"), "num_cat is not 0 everywhere"),
-        (first("is_linear", "1"), "is_linear is not 0 everywhere"),
-        (first("num_class", "3"), "num_class is not 1 everywhere"),
-        (first("num_tree_per_iteration", "2"), "num_tree_per_iteration is not 1 everywhere"),
         (first("max_feature_idx", "9"), "max_feature_idx is not 3 everywhere"),
         (lambda text: text.replace("tree", "träd", 1), "can't decode|ordinal not in range"),
-        (lambda text: "", "num_class is not 1 everywhere"),
     ],
 )
 def test_a_number_out_of_range_is_named(
@@ -66,14 +59,6 @@ def test_a_number_out_of_range_is_named(
     assert damage(text) != text
     with pytest.raises(PipelineError, match=rf"booster\.txt: not a LightGBM model: .*{message}"):
         read(damage(text), tmp_path)
-
-
-def test_sizes_in_the_header_are_counted_anew(tmp_path: Path) -> None:
-    text, x = booster_text(), rows()
-    damaged = first("tree_sizes", "9999999")(text)
-    np.testing.assert_array_equal(
-        read(damaged, tmp_path).predict(x), read(text, tmp_path).predict(x)
-    )
 
 
 def test_a_tree_may_be_a_long_chain(tmp_path: Path) -> None:

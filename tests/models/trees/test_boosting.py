@@ -1,6 +1,6 @@
 """Boosting: rows that are streamed, rounds that folds choose, importances."""
 
-import math
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from common.errors import PipelineError
 from common.metrics import kendall_tau
@@ -48,32 +49,26 @@ def train(files: list[GraphFile], config: BoostingConfig, folder: Path) -> str:
     return (folder / MODEL_FILE).read_text()
 
 
-@pytest.mark.parametrize("statistics", ["plain", "all"])
 def test_streamed_blocks_of_rows_are_those_of_one_table(
-    files: list[GraphFile], statistics, monkeypatch
+    files: list[GraphFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boosting_rows, "BLOCK_ROWS", 7)
     config = BoostingConfig(min_rows_per_leaf=2)
     graphs = sample_rows(files, config, 0)
-    names = statistics_names("layout", statistics)
-    streamed = boosting_rows.binned(graphs, config, statistics_table(statistics), names)
-    table = np.concatenate([statistics_of(read_graph(g.file), statistics)(g.rows) for g in graphs])
+    names = statistics_names("layout", "all")
+    streamed = boosting_rows.binned(graphs, config, statistics_table("all"), names)
+    table = np.concatenate([statistics_of(read_graph(g.file), "all")(g.rows) for g in graphs])
     one = lightgbm.Dataset(
         table,
         np.concatenate([relevance(graph.runtime, 32) for graph in graphs]),
         group=[len(graph.rows) for graph in graphs],
         feature_name=list(names),
         params=boosting_rows.dataset_parameters(config, len(table)),
-    ).construct()
-    assert streamed.num_data() == one.num_data() == len(table)
-    for column in range(len(names)):
-        assert streamed.feature_num_bin(column) == one.feature_num_bin(column)
+    )
     parameters = booster_parameters(config, len(table), seed=0, threads=1)
-    boosters = [lightgbm.Booster(parameters, dataset) for dataset in (streamed, one)]
-    for booster in boosters:
-        for _ in range(5):
-            booster.update()
-    first, second = (booster.predict(table) for booster in boosters)
+    first, second = (
+        lightgbm.train(parameters, dataset, 5).predict(table) for dataset in (streamed, one)
+    )
     assert first.std() > 0
     np.testing.assert_array_equal(first, second)
 
@@ -112,47 +107,6 @@ def test_every_key_of_boosters_changes_the_trees(
         for name, own in (("usual", {}), ("other", {key: KEYS[key]}))
     ]
     assert texts[0] != texts[1]
-
-
-def test_graphs_are_read_one_at_a_time(files: list[GraphFile], monkeypatch) -> None:
-    calls: list[str] = []
-
-    def read(file: GraphFile):
-        calls.append(file.name)
-        return read_graph(file)
-
-    monkeypatch.setattr(boosting_rows, "read_graph", read)
-    table = statistics_table("plain")
-    rows = np.arange(3)
-    for file in (files[0], files[0], files[1], files[0]):
-        expected = statistics_of(read_graph(file), "plain")(rows)
-        np.testing.assert_array_equal(table(file, rows), expected)
-    assert calls == [files[0].name, files[1].name, files[0].name]
-
-
-def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
-    files: list[GraphFile], tmp_path: Path
-) -> None:
-    graph = read_graph(files[0])
-    scores = {}
-    for n_trees, folder in ((1, tmp_path / "one"), (60, tmp_path / "many")):
-        config = BoostingConfig(
-            linear_start=True, num_boost_round=n_trees, learning_rate=0.05, min_rows_per_leaf=2
-        )
-        train(files, config, folder)
-        ranker = load("layout_boosting", folder, Recipe(threads=1, layout_boosting=config))
-        assert ranker.start is not None
-        linear = module.LINEAR_SCALE * ranker.start.score(graph)
-        first = distinct_configs(graph)[0]
-        trees = ranker.booster.predict(statistics_of(graph, "plain")(first))
-        scores[n_trees] = ranker.score(graph)
-        mended = scores[n_trees][first] - linear[first]
-        assert mended == pytest.approx(-np.asarray(trees), abs=1e-4)
-        assert np.abs(mended).max() < (0.2 if n_trees == 1 else np.inf)
-    assert kendall_tau(scores[60], graph.runtime_ns) > kendall_tau(scores[1], graph.runtime_ns)
-    (tmp_path / "one" / "linear.json").unlink()
-    with pytest.raises(PipelineError, match=r"linear\.json: cannot be read"):
-        load("layout_boosting", tmp_path / "one", Recipe(threads=1, layout_boosting=config))
 
 
 def test_relevance_falls_with_runtime_and_many_configs_are_parted_into_groups() -> None:
@@ -220,48 +174,39 @@ def test_the_best_round_is_that_of_the_mean_curve(monkeypatch: pytest.MonkeyPatc
     assert taken == {0: 5, 1: 7}
 
 
-def derivatives(
-    scores: NDArray[np.float64], runtime: NDArray[np.float64], sizes: list[int]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    dataset = lightgbm.Dataset(np.zeros((len(scores), 1)), group=sizes)
-    return pairwise_logistic(runtime)(scores, dataset)
-
-
-def slow_loss(scores: list[float], runtime: list[float], sizes: list[int]) -> float:
-    total, start = 0.0, 0
-    for size in sizes:
-        rows = range(start, start + size)
-        for fast in rows:
-            for slow in rows:
-                if runtime[fast] < runtime[slow]:
-                    total += math.log1p(math.exp(scores[slow] - scores[fast])) / size
-        start += size
-    return total
+def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
+    files: list[GraphFile], tmp_path: Path
+) -> None:
+    config = BoostingConfig(linear_start=True, num_boost_round=60, min_rows_per_leaf=2)
+    train(files, config, tmp_path)
+    recipe = Recipe(threads=1, layout_boosting=config)
+    graph, ranker = read_graph(files[0]), load("layout_boosting", tmp_path, recipe)
+    assert ranker.start is not None
+    first = distinct_configs(graph)[0]
+    trees = ranker.booster.predict(statistics_of(graph, "plain")(first))
+    linear = module.LINEAR_SCALE * ranker.start.score(graph)
+    assert ranker.score(graph)[first] - linear[first] == pytest.approx(-np.asarray(trees), abs=1e-4)
+    taus = [kendall_tau(scores, graph.runtime_ns) for scores in (linear, ranker.score(graph))]
+    assert taus[1] > taus[0]
+    (tmp_path / "linear.json").unlink()
+    with pytest.raises(PipelineError, match=r"linear\.json: cannot be read"):
+        load("layout_boosting", tmp_path, recipe)
 
 
 @pytest.mark.parametrize("max_pairs", [1, 20, 1 << 21])
 def test_derivatives_are_those_of_the_loss(max_pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PAIRS", max_pairs)
-    rng = np.random.default_rng(0)
-    sizes = [5, 1, 7]
-    scores, runtime = rng.normal(size=13), rng.integers(0, 4, 13).astype(float)
-    gradient, hessian = derivatives(scores, runtime, sizes)
-    step = 1e-4
-    for row in range(13):
-        losses = []
-        for change in (-step, 0, step):
-            moved = scores.copy()
-            moved[row] += change
-            losses.append(slow_loss(moved.tolist(), runtime.tolist(), sizes))
-        before, here, after = losses
-        assert gradient[row] == pytest.approx((after - before) / (2 * step), abs=1e-5)
-        curvature = (after - 2 * here + before) / step**2
-        assert hessian[row] == pytest.approx(max(curvature, 1e-6), abs=1e-4)
-
-
-def test_equal_runtimes_pull_nowhere_and_scores_far_apart_stay_finite() -> None:
-    gradient, hessian = derivatives(np.arange(4.0), np.ones(4), [4])
-    assert not gradient.any() and (hessian > 0).all()
-    apart = derivatives(np.asarray([-1e6, 1e6]), np.asarray([1.0, 2.0]), [2])
-    np.testing.assert_allclose(apart[0], [-0.5, 0.5], atol=1e-6)
-    assert np.isfinite(apart[1]).all()
+    rng, sizes = np.random.default_rng(0), [5, 1, 7, 2]
+    scores, runtime = rng.normal(size=15), rng.integers(0, 4, 15).astype(float)
+    scores[13:], runtime[13:] = (-1e6, 1e6), (1, 2)
+    dataset = lightgbm.Dataset(np.zeros((15, 1)), group=sizes)
+    gradient, hessian = pairwise_logistic(runtime)(scores, dataset)
+    expected = np.zeros((2, 15))
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        for fast, slow in itertools.permutations(range(end - size, end), 2):
+            if runtime[fast] < runtime[slow]:
+                wrong = expit(scores[slow] - scores[fast])
+                expected[0, [fast, slow]] += np.array([-wrong, wrong]) / size
+                expected[1, [fast, slow]] += wrong * (1 - wrong) / size
+    np.testing.assert_allclose(gradient, expected[0], atol=1e-6)
+    np.testing.assert_allclose(hessian, np.maximum(expected[1], 1e-6), atol=1e-6)
