@@ -103,17 +103,12 @@ def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> Non
     is_open = np.full_like(rows[:1], -1)
     with_it = with_configs(named, np.concatenate([decided[:5], is_open, decided[5:], is_open]))
     assert default_row(with_it.graph) == 5
-    like = is_open.copy()  # two outputs of one graph: one as the compiler had it, one not
-    own = named.graph.node_feat[named.graph.node_config_ids, 134:140].astype(np.int8)
-    place = int(np.flatnonzero(own[:, 0] != own[:, 1])[0])
-    like[0, place, :2] = own[place, :2]
-    unlike = is_open.copy()
-    unlike[0, place, :2] = own[place, [1, 0]]
-    two = with_configs(named, np.concatenate([unlike, like]))
-    assert default_row(two.graph) == 1
-    alike = is_open.copy()  # every output as the compiler had it outweighs what is left open
-    alike[0, :, :6] = minor_to_major(named.graph.node_feat)[named.graph.node_config_ids]
-    two = with_configs(named, np.concatenate([unlike, alike]))
+    own = minor_to_major(named.graph.node_feat)[named.graph.node_config_ids]
+    alike, other = is_open.copy(), is_open.copy()
+    alike[0, :, :6] = own  # outweighs what is left open
+    place = int(np.flatnonzero(own[:, 1] >= 0)[0])
+    other[0, place, :2] = own[place, [1, 0]]
+    two = with_configs(named, np.concatenate([other, alike]))
     assert default_row(two.graph) == 1
 
 
@@ -143,10 +138,6 @@ def test_the_command_says_why_by_instruction_name(rankers: Path, tmp_path: Path)
         assert f"{abs(part['score']):.4f} " in line
         assert f" {part['shape']} " in line
     assert "-0%" not in text
-    own = found["config"]
-    ranked = ("rank", path, "--run", rankers / LAYOUT_MODEL, *words)
-    said = call(*ranked, "--against", own, expect=2)
-    assert f"config {own} is config {own} itself; expected another rank, or another" in said
 
 
 def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path) -> None:
@@ -164,9 +155,7 @@ def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path
         assert part.score == pytest.approx(np.mean(scaled), abs=1e-5)
     difference = ranked.scores[ranked.order[-1]] - ranked.scores[ranked.order[0]]
     assert found.difference == pytest.approx(difference, abs=1e-5)
-    words = ("--run", tmp_path / "run", "--top", 5, "--explain", 3)
-    text = call("rank", file, *words)
-    assert ": blended score 0." in text or ": equal scores" in text
+    assert ": blended score " in found.heading
 
 
 def test_what_cannot_be_explained_is_one_line(

@@ -2,7 +2,6 @@
 
 import itertools
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +43,6 @@ def test_a_picture_is_xml_that_names_each_part(explanation: Explanation) -> None
     for part in explanation.parts:
         assert any('<script>alert("&")</script>' in t and part.change in t for t in titles)
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-
-
-def test_a_decision_of_several_nodes_is_told_in_each(explanation: Explanation) -> None:
-    parts = tuple(replace(part, n_tied=9, tied_score=-1.25) for part in explanation.parts)
-    text = drawn(replace(explanation, parts=parts))
-    assert text.count("9 tied: 1.2500 faster") >= len(parts)
-    assert "tied" not in drawn(explanation)
 
 
 def test_the_command_writes_the_picture(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:

@@ -77,42 +77,29 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
     first_counts = replace(ranked, scores=np.array([0, 3, 5, 1, 6], np.float32)).measured()
     assert first_counts["kendall_tau"] == pytest.approx(1)  # of 0, 3 and 1, by 3, 9 and 5
-    default = ranked.default()
-    assert default is not None  # the nearest to the compiler's own is one of the equal ones, or not
-    assert default["slowdown"] == {0: 1, 1: 3, 2: 1, 3: 5 / 3, 4: 1}[default["config"]]
     whys = [ranked.why(row) for row in range(5)]
     assert [(why["runtime_ns"], why["n_equal"]) for why in whys[:2]] == [(3, 3), (9, 1)]
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--why")
     assert "measured 3 ns, the mean of 3 equal rows; decides" in text
     assert "; of 3 distinct configs (`run` and `score` judge all 5 rows)" in text
-    assert text.count("; decides 1 node\n") == 1 and text.count(" nodes\n") == 2
-    text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--explain", 1, "--against", 3)
-    assert "; measured 3 ns against 5 ns" in text or "; measured 9 ns against 5 ns" in text
 
 
-def test_it_is_said_how_well_two_measurements_agree(
+def test_agreement_of_two_measurements_is_that_of_the_file_or_of_the_manifest(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
-    """By the manifest of the folder, or where the file repeats configs by these."""
+    ranker = load_ranker(rankers / LAYOUT_MODEL)
     file = first_of(tiny_tree, LAYOUTS)
-    configs, runtimes = np.load(file.path)["node_config_feat"][:12], np.arange(1, 13)
-    changes = {"node_config_feat": configs, "config_runtime": runtimes}
-    path = rewritten(file, tmp_path / file.path.relative_to(tiny_tree), **changes)
-    twice = {"node_config_feat": np.tile(configs, (2, 1, 1))}
-    both = {"config_runtime": np.r_[runtimes, runtimes[::-1]]}
-    rewritten(file, tmp_path / "twice.npz", **twice, **both)
-    words = ("--run", rankers / LAYOUT_MODEL, "--top", 1)
-    assert "two measurements" not in call("rank", path, *words)
-    entry = {"again_tau": 0.75}
-    manifest = {"environments": {}, "graphs": {file.submission_id: entry}, "left_out": {}}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    text = "; two measurements agree to tau 0.750"
-    (line,) = (one for one in call("rank", path, *words).splitlines() if text in one)
-    assert line.startswith("measured    kendall_tau")
-    repeated = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(tmp_path / "twice.npz"))
-    assert -1 <= (repeated.again_tau() or 0) < 0.5  # each config once fast, once slow
-    withheld = load_graph(first_of(tiny_tree, LAYOUTS, "test").path)
-    assert rank(load_ranker(rankers / LAYOUT_MODEL), withheld).again_tau() is None
+    path = rewritten(file, tmp_path / file.path.relative_to(tiny_tree))
+    assert rank(ranker, load_graph(path)).again_tau() is None
+    manifest = {"environments": {}, "graphs": {file.submission_id: {"again_tau": 0.75}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"left_out": {}}))
+    printed = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--top", 1)
+    assert "; two measurements agree to tau 0.750\n" in printed
+    configs = np.tile(np.load(file.path)["node_config_feat"][:12], (2, 1, 1))
+    runtime = np.r_[1:13, 12:0:-1]  # each config once fast, once slow
+    changes = {"node_config_feat": configs, "config_runtime": runtime}
+    repeated = load_graph(rewritten(file, tmp_path / "twice.npz", **changes))
+    assert -1 <= (rank(ranker, repeated).again_tau() or 0) < 0.5
 
 
 def decided(tree: Path, folder: Path, name: str, what: str, **arrays: np.ndarray) -> Path:
@@ -145,7 +132,6 @@ def test_what_is_kept_apart_is_told_as_such(rankers: Path, tiny_tree: Path, tmp_
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL, "--top", 100_000, "--show-layouts")
     printed = call(*words)
     assert "note: configs decide which results are kept apart: unless" in printed
-    assert "kept apart\n" in printed
     assert "minor to major" not in printed
     entries = json.loads(call(*words[:-1], "--json"))["configs"]
     decides = (np.load(path)["node_config_feat"] >= 0).any(axis=2).sum(axis=1)  # (c,)
@@ -254,9 +240,8 @@ def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: 
     path = write(tmp_path / "dense.hlo.pb", dense_module())
     words = ("--candidates", 40, "--top", 40)
     found = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 3)
-    again = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 3)
     other = ranked(path, rankers / LAYOUT_MODEL, *words, "--seed", 4)
-    assert found["configs"] == again["configs"] != other["configs"]
+    assert found["configs"] != other["configs"]
     assert found["n_configs"] == 40
     by_config = {one["config"]: one["layouts"] for one in found["configs"]}
     assert len({str(layouts) for layouts in by_config.values()}) == 40
@@ -292,14 +277,7 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
         ((tuned, "--run", tiles), 1, f"{tuned}: holds layout configs; the models rank"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
-        *(
-            ((path, "--run", layouts, "--collection", name), 2, f"{path}: holds {kind} configs; --")
-            for path, name, kind in (
-                (tuned, TILES, "layout"),
-                (first_of(tiny_tree, LAYOUTS).path, TILES, "layout"),
-                (first_of(tiny_tree, TILES).path, LAYOUTS, "tile"),
-            )
-        ),
+        ((tuned, "--run", layouts, "--collection", TILES), 2, f"{tuned}: holds layout configs; --"),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
         ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
         ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),
