@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.jobs.run_jobs import Job
 from common.jobs.workers import HERE, Workers
 from common.progress import progress
 from data.graph_store.prepare import Prepared, blocks_of, file_weight
-from data.graph_store.stored_graph import is_stored, read_graph
+from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import (
     Graph,
     LayoutGraph,
@@ -28,11 +26,10 @@ from data.graphs.graph import (
     group_means,
 )
 from data.graphs.noise import Noise, measure_noise
-from data.npz.graphs import other_forms
 from data.official.published import PUBLISHED_GRAPHS, official_names
 from data.tree import SPLITS, GraphFile, name_faults
 
-COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct", "n_repeated")
+COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct")
 COLUMNS = {  # of the table, each with its key among the totals
     "collection": "collection",
     "split": "split",
@@ -43,10 +40,8 @@ COLUMNS = {  # of the table, each with its key among the totals
     "edges": "n_edges",
     "configs": "n_configs",
     "distinct": "n_distinct",
-    "apart": "n_apart",
     "ceiling": "median_tau",
 }
-MAX_DISAGREEMENT = 0.01  # of the slowest runtime of a config with its fastest, as a share of it
 LOW_TAU = 0.5
 MAX_NOTES = 10  # on single files, for each split of a collection
 MAX_NAMES = 3
@@ -64,12 +59,7 @@ class AuditRow:
     n_configurable: int = 0  # nodes; of a tile kernel none
     n_configs: int = 0
     n_distinct: int = 0
-    n_repeated: int = 0  # distinct configs that stand in the file more than once
     is_labelled: bool = False  # whether runtimes are known
-    n_apart: int = 0  # repeated configs whose runtimes disagree by more than 1 %
-    # Slowest over fastest - 1 of the repeated config where that is largest; None where no config is
-    # repeated, or runtimes are withheld.
-    worst_disagreement: float | None = None
     noise: Noise | None = None  # what repeated configs say of the runtimes; None for too few
     again_tau: float | None = None  # with a second measurement, where a manifest tells of one
     content: str = ""  # equal for copies of a graph, as `graph_content` says; "" of a bad file
@@ -151,7 +141,7 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
         return AuditRow(file, error=f"{file.path}: does not fit into memory")
     hashes = config_hashes(graph)
     first, group = distinct_rows(hashes)
-    spread, mean_ns = _spread(graph.runtime_ns, group), group_means(graph.runtime_ns, group)
+    mean_ns = group_means(graph.runtime_ns, group)
     judged = graph.is_labelled and mean_ns.min() < mean_ns.max()
     noise = measure_noise(graph.runtime_ns, group, seed=seed) if judged else None
     return AuditRow(
@@ -162,21 +152,10 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
         n_configurable=len(graph.node_config_ids) if isinstance(graph, LayoutGraph) else 0,
         n_configs=graph.n_configs,
         n_distinct=len(first),
-        n_repeated=len(spread),
         is_labelled=graph.is_labelled,
-        n_apart=int((spread > MAX_DISAGREEMENT).sum()) if graph.is_labelled else 0,
-        worst_disagreement=float(spread.max()) if graph.is_labelled and len(spread) else None,
         noise=noise,
         content=graph_content(graph, hashes),
     )
-
-
-def _spread(runtime_ns: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how far runtimes of each repeated config disagree: slowest over fastest - 1."""
-    order, sizes = np.argsort(group, kind="stable"), np.bincount(group)
-    starts = np.cumsum(sizes) - sizes
-    fastest, slowest = (of.reduceat(runtime_ns[order], starts) for of in (np.minimum, np.maximum))
-    return (slowest / np.maximum(fastest, 1) - 1)[sizes > 1]
 
 
 def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) -> Iterator[str]:
@@ -198,10 +177,6 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
     edges = graph.edge_index
     if len(edges) and not (edges[:, 0] > edges[:, 1]).all():
         yield "nodes are not in topological order"
-    if not is_stored(graph.file):
-        forms = other_forms(graph.file.path, graph.file.collection.kind)
-        if forms:
-            yield f"read as the same numbers in the dataset's form: {', '.join(forms)}"
 
 
 def as_dict(row: AuditRow) -> dict[str, object]:
@@ -225,11 +200,9 @@ def by_part(rows: Sequence[AuditRow]) -> dict[str, list[AuditRow]]:
 def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
     """Add up files by collection and split.
 
-    `n_apart` are configs whose runtimes disagree by more than the bound, None where all runtimes
-    are withheld. `median_tau` is that over the graphs where two measurements can be compared, None
-    without any.
+    `median_tau` is that over the graphs where two measurements can be compared, None without any.
     """
-    facts = ("error", "is_labelled", *COUNTED, "n_apart", "ceiling")
+    facts = ("error", "is_labelled", *COUNTED, "ceiling")
     columns = {name: [getattr(row, name) for row in rows] for name in facts}
     columns["collection"] = [row.file.collection.name for row in rows]
     columns["split"] = [row.file.split for row in rows]
@@ -241,7 +214,6 @@ def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
             pl.col("error").count().alias("n_bad"),
             pl.col("is_labelled").sum().alias("n_labelled"),
             pl.col(COUNTED).sum(),
-            pl.when(pl.col("is_labelled").any()).then(pl.col("n_apart").sum()).alias("n_apart"),
             pl.col("ceiling").median().alias("median_tau"),
         )
         .to_dicts()
@@ -272,7 +244,7 @@ def compare_names(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
 
 def tree_notes(rows: Sequence[AuditRow]) -> list[str]:
     """Say what concerns more than one file, or how a file stands to the public dataset."""
-    return [*leaks(rows), *_disagreements(rows), *_name_notes(rows)]
+    return [*leaks(rows), *_name_notes(rows)]
 
 
 def leaks(rows: Sequence[AuditRow]) -> list[str]:
@@ -304,18 +276,6 @@ def file_notes(rows: Sequence[AuditRow]) -> list[str]:
         if len(notes) > MAX_NOTES:
             lines.append(f"{part}: {len(notes) - MAX_NOTES} more such notes; --json has all")
     return lines
-
-
-def _disagreements(rows: Sequence[AuditRow]) -> Iterator[str]:
-    for part, found in by_part(rows).items():
-        apart = [(row.worst_disagreement or 0.0, row.file.name) for row in found if row.n_apart]
-        if apart:
-            worst, name = max(apart)
-            yield (
-                f"{part}: runtimes of {sum(row.n_apart for row in found)} of "
-                f"{sum(row.n_repeated for row in found)} repeated configs disagree, in "
-                f"{len(apart)} of {len(found)} files; the worst by {100 * worst:.3g} % in {name}"
-            )
 
 
 def _name_notes(rows: Sequence[AuditRow]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, Schema, check_layout, check_tile
+from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, check_layout, check_tile
 from data.graphs.packing import (
     HIGHEST,
     LOWEST,
@@ -62,25 +62,6 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
         lengths |= zip(axes, arrays[field].shape, strict=True)
     (check_layout if is_layout else check_tile)(arrays, fail)
     return arrays
-
-
-def other_forms(path: Path, kind: str) -> list[str]:
-    """Name the arrays of a graph's file that are stored otherwise than in the dataset.
-
-    Returns:
-        Such as "edge_index as int32". The dataset's own edge_index is stored by row or by column.
-    """
-    configs: Schema = {"node_config_feat": (np.float32, ("c", "k", N_LAYOUT_VALUES))}
-    schema = {**LAYOUT, **configs} if kind == "layout" else TILE
-    forms = []
-    with Archive(path) as archive:
-        for key, (dtype, axes) in ((KEYS.get(field, field), own) for field, own in schema.items()):
-            header = archive.header(key, dtype=dtype, shape=(None,) * len(axes))
-            if header.dtype != np.dtype(dtype):
-                forms.append(f"{key} as {header.dtype}")
-            if header.by_column and key != "edge_index":
-                forms.append(f"{key} by column")
-    return forms
 
 
 def are_one_program(paths: Iterable[Path]) -> bool:

@@ -150,9 +150,8 @@ def audit(
         lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
         print_table(tuple(COLUMNS), lines)
         typer.echo(
-            "apart: repeated configs whose runtimes differ by more than 1 %; ceiling: Kendall tau\n"
-            "between two measurements of the same configs, in a file or by the manifest; median "
-            "over graphs"
+            "ceiling: Kendall tau between two measurements of the same configs, in a file or by "
+            "the\nmanifest; median over graphs"
         )
         if missing:
             present = list(dict.fromkeys(file.part for file in files))

@@ -101,23 +101,6 @@ def test_odd_files_carry_a_note(
     assert (row.error, row.notes) == (None, (note,) if note else ())
 
 
-def test_numbers_in_another_form_are_noted(layout_graph: LayoutGraph, tmp_path: Path) -> None:
-    values = configs_at(layout_graph, range(layout_graph.n_configs))
-    file = altered(
-        layout_graph,
-        tmp_path,
-        node_config_feat=np.asfortranarray(values.astype(np.int8)),
-        config_runtime=layout_graph.runtime_ns.astype(">i8"),
-        edge_index=np.asfortranarray(layout_graph.edge_index),  # as in the dataset's own files
-    )
-    (row,), (plain,) = audit([file]), audit([layout_graph.file])
-    assert replace(row, file=plain.file, notes=()) == plain
-    assert row.notes == (
-        "read as the same numbers in the dataset's form: config_runtime as >i8, "
-        "node_config_feat as int8, node_config_feat by column",
-    )
-
-
 def test_copies_of_a_graph_in_another_split_are_noted(
     layout_graph: LayoutGraph, tile_graph: TileGraph, tmp_path: Path
 ) -> None:
@@ -161,28 +144,17 @@ def with_repeats(graph: LayoutGraph, folder: Path, runtime_ns: np.ndarray) -> Gr
     return altered(graph, folder, node_config_feat=values, config_runtime=runtime_ns)
 
 
-def test_repeated_configs_are_compared(layout_graph: LayoutGraph, tmp_path: Path) -> None:
+def test_ceiling_is_tau_between_measurements_of_repeated_configs(
+    layout_graph: LayoutGraph, tmp_path: Path
+) -> None:
     runtime_ns = np.tile(np.arange(1, 21) * 1_000_000, 2)
     runtime_ns[20:23] = [1_005_000, 2_030_000, 3_300_000]
-    file = with_repeats(layout_graph, tmp_path, runtime_ns)
-    (row,) = audit([file])
-    assert (row.n_distinct, row.n_repeated, row.n_apart, row.notes) == (20, 20, 2, ())
-    assert row.worst_disagreement == pytest.approx(0.1)
-    part = read_graph(file).only(np.r_[0:23])  # the others are there once
-    assert isinstance(part, LayoutGraph)
-    some = altered(
-        layout_graph,
-        tmp_path,
-        node_config_feat=configs_at(part, [*range(23)]),
-        config_runtime=part.runtime_ns,
-    )
-    (once,) = audit([some])
-    assert (once.n_distinct, once.n_repeated, once.n_apart) == (20, 3, 2)
+    (row,) = audit([with_repeats(layout_graph, tmp_path, runtime_ns)])
+    assert (row.n_distinct, row.notes) == (20, ())
+    assert row.ceiling == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
     assert row.noise is not None
-    assert row.noise.tau == kendalltau(runtime_ns[:20], runtime_ns[20:]).statistic == 1
     assert (row.noise.n_repeated, row.noise.same, row.noise.is_dominant) == (20, 0, False)
     entry = json.loads(json.dumps(as_dict(row)))
-    assert (entry["n_apart"], entry["n_repeated"]) == (2, 20)
     assert entry["noise"]["tau"] == entry["noise"]["best_tau"] == 1
 
 
@@ -203,9 +175,9 @@ def test_unusual_noise_and_runtimes_are_noted(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (row,) = audit([with_repeats(layout_graph, tmp_path, 0 * runtime_ns)])
-    assert (row.n_repeated, row.n_apart, row.notes) == (20, 0, ("runtimes are withheld",))
+    assert row.notes == ("runtimes are withheld",)
     for row in audit(find_graphs(tiny_tree, splits=("test",))):
-        assert (row.n_apart, row.worst_disagreement, row.noise, row.notes) == (0, None, None, ())
+        assert (row.noise, row.notes) == (None, ())
 
 
 def test_graphs_of_the_store_give_the_same_rows(tiny_tree: Path, tmp_path: Path) -> None:
@@ -225,11 +197,8 @@ def test_real_files_are_all_good_and_the_noise_file_is_noted() -> None:
     rows = {row.file: row for row in audit(find_graphs(REAL))}
     assert [row.error for row in rows.values() if row.error] == []
     assert rows[noise].notes == ("one config measured 20 times",)
-    assert rows[noise].n_apart == 0
-    assert rows[noise].worst_disagreement == pytest.approx(2.1e-4, rel=0.02)
     unet_3d = rows[real_file("layout:xla:default:unet_3d.4x4.bf16")]
     assert "much noise: tau 0.2" in unet_3d.notes[0]
-    assert unet_3d.n_repeated == 294
     assert rows[real_file("layout:xla:default:unet3d")].notes == ()
 
 
@@ -252,8 +221,8 @@ def noise(tau: float) -> Noise:
 
 def test_totals_add_up_by_collection_and_split() -> None:
     rows = [
-        row("tile:xla", "train", "a", 3, is_labelled=True, n_distinct=2, n_repeated=1),
-        row("tile:xla", "train", "b", 4, is_labelled=True, n_distinct=4, n_apart=2),
+        row("tile:xla", "train", "a", 3, is_labelled=True, n_distinct=2),
+        row("tile:xla", "train", "b", 4, is_labelled=True, n_distinct=4),
         row("tile:xla", "train", "c", 0, error="c.npz: damaged"),
         row("tile:xla", "test", "d", 5, n_distinct=5),
         row("layout:xla:random", "train", "e", 6, is_labelled=True, noise=noise(0.2)),
@@ -268,8 +237,7 @@ def test_totals_add_up_by_collection_and_split() -> None:
     counts = [tile_train[key] for key in ("n_files", "n_bad", "n_labelled")]
     assert counts == [3, 1, 2]
     assert (tile_train["n_configs"], tile_train["n_distinct"]) == (7, 6)
-    assert (tile_train["n_apart"], tile_test["n_apart"]) == (2, None)
-    assert tile_train["median_tau"] is None
+    assert tile_train["median_tau"] is None and tile_test["n_labelled"] == 0
     assert layout["n_labelled"] == 3
     assert layout["median_tau"] == pytest.approx(0.4)
     assert measured_again["median_tau"] == pytest.approx(0.4)  # of .2, .4 and .8
@@ -327,18 +295,6 @@ MINE = [row("layout:xla:default", "valid", f"mine{i}") for i in range(5)]
 )
 def test_gaps_and_other_names_are_noted(rows: list[AuditRow], notes: list[str]) -> None:
     assert tree_notes(rows) == notes
-
-
-def test_disagreeing_runtimes_are_summed_up_with_the_worst() -> None:
-    rows = [
-        row("tile:xla", "train", "a", n_repeated=5, n_apart=1, worst_disagreement=0.02),
-        row("tile:xla", "train", "b", n_repeated=4, n_apart=2, worst_disagreement=0.125),
-        row("tile:xla", "train", "c", n_repeated=3, n_apart=0, worst_disagreement=0.001),
-    ]
-    assert tree_notes(rows)[0] == (
-        "tile:xla/train: runtimes of 3 of 12 repeated configs disagree, in 2 of 3 files; "
-        "the worst by 12.5 % in b"
-    )
 
 
 def test_command_prints_the_samples_table_and_one_line_on_its_names() -> None:
