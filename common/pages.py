@@ -1,4 +1,4 @@
-"""Pages from jinja2 templates: HTML, SVG, Markdown and Python."""
+"""Pages from jinja2 templates: HTML, Markdown and Python."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache

@@ -158,7 +158,7 @@ def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray
     """
     # One column stands for all nodes that are tied.
     places = configs.places(rows)
-    nodes = np.bincount(configs.alphabets.column_of, minlength=places.shape[1]).astype(np.float32)
+    nodes = np.bincount(configs.codebooks.column_of, minlength=places.shape[1]).astype(np.float32)
     differing = np.stack([(places != row) @ nodes for row in places])
     return differing.astype(np.float64) / max(1, configs.n_configurable)
 

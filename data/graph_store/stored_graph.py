@@ -24,7 +24,7 @@ from safetensors.numpy import save
 from common.errors import PipelineError
 from common.files import MARK, SEAL_KEY, UNSEALED, check_seal, open_regular, write_sealed
 from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
-from data.graphs.packing import Alphabets, PackedConfigs
+from data.graphs.packing import Codebooks, PackedConfigs
 from data.npz.archive import Archive
 from data.npz.graphs import encode_configs, graph_arrays
 from data.tree import GraphFile
@@ -32,7 +32,7 @@ from data.tree import GraphFile
 STORE_SUFFIX = ".safetensors"
 VERSION = "2"  # of what the files hold; another one makes them anew
 FACTS = "facts"
-# Of layouts beside the fields of the graph: the parts of Alphabets, and the indices.
+# Of layouts beside the fields of the graph: the parts of Codebooks, and the indices.
 CONFIGS = ("vector_codes", "column_of", "column_vectors", "column_sizes", "config_indices")
 TYPES = {
     "U8": np.uint8,
@@ -111,15 +111,15 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
             return arrays
         n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
         configs = encode_configs(archive, n_configs, n_configurable)
-    alphabets = configs.alphabets
-    parts = (alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes)
+    codebooks = configs.codebooks
+    parts = (codebooks.codes, codebooks.column_of, codebooks.vectors, codebooks.sizes)
     return arrays | dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
 
 
 def configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
     """Return the packed configs among the tensors of a layout graph."""
     *parts, indices = (tensors[name] for name in CONFIGS)
-    return PackedConfigs(Alphabets(*parts), indices)
+    return PackedConfigs(Codebooks(*parts), indices)
 
 
 def read_graph(file: GraphFile) -> Graph:

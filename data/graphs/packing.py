@@ -86,7 +86,7 @@ def n_usual(vectors: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Alphabets:
+class Codebooks:
     """How indices are to be read."""
 
     codes: NDArray[np.int64]  # (u,) the graph's distinct layout vectors, in base 7, ascending
@@ -100,7 +100,7 @@ class Alphabets:
 class PackedConfigs:
     """All configs of one layout graph: a table of distinct layout vectors, and indices into it."""
 
-    alphabets: Alphabets  # what an index means, by column
+    codebooks: Codebooks  # what an index means, by column
     indices: NDArray[Any]  # (c, m) unsigned; columns that are tied to each other are stored once
 
     @property
@@ -109,18 +109,18 @@ class PackedConfigs:
 
     @property
     def n_configurable(self) -> int:
-        return len(self.alphabets.column_of)
+        return len(self.codebooks.column_of)
 
     @cached_property
     def vectors(self) -> NDArray[np.int8]:
         """Return (u, 18) int8, the distinct layout vectors of the graph."""
-        return decoded(self.alphabets.codes)
+        return decoded(self.codebooks.codes)
 
     def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which of `vectors` each node has in the configs at `index` (r,); (r, k) int64."""
-        vectors = self.alphabets.vectors
+        vectors = self.codebooks.vectors
         places = self.places(index) + np.arange(len(vectors)) * vectors.shape[1]
-        return vectors.reshape(-1).take(places).take(self.alphabets.column_of, axis=1)
+        return vectors.reshape(-1).take(places).take(self.codebooks.column_of, axis=1)
 
     def places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which of its column's vectors each column has; (r, m) int64 below a."""
@@ -136,12 +136,12 @@ class PackedConfigs:
 
     @cached_property
     def _hashes(self) -> NDArray[np.uint64]:
-        alphabets = self.alphabets
-        shape = alphabets.vectors.shape
+        codebooks = self.codebooks
+        shape = codebooks.vectors.shape
         added: NDArray[np.uint64] = np.zeros(shape, np.uint64)  # by column and index
-        for node, column in enumerate(alphabets.column_of):
-            size = alphabets.sizes[column]
-            codes = alphabets.codes[alphabets.vectors[column, :size]]
+        for node, column in enumerate(codebooks.column_of):
+            size = codebooks.sizes[column]
+            codes = codebooks.codes[codebooks.vectors[column, :size]]
             added[column, :size] += vector_hashes(np.array([node]), codes)
         starts = np.arange(len(added)) * added.shape[1]
         hashes = np.empty(self.n_configs, np.uint64)
@@ -265,7 +265,7 @@ class ConfigEncoder:
         none = np.empty((0, len(first)), index.dtype)
         indices = np.concatenate([none, *(index[column, n] for n in self._numbers(codes))])
         self._chunks.clear()
-        return PackedConfigs(Alphabets(codes, self._columns.group_of, vectors, sizes), indices)
+        return PackedConfigs(Codebooks(codes, self._columns.group_of, vectors, sizes), indices)
 
     def _numbers(self, codes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Yield which of all codes each config has, by the columns that are distinct in the end."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.reproducibility import generator
 from data.graphs.graph import N_TILE_VALUES, LayoutGraph, TileGraph
-from data.graphs.packing import N_VALUES, VALUES_PER_TENSOR, Alphabets, PackedConfigs, vector_codes
+from data.graphs.packing import N_VALUES, VALUES_PER_TENSOR, Codebooks, PackedConfigs, vector_codes
 from data.synthetic.programs import (
     FAMILIES,
     LANES,
@@ -159,7 +159,7 @@ def _measured_ns(
     return np.maximum(1, np.rint(runtime_ns * factor)).astype(np.int64)
 
 
-def layout_options(program: Program, rng: np.random.Generator) -> Alphabets:
+def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
     """Draw the layouts that configs can give to each configurable node.
 
     Nodes of equal operation and shapes are tied: they share a column, except for a few. The first
@@ -184,7 +184,7 @@ def layout_options(program: Program, rng: np.random.Generator) -> Alphabets:
     table = np.zeros((len(options), sizes.max()), np.int64)
     for row, own in zip(table, options, strict=True):
         row[: len(own)] = np.searchsorted(codes, own)
-    return Alphabets(codes, np.array(column_of), table, sizes)
+    return Codebooks(codes, np.array(column_of), table, sizes)
 
 
 def _laid_out(program: Program, node: int) -> list[int]:
@@ -218,7 +218,7 @@ def _vector(orders: tuple[tuple[int, ...], ...]) -> list[int]:
 
 
 def _draw_choices(
-    options: Alphabets, n_configs: int, rng: np.random.Generator, *, near_default: bool
+    options: Codebooks, n_configs: int, rng: np.random.Generator, *, near_default: bool
 ) -> NDArray[np.int8]:
     """Draw the option of each column for each config, (c, m); a few configs come twice.
 
@@ -246,14 +246,14 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
     An unset output has its last dimension minor. An unset operand is taken as it arrives: as the
     output of its producer, which other nodes pass on from their first operand of the same shape.
     """
-    shapes, alphabets = program.shapes, configs.alphabets
+    shapes, codebooks = program.shapes, configs.codebooks
     n_bytes = [program.element_bytes * math.prod(shape) for shape in shapes]
     n_bytes[-1] = 0  # the tuple of all outputs
     total_ns = np.full(configs.n_configs, NODE_OVERHEAD_NS * len(shapes))
     minors = configs.vectors[:, ::VALUES_PER_TENSOR]  # (u, 3), -1 = unset
-    by_option = minors[alphabets.vectors]  # (m, a, 3)
+    by_option = minors[codebooks.vectors]  # (m, a, 3)
     by_column = [own[index].T for own, index in zip(by_option, configs.indices.T, strict=True)]
-    column_of = dict(zip(program.node_config_ids.tolist(), alphabets.column_of, strict=True))
+    column_of = dict(zip(program.node_config_ids.tolist(), codebooks.column_of, strict=True))
     arrives: list[NDArray[np.int8] | int] = []  # the minor dimension of each node's output
 
     def moved_ns(node: int, minor: NDArray[np.int8]) -> NDArray[np.float64]:

@@ -39,7 +39,7 @@ from ensembles.ranking.program import (
 from features.padding import dimension_sizes, minor_to_major
 
 VARIANTS = 1024  # about so many are scored, unless two pairs of orders need more
-FEWEST_PAIRS, MOST_PAIRS = 2, 16
+MIN_PAIRS, MAX_PAIRS = 2, 16
 
 Values = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def shares(
         but as the first or the last one, whichever that is; and v.
     """
     k = len(groups)
-    n_pairs = int(np.clip(VARIANTS // max(1, 2 * k), FEWEST_PAIRS, MOST_PAIRS))
+    n_pairs = int(np.clip(VARIANTS // max(1, 2 * k), MIN_PAIRS, MAX_PAIRS))
     numbers, own, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     orders = []
     for _ in range(n_pairs):  # those of one group stand together
@@ -214,7 +214,7 @@ def explain(
 
     choice = f"the {COMPILERS_CHOICE}"
     nearest = f"the nearest to {choice}" if against is None else ""
-    groups = whole.configs.alphabets.column_of[places]
+    groups = whole.configs.codebooks.column_of[places]
     scores, errors, together, n_variants = shares(value, groups, generator(0, "explain"))
     same, size = groups == groups[:, None], np.abs(scores[:, 0])  # (k, k), (k,)
     tied = np.where(same, scores[:, 0], 0).sum(axis=1)
@@ -268,9 +268,9 @@ def default_row(graph: LayoutGraph) -> int:
     agrees = ((given[:, 0] < 0) | (given[:, 0] == own[:, None])).all(axis=2)  # (k, u)
     n_open = (given < 0).all(axis=2).sum(axis=1)  # (u,)
     nearness = agrees * (1 + given.shape[1] * len(own)) + n_open
-    alphabets, total = graph.configs.alphabets, np.zeros(graph.n_configs)
-    for of_node, column in zip(nearness, alphabets.column_of, strict=True):
-        total += of_node[alphabets.vectors[column]].take(graph.configs.indices[:, column])
+    codebooks, total = graph.configs.codebooks, np.zeros(graph.n_configs)
+    for of_node, column in zip(nearness, codebooks.column_of, strict=True):
+        total += of_node[codebooks.vectors[column]].take(graph.configs.indices[:, column])
     return int(total.argmax())
 
 

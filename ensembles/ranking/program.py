@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Models read a graph's kind alone; which collection's models rank it is chosen apart from it.
 ANY_OF_KIND = {"layout": "layout:xla:default", "tile": "tile:xla"}
 ZIP_START = b"PK\x03\x04"
-MOST_CANDIDATE_BYTES = 2 << 30
+MAX_CANDIDATE_BYTES = 2 << 30
 COMPILERS_CHOICE = "compiler's choice"
 ONE_OPERAND = "reshape"  # of the operations that can be configured, the one without a kernel
 TENSORS = ("output", "input", "kernel")
@@ -118,7 +118,7 @@ class NamedGraph:
                 f"{self.path}: candidates are made for layouts, from an HLO module; this file "
                 f"{'is an npz' if self.program is None else 'holds tiles'}; rank its own configs"
             )
-        most = MOST_CANDIDATE_BYTES // (N_LAYOUT_VALUES * max(1, len(self.graph.node_config_ids)))
+        most = MAX_CANDIDATE_BYTES // (N_LAYOUT_VALUES * max(1, len(self.graph.node_config_ids)))
         if not 1 <= n_configs <= most:
             raise UsageError(
                 f"{self.path}: {n_configs} candidates; expected 1..{most} configs of "
@@ -429,7 +429,7 @@ def check_layout_configs(named: NamedGraph, source: str) -> None:
     repeats = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(axis=2)
     has_hole = np.asarray(((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2))  # (u, 3)
     highest = lists.max(axis=2)  # (u, 3)
-    columns = configs.alphabets
+    columns = configs.codebooks
     for place, (column, ranks) in enumerate(
         zip(columns.column_of.tolist(), named.tensor_ranks, strict=True)
     ):

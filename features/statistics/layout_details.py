@@ -125,7 +125,7 @@ def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDAr
 
 def vector_counts(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many of the distinct configs, at the rows `first`, have each vector; (m, a)."""
-    shape = graph.configs.alphabets.vectors.shape
+    shape = graph.configs.codebooks.vectors.shape
     starts = np.arange(shape[0]) * shape[1]
     counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
     for part in np.array_split(first, -(-len(first) // CHUNK_CONFIGS)):
@@ -157,10 +157,10 @@ class _Entries:
 
 
 def _entries(graph: LayoutGraph, width: int) -> _Entries:
-    alphabets, ids = graph.configs.alphabets, graph.node_config_ids
-    node, place = _numbered(alphabets.sizes[alphabets.column_of])
-    column = alphabets.column_of[node]
-    codes = minor_codes(graph.configs.vectors)[alphabets.vectors[column, place]]
+    codebooks, ids = graph.configs.codebooks, graph.node_config_ids
+    node, place = _numbered(codebooks.sizes[codebooks.column_of])
+    column = codebooks.column_of[node]
+    codes = minor_codes(graph.configs.vectors)[codebooks.vectors[column, place]]
     own = minor_codes(minor_to_major(graph.node_feat))[:, 0]
     chosen = np.where(codes[:, 0] == 0, own[ids][node], codes[:, 0])
     position = np.full(graph.n_nodes, -1)
@@ -191,7 +191,7 @@ def _node_terms(
     second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
     rare = rarity.reshape(-1)[entries.slot]
     usual = counts.argmax(axis=1)
-    column = graph.configs.alphabets.column_of[entries.node]
+    column = graph.configs.codebooks.column_of[entries.node]
     return {
         "minor_size_below_8": ((minor >= 0) & (minor < TILE_SECOND)) * share,
         "minor_size_below_128": ((minor >= TILE_SECOND) & ~is_large) * share,

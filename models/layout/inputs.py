@@ -173,12 +173,12 @@ class ConfigInputs(OnDevice):
         moved = super().to(device)
         if device.type == "cpu":
             return moved
-        alphabets, indices = self.configs.alphabets, self.configs.indices[self.first]
+        codebooks, indices = self.configs.codebooks, self.configs.indices[self.first]
         if indices.dtype != np.uint8:  # torch computes with few unsigned types
             indices = indices.astype(np.int32)
-        n_columns, width = alphabets.vectors.shape
-        meaning, starts = alphabets.vectors.reshape(-1), np.arange(n_columns) * width
-        arrays = indices, meaning, starts, alphabets.column_of, self.runtime_ns
+        n_columns, width = codebooks.vectors.shape
+        meaning, starts = codebooks.vectors.reshape(-1), np.arange(n_columns) * width
+        arrays = indices, meaning, starts, codebooks.column_of, self.runtime_ns
         held = tuple(torch.from_numpy(array).to(device) for array in arrays)
         return replace(moved, held=held)
 

@@ -163,7 +163,7 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
     tensor: list[int] = []
     layout: list[list[int]] = []
     layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
-    first_of_column = np.unique(graph.configs.alphabets.column_of, return_index=True)[1]
+    first_of_column = np.unique(graph.configs.codebooks.column_of, return_index=True)[1]
     ids = graph.configs.vector_ids(rows)
     seen: set[bytes] = set()
     for place in first_of_column.tolist():

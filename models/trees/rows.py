@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Table = Callable[[GraphFile, NDArray[np.int64]], NDArray[np.float32]]
 
 BLOCK_ROWS = 4096  # of statistics at once
-LEAST_LEAVES = 8  # that few rows can still fill
+MIN_LEAVES = 8  # that few rows can still fill
 BIN_SAMPLE_ROWS = 50_000  # that the bins are made from
 
 
@@ -135,7 +135,7 @@ def dataset_parameters(config: BoostingConfig, n_rows: int) -> dict[str, object]
     LightGBM leaves out a column that cannot be split, and breaks where it is left with none; so few
     rows have smaller leaves.
     """
-    rows_per_leaf = max(1, min(config.min_rows_per_leaf, n_rows // LEAST_LEAVES))
+    rows_per_leaf = max(1, min(config.min_rows_per_leaf, n_rows // MIN_LEAVES))
     return {
         "bin_construct_sample_cnt": BIN_SAMPLE_ROWS,
         "min_data_in_leaf": rows_per_leaf,

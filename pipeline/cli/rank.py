@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import UsageError
-from common.files import write_text
 from pipeline.cli import options
-from pipeline.cli.console import check_output, command, print_json, print_table, say
+from pipeline.cli.console import command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ensembles.ensemble import Ensemble
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
 OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
-MOST_PARTS = 15  # that are printed one by one
+MAX_PARTS = 15  # that are printed one by one
 
 
 @command
@@ -51,9 +50,6 @@ def rank(
     against: Annotated[
         int | None, typer.Option(min=0, help="Compare it with this config, not the default.")
     ] = None,
-    explain_out: Annotated[
-        Path | None, typer.Option(help="Draw the program around those nodes here, as .svg.")
-    ] = None,
     trust: options.Trust = None,
     json: options.Json = False,
     seed: options.Seed = None,
@@ -68,9 +64,8 @@ def rank(
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
-    if explain is None and (against is not None or explain_out):
-        raise UsageError("--against, --explain-out: of no use without --explain RANK")
-    check_output("--explain-out", explain_out, ".svg")
+    if explain is None and against is not None:
+        raise UsageError("--against: of no use without --explain RANK")
     from ensembles.ranking.program import load_graphs
 
     graphs = load_graphs(file, collection=collection, kernel=kernel)
@@ -93,11 +88,6 @@ def rank(
     if explain is not None:
         found = _explained(ranker, ranked[0], explain, against)
         printed[0]["explained"] = found.as_json()
-        if explain_out:
-            from ensembles.ranking.picture import drawn
-
-            write_text(explain_out, drawn(found))
-            say(f"picture     {explain_out}")
     if json:
         print_json({"kernels": printed} if several else printed[0])
         return
@@ -200,12 +190,12 @@ def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
     measured = "" if own is None else f"; measured {own:,} ns against {other:,} ns"
     typer.echo(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
-    for part in found.parts[:MOST_PARTS]:
+    for part in found.parts[:MAX_PARTS]:
         of, together = part.after, f"{part.n_tied}: {found.said(part.tied_score)[0]}"
         facts = of.node, of.name, of.opcode, part.shape, part.change
         tied = together if part.n_tied > 1 else None
         rows.append((*facts, tied, *found.said(part.score), part.error))
-    rest = found.parts[MOST_PARTS:]
+    rest = found.parts[MAX_PARTS:]
     if rest:
         said = found.said(sum(part.score for part in rest))
         rows.append((None, None, f"{len(rest)} more", "", "", None, *said, None))

@@ -16,7 +16,7 @@ import torch
 from common.progress import watched_by
 from data.families import HeldOut
 from data.graphs.graph import N_NODE_FEATURES, N_TILE_VALUES, LayoutGraph, TileGraph
-from data.graphs.packing import Alphabets, PackedConfigs, vector_codes
+from data.graphs.packing import Codebooks, PackedConfigs, vector_codes
 from data.tree import GraphFile, collection_named
 from features.scaling import fit_node_scaler
 from models.config.recipe import Recipe
@@ -101,7 +101,7 @@ def layout_graph(size: GraphSize) -> LayoutGraph:
     configs = rng.integers(0, len(vectors), (size.configs, columns), dtype=np.uint8)
     for column in range(min(columns, 4)):  # no two configs are the same
         configs[:, column] = np.arange(size.configs) // len(vectors) ** column % len(vectors)
-    alphabets = Alphabets(
+    codebooks = Codebooks(
         codes=vectors,
         column_of=np.arange(size.configurable) % columns,
         vectors=np.tile(np.arange(len(vectors)), (columns, 1)),
@@ -109,7 +109,7 @@ def layout_graph(size: GraphSize) -> LayoutGraph:
     )
     return LayoutGraph(
         **program,
-        configs=PackedConfigs(alphabets, configs),
+        configs=PackedConfigs(codebooks, configs),
         node_config_ids=np.sort(rng.permutation(size.nodes)[: size.configurable]),
         node_splits=np.zeros((1, 0), np.int64),
     )

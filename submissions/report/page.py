@@ -31,8 +31,8 @@ from submissions.score import DIVERSIFIED, remarks_on
 REPORT, GRAPH = (Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph"))
 # Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
 MAX_SCATTERS = 12
-MOST_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
-MOST_CHARACTERS = 120  # of a page's name
+MAX_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
+MAX_CHARACTERS = 120  # of a page's name
 FOLDER, LIBRARY = "graphs", "plotly.js"  # of graphs' pages, and what they share
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 FIGURES = ("opa", "slowdown@1", "slowdown@5", DIVERSIFIED, "slowdown@10", "n_configs")
@@ -60,7 +60,7 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "learning": learning_charts(report.learning_curves),
         "scatters": _scatters(collections, ranks),
         "most_scatters": MAX_SCATTERS,
-        "most_pages": MOST_PAGES,
+        "most_pages": MAX_PAGES,
         "columns": ("graph", "score", "collection", *FIGURES),
         "rows": _graph_rows(collections, ranks),
         "reasons": Counter(entry.reason for entry in report.left_out).most_common(),
@@ -138,7 +138,7 @@ def page_name(collection: str, graph: str) -> str:
     'layout-xla-random-gru_b8'
     """
     name = f"{collection_named(collection).slug}-{graph}"
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:MOST_CHARACTERS]
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:MAX_CHARACTERS]
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
     return plain if plain == name else f"{plain}-{mark}"
 
@@ -157,7 +157,7 @@ def graphs_with_pages(
     for name, part in collections.items():
         scores = part.values()
         graphs = sorted(scores, key=lambda graph: (scores[graph], graph))
-        pages += [(name, graph) for graph in graphs if (name, graph) in known][:MOST_PAGES]
+        pages += [(name, graph) for graph in graphs if (name, graph) in known][:MAX_PAGES]
     return pages
 
 

@@ -106,7 +106,7 @@ def test_layout_distance_is_the_share_of_nodes_that_differ(tiny_tree: Path) -> N
             differing = (values[:, None] != values).any(axis=-1).mean(axis=-1)
             distances = layout_distances(graph.configs, rows)
             np.testing.assert_allclose(distances, differing, rtol=1e-12)
-            n_unlike += len(set(np.bincount(graph.configs.alphabets.column_of))) > 1
+            n_unlike += len(set(np.bincount(graph.configs.codebooks.column_of))) > 1
     assert n_unlike
 
 

@@ -14,7 +14,7 @@ from common.errors import PipelineError, UsageError
 from common.settings import ROOT
 from data.graphs.graph import LayoutGraph, distinct_configs
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from data.graphs.packing import Alphabets, PackedConfigs
+from data.graphs.packing import Codebooks, PackedConfigs
 from data.tree import GraphFile, find_graphs
 from examples.gat import GatNet
 from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout, TpuGraphsTile, tpu_graph
@@ -177,7 +177,7 @@ def test_a_graph_of_many_configs_is_never_unpacked_whole(layout_graph: LayoutGra
     n_configs, n_nodes, n_vectors = 70_000, 3_142, 8  # 3.7 GiB if unpacked
     rng = np.random.default_rng(0)
     vectors = np.tile(np.arange(n_vectors), (4, 1))  # four columns, to which the nodes are tied
-    alphabets = Alphabets(
+    codebooks = Codebooks(
         np.arange(n_vectors), np.arange(n_nodes) % 4, vectors, np.full(4, n_vectors)
     )
     indices = rng.integers(n_vectors, size=(n_configs, 4)).astype(np.uint8)
@@ -186,7 +186,7 @@ def test_a_graph_of_many_configs_is_never_unpacked_whole(layout_graph: LayoutGra
         node_feat=np.zeros((n_nodes, 140), np.float32),
         node_opcode=np.zeros(n_nodes, np.uint8),
         node_config_ids=np.arange(n_nodes),
-        configs=PackedConfigs(alphabets, indices),
+        configs=PackedConfigs(codebooks, indices),
         runtime_ns=rng.integers(1, 9, n_configs),
     )
     sampler = ConfigSampler(64, seed=0)

@@ -88,7 +88,7 @@ class ReferencePacking:
         return cls(
             codes=codes,
             column_of=column_of,
-            letters=[[codes.index(code) for code in alphabet] for alphabet in letters],
+            letters=[[codes.index(code) for code in codebook] for codebook in letters],
             indices=[
                 [letters[m].index(column[row]) for m, column in enumerate(columns)]
                 for row in range(len(configs))
@@ -99,14 +99,14 @@ class ReferencePacking:
 
 def check_packed(configs: PackedConfigs, values: NDArray[np.int8]) -> None:
     want = ReferencePacking.of(values)
-    alphabets = configs.alphabets
+    codebooks = configs.codebooks
     assert (configs.n_configs, configs.n_configurable) == values.shape[:2]
-    assert alphabets.codes.tolist() == want.codes
-    assert alphabets.column_of.tolist() == want.column_of
-    assert alphabets.sizes.tolist() == [len(letters) for letters in want.letters]
+    assert codebooks.codes.tolist() == want.codes
+    assert codebooks.column_of.tolist() == want.column_of
+    assert codebooks.sizes.tolist() == [len(letters) for letters in want.letters]
     longest = max(len(letters) for letters in want.letters)
     padded = [letters + [0] * (longest - len(letters)) for letters in want.letters]
-    assert alphabets.vectors.tolist() == padded
+    assert codebooks.vectors.tolist() == padded
     assert configs.indices.tolist() == want.indices
     assert configs.content_hashes().tolist() == want.hashes
     check_rows(configs, values)
@@ -129,9 +129,9 @@ def same_bits(one: NDArray[Any], other: NDArray[Any], name: str = "") -> None:
 
 
 def _arrays(configs: PackedConfigs) -> list[NDArray[Any]]:
-    alphabets = configs.alphabets
+    codebooks = configs.codebooks
     return [
-        *(alphabets.codes, alphabets.column_of, alphabets.vectors, alphabets.sizes),
+        *(codebooks.codes, codebooks.column_of, codebooks.vectors, codebooks.sizes),
         *(configs.indices, configs.content_hashes()),
     ]
 
@@ -171,14 +171,14 @@ def config_tables(draw: st.DrawFn) -> NDArray[np.int8]:
     n_configs, n_nodes = draw(st.integers(1, 12)), draw(st.integers(1, 7))
     n_letters, n_groups = draw(st.integers(1, 5)), draw(st.integers(1, n_nodes))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    alphabet = random_vectors(rng, n_letters)
+    codebook = random_vectors(rng, n_letters)
     if draw(st.booleans()):
-        alphabet[0] = draw(st.sampled_from([-1, 0, 5]))
+        codebook[0] = draw(st.sampled_from([-1, 0, 5]))
     letters = rng.integers(n_letters, size=(n_configs, n_groups))
     letters = letters[:, rng.integers(n_groups, size=n_nodes)]
     n_free = draw(st.integers(0, min(2, n_configs)))
     letters[n_configs - n_free :] = rng.integers(n_letters, size=(n_free, n_nodes))
-    values: NDArray[np.int8] = alphabet[letters]
+    values: NDArray[np.int8] = codebook[letters]
     return values
 
 
@@ -218,7 +218,7 @@ def test_indices_have_the_narrowest_type(n_vectors: int, dtype: type[np.generic]
     values = distinct_vectors(n_vectors)[np.random.default_rng(4).permutation(letters)]
     configs = encoded(values, rows_per_chunk=20_000)
     assert configs.indices.dtype == dtype
-    assert configs.alphabets.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
+    assert configs.codebooks.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
     check_rows(configs, values)
 
 

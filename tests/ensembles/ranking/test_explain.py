@@ -82,7 +82,7 @@ def test_a_networks_parts_are_those_of_variants_scored_one_by_one(
             scores.append(ranker.score(add_query_configs(graph.graph, [variant[None]]))[-1])
         return np.array(scores, np.float64)[:, None]
 
-    groups = graph.graph.configs.alphabets.column_of[places]
+    groups = graph.graph.configs.codebooks.column_of[places]
     parts = shares(value, groups, generator(0, "explain"))[0][:, 0]
     named = {part.after.node: part.score for part in found.parts}
     nodes = graph.graph.node_config_ids[places].tolist()
@@ -179,7 +179,6 @@ def test_what_cannot_be_explained_is_one_line(
             "config 0 is the compiler's choice itself; expected another rank, or another --against",
         ),
         ((layouts, "--run", model, "--against", 1), "of no use without --explain"),
-        ((layouts, "--run", model, "--explain", 1, "--explain-out", "x.pdf"), "ends in .svg"),
     ]
     for words, expected in cases:
         line = call("rank", *words, expect=2).splitlines()[-1]

@@ -8,8 +8,8 @@ import pytest
 
 from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import (
+    MAX_PAGES,
     MAX_SCATTERS,
-    MOST_PAGES,
     graph_address,
     page_name,
     write_graph_pages,
@@ -176,7 +176,7 @@ def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
 
 
 def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
-    n_graphs = MOST_PAGES + 5
+    n_graphs = MAX_PAGES + 5
     report, ranks = illustrated_report(n_graphs)
     page = render(report, tmp_path, ranks)
     graphs = report.collections[LAYOUT].per_graph
@@ -184,9 +184,9 @@ def test_of_many_graphs_some_are_charted(tmp_path: Path) -> None:
     charted = [choice.split(":")[0] for choice in page.charts[-1]["graphs"]]
     assert len(charted) == MAX_SCATTERS
     assert (charted[0], charted[-1]) == (ranked[0], ranked[-1])
-    assert page.addresses() == [graph_address(LAYOUT, graph) for graph in ranked[:MOST_PAGES]]
+    assert page.addresses() == [graph_address(LAYOUT, graph) for graph in ranked[:MAX_PAGES]]
     write_graph_pages(tmp_path, report, ranks, None)
-    assert len(list(tmp_path.glob("graphs/*.html"))) == MOST_PAGES
+    assert len(list(tmp_path.glob("graphs/*.html"))) == MAX_PAGES
 
 
 def test_what_charts_lack_is_said(tmp_path: Path) -> None:
