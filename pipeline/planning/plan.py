@@ -133,8 +133,8 @@ def _processor_s(what: str, part: PartSize, n_configs: float) -> float:
 def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
     config: Any = getattr(recipe, model)
     if model_entry(recipe, model).network:
-        step = steps.of(model, step_size(recipe, model, train.nodes, train.distinct))
-        seconds: float = config.training.steps * step.seconds
+        size = step_size(recipe, model, train.nodes, train.distinct)
+        seconds: float = config.training.steps * steps.step_s(model, size)
         if isinstance(config, SegmentSageConfig):  # the head learns from whole graphs' embeddings
             n_embedded = min(train.graphs, config.head_steps * config.graphs_per_step)
             n_configs = min(config.table_configs, round(train.distinct))
@@ -158,7 +158,7 @@ def _ranking_s(recipe: Recipe, model: str, part: PartSize, steps: StepCosts) -> 
     kept = kept_nodes(recipe.features.prune, part.nodes) if part.kind == "layout" else part.nodes
     n_scores = part.distinct * getattr(getattr(recipe, model), "permutations", 1)
     ratio = kept * n_scores / (size.n_graphs * size.nodes * size.configs)
-    return steps.of(model, size).ranking_s(ratio)
+    return steps.ranking_s(model, size, ratio)
 
 
 def disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:

@@ -57,7 +57,6 @@ class MeasuredStep(FrozenConfig):
         precision: Type of the activations.
         step_ms: Wall time of a step, in milliseconds.
         host_ms: Time in which the host launches the kernels. It bounds a step of this time.
-        gpu_ms: Time of the kernels alone. None takes `step_ms` if the host needs less.
     """
 
     model: str
@@ -67,16 +66,11 @@ class MeasuredStep(FrozenConfig):
     precision: str
     step_ms: float
     host_ms: float
-    gpu_ms: float | None = None
 
     @property
     def n_bytes(self) -> int:
         size: int = getattr(torch, self.precision).itemsize
         return self.nodes * self.configs * self.hidden * size
-
-    @property
-    def kernels_ms(self) -> float | None:
-        return self.gpu_ms or (self.step_ms if self.step_ms > self.host_ms else None)
 
 
 class StepTimes(FrozenConfig):
@@ -93,7 +87,7 @@ class StepTimes(FrozenConfig):
     def kernels_s(self, model: str, n_bytes: float) -> float | None:
         """Interpolate the time of a network's kernels, in proportion beyond the measured sizes."""
         own = [step for step in self.steps if step.model == model]
-        points = sorted((s.n_bytes, s.kernels_ms) for s in own if s.kernels_ms is not None)
+        points = sorted((s.n_bytes, s.step_ms) for s in own if s.step_ms > s.host_ms)
         if not points:
             return None
         sizes, times = zip(*points, strict=True)
@@ -150,23 +144,6 @@ def step_size(recipe: Recipe, model: str, nodes: float, configs: float) -> StepS
     return StepSize(config.graphs_per_step, kept, n_configs, hidden)
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """The cost of one training step.
-
-    Attributes:
-        seconds: Time of the step.
-        host_s: Time of the step in which the host launches kernels. 0 if the step was timed here.
-    """
-
-    seconds: float
-    host_s: float = 0.0
-
-    def ranking_s(self, ratio: float) -> float:
-        """Return the time to rank configs of a graph, `ratio` times as many values as the step."""
-        return RANKING_SHARE * max(self.host_s, ratio * self.seconds)
-
-
 @dataclass
 class StepCosts:
     """The costs of training steps of a recipe's networks.
@@ -189,11 +166,20 @@ class StepCosts:
         is_network = bool(model_entry(self.recipe, model).network)
         return is_network and self.card is not None and self.recipe.accelerator != "cpu"
 
-    def of(self, model: str, size: StepSize) -> StepCost:
-        """Return the cost of a network's training step."""
+    def step_s(self, model: str, size: StepSize) -> float:
+        """Return the time of a network's training step."""
+        return max(self._host_and_kernels_s(model, size))
+
+    def ranking_s(self, model: str, size: StepSize, ratio: float) -> float:
+        """Return the time to rank `ratio` times as many values as a training step has."""
+        host_s, kernels_s = self._host_and_kernels_s(model, size)
+        return RANKING_SHARE * max(host_s, ratio * kernels_s)
+
+    def _host_and_kernels_s(self, model: str, size: StepSize) -> tuple[float, float]:
+        """Return how long the host launches a step's kernels, 0 if timed here, and they run."""
         card = self.card if self.uses_gpu(model) else None
         if card is None or self.times is None:
-            return StepCost(self._timed(model, size, GPU if card else CPU))
+            return 0.0, self._timed(model, size, GPU if card else CPU)
         itemsize = self._itemsize(model)
         n_bytes = size.values * itemsize
         host_s, kernels_s = self.times.host_s(model, n_bytes), self.times.kernels_s(model, n_bytes)
@@ -204,7 +190,7 @@ class StepCosts:
             kernels_s = max(n_flops / tflops / 1e12, moved_gb / (MEMORY_SHARE * card.gb_s))
         elif measured := card_named(self.times.card):
             kernels_s *= measured.gb_s / card.gb_s
-        return StepCost(max(host_s, kernels_s), host_s)
+        return host_s, kernels_s
 
     def peak_bytes(self, model: str, size: StepSize) -> float:
         """Return the memory of a training step's activations."""
@@ -229,8 +215,9 @@ class StepCosts:
 
         A small step on the CPU counts them: the counter takes sparse matrices for dense ones.
         """
-        if ("probe", model) not in self._known:
-            small, saved = size.scaled_down(), dict[int, int]()
+        small, saved = size.scaled_down(), dict[int, int]()
+        key = ("probe", model, small)
+        if key not in self._known:
 
             def pack(tensor: Tensor) -> Tensor:
                 if tensor.layout == torch.strided:  # graphs are sparse, and small
@@ -243,12 +230,12 @@ class StepCosts:
             with torch_prepared(threads=1, device=CPU), hooks, flops:
                 train_steps(workload, CPU, 1, lambda _: None)
             counts = flops.get_total_flops(), sum(saved.values()) / 4
-            self._known["probe", model] = tuple(count / small.values for count in counts)
-        n_flops, n_saved = self._known["probe", model]
+            self._known[key] = tuple(count / small.values for count in counts)
+        n_flops, n_saved = self._known[key]
         return n_flops * size.values, n_saved * size.values
 
     def _workload(self, model: str, size: StepSize) -> SyntheticWorkload:
-        nodes = round(size.nodes)
+        nodes = max(4, round(size.nodes))
         n_edges, n_configurable = round(EDGES_PER_NODE * nodes), round(CONFIGURABLE * nodes)
         graph = GraphSize(nodes, n_edges, n_configurable, 2 * size.configs)
         return make_workload(self.recipe, model, graph, n_graphs=size.n_graphs)

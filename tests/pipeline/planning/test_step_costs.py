@@ -16,7 +16,6 @@ from pipeline.planning.step_costs import (
     HOST_MS,
     MAX_VALUES,
     MEASURED,
-    StepCost,
     StepCosts,
     StepSize,
     StepTimes,
@@ -31,7 +30,7 @@ TABLE = {
     "steps": [
         {"nodes": 100, "step_ms": 20.0, "host_ms": 20.0},
         {"nodes": 1000, "step_ms": 30.0, "host_ms": 10.0},
-        {"nodes": 2000, "step_ms": 40.0, "host_ms": 10.0, "gpu_ms": 36.0},
+        {"nodes": 2000, "step_ms": 36.0, "host_ms": 10.0},
     ],
 }
 for step in TABLE["steps"]:
@@ -64,18 +63,19 @@ def test_measured_steps_are_interpolated_and_scaled_to_the_bandwidth_of_a_card(
     nodes: int, card: str, milliseconds: float
 ) -> None:
     costs = StepCosts(RECIPE, CARDS[card], StepTimes.model_validate(TABLE))
-    assert costs.of(MODEL, size(nodes)).seconds == pytest.approx(milliseconds / 1e3, rel=1e-2)
+    assert costs.step_s(MODEL, size(nodes)) == pytest.approx(milliseconds / 1e3, rel=1e-2)
 
 
 def test_float32_moves_twice_the_bytes() -> None:
     exact = load_recipe("smoke", [f"{MODEL}.training.precision=float32"])
     costs = StepCosts(exact, CARDS["a100"], StepTimes.model_validate(TABLE))
-    assert costs.of(MODEL, size(1000)).seconds == pytest.approx(0.036)
+    assert costs.step_s(MODEL, size(1000)) == pytest.approx(0.036)
 
 
 def test_a_ranking_takes_a_third_of_a_step_by_size_but_for_the_launches() -> None:
-    assert StepCost(0.03, 0.01).ranking_s(2) == pytest.approx(0.02)
-    assert StepCost(0.03, 0.012).ranking_s(0.01) == pytest.approx(0.004)
+    costs = StepCosts(RECIPE, CARDS["a100"], StepTimes.model_validate(TABLE))
+    assert costs.ranking_s(MODEL, size(1000), ratio=2) == pytest.approx(0.02)
+    assert costs.ranking_s(MODEL, size(1000), ratio=0.01) == pytest.approx(0.01 / 3)
 
 
 @pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.network])
@@ -83,11 +83,11 @@ def test_a_step_without_measurements_is_computed_and_grows_with_its_size(model: 
     recipe = load_recipe("smoke", [f"{model}.hidden=64"])
     costs = StepCosts(recipe, CARDS["t4"], StepTimes(card="none", steps=()))
     small = step_size(recipe, model, 1000, 100)
-    assert costs.of(model, small).host_s == HOST_MS / 1e3
-    large = [costs.of(model, replace(small, nodes=nodes)).seconds for nodes in (1e6, 2e6)]
-    assert large[1] == pytest.approx(2 * large[0]) and large[0] > HOST_MS / 1e3
+    assert costs.step_s(model, replace(small, nodes=10)) == HOST_MS / 1e3
+    large = [costs.step_s(model, replace(small, nodes=nodes)) for nodes in (1e6, 2e6)]
+    assert large[1] == pytest.approx(2 * large[0], rel=0.05) and large[0] > HOST_MS / 1e3
     peaks = [costs.peak_bytes(model, replace(small, nodes=nodes)) for nodes in (1e6, 2e6)]
-    assert peaks[1] == pytest.approx(2 * peaks[0])
+    assert peaks[1] == pytest.approx(2 * peaks[0], rel=0.05)
     times = 1 if "fusion" in model else 2  # tile networks keep float32 on a GPU
     on_cpu = StepCosts(recipe).peak_bytes(model, small)
     assert on_cpu == pytest.approx(times * costs.peak_bytes(model, small))
@@ -102,7 +102,7 @@ def test_memory_of_a_large_step_is_known_to_a_factor_of_two() -> None:
 def test_without_a_gpu_a_small_step_is_timed_on_one_thread_and_scaled() -> None:
     costs = find_step_costs(RECIPE, None, None)
     assert costs.card is None and "one thread" in costs.source
-    seconds = [costs.of(MODEL, size(nodes)).seconds for nodes in (1_000, 40_000)]
+    seconds = [costs.step_s(MODEL, size(nodes)) for nodes in (1_000, 40_000)]
     assert seconds[1] == pytest.approx(40 * seconds[0])
     assert 0.01 < seconds[0] < 100
     assert find_step_costs(RECIPE, "none", None).card is None
