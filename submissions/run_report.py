@@ -37,7 +37,14 @@ class SlowdownCurve(_Record):
     baseline: list[float] | None
 
     def at(self, k: int) -> float | None:
-        """Return the slowdown of the run for one `k`, None if the curve has no such point."""
+        """Return the slowdown of the run.
+
+        Args:
+            k: Number of configs that are measured.
+
+        Returns:
+            The slowdown, None if the curve has no such point.
+        """
         return dict(zip(self.k, self.model, strict=False)).get(k)
 
 
@@ -76,7 +83,11 @@ class CollectionReport(_Record):
     seed_sd: float | None = None
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of another metric, such as "slowdown@5". None if it is not known."""
+        """Return the mean of another metric, None if it is not known.
+
+        Args:
+            name: Name of the metric, for example "slowdown@5".
+        """
         return (self.__pydantic_extra__ or {}).get(name)
 
     def values(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Judge rankings by measured runtimes, the files' or withheld: `collections` of report.json.
+"""Score rankings by measured runtimes: the `collections` of report.json.
 
 A graph of a layout collection whose runtimes give no order (one config, or all runtimes equal)
 has no Kendall tau; it is left out of the mean and listed. Tile kernels of that kind count, as
@@ -44,13 +44,21 @@ def cut_to_samples(
     rankings: Mapping[str, NDArray[np.int64]],
     labels: Mapping[str, Labels],
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Labels]]:
-    """Judge layout graphs of which a sample is ranked on that alone, by places in the sample.
+    """Cut layout graphs with rankings of a sample to the sample, by places in the sample.
 
-    How many configs are ranked tells which are drawn (data.graphs.graph.sample_rows). A ranking
-    of others is no sample and stays, so that whoever judges it refuses it.
+    The number of ranked configs decides which configs are in the sample, see
+    `data.graphs.graph.sample_rows`. A ranking of other configs stays, so that it is refused later.
+
+    Args:
+        files: Graphs, those of layouts at least.
+        rankings: Config indices by submission ID.
+        labels: Runtimes of all configs, by submission ID.
+
+    Returns:
+        Rankings and labels of the configs that are judged.
 
     Raises:
-        PipelineError: a file is damaged.
+        PipelineError: A file is damaged.
     """
     own, known = dict(rankings), dict(labels)
     for file in files:
@@ -193,7 +201,13 @@ def collection_report(
     graphs: Mapping[str, GraphMetrics],
     ceilings: Mapping[str, float] | None = None,
 ) -> CollectionReport:
-    """Summarise the metrics of a collection's graphs; see `score_submission`."""
+    """Summarise the metrics of a collection's graphs.
+
+    Args:
+        collection: The collection.
+        graphs: Metrics by graph, from `score_graph`.
+        ceilings: See `score_submission`.
+    """
     metric, is_tile = METRICS[collection.kind], collection.kind == "tile"
     values = [float(graph[metric] or 0) for graph in graphs.values()]
     each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
@@ -224,7 +238,11 @@ def _or_none(value: float) -> float | None:
 
 
 def remarks_on(report: RunReport) -> list[str]:
-    """List blends that are behind a member or the baseline, and intervals that are too narrow."""
+    """List blends that are behind a member or the baseline, and intervals that are too narrow.
+
+    Args:
+        report: Report of a run or of `score`.
+    """
     remarks, few = list[str](), list[str]()
     if limit := report.config.get("limit_graphs"):
         remarks.append(

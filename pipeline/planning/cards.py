@@ -41,6 +41,10 @@ CARDS = {
 
 
 def card_named(name: str) -> Card | None:
-    """Return the card for torch's name of it, such as "Tesla T4". None for an unknown card."""
+    """Return a card, None for an unknown one.
+
+    Args:
+        name: torch's name of the card, for example "Tesla T4".
+    """
     words = name.lower().replace("-", " ").split()
     return next((card for key, card in CARDS.items() if key in words), None)

@@ -79,7 +79,7 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], steps: StepCosts) -> 
                 f"recipe {recipe.name}: the cost of {model} is not known; expected {known}"
             )
     costs: list[StageCost] = []
-    learned = {part.collection: part for part in learned_parts(recipe, sizes)}
+    learned = {part.collection: part for part in _learned_parts(recipe, sizes)}
     for name in each("estimate", list(dict.fromkeys(part.collection for part in sizes))):
         parts = [part for part in sizes if part.collection == name]
         ranked = [_as_ranked(recipe, part) for part in parts if part.split != "train"]
@@ -97,7 +97,7 @@ def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], steps: StepCosts) -> 
     return costs
 
 
-def learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
+def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
     """Return the train splits. With `layout.together`, all layouts are one split, the first."""
     parts = [part for part in sizes if part.split == "train"]
     layouts = [part for part in parts if part.kind == "layout"]
@@ -161,7 +161,7 @@ def _ranking_s(recipe: Recipe, model: str, part: PartSize, steps: StepCosts) -> 
     return steps.ranking_s(model, size, ratio)
 
 
-def disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
+def _disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
     """Return the bytes of one collection's files: "raw" and "store" at most, "run" about."""
     kind, raw, store = parts[0].kind, 0.0, 0.0
     for part in parts:
@@ -176,7 +176,7 @@ def disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
     return {"raw": raw, "store": store, "run": n_tables * SCORES_OF_CONFIG[kind] * n_ranked}
 
 
-def training_mib(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
+def _training_mib(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
     """Return the memory of a training in MiB, on the largest graph: the card's or the process's."""
     config: Any = getattr(recipe, model)
     if model_entry(recipe, model).network:
@@ -233,7 +233,11 @@ class Plan:
     card_gib: dict[str, float]
 
     def total(self, table: str) -> float:
-        """Return the sum of a table: "gpu_hours", "cpu_hours" or "disk_bytes"."""
+        """Return the sum of a table over stages and collections.
+
+        Args:
+            table: "gpu_hours", "cpu_hours" or "disk_bytes".
+        """
         return float(sum(sum(getattr(row, table).values()) for row in self.collections))
 
     def as_json(self) -> dict[str, Any]:
@@ -259,18 +263,18 @@ def make_plan(
         UsageError: The recipe has a model with an unknown cost.
     """
     recipe, costs = steps.recipe, stage_costs(steps.recipe, sizes, steps)
-    learned, rows = learned_parts(recipe, sizes), []
+    learned, rows = _learned_parts(recipe, sizes), []
     for name in dict.fromkeys(part.collection for part in sizes):
         hours = {True: dict.fromkeys(STAGES, 0.0), False: dict.fromkeys(STAGES, 0.0)}
         for cost in (cost for cost in costs if cost.collection == name):
             hours[cost.on_gpu][cost.stage] += cost.seconds / HOUR_S
         peaks = {
-            model: training_mib(recipe, model, part, steps)
+            model: _training_mib(recipe, model, part, steps)
             for part in learned
             if part.collection == name
             for model in recipe.models_of(part.kind)
         }
-        disk = disk_bytes(recipe, [part for part in sizes if part.collection == name])
+        disk = _disk_bytes(recipe, [part for part in sizes if part.collection == name])
         rows.append(CollectionPlan(name, hours[True], hours[False], disk, peaks))
     min_s = min_run_s(costs, n_cards, n_cores, threads=recipe.threads or n_cores)
     return Plan(

@@ -85,7 +85,15 @@ class StepTimes(FrozenConfig):
     steps: tuple[MeasuredStep, ...]
 
     def kernels_s(self, model: str, n_bytes: float) -> float | None:
-        """Interpolate the time of a network's kernels, in proportion beyond the measured sizes."""
+        """Interpolate the time of a network's kernels, in proportion beyond the measured sizes.
+
+        Args:
+            model: Name of the network.
+            n_bytes: Bytes of one (nodes, configs, channels) tensor of the step.
+
+        Returns:
+            Seconds, None if no step of the network was bound by the GPU.
+        """
         own = [step for step in self.steps if step.model == model]
         points = sorted((s.n_bytes, s.step_ms) for s in own if s.step_ms > s.host_ms)
         if not points:
@@ -95,7 +103,12 @@ class StepTimes(FrozenConfig):
         return float(np.interp(nearest, sizes, times)) / 1e3 * n_bytes / nearest
 
     def host_s(self, model: str, n_bytes: float) -> float:
-        """Interpolate the time in which the host launches a network's kernels."""
+        """Interpolate the time in which the host launches a network's kernels, in seconds.
+
+        Args:
+            model: Name of the network.
+            n_bytes: Bytes of one (nodes, configs, channels) tensor of the step.
+        """
         own = sorted((step.n_bytes, step.host_ms) for step in self.steps if step.model == model)
         sizes, times = zip(*own or [(0, HOST_MS)], strict=True)
         return float(np.interp(n_bytes, sizes, times)) / 1e3
@@ -162,16 +175,31 @@ class StepCosts:
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def uses_gpu(self, model: str) -> bool:
-        """Return whether the model is a network that this recipe computes on the GPU."""
+        """Return whether a model is a network that this recipe computes on the GPU.
+
+        Args:
+            model: Name of the model.
+        """
         is_network = bool(model_entry(self.recipe, model).network)
         return is_network and self.card is not None and self.recipe.accelerator != "cpu"
 
     def step_s(self, model: str, size: StepSize) -> float:
-        """Return the time of a network's training step."""
+        """Return the time of a training step, in seconds.
+
+        Args:
+            model: Name of the network.
+            size: Size of the step.
+        """
         return max(self._host_and_kernels_s(model, size))
 
     def ranking_s(self, model: str, size: StepSize, ratio: float) -> float:
-        """Return the time to rank `ratio` times as many values as a training step has."""
+        """Return the time to rank configs of a graph, in seconds.
+
+        Args:
+            model: Name of the network.
+            size: Size of a training step.
+            ratio: Values of the ranking, as a multiple of those of the step.
+        """
         host_s, kernels_s = self._host_and_kernels_s(model, size)
         return RANKING_SHARE * max(host_s, ratio * kernels_s)
 
@@ -193,7 +221,12 @@ class StepCosts:
         return host_s, kernels_s
 
     def peak_bytes(self, model: str, size: StepSize) -> float:
-        """Return the memory of a training step's activations."""
+        """Return the memory of a training step's activations.
+
+        Args:
+            model: Name of the network.
+            size: Size of the step.
+        """
         return PEAK_PER_SAVED * self._probed(model, size)[1] * self._itemsize(model)
 
     def _itemsize(self, model: str) -> int:

@@ -83,7 +83,7 @@ def make_workload(
         n_graphs: Number of graphs. None takes the number of the recipe.
     """
     entry, config = model_entry(recipe, model), getattr(recipe, model)
-    graph = layout_graph(size) if entry.kind == "layout" else tile_graph(size)
+    graph = _layout_graph(size) if entry.kind == "layout" else _tile_graph(size)
     scaler = fit_node_scaler([graph.node_feat], scaling=UNPRUNED.features.scaling)
     network_class, threads = entry.network_class, torch.get_num_threads()
     with torch_prepared(threads=threads, device=CPU), faults_of(network_class):
@@ -93,7 +93,7 @@ def make_workload(
     return SyntheticWorkload(entry.kind, config, network, (inputs,) * (n_graphs or per_step))
 
 
-def layout_graph(size: GraphSize) -> LayoutGraph:
+def _layout_graph(size: GraphSize) -> LayoutGraph:
     """Make a layout graph in memory, with runtimes of 1, 2, … ns."""
     program, rng = _program(size, "layout:xla:random")
     vectors = np.unique(vector_codes(rng.integers(-1, 6, (N_VECTORS, 18), dtype=np.int8)))
@@ -115,7 +115,7 @@ def layout_graph(size: GraphSize) -> LayoutGraph:
     )
 
 
-def tile_graph(size: GraphSize) -> TileGraph:
+def _tile_graph(size: GraphSize) -> TileGraph:
     """Make a tile kernel in memory, with runtimes of 1, 2, … ns."""
     program, rng = _program(size, TILES.name)
     config_feat = rng.integers(1, 64, (size.configs, N_TILE_VALUES)).astype(np.float32)
@@ -207,7 +207,12 @@ def step_seconds(workload: SyntheticWorkload, device: torch.device) -> float:
 
 
 def on_device(workload: SyntheticWorkload, device: torch.device) -> SyntheticWorkload:
-    """Return the workload with network and graphs on a device, ready to rank."""
+    """Move network and graphs to a device, ready to rank.
+
+    Args:
+        workload: Network and graphs.
+        device: The device.
+    """
     network = workload.network.to(device).eval()
     return replace(
         workload, network=network, graphs=tuple(graph.to(device) for graph in workload.graphs)
@@ -215,7 +220,11 @@ def on_device(workload: SyntheticWorkload, device: torch.device) -> SyntheticWor
 
 
 def rank_configs(workload: SyntheticWorkload) -> None:
-    """Rank all configs of the first graph, as `predict` does with a graph on its device."""
+    """Rank all configs of the first graph, as `predict` does with a graph on its device.
+
+    Args:
+        workload: Network and graphs, from `on_device`.
+    """
     device = device_of(workload.network)
     with computing(device, workload.config.training.precision):
         workload.network.score_all(workload.graphs[0])

@@ -37,7 +37,7 @@ def training_jobs(
     """
     for collection, training in trainings:
         yield Job(
-            training_name(training.run_dir),
+            _training_name(training.run_dir),
             partial(train_model, resume=resume),
             (training, collection),
             weight=0 if is_done(training.run_dir) else n_steps(training.recipe, training.model),
@@ -48,18 +48,28 @@ def training_jobs(
 
 
 def n_steps(recipe: Recipe, model: str) -> float:
-    """Return the training steps of a network. Ten boosting rounds count as one step."""
+    """Return the training steps of a model. Ten boosting rounds count as one step.
+
+    Args:
+        recipe: Recipe with the model.
+        model: Name of the model.
+    """
     if is_network(recipe, model):
         return float(getattr(recipe, model).training.steps)
     return getattr(getattr(recipe, model), "num_boost_round", 1) / ROUNDS_PER_STEP
 
 
 def is_network(recipe: Recipe, model: str) -> bool:
-    """Return whether a member of that name is a network."""
+    """Return whether a member is a network.
+
+    Args:
+        recipe: Recipe with the model.
+        model: Name of the model, or of the baseline.
+    """
     return model != BASELINE and recipe.training_of(model) is not None
 
 
-def training_name(folder: Path) -> str:
+def _training_name(folder: Path) -> str:
     """Return the name of the job that trains into a folder."""
     return f"train {folder.parent.name}/{folder.name}"
 
@@ -153,18 +163,26 @@ def ranking_jobs(
                 weight=len(members) * file_weight(part.files),
                 threads=threads,
                 on_gpu=part.on_gpu,
-                after=frozenset(training_name(m.folder) for m in members).intersection(trained),
+                after=frozenset(_training_name(m.folder) for m in members).intersection(trained),
                 stage=name,
             )
 
 
 def uses_gpu(device: Mapping[str, Any]) -> bool:
-    """Return whether networks are computed on a GPU, `device` as from `tell_device`."""
+    """Return whether networks are computed on a GPU.
+
+    Args:
+        device: Facts of the device, from `tell_device`.
+    """
     return bool(device["device"] != "CPU")
 
 
 def rank(ranking: Ranking) -> None:
-    """Make the score files of a ranking, or the rest of them."""
+    """Write the score files of a ranking that are missing.
+
+    Args:
+        ranking: The ranking, or a part of it.
+    """
     scores_by_graph(
         {path: member.load for path, member in ranking.members.items()},
         ranking.files,

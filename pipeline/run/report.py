@@ -118,7 +118,12 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
 
 
 def keep_original_report(out: Path, report: RunReport) -> RunReport:
-    """Return the report of a finished run if its results are the same as those of a new report."""
+    """Return the report of a finished run if its results are the same as those of a new report.
+
+    Args:
+        out: Folder of the run.
+        report: The new report.
+    """
     first = written_report(out) if is_done(out) else None
     if first is None:
         return report
@@ -127,7 +132,11 @@ def keep_original_report(out: Path, report: RunReport) -> RunReport:
 
 
 def written_report(out: Path) -> RunReport | None:
-    """Return the report in a run folder, None if it is missing or damaged."""
+    """Return the report in a run folder, None if it is missing or damaged.
+
+    Args:
+        out: Folder of the run.
+    """
     try:
         return read_report(out)
     except PipelineError:
@@ -135,16 +144,25 @@ def written_report(out: Path) -> RunReport | None:
 
 
 def write_report(out: Path, report: RunReport) -> Path:
-    """Write report.json and what `draw_report` draws; return the page's path."""
+    """Write report.json and the files of `draw_report`; return the path of the page.
+
+    Args:
+        out: Folder of the run.
+        report: The report.
+    """
     write_text(out / REPORT, report.to_text())
     return draw_report(out, report)
 
 
 def draw_report(out: Path, report: RunReport) -> Path:
-    """Write a report's page, its picture and the graphs' pages; return the page's path.
+    """Write the page of a report, its picture and pages of graphs; return the path of the page.
+
+    Args:
+        out: Folder of the run.
+        report: The report.
 
     Raises:
-        PipelineError: a parquet file of the run is damaged, or a file cannot be written.
+        PipelineError: A parquet file of the run is damaged, or a file cannot be written.
     """
     ranks, best = (
         read_table(out / name, schema) if (out / name).exists() else None
@@ -158,6 +176,11 @@ def draw_report(out: Path, report: RunReport) -> Path:
 
 
 def environment(threads: int) -> dict[str, Any]:
+    """Return the versions and threads that a result depends on.
+
+    Args:
+        threads: Threads of a training.
+    """
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

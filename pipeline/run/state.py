@@ -40,12 +40,22 @@ class Costs:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage. Stages do not overlap, and costs of a stage that comes again add up."""
+        """Measure a stage. Stages do not overlap, and costs of a stage that comes again add up.
+
+        Args:
+            name: Name of the stage.
+        """
         with measured() as costs:
             yield
         self.add(name, costs[0])
 
     def add(self, name: str, cost: Cost) -> None:
+        """Add the cost of a piece of work to a stage.
+
+        Args:
+            name: Name of the stage.
+            cost: The cost.
+        """
         self.seconds[name] = round(self.seconds.get(name, 0.0) + cost.seconds, 2)
         self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cost.cpu_s, 2)
         peaks = [self.peak_mib.get(name), cost.peak_mib]
@@ -92,18 +102,35 @@ class RunState:
         return uses_gpu(self.device)
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
+        """Return the graphs of a split.
+
+        Args:
+            collection: The collection.
+            split: The split.
+        """
         return [f for f in self.files if f.collection == collection and f.split == split]
 
     def members(self, collection: Collection) -> list[Member]:
+        """Return the members that rank a collection.
+
+        Args:
+            collection: The collection.
+        """
         source = self.sources[collection.name]
         return members_of(self.recipe, source.collection or collection, self.out, source)
 
     def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
+        """Read the scores of each member.
+
+        Args:
+            collection: The collection.
+            split: The split.
+        """
         names = [member.name for member in self.members(collection)]
         return {n: read_scores(scores_path(self.out, collection, n, split)) for n in names}
 
     def trainings(self) -> list[tuple[Collection, TrainJob]]:
-        """List what is to be trained on what, once sources are chosen."""
+        """List the trainings, each with its collection, once sources are chosen."""
         layouts = [file for c in LAYOUT_COLLECTIONS for file in self.usable.get(c.name, [])]
         usable = self.usable | {LAYOUTS.name: layouts}
         sources = [source.collection for source in self.sources.values() if source.collection]
@@ -136,14 +163,18 @@ class RunState:
         return rankings
 
     def jobs(self, *, trains: bool = True) -> list[Job]:
-        """List the jobs that are left, once sources are chosen."""
+        """List the jobs that are left, once sources are chosen.
+
+        Args:
+            trains: Whether models are trained.
+        """
         trainings = list(training_jobs(self.trainings(), has_gpu=self.has_gpu)) if trains else []
         trained = {job.name for job in trainings}
         ranked = ranking_jobs(self.rankings(), threads=self.recipe.n_threads, trained=trained)
         return [*trainings, *ranked]
 
     def choose_sources(self) -> None:
-        """Find out which collections can be learned from, and who ranks those that cannot."""
+        """Find the collections with usable train graphs, and models for the others."""
         reasons: dict[str, str] = {}
         for collection in COLLECTIONS:
             usable, unusable = split_usable(self.of(collection, "train"))

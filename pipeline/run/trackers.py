@@ -152,10 +152,16 @@ TRACKERS: dict[str, Any] = {
 
 
 def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
-    """Return the names, each once, of trackers that are known and installed.
+    """Check that trackers are known and installed.
+
+    Args:
+        names: Names of trackers.
+
+    Returns:
+        The names, each once.
 
     Raises:
-        UsageError: names the first such, and what to do.
+        UsageError: A tracker is unknown or not installed.
     """
     for name in names or ():
         if name not in TRACKERS:
