@@ -17,7 +17,7 @@ from benchmarks.accuracy.tasks import TASKS, sample_families
 from common.errors import PipelineError
 from common.metrics import CONFIDENCE, DRAWS, METRICS, family_means, interval_of
 from common.settings import SAMPLE
-from models.config.custom import is_own, short_name
+from models.config.custom import is_own
 from submissions.report.charts import FAINT, OURS, picture
 from submissions.score import DIVERSIFIED
 
@@ -173,7 +173,7 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
         parts=[table_of(task, found) for task, found in by_task.items()],
         picture=PICTURE,
         by_choice=choice_rows(by_task.get("layouts", {})),
-        own_models=own_budgets(cells),
+        own_models=sorted({cell["candidate"] for cell in cells if is_own(cell["candidate"])}),
         keys_set=keys_set(cells),
         revisions=", ".join(sorted({str(cell["revision"]) for cell in cells})),
         systems=", ".join(sorted({cell["environment"]["system"] for cell in cells})),
@@ -190,17 +190,6 @@ def keys_set(cells: Sequence[CellResult]) -> dict[str, list[str]]:
         if keys := ", ".join(cell.get("set", ())):
             found.setdefault(keys, set()).add(cell["candidate"])
     return {keys: sorted(names) for keys, names in sorted(found.items())}
-
-
-def own_budgets(cells: Sequence[CellResult]) -> dict[str, str]:
-    """Return steps and loss of each custom model, by its name."""
-    budgets: dict[str, set[str]] = {}
-    for cell in cells:
-        if is_own(name := cell["candidate"]):
-            table = cell["recipe"][short_name(name)]
-            text = f"{table['training']['steps']} steps, loss `{table['loss']}`"
-            budgets.setdefault(name, set()).add(text)
-    return {name: "; or ".join(sorted(texts)) for name, texts in sorted(budgets.items())}
 
 
 def table_of(task: str, by_name: ByName) -> dict[str, Any]:

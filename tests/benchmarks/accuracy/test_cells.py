@@ -135,7 +135,7 @@ def test_custom_model_has_a_row_of_its_own(
     main(["--out", str(tmp_path), "--report", str(tmp_path)])
     page = (tmp_path / "accuracy.md").read_text()
     assert "| examples.gat:Gat | 1 | " in page
-    assert "but by its table: 2 steps, loss `pairwise_hinge` |\n\nBrackets" in page
+    assert "| `examples.gat:Gat` | a custom model, " in page
 
 
 @pytest.mark.parametrize(
