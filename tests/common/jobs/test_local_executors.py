@@ -20,7 +20,6 @@ from common.jobs.local_executors import (
     Processes,
     import_once,
     interrupts_held,
-    worker_context,
 )
 from common.jobs.run_jobs import Done, Job, run_jobs
 from common.progress import teller_or, time_limit, watched_by
@@ -74,24 +73,6 @@ def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
     done = done_by(jobs, None, None)
     assert done["struck"].value == 2 and len(done) == 4
     assert caplog.messages == [f"struck: its worker was {said}; it goes on elsewhere"] * 2
-
-
-@pytest.mark.parametrize(
-    ("platform", "asked", "want"),
-    [
-        ("linux", None, "forkserver"),
-        ("linux", "fork", "forkserver"),  # threads of libraries do not survive a fork
-        ("linux", "spawn", "spawn"),
-        ("darwin", None, "spawn"),
-        ("win32", None, "spawn"),
-    ],
-)
-def test_workers_are_forked_on_linux_alone(
-    platform: str, asked: str | None, want: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(local_executors, "get_start_method", lambda *, allow_none: asked)
-    assert worker_context().get_start_method() == want
 
 
 def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
@@ -178,15 +159,6 @@ def test_an_interrupt_that_another_thread_takes_is_held_too() -> None:
         finally:
             done.set()
     assert reached
-
-
-def test_a_process_that_is_started_meanwhile_gets_no_interrupt() -> None:
-    sleeper = [sys.executable, "-c", "import time; time.sleep(0.5)"]
-    with interrupts_held():
-        deaf = subprocess.Popen(sleeper)
-    with deaf:
-        deaf.send_signal(signal.SIGINT)
-        assert deaf.wait(20) == 0
 
 
 def test_the_first_process_of_multiprocessing_gets_no_interrupt_either() -> None:

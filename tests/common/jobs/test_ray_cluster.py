@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.jobs.ray_cluster import PROBE, UNSEEN, RayCluster, _folders, _on_a_machine
+from common.jobs.ray_cluster import UNSEEN, RayCluster, _folders, _on_a_machine
 from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, progress, teller_or, watched_by
 from common.settings import ROOT
@@ -48,10 +48,6 @@ def refuse(folder: Path) -> None:
     raise PipelineError(f"{folder / 'weights'}: {(folder / 'weights').read_text()}")
 
 
-def remove_probe(folder: Path) -> None:
-    next(folder.glob(f"{PROBE}*")).unlink()
-
-
 @needs_ray
 def test_lost_worker_is_replaced_and_relative_paths_work(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -79,22 +75,6 @@ def test_lost_worker_is_replaced_and_relative_paths_work(
     assert told["train", "train into run"] == 2 and told["wide", "talk wide"]
 
 
-@needs_ray
-@pytest.mark.slow  # as the drill of nodes that hide files does
-def test_machine_that_does_not_see_the_folder_is_refused(tmp_path: Path) -> None:
-    """The first job removes the file by which a machine knows the folder."""
-    jobs = [
-        Job("first", remove_probe, (tmp_path,)),
-        Job("second", work.handed_back, (1,), after=frozenset({"first"})),
-    ]
-    with pytest.raises(PipelineError) as error:
-        run_jobs(jobs, RayCluster("local", at_most=1, folder=tmp_path))
-    start = (
-        f"--ray local: machine {socket.gethostname()} does not see {tmp_path}; expected a folder"
-    )
-    assert str(error.value).startswith(start)
-
-
 @pytest.mark.parametrize("kind", [list, tuple, frozenset, dict.fromkeys])
 def test_folders_of_all_arguments_must_be_seen(kind: Callable[..., object], tmp_path: Path) -> None:
     inner = Job("inner", print, (kind([tmp_path / "a" / "b", "text"]),))
@@ -103,20 +83,6 @@ def test_folders_of_all_arguments_must_be_seen(kind: Callable[..., object], tmp_
     machine = socket.gethostname()
     shared = {tmp_path: tmp_path, tmp_path / "a": tmp_path / "a"}
     assert _on_a_machine(inner, None, tmp_path, shared) == (UNSEEN, machine, tmp_path / "a")
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_run_on_a_local_cluster_ends_with_the_same_bytes(tiny_tree: Path, tmp_path: Path) -> None:
-    place = ("--data", tiny_tree, "--collections", "tile:xla")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "ray", None)  # nobody imports it unasked
-        call("run", *place, *TILES, "--workers", 1, "--out", tmp_path / "one")
-    call("run", *place, *TILES, "--workers", 2, "--ray", "local", "--out", tmp_path / "ray")
-    for path in (tmp_path / "one").rglob("*.*"):
-        own = tmp_path / "ray" / path.relative_to(tmp_path / "one")
-        assert "report" in path.name or path.read_bytes() == own.read_bytes()
-    assert not list(tmp_path.rglob(f"{PROBE}*"))
 
 
 @needs_ray

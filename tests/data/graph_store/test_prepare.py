@@ -1,6 +1,5 @@
 """The store is brought up to date: what changed is packed again, what is damaged is named."""
 
-import json
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,13 +11,16 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.jobs.workers import Workers
 from common.progress import watched_by
+from common.settings import ROOT
 from data.graph_store import prepare as preparing
 from data.graph_store.prepare import Prepared, prepare, stored_graphs
 from data.graph_store.stored_graph import read_graph, stored_file
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
 from data.tree import GraphFile, find_graphs
 from tests.data.graph_store.conftest import check_same_graph, contents
 from tests.data.npz.damaged_archives import read_arrays, repacked
-from tests.support.command_line import call
+from tests.support.command_line import call, python_in
 
 
 def new_ones(prepared: list[Prepared]) -> list[GraphFile]:
@@ -191,19 +193,6 @@ def test_table_counts_files_by_collection_and_split(tree: Path, store: Path) -> 
     assert {row[4] for row in again} == {"0"}
 
 
-def test_damaged_file_is_named_and_the_others_are_packed(tree: Path, store: Path) -> None:
-    files = find_graphs(tree)
-    files[4].path.write_bytes(files[4].path.read_bytes()[:-1])
-    printed = run_prepare(tree, store, expect=1)
-    errors = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and errors[0].startswith(f"error: {files[4].path}: ")
-    assert printed.splitlines()[1].split()[:5] == ["tile:xla", "train", "6", "1", "5"]
-    entries = json.loads(run_prepare(tree, store, "--json", expect=1))["files"]
-    assert [f"error: {entry['error']}" for entry in entries if entry["error"]] == errors
-    assert (entries[4]["stored"], entries[4]["stored_bytes"]) == (None, 0)
-    assert len(contents(store)) == len(files) - 1
-
-
 @pytest.mark.parametrize(
     ("options", "line"),
     [(("--prune", "no-such-rule"), "no such rule; known: none"), (("--workers", "0"), "workers")],
@@ -213,3 +202,27 @@ def test_wrong_usage_is_refused_before_anything_is_read(
 ) -> None:
     assert line in run_prepare(tmp_path / "missing", store, *options, expect=2)
     assert not store.exists()
+
+
+PACK = """
+import sys
+from pathlib import Path
+from common.machine import own_peak_mib
+from data.graph_store.prepare import prepare
+from data.tree import find_graphs
+prepare(find_graphs(Path(sys.argv[1])), Path(sys.argv[2]))
+print(own_peak_mib())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_memory_does_not_grow_with_the_configs(tmp_path: Path) -> None:
+    """The larger file inflates to 0.58 GB."""
+    peaks = []
+    for n_configs in (20_000, 40_000):
+        path = write_sized(tmp_path / str(n_configs), GraphSize(7_000, 200, n_configs)).path
+        words = (tmp_path / str(n_configs), tmp_path / "store" / str(n_configs))
+        peaks.append(float(python_in(ROOT, "-c", PACK, *map(str, words))))
+        path.unlink()
+    assert peaks[0] < 200
+    assert abs(peaks[1] - peaks[0]) < 10

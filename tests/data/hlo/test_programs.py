@@ -200,22 +200,6 @@ def test_snapshot_and_a_dumps_folder_are_named(tmp_path: Path) -> None:
     assert line.endswith(f", such as {dump}/module_0001.jit_f.before_optimizations.hlo.pb")
 
 
-def test_formats_of_jax_are_named(tmp_path: Path) -> None:
-    jax = pytest.importorskip("jax", reason="requirements-collect.txt has it")
-    function = jax.jit(lambda values: values @ values.T)
-    lowered = function.lower(jax.ShapeDtypeStruct((4, 8), "float32"))
-    exported = jax.export.export(function)(jax.ShapeDtypeStruct((4, 8), "float32"))
-    path = tmp_path / "function"
-    for content, told in (
-        (lowered.as_text().encode(), "is StableHLO or MLIR text;"),
-        (lowered.as_text(debug_info=True).encode(), "is StableHLO or MLIR text;"),
-        (lowered.as_text(dialect="hlo").encode(), "is HLO text;"),
-        (exported.mlir_module_serialized, "is MLIR bytecode, such as StableHLO;"),
-    ):
-        path.write_bytes(content)
-        assert told in fails([path], tmp_path / "out")
-
-
 def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "program.pb", small_module())
     out = tmp_path / "out"
