@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from common.errors import PipelineError, blame
-from common.settings import RUN_CONFIG
+from common.errors import PipelineError
 from data.cache import LRUCache
 from data.families import HeldOut
 from data.graph_store.stored_graph import read_layout
@@ -212,10 +211,6 @@ def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> Networ
         PipelineError: the weights are missing, damaged or of another model.
     """
     device, config = ranking_device(recipe.accelerator), getattr(recipe, name)
-    if name not in recipe.own_models:  # whose code may need tensors with values
-        # Takes no memory, and refuses a config that asks for other sizes than the weights have.
-        with blame(run_dir / RUN_CONFIG, "a network's settings"), torch.device("meta"):
-            load_network(network(config), run_dir)
     with torch_prepared(threads=recipe.n_threads, device=device), faults_of(network):
         model = network(config)
         scaler = load_network(model, run_dir)

@@ -97,7 +97,8 @@ def prepare_torch(
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
+    # Sets the flags of `use_deterministic_algorithms`, which also imports torch's compiler (1 s).
+    torch.set_deterministic_debug_mode("error" if device.type == "cpu" else "warn")
     if device.type != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may vary
         warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
@@ -117,14 +118,12 @@ def torch_prepared(
     checks, filling = torch.sparse.check_sparse_tensor_invariants, torch.utils.deterministic
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     fill = "fill_uninitialized_memory"
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
         stack.enter_context(warnings.catch_warnings())
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        stack.callback(torch.use_deterministic_algorithms, deterministic, warn_only=warn_only)
+        stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         stack.callback(setattr, filling, fill, getattr(filling, fill))
         if checks.is_enabled():
             stack.callback(checks.enable)

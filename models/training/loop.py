@@ -338,8 +338,6 @@ def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
 def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     """Put what `save_network` wrote into `model`, for ranking; return the scaler.
 
-    A model on the device "meta" gets the read tensors themselves.
-
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
@@ -350,9 +348,7 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     if scaling not in SCALINGS or not shift.shape == factor.shape == (N_NODE_FEATURES,):
         raise PipelineError(f"{path}: does not say how nodes are scaled; train again")
     try:
-        is_meta = any(parameter.is_meta for parameter in model.parameters())
-        weights = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-        model.load_state_dict(weights, assign=is_meta)
+        model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items()})
     except RuntimeError as error:
         message = f"{path}: holds the weights of another model than its recipe's"
         raise PipelineError(message) from error
