@@ -238,7 +238,7 @@ class BlendConfig(FrozenConfig):
         method: how the scores of the models are scaled and averaged.
         choose: choose blends by the labels of the valid split, of a source's two searches
             together; what stands here stays where nothing beats it beyond noise. See
-            ensembles/choice/choose.py.
+            ensembles/choice.py.
         weights: by model; 1 where none is given.
     """
 

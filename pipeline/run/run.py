@@ -35,7 +35,7 @@ from data.tree import (
     stray_folders,
 )
 from ensembles.blend import apply_blend, run_blend
-from ensembles.choice.in_run import choose_in_run
+from ensembles.choice import choose_in_run
 from ensembles.ensemble import Source
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models

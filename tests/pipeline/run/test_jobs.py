@@ -27,7 +27,7 @@ from data.graph_store import prepare as preparing
 from data.graph_store.stored_graph import read_graph
 from data.tree import SPLITS, GraphFile, collection_named, find_graphs
 from ensembles.blend import BlendSpec, apply_blend, write_choice
-from ensembles.choice.choose import GREEDY, RECIPE
+from ensembles.choice import GREEDY, RECIPE
 from ensembles.ensemble import BASELINE, Member
 from models.config.recipe import load_recipe
 from models.predict import collection_of_scores, read_scores, scores_table, write_scores

@@ -1,0 +1,218 @@
+"""What is chosen, that its figure is honest, and which graphs and configs decide on a blend."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+
+from common.metrics import kendall_tau, ranking_score
+from common.settings import SAMPLE
+from data.graph_store.stored_graph import read_graph
+from data.labels import Labels
+from data.tree import GraphFile, collection_named, find_graphs
+from ensembles import choice
+from ensembles.blend import BlendSpec, choice_file, read_choice, run_blend
+from ensembles.choice import (
+    GREEDY,
+    RECIPE,
+    ScoredGraph,
+    choose_blend,
+    choose_in_run,
+    greedy_weights,
+    read_judged,
+    scored_graphs,
+    too_few,
+)
+from models.config.recipe import BlendConfig
+from models.predict import read_ahead, sampled, scores_table
+from models.trees.linear import BASELINES
+
+SEARCHES = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
+FAMILIES = ("depthwise_b1", "dilated_b1", "lstm_b4", "mixer_b1", "plain_b2")
+BAG = 8
+
+
+def noisy(
+    noise: Sequence[float],
+    *,
+    n_graphs: int,
+    n_configs: int,
+    seed: int,
+    per_family: int = 1,
+    kind: str = "layout",
+    recipe: Sequence[float] = (1.0,),
+) -> list[ScoredGraph]:
+    """Make members that see the truth through noise of their own; infinite noise sees nothing."""
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for index in range(n_graphs):
+        truth = rng.normal(size=n_configs)
+        seen = [
+            rng.normal(size=n_configs) * (1 if np.isinf(level) else level)
+            + (0 if np.isinf(level) else truth)
+            for level in noise
+        ]
+        raw = np.stack(seen, axis=1)
+        scores = (raw - raw.min(axis=0)) / np.ptp(raw, axis=0)
+        kept = scores[:, : len(recipe)] @ np.array(recipe)
+        family = f"family{index // per_family}"
+        graphs.append(ScoredGraph(kind, family, scores, kept, np.exp(truth / 5)))
+    return graphs
+
+
+def names_of(graphs: Sequence[ScoredGraph]) -> list[str]:
+    return [f"model{member}" for member in range(graphs[0].scores.shape[1])]
+
+
+def mean_tau(graphs: Sequence[ScoredGraph], weights: NDArray[np.float64]) -> float:
+    return float(np.mean([kendall_tau(g.scores @ weights, g.runtime) for g in graphs]))
+
+
+def slow_greedy(graphs: Sequence[ScoredGraph]) -> list[float]:
+    m, found = graphs[0].scores.shape[1], list[tuple[float, int, list[int]]]()
+    bag: list[int] = []
+    while len(bag) < BAG:
+        options = [
+            (mean_tau(graphs, np.bincount([*bag, j], minlength=m) / (len(bag) + 1)), j in bag, -j)
+            for j in range(m)
+        ]
+        value, _, best = max((round(value, 9), known, j) for value, known, j in options)
+        bag = [*bag, -best]
+        found.append((value, -len(bag), bag))
+    best_bag = max(found)[2]
+    return (np.bincount(best_bag, minlength=m) / len(best_bag)).tolist()
+
+
+@pytest.mark.parametrize(("seed", "n_configs"), [(0, 12), (1, 12), (12, 6), (13, 6), (12, 4)])
+def test_greedy_selection_equals_the_slow_reference(
+    seed: int, n_configs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "MAX_SELECTED", BAG)
+    graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=n_configs, seed=seed)
+    assert greedy_weights(partial(mean_tau, graphs), 4).tolist() == slow_greedy(graphs)
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_members_that_complement_each_other_are_blended(kind: str) -> None:
+    """Members that err independently are better together than the best alone."""
+    sizes = {"layout": {"n_graphs": 16, "n_configs": 60, "per_family": 2, "seed": 0}}
+    sizes["tile"] = {"n_graphs": 60, "n_configs": 100, "seed": 2}
+    graphs = noisy([1.5, 1.5, np.inf], kind=kind, **sizes[kind])
+    chosen = choose_blend(graphs, names_of(graphs))
+    assert chosen["chosen"] == GREEDY
+    assert min(chosen["weights"][name] for name in ("model0", "model1")) > 0.2
+    assert chosen["weights"]["model2"] < 0.2
+    assert chosen["gain"] > chosen["gain_ci99"][0] > 0
+    assert chosen["held_out_value"] > max(chosen["member_values"].values())
+    assert sum(chosen["weights"].values()) == pytest.approx(1)
+
+
+def test_value_of_fitted_weights_on_pure_noise_is_zero() -> None:
+    """The value on held-out graphs is honest: each fold is judged by weights without it."""
+    held_out = []
+    for seed in range(12):
+        graphs = noisy([np.inf] * 5, n_graphs=12, n_configs=20, seed=seed)
+        chosen = choose_blend(graphs, names_of(graphs))
+        held_out.append(chosen["gain"] + chosen["recipe_value"])
+    assert abs(np.mean(held_out)) < 3 * np.std(held_out) / np.sqrt(12)
+
+
+def test_blend_of_recipe_stays_unless_it_is_beaten() -> None:
+    equal = {"n_graphs": 16, "n_configs": 60, "seed": 3}
+    good = noisy([1.0, 1.0, 1.0], recipe=[1 / 3] * 3, **equal)
+    kept = choose_blend(good, names_of(good))
+    assert (kept["chosen"], kept["weights"]) == (RECIPE, {})
+    assert kept["held_out_value"] == kept["recipe_value"]
+    bad = noisy([1.0, 1.0, 1.0], recipe=[-1.0], **equal)
+    replaced = choose_blend(bad, names_of(bad))
+    assert replaced["chosen"] == GREEDY and replaced["gain"] > 1
+
+
+def scored(files: list[GraphFile], by: Callable[[NDArray[np.int64]], NDArray[Any]]) -> pl.DataFrame:
+    graphs = [read_graph(file) for file in files]
+    return pl.concat(scores_table(g, by(g.runtime_ns).astype(np.float32)) for g in graphs)
+
+
+def test_the_searches_of_a_source_choose_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rng = np.random.default_rng(0)
+    files = {
+        collection: [
+            file
+            for file in find_graphs(SAMPLE, collections=(collection,), splits=("train",))
+            if file.name in FAMILIES
+        ]
+        for collection in SEARCHES
+    }
+    tables = {
+        collection: {
+            "layout_linear-seed0": scored(own, lambda runtime: runtime),
+            "layout_boosting-seed0": scored(own, lambda runtime: rng.random(len(runtime))),
+        }
+        for collection, own in files.items()
+    }
+    blind = {"layout_linear": 0.0}  # all trust in the blind
+    blending = BlendConfig(choose=True, weights=blind)
+    one = {SEARCHES[0]: files[SEARCHES[0]]}
+    choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
+    assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
+    choose_in_run(tmp_path / "both", blending, files, tables, seed=0)
+    assert caplog.messages[-1].startswith("layout:xla:default and layout:xla:random: blended by ")
+    records = [read_choice(choice_file(tmp_path / "both", collection)) for collection in SEARCHES]
+    assert records[0] == records[1]
+    assert records[0] is not None and records[0]["chosen"] != RECIPE
+    assert (records[0]["n_graphs"], records[0]["n_families"]) == (10, 5)
+    assert records[0]["of"] == ["layout:xla:default", "layout:xla:random"]
+    assert records[0]["weights"]["layout_linear-seed0"] == 1
+    members = list(tables[SEARCHES[0]])
+    spec = run_blend(tmp_path / "both", blending, SEARCHES[0], members)
+    assert spec.weights["layout_linear-seed0"] == 1
+
+
+def test_kernels_of_one_runtime_are_judged_and_such_layouts_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiles, layouts = (
+        find_graphs(SAMPLE, collections=(collection_named(name),), splits=("train",))[:2]
+        for name in ("tile:xla", "layout:xla:random")
+    )
+    monkeypatch.setattr(
+        "ensembles.choice.read_labels_of", lambda _: Labels(np.full(9, 7, np.int64))
+    )
+    assert [*read_judged([*tiles, *layouts])] == tiles
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        # As many as an official xla split has.
+        (("bert", "inception", "resnet50", "resnet_v1", "tf2_bert", "unet_3d", "ssd"), None),
+        (("bert", "unet_3d", "inception"), "3 labelled graphs of 3 families; a choice needs 6"),
+        ([f"unet_3d.{n}x{n}.fp32" for n in range(2, 12)], "10 labelled graphs of 1 families; a"),
+    ],
+)
+def test_few_graphs_or_families_do_not_suffice(names: Sequence[str], reason: str | None) -> None:
+    told = too_few([GraphFile(SEARCHES[0], "valid", name, Path(name)) for name in names])
+    assert told is None if reason is None else str(told).startswith(reason)
+
+
+def test_only_configs_with_a_score_count() -> None:
+    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
+    graphs = list(read_ahead(files, sampled(files, 5)))
+    scores = (scores_table(graph, BASELINES["layout"].score(graph)) for graph in graphs)
+    tables = dict.fromkeys("ab", pl.concat(scores))
+    spec = BlendSpec("minmax-mean", {"a": 1.0, "b": 1.0})
+    graphs_of_choice = scored_graphs(read_judged(files), tables, spec)
+    chosen = choose_blend(graphs_of_choice, [*tables])
+    score = partial(ranking_score, "layout", as_submitted=True)
+    taus = [score(BASELINES["layout"].score(graph), graph.runtime) for graph in graphs]
+    assert chosen["n_graphs"] == len(files)
+    assert chosen["member_values"]["a"] == pytest.approx(np.mean(taus))
