@@ -1,12 +1,9 @@
 """Which nodes' decisions set a config apart from another, by the model's own account.
 
 The k nodes that two configs lay out differently are changed one after the other, along several
-orders; a node's part is what its change adds to the score, averaged over the orders: its Shapley
-value (1953). Orders are drawn in pairs, each with its reverse, so that what depends on two nodes at
-once, such as a copy between them, is halved exactly; nodes that all configs of the file change
-together stay together, so that most steps look like configs (Owen, 1977). Leaving the default costs
-most models something whatever is changed first, and so does arriving: these ends are scored for
-each node, not only for those that an order has there. Parts add up to the difference.
+orders. A node's part is what its change adds to the score, averaged over the orders: its Shapley
+value (1953). Orders are drawn in pairs, each with its reverse. So a term of the score that depends
+on two nodes, for example a copy between them, is halved exactly. Parts add up to the difference.
 
 k changed nodes, p pairs of orders, v variants of the two configs, m scores of each: of the blend,
 then of each member.
@@ -45,54 +42,28 @@ Values = NDArray[np.float64]
 
 
 def shares(
-    value: Callable[[NDArray[np.bool_]], Values],
-    groups: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> tuple[Values, Values, Values, int]:
+    value: Callable[[NDArray[np.bool_]], Values], k: int, rng: np.random.Generator
+) -> tuple[Values, int]:
     """Divide the difference that k changes make among them; all variants are asked for at once.
 
-    Exact for scores that are sums over changes and pairs of changes, and whatever the first and the
-    last change bring.
+    Exact for scores that are sums over changes and pairs of changes.
 
     Args:
-        value: maps which changes are made (v, k) to scores (v, m).
-        groups: (k,) changes that stand together in every order have the same number.
+        value: Maps which changes are made, (v, k), to scores (v, m).
+        k: Number of changes.
+        rng: Draws the orders.
 
     Returns:
-        parts (k, m), which add up to the difference; how far each may be off for the orders that
-        were drawn, nan = not known; what of the difference (m,) the changes bring not amid others,
-        but as the first or the last one, whichever that is; and v.
+        Parts (k, m), which add up to the difference, and v.
     """
-    k = len(groups)
     n_pairs = int(np.clip(VARIANTS // max(1, 2 * k), MIN_PAIRS, MAX_PAIRS))
-    numbers, own, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    orders = []
-    for _ in range(n_pairs):  # those of one group stand together
-        order = np.lexsort((rng.random(k), rng.permutation(len(numbers))[own]))
-        orders += [order, order[::-1]]
-    place = np.argsort(orders, axis=1)  # (2p, k)
+    drawn = [rng.permutation(k) for _ in range(n_pairs)]
+    place = np.argsort([*drawn, *(order[::-1] for order in drawn)], axis=1)  # (2p, k)
     walks = place[:, None] < np.arange(k + 1)[:, None]  # (2p, k + 1, k): changes after each step
-    alone = np.eye(k, dtype=np.bool_)
-    asked = np.concatenate([*walks, alone, ~alone])
-    masks, which = np.unique(asked, axis=0, return_inverse=True)
-    scores = value(masks)[which.reshape(-1)]  # (2p (k + 1) + 2k, m)
-    walked, first, last = np.split(scores, [len(asked) - 2 * k, len(asked) - k])
-    none, every = walked[0], walked[k]
-    ends = (first - none + every - last) / 2  # (k, m) what each adds as the first and as the last
-    added = np.diff(walked.reshape(*walks.shape[:2], -1), axis=1)  # by step
-    added = np.take_along_axis(added, place[:, :, None], axis=1)  # by change
-    added = (added[::2] + added[1::2]) / 2  # (p, k, m)
-    amid = ((place > 0) & (place < k - 1))[::2, :, None]  # (p, k, 1), alike in the reverse
-    n_amid = amid.sum(axis=0)  # (k, 1)
-    inner = np.where(n_amid, (added * amid).sum(axis=0) / np.maximum(n_amid, 1), ends)
-    at_end = np.minimum(2 / (len(sizes) * sizes[own])[:, None], 1)  # (k, 1) how often it is
-    parts = at_end * ends + (1 - at_end) * inner
-    parts += (every - none - parts.sum(axis=0)) / max(1, k)  # for the orders that were not drawn
-    squares = (np.square(added - inner) * amid).sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.sqrt(squares / (n_amid - 1) / n_amid) * (1 - at_end)
-    together = every - none - inner.sum(axis=0)
-    return parts, np.where(at_end < 1, errors, 0), together, len(masks)
+    masks, which = np.unique(np.concatenate([*walks]), axis=0, return_inverse=True)
+    scores = value(masks)[which.reshape(-1)].reshape(*walks.shape[:2], -1)
+    added = np.take_along_axis(np.diff(scores, axis=1), place[:, :, None], axis=1)  # (2p, k, m)
+    return added.mean(axis=0), len(masks)
 
 
 @dataclass(frozen=True)
@@ -102,20 +73,14 @@ class Part:
     Attributes:
         shape: element type and sizes of its output, such as "f32[8,128]".
         score: below 0 = faster.
-        error: how far `score` may be off for the orders that were drawn; None = not known.
         members: the part of each member's own score; their scales differ.
-        n_tied: how many of the changed nodes change where it does, in all configs; 1 = it alone.
-        tied_score: of these together, one decision.
     """
 
     before: NodeLayouts
     after: NodeLayouts
     shape: str
     score: float
-    error: float | None
     members: dict[str, float]
-    n_tied: int
-    tied_score: float
 
     @property
     def change(self) -> str:
@@ -132,9 +97,7 @@ class Explanation:
         baseline: "the compiler's choice", "the nearest to the compiler's choice"; else "".
         difference: the sum of the parts, below 0 = predicted faster; of a single model's scores, or
             of the weighted mean of several models', each brought to 0..1 over the graph's configs.
-        parts: of the k nodes that differ, one of each decision in turn, the largest first.
-        together: what of the difference the changes bring not amid others, but as the first or the
-            last one, whichever that is; the parts hold about equal shares of it.
+        parts: of the k nodes that differ, the largest first.
         n_variants: how many configs were scored beside the graph's own.
     """
 
@@ -144,7 +107,6 @@ class Explanation:
     baseline: str
     difference: float
     parts: tuple[Part, ...]
-    together: float
     n_variants: int
     seconds: float
 
@@ -214,29 +176,21 @@ def explain(
 
     choice = f"the {COMPILERS_CHOICE}"
     nearest = f"the nearest to {choice}" if against is None else ""
-    groups = whole.configs.codebooks.column_of[places]
-    scores, errors, together, n_variants = shares(value, groups, generator(0, "explain"))
-    same, size = groups == groups[:, None], np.abs(scores[:, 0])  # (k, k), (k,)
-    tied = np.where(same, scores[:, 0], 0).sum(axis=1)
-    smaller = (same & (size > size[:, None])).sum(axis=1)  # than how many of its own decision
+    scores, n_variants = shares(value, len(places), generator(0, "explain"))
     old, new = layouts_of(graph, other), layouts_of(graph, config)
     parts = tuple(
         Part(
             *(old[places[i]], new[places[i]], shape_of(graph, old[places[i]].node)),
             score=float(scores[i, 0]),
-            error=None if np.isnan(errors[i, 0]) else float(errors[i, 0]),
             members=dict(zip(ranker.rankers, scores[i, 1:].tolist(), strict=True)),
-            n_tied=int((groups == groups[i]).sum()),
-            tied_score=float(tied[i]),
         )
-        for i in np.lexsort((-np.abs(tied), smaller))
+        for i in np.argsort(-np.abs(scores[:, 0]), kind="stable")
     )
     return Explanation(
         *(graph, int(config), int(other)),
         baseline=nearest if (before >= 0).any() else choice,
         difference=float(scores[:, 0].sum()),
         parts=parts,
-        together=float(together[0]),
         n_variants=n_variants,
         seconds=time.perf_counter() - start,
     )

@@ -191,19 +191,15 @@ def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
     typer.echo(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
     for part in found.parts[:MAX_PARTS]:
-        of, together = part.after, f"{part.n_tied}: {found.said(part.tied_score)[0]}"
+        of = part.after
         facts = of.node, of.name, of.opcode, part.shape, part.change
-        tied = together if part.n_tied > 1 else None
-        rows.append((*facts, tied, *found.said(part.score), part.error))
+        rows.append((*facts, *found.said(part.score)))
     rest = found.parts[MAX_PARTS:]
     if rest:
         said = found.said(sum(part.score for part in rest))
-        rows.append((None, None, f"{len(rest)} more", "", "", None, *said, None))
-    header = ("node", "name", "opcode", "output", "change", "tied", "part", "share", "±")
-    print_table(header, rows, if_known=("name", "tied", "share", "±"))
-    if round(found.together, 4):
-        together = ", ".join(filter(None, found.said(found.together)))
-        typer.echo(f"together    {together}: in the parts, but of no single node")
+        rows.append((None, None, f"{len(rest)} more", "", "", *said))
+    header = ("node", "name", "opcode", "output", "change", "part", "share")
+    print_table(header, rows, if_known=("name", "share"))
     typer.echo(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
 
 
