@@ -1,8 +1,7 @@
-"""Kaggle's credentials: where they are, whether they can be such, and that no message has them."""
+"""Kaggle's credentials: where they are, and that no message has them."""
 
 import json
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,36 +12,6 @@ _SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials
 _SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
 _SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary words
 _LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pages
-
-
-def check_credentials() -> None:
-    """Raise a PipelineError if a credential with which the client would log in cannot be one."""
-    from kagglesdk.kaggle_env import get_access_token_from_env
-
-    texts, found = texts_in(key_file()), dict[str, str]()
-    try:
-        token, _ = get_access_token_from_env()
-    except (OSError, ValueError):  # a file that is no text, or a text too long for a file's name
-        token = ""
-    if token is not None:
-        variable = "KAGGLE_API_TOKEN"
-        found[variable if os.environ.get(variable) else "~/.kaggle/access_token"] = token
-    for name in ("username", "key") if token is None else ():
-        variable = f"KAGGLE_{name.upper()}"
-        place = variable if variable in os.environ else f"{key_file()}: {name}"
-        found[place] = os.environ.get(variable, texts.get(name, "missing"))
-    for place, secret in found.items():
-        if not re.fullmatch("[!-~]+", secret):
-            raise PipelineError(
-                f"{place}: is no Kaggle credential; expected one line of plain ASCII without "
-                "blanks (a file: in UTF-8, without a byte order mark); copy it again from the "
-                "account's settings on kaggle.com"
-            )
-        if token is None and secret.startswith("KGAT_"):
-            raise PipelineError(
-                f"{place}: is an API token (KGAT_…), expected a key of 32 hex digits; put the "
-                "token into KAGGLE_API_TOKEN or ~/.kaggle/access_token"
-            )
 
 
 def known_secrets() -> frozenset[str]:

@@ -1,15 +1,26 @@
-"""Answers of HTTP servers, bounded in size and in time: no server decides when a command ends."""
+"""HTTP requests: answers bounded in size and in time, and tries again where the network may mend.
+
+No server decides when a command ends.
+"""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from json import JSONDecodeError
+from typing import Any, TypeVar
 
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
-from requests.exceptions import ChunkedEncodingError, Timeout
+from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
+from requests.exceptions import ConnectionError as NoConnection
 from urllib3.exceptions import HTTPError as TransportError
+from urllib3.exceptions import InvalidHeader
+from urllib3.util import Retry
 
 from common.errors import PipelineError
+from common.progress import log
+
+T = TypeVar("T")
 
 ANSWER_WITHIN_S = 120.0
 MAX_ANSWER_BYTES = 2**27
@@ -17,6 +28,10 @@ MAX_ANSWER_BYTES = 2**27
 MIN_BYTES_PER_S = 1024
 SLOW_AFTER_S = 60.0
 _PIECE_BYTES = 2**16
+UNREACHED = "cannot reach"
+MIN_GAIN_BYTES = 2**18
+# Answers that another try may mend: the server is busy, restarting or out of patience.
+PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
@@ -64,3 +79,99 @@ def limited_session() -> Session:
     for scheme in ("https://", "http://"):
         session.mount(scheme, LimitedAdapter())
     return session
+
+
+class RetryableError(Exception):
+    """The attempt failed in a way that another one may mend: no error for the user yet."""
+
+    def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long to go on trying; `sleep` is a parameter so that tests need not wait."""
+
+    attempts: int = 6  # in a row that bring nothing
+    first_wait_s: float = 1.0  # doubled each time
+    longest_wait_s: float = 60.0
+    longest_asked_wait_s: float = 300.0  # cap of what a server may ask for
+    sleep: Callable[[float], None] = time.sleep
+
+    def wait_s(self, failures: int, asked_s: float | None) -> float:
+        """Return the wait after so many failures in a row, or what the server asked for."""
+        if asked_s is not None:
+            return min(asked_s, self.longest_asked_wait_s)
+        return min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s)
+
+
+def retry(
+    attempt: Callable[[], T],
+    *,
+    what: str,
+    policy: RetryPolicy,
+    gained: Callable[[], int] = lambda: 0,
+    advice: str = "check the network, then run the same command: it goes on from here",
+) -> T:
+    """Call `attempt` again after each `RetryableError`, as long as `policy` allows.
+
+    Args:
+        gained: Bytes that are there so far. `MIN_GAIN_BYTES` more start the count of failures
+            anew, so that a long download over a bad line comes to its end.
+
+    Raises:
+        PipelineError: the tries are used up.
+    """
+    failures, best = 0, gained()
+    while True:
+        try:
+            return attempt()
+        except RetryableError as fault:
+            held = gained()
+            is_gain = held >= best + MIN_GAIN_BYTES
+            failures, best = (1, held) if is_gain else (failures + 1, best)
+            if failures >= policy.attempts:
+                told = f"{what}: {fault}; gave up after {failures} tries; {advice}"
+                raise PipelineError(told) from None
+            wait_s = policy.wait_s(failures, fault.retry_after_s)
+            log.info(f"{what}: {fault}; next try in {wait_s:.0f} s")
+            policy.sleep(wait_s)
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and those it was raised from: clients hide some behind others."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def network_fault(error: BaseException, server: str) -> str:
+    """Name the kind of network fault behind `error`; "" if it is of another kind.
+
+    Nothing of the error's own text is quoted: it may hold signed addresses.
+    """
+    for link in chain(error):
+        if isinstance(link, SSLError) and "CERTIFICATE" in str(link):
+            return f"{UNREACHED} {server}: its certificate was not accepted"
+        is_connection = isinstance(link, NoConnection | ConnectionError | ChunkedEncodingError)
+        text = str(link) if is_connection else ""
+        if isinstance(link, Timeout) or "timed out" in text:
+            return f"{server} did not answer in time"
+        if isinstance(link, JSONDecodeError):
+            return f"{server}'s answer is no JSON object: it is cut short, or a proxy's page"
+        if is_connection:
+            if "refused" in text or "resolve" in text:
+                why = "connection refused" if "refused" in text else "its name does not resolve"
+                return f"{UNREACHED} {server}: {why}"
+            return f"the connection to {server} was dropped"
+    return ""
+
+
+def retry_after_s(header: str) -> float | None:
+    """Read a Retry-After header, a number of seconds or a date; None if it is neither."""
+    try:
+        return Retry().parse_retry_after(header)
+    except (InvalidHeader, ValueError, OverflowError):
+        return None

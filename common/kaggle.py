@@ -10,36 +10,34 @@ files go ahead with `upload_file`; the one request that makes something of them 
 """
 
 import io
-import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from requests import PreparedRequest, Response
 from requests.exceptions import HTTPError, RequestException
 
-from common.credentials import check_credentials, key_file, one_line, redact, texts_in
+from common.credentials import key_file, one_line, redact, texts_in
 from common.errors import PipelineError
-from common.http import LimitedAdapter, limited_session
-from common.progress import log, out_of_time, progress, seconds_left
-from common.retry import (
+from common.http import (
     PASSING_STATUS,
     UNREACHED,
+    LimitedAdapter,
     RetryableError,
     RetryPolicy,
-    certificate_refused,
     chain,
+    limited_session,
     network_fault,
     retry,
     retry_after_s,
 )
+from common.progress import in_one_step, log, out_of_time, progress, seconds_left
 
 T = TypeVar("T")
 
@@ -122,7 +120,6 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     try:
         with redirect_stdout(io.StringIO()):
             session = KaggleSession(_limited_client(), action, policy)
-            check_credentials()
             ask(session, lambda: _log_in(session))
             yield session
     except PipelineError as error:
@@ -165,51 +162,40 @@ def _limited_client() -> Any:
             client = super().build_kaggle_client()
             http = client.http_client().__enter__()
             for scheme in ("http://", "https://"):
-                http._session.mount(scheme, _CheckedAdapter())  # there is no setting for it
+                http._session.mount(scheme, LimitedAdapter())  # there is no setting for it
             return client
 
     return LimitedApi()
 
 
-class RefusalError(HTTPError):
-    """Kaggle refused a request, or its server failed.
+class Refusal(NamedTuple):
+    """An answer with which Kaggle refused a request, or its server failed.
 
     Attributes:
-        status: The HTTP status; some refusals come as a 200 whose body holds the status.
-        retry_after: The Retry-After header; "" if there is none.
-        said: Kaggle's message, quotable; "" if there is none.
+        status: The HTTP status. Some refusals come as a 200 whose body has the status.
+        retry_after: The Retry-After header, "" if there is none.
+        said: Kaggle's message, quotable, "" if there is none.
     """
 
-    def __init__(self, answer: Response, error: Mapping[str, Any]) -> None:
-        super().__init__(response=answer)
-        code, said = error.get("code"), error.get("message")
-        held = code if isinstance(code, int) and code >= 400 else 500
-        self.status = held if answer.ok else answer.status_code
-        self.retry_after = answer.headers.get("Retry-After", "")
-        self.said = one_line(said) if isinstance(said, str) else ""
+    status: int
+    retry_after: str
+    said: str
 
 
-class _CheckedAdapter(LimitedAdapter):
-    """Passes on a file, and else a JSON object alone, in which there is no error."""
-
-    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
-        answer = super().send(request, *args, **options)
-        is_text = re.search("json|html", answer.headers.get("Content-Type", ""))
-        if answer.is_redirect or (options.get("stream") and answer.ok and not is_text):
-            return answer
-        try:
-            table = json.loads(answer.content)
-        except (ValueError, RecursionError):
-            table = None
-        if not isinstance(table, dict):
-            if answer.ok:
-                raise json.JSONDecodeError("no object", "", 0)
-            table = {}
-        error = table["error"] if isinstance(table.get("error"), dict) else table
-        code = table.get("code", 0)
-        if not answer.ok or error is not table or not (isinstance(code, int) and code < 400):
-            raise RefusalError(answer, error)
-        return answer
+def refusal_of(error: BaseException) -> Refusal | None:
+    """Return the refusal behind an error of the client, None if Kaggle did not answer."""
+    for link in chain(error):
+        if isinstance(link, HTTPError) and link.response is not None:
+            answer = link.response
+            try:
+                found = answer.json()
+            except (ValueError, RecursionError):
+                found = None
+            table = found if isinstance(found, dict) else {}
+            status = int(table.get("code", 500)) if answer.ok else answer.status_code
+            said = one_line(str(table.get("message", "")))
+            return Refusal(status, answer.headers.get("Retry-After", ""), said)
+    return None
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
@@ -221,12 +207,10 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
         except (PipelineError, RetryableError):
             raise
         except Exception as error:
-            asked_s = None
-            if refusal := _refusal(error):
+            asked_s, reason = None, network_fault(error, "Kaggle")
+            if refusal := refusal_of(error):
                 reason = f"HTTP {refusal.status}" if refusal.status in PASSING_STATUS else ""
                 asked_s = retry_after_s(refusal.retry_after)
-            else:
-                reason = "" if certificate_refused(error) else network_fault(error, "Kaggle")
             if not reason or (asked_s or 0) > session.policy.longest_asked_wait_s:
                 raise _explain(error, session.action) from None
             raise RetryableError(reason, retry_after_s=asked_s) from None
@@ -285,7 +269,8 @@ def upload_file(
 
     def attempt() -> str:
         begun = session.call(service, method, {**named, **facts})
-        with limited_session() as http, _Watched(path) as stream:
+        step = in_one_step(f"upload {path.name}")
+        with step, limited_session() as http, path.open("rb") as stream:
             answer = http.put(begun.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
         status = answer.status_code
         if status in PASSING_STATUS:
@@ -313,19 +298,6 @@ def wait_for(session: KaggleSession, answer: Callable[[], T | None], what: str) 
         pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
 
 
-class _Watched(io.FileIO):
-    """A file that tells how far it has been read."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._what, self._size = f"upload {path.name}", path.stat().st_size
-
-    def read(self, size: int | None = -1) -> bytes:
-        piece = super().read(size)
-        progress(self._what, self.tell(), self._size)
-        return piece or b""
-
-
 def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
     for pause_s in LOOK_AFTER_S:
         session.policy.sleep(pause_s)
@@ -341,7 +313,7 @@ def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
 
 def _explain(error: BaseException, action: str) -> PipelineError:
     """Return the one-line error for what the client raised while doing `action`."""
-    refusal, network = _refusal(error), network_fault(error, "Kaggle")
+    refusal, network = refusal_of(error), network_fault(error, "Kaggle")
     if refusal:
         advice = _SERVER_FAULT if refusal.status >= 500 else _OTHER
         advice = _ADVICE.get(refusal.status, advice)
@@ -360,19 +332,14 @@ def _explain(error: BaseException, action: str) -> PipelineError:
     return PipelineError(f"{action}: {line}")
 
 
+def is_refused(error: BaseException, statuses: Container[int]) -> bool:
+    """Tell whether Kaggle refused a request with one of some HTTP statuses."""
+    refusal = refusal_of(error)
+    return refusal is not None and refusal.status in statuses
+
+
 def never_acted_on(error: BaseException) -> bool:
     """Tell whether Kaggle has certainly not done what the failed request asked for."""
-    status = status_of(error)
-    if status is not None:
-        return status < 500
+    if refusal := refusal_of(error):
+        return refusal.status < 500
     return network_fault(error, "Kaggle").startswith(UNREACHED)
-
-
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status with which Kaggle refused, if it answered at all."""
-    refusal = _refusal(error)
-    return refusal.status if refusal else None
-
-
-def _refusal(error: BaseException) -> RefusalError | None:
-    return next((link for link in chain(error) if isinstance(link, RefusalError)), None)

@@ -1,17 +1,12 @@
 """Kaggle datasets of trained models and of wheels: write their folders, and push them.
 
-A digest of all that is sent stands in the dataset's description, so that Kaggle itself tells
-whether it has a folder's content already.
+The request that makes a version is sent once. If its answer is lost, Kaggle is asked.
 """
 
-import hashlib
-import json
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run as run_pip
 from typing import Annotated, Any, NamedTuple
@@ -22,19 +17,19 @@ from common import settings
 from common.credentials import one_line, redact, refuse_secrets
 from common.errors import PipelineError, UsageError
 from common.files import write_bytes, write_text
+from common.http import RetryPolicy
 from common.json_files import read_json
 from common.kaggle import (
     POLICY,
     KaggleSession,
     ask,
+    is_refused,
     kaggle_session,
     send_once,
-    status_of,
     upload_file,
     wait_for,
 )
 from common.progress import log
-from common.retry import RetryPolicy
 from common.settings import FrozenConfig
 from ensembles.trained_models import find_models
 from kernels.build import REQUIRED_MODULES, Text, slug_of
@@ -82,16 +77,12 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
             raise PipelineError(f"{folder}: its training has not ended; --resume ends it")
     if not models:
         raise PipelineError(f"{run}: holds no run folder of a model")
-    try:
-        for (place, member), folder in models.items():
-            for path in sorted(folder.iterdir()):
-                is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
-                if is_named and not path.name.startswith(_LEFT_OUT) and path.is_file():
-                    write_bytes(out / "models" / place / member / path.name, path.read_bytes())
-        seal(out, metadata)
-    except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
-        raise
+    for (place, member), folder in models.items():
+        for path in sorted(folder.iterdir()):
+            is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
+            if is_named and not path.name.startswith(_LEFT_OUT) and path.is_file():
+                write_bytes(out / "models" / place / member / path.name, path.read_bytes())
+    seal(out, metadata)
     return list(map("/".join, models))
 
 
@@ -106,7 +97,7 @@ def write_wheels(out: Path) -> list[Path]:
     """
     _require_free(out)
     wanted, pins = REQUIRED_MODULES.values(), str(settings.ROOT / "requirements.txt")
-    command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "-c", pins]
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         ended = run_pip(  # noqa: S603
@@ -126,25 +117,6 @@ def write_wheels(out: Path) -> list[Path]:
     return [out / wheel.name for wheel in wheels]
 
 
-def _pip() -> list[str]:
-    """Return the start of a command line that runs pip, in an environment of uv's too."""
-    if find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    own = Path(sys.executable).parent
-    if uv := shutil.which("uv", path=f"{own}{os.pathsep}{os.environ.get('PATH', '')}"):
-        return [uv, "tool", "run", "pip"]
-    raise PipelineError(
-        "kernel wheels: neither pip nor uv is installed; install pip by "
-        f"`{sys.executable} -m ensurepip`, or uv from https://docs.astral.sh/uv, and run it again"
-    )
-
-
-class Licence(FrozenConfig):
-    """A licence of a dataset, by Kaggle's name."""
-
-    name: str
-
-
 class DatasetMetadata(FrozenConfig):
     """The keys of dataset-metadata.json; the push adds the owner to `id`."""
 
@@ -152,7 +124,7 @@ class DatasetMetadata(FrozenConfig):
     title: Text
     subtitle: str = ""
     description: str = ""
-    licenses: Annotated[tuple[Licence, ...], Field(min_length=1)]
+    licenses: Annotated[tuple[dict[str, str], ...], Field(min_length=1)]
     isPrivate: bool = True  # noqa: N815 - Kaggle's key
     keywords: tuple[str, ...] = ()
 
@@ -165,7 +137,7 @@ def dataset_metadata(title: str, *, subtitle: str, licence: str) -> DatasetMetad
     """
     if not _SHORTEST <= len(slug_of(title)) <= len(title) <= _LONGEST:
         raise UsageError(f"dataset title {title!a}: expected {_SHORTEST} to {_LONGEST} characters")
-    slug, licences = slug_of(title), (Licence(name=licence),)
+    slug, licences = slug_of(title), ({"name": licence},)
     return DatasetMetadata(id=slug, title=title, subtitle=subtitle, licenses=licences)
 
 
@@ -178,20 +150,20 @@ def seal(folder: Path, metadata: DatasetMetadata) -> None:
     """Write a folder's metadata, once its files are there: without it nothing is sent.
 
     Raises:
-        PipelineError: as `digests`.
+        PipelineError: as `sent_files`.
     """
-    digests(folder)
+    sent_files(folder)
     write_text(folder / DATASET_METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a dataset folder that is sent, by its name.
+def sent_files(folder: Path) -> list[str]:
+    """Return the names of the files of a dataset folder that are sent.
 
     Raises:
         PipelineError: a link or a hidden or empty file, which Kaggle may leave out, or one that
             holds a Kaggle credential of this machine.
     """
-    found = {}
+    found = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or path.name.startswith("."):
@@ -201,7 +173,7 @@ def digests(folder: Path) -> dict[str, str]:
             if not content:
                 raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
             refuse_secrets([(path, content)])
-            found[name] = hashlib.sha256(content).hexdigest()
+            found.append(name)
     return found
 
 
@@ -210,21 +182,20 @@ class DatasetVersion(NamedTuple):
 
     dataset_id: str  # "owner/slug"
     version: int
-    made: str  # "created", "updated", or "unchanged": Kaggle has this very content already
+    made: str  # "created" or "updated"
     url: str
 
 
 class _State(NamedTuple):
     status: str
     version: int
-    description: str
 
 
 def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> DatasetVersion:
     """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
 
-    Folders within it are packed, and unpacked by Kaggle. What Kaggle has already is not sent again,
-    and where an answer is lost it is asked for the version.
+    Folders within it are packed, and unpacked by Kaggle. If an answer is lost, Kaggle is asked for
+    the version.
 
     Raises:
         UsageError: an empty message.
@@ -235,25 +206,20 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
         raise UsageError("-m: expected a text that says what is new")
     path, expected = folder / DATASET_METADATA_FILE, "what `kernel wheels` or `weights` wrote"
     known = read_json(path, DatasetMetadata, expected=expected)
-    files = digests(folder)
+    files = sent_files(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
         dataset_id = session.own(known.id)
         url = f"https://www.kaggle.com/datasets/{dataset_id}"
-        content = {"metadata": {**known.model_dump(), "id": dataset_id}, "files": files}
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         before = ask(session, lambda: _look(session, dataset_id))
         if before and before.status not in _SETTLED:
             log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
             before = _settled(session, dataset_id, before.version)
-        if before and before.status == _READY and digest in before.description:
-            return DatasetVersion(dataset_id, before.version, "unchanged", url)
-        about = f"{known.description}\n\nContent: sha256:{digest}".strip()
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")
         asked = {
-            **{"title": known.title, "subtitle": known.subtitle, "description": about},
+            **{"title": known.title, "subtitle": known.subtitle, "description": known.description},
             **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug, "versionNotes": message},
-            **{"isPrivate": known.isPrivate, "licenseName": known.licenses[0].name},
+            **{"isPrivate": known.isPrivate, "licenseName": known.licenses[0]["name"]},
             "categoryIds": list(known.keywords),
             "files": [{"token": token} for token in tokens],
         }
@@ -273,11 +239,11 @@ def _look(session: KaggleSession, dataset_id: str) -> _State | None:
         status = session.call("datasets", "get_dataset_status", named).status.name.lower()
     except Exception as error:
         own = owner.lower() == session.username.lower()
-        if status_of(error) in (UNKNOWN if own else UNKNOWN[1:]):
+        if is_refused(error, UNKNOWN if own else UNKNOWN[1:]):
             return None
         raise
     found = session.call("datasets", "get_dataset", named)
-    return _State(status, int(found.current_version_number or 0), found.description or "")
+    return _State(status, int(found.current_version_number or 0))
 
 
 def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
@@ -289,8 +255,8 @@ def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
     found = wait_for(session, settled, "the dataset")
     if found is None:
         raise PipelineError(
-            f"dataset {dataset_id}: version {at_least} is not ready in time; it was sent: pushing "
-            "the same again waits for it"
+            f"dataset {dataset_id}: version {at_least} is not ready in time; it was sent: look at "
+            "the dataset's page"
         )
     return found
 

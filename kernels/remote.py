@@ -14,12 +14,10 @@ from pydantic import BaseModel
 from common.credentials import one_line
 from common.errors import PipelineError, UsageError
 from common.files import write_text
-from common.http import limited_session
+from common.http import RetryPolicy, limited_session
 from common.json_files import read_json
-from common.kaggle import POLICY, KaggleSession, ask, kaggle_session, send_once, status_of
+from common.kaggle import POLICY, KaggleSession, ask, is_refused, kaggle_session, send_once
 from common.progress import progress
-from common.retry import RetryPolicy
-from common.settings import FrozenConfig
 from data.fetch.download import download
 from kernels.build import METADATA_FILE, KernelMetadata
 
@@ -33,7 +31,6 @@ _SOURCES = ("dataset", "competition", "kernel", "model")
 
 MOST_BYTES = 255  # of a name, on most disks
 OUTPUT_POLICY = RetryPolicy()
-NOTE = ".kernel-output.json"  # of which kernel and version the output is
 _ENDED_BADLY = ("error", "cancel_acknowledged")
 
 
@@ -51,13 +48,6 @@ class KernelStatus(NamedTuple):
     kernel_id: str  # "owner/slug"
     state: str  # "queued", "running", "complete", "error", "cancel_requested", …
     failure_message: str
-
-
-class OutputNote(FrozenConfig):
-    """The kernel and version that a folder is the output of."""
-
-    kernel: str  # "owner/slug"
-    version: int
 
 
 class KernelNote(BaseModel):
@@ -133,7 +123,7 @@ def _version(session: KaggleSession, kernel_id: str) -> int:
     try:
         answer = session.call("kernels", "get_kernel", _named(kernel_id))
     except Exception as error:
-        if status_of(error) in UNKNOWN:
+        if is_refused(error, UNKNOWN):
             return 0
         raise
     return int(answer.metadata.current_version_number or 0) if answer.metadata else 0
@@ -183,18 +173,22 @@ def _accepted(kernel_id: str, answer: Any) -> int:
 def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLICY) -> KernelOutput:
     """Download what the latest version of a kernel wrote, and its log, into `out`.
 
-    `out` appears when all of it is there. Until then the files lie in a hidden folder beside it,
-    and the same command goes on with them, unless the kernel has another version by then. Of a
-    kernel that failed only the log is fetched, into a file beside `out`.
+    `out` appears when all of it is there. Until then the files are in a hidden folder next to it,
+    from which the same command resumes. If a kernel failed, only its log is fetched, into a file
+    next to `out`.
 
     Args:
         kernel_id: "owner/slug"; without an owner, one's own.
+        out: New or empty folder.
+        policy: How often requests are repeated.
 
     Raises:
         UsageError: `out` is in the way.
         PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
             or refused credentials, no space, or the network fails for good.
     """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: is in the way; expected a new or empty folder")
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.own(kernel_id)
         status = ask(session, lambda: _status(session, full_id))
@@ -206,21 +200,29 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
         if status.state != "complete":
             _keep_log(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: _version(session, full_id))
-        note = OutputNote(kernel=full_id, version=version)
-        if not _is_fetched(out, note):
-            _check_names([name for name, _ in files])
-            whole = _fetch(dict(files), out, note, policy)
-            log_file = whole / f"{full_id.partition('/')[2]}.log"
-            if log and not log_file.exists():
-                write_text(log_file, log)
-            write_text(whole / NOTE, note.model_dump_json())
-            if out.exists():
-                out.rmdir()  # empty: looked at before
-            whole.rename(out)
-            shutil.rmtree(whole.parent)
-    n_files = sum(path.is_file() for path in out.rglob("*")) - 1  # without the note
-    is_unfinished = _has(out / "kernel.json", KernelNote(finished=False))
-    return KernelOutput(full_id, version, out, n_files, is_unfinished)
+    _check_names([name for name, _ in files])
+    mark = f"{full_id.replace('/', '-')}-{version}"
+    whole = out.absolute().with_name(f".{out.name}.{mark}.part")
+    whole.mkdir(parents=True, exist_ok=True)
+    with limited_session() as http:
+        for number, (name, address) in enumerate(files):
+            download(http, address, whole / name, policy=policy)
+            progress("download", number + 1, len(files))
+    log_file = whole / f"{full_id.partition('/')[2]}.log"
+    if log and not log_file.exists():
+        write_text(log_file, log)
+    if out.exists():
+        out.rmdir()  # empty: looked at before
+    whole.rename(out)
+    n_files = sum(path.is_file() for path in out.rglob("*"))
+    return KernelOutput(full_id, version, out, n_files, _is_unfinished(out / "kernel.json"))
+
+
+def _is_unfinished(path: Path) -> bool:
+    try:
+        return not read_json(path, KernelNote, expected="a note").finished
+    except PipelineError:
+        return False
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -229,34 +231,11 @@ def _check_names(names: Sequence[str]) -> None:
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
         is_plain &= all(len(part.encode(errors="replace")) <= MOST_BYTES for part in path.parts)
         is_below = name != "." and not path.is_absolute() and ".." not in path.parts
-        if not (is_plain and is_below and name != NOTE):
+        if not (is_plain and is_below):
             raise PipelineError(
                 f"file {name[:80]!a}: expected a path within the output, no name of over "
                 f"{MOST_BYTES} bytes; nothing kept"
             )
-
-
-def _fetch(addresses: dict[str, str], out: Path, note: OutputNote, policy: RetryPolicy) -> Path:
-    root = out.absolute().with_name(f".{out.name}.part")
-    if not _has(root / NOTE, note):
-        shutil.rmtree(root, ignore_errors=True)
-    write_text(root / NOTE, note.model_dump_json())
-    whole = root / "whole"
-    whole.mkdir(exist_ok=True)
-    with limited_session() as session:
-        for number, (name, address) in enumerate(addresses.items()):
-            download(session, address, whole / name, policy=policy)
-            progress("download", number + 1, len(addresses))
-    return whole
-
-
-def _is_fetched(out: Path, note: OutputNote) -> bool:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
-    if _has(out / NOTE, note):
-        return True
-    wanted = f"version {note.version} of {note.kernel}"
-    raise UsageError(f"{out}: is in the way: not {wanted}; choose another --out")
 
 
 def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
@@ -265,10 +244,3 @@ def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
     said = f": {failed.failure_message}" if failed.failure_message else ""
     where = f"; its log is in {log_file}" if log else ""
     raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{said}{where}")
-
-
-def _has(path: Path, note: BaseModel) -> bool:
-    try:
-        return read_json(path, type(note), expected="a note") == note
-    except PipelineError:
-        return False

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from common.credentials import one_line
 from common.errors import PipelineError
 from common.files import open_regular
+from common.http import RetryPolicy
 from common.kaggle import (
     POLICY,
     KaggleSession,
@@ -23,7 +24,6 @@ from common.kaggle import (
     upload_file,
     wait_for,
 )
-from common.retry import RetryPolicy
 
 COMPETITION = "predict-ai-model-runtime"
 PENDING, COMPLETE, ERROR = "pending", "complete", "error"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.retry import RetryPolicy
+from common.http import RetryPolicy
 from data.graph_store.stored_graph import read_layout, read_tile
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.synthetic.write import PLANS, planned_graphs, synthesize

@@ -11,16 +11,16 @@ from requests import Response, Session
 from requests.exceptions import RequestException
 
 from common.errors import PipelineError, UsageError
-from common.http import read_pieces
-from common.progress import progress
-from common.retry import (
+from common.http import (
     PASSING_STATUS,
     RetryableError,
     RetryPolicy,
     network_fault,
+    read_pieces,
     retry,
     retry_after_s,
 )
+from common.progress import progress
 
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
 _MAX_BYTES = 2**36  # several times the whole dataset

@@ -18,9 +18,8 @@ from requests import Session
 
 from common.errors import PipelineError
 from common.files import atomic_path, sweep, write_text
-from common.http import limited_session
+from common.http import RetryPolicy, limited_session
 from common.progress import progress
-from common.retry import RetryPolicy
 from data.fetch.download import bytes_here, check_address, download, remote_size
 from data.official.published import PUBLISHED_GRAPHS, Part
 

@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 
 from common.errors import PipelineError
 from common.files import locked
+from common.http import chain
 from common.progress import log, out_of_time
-from common.retry import chain
 
 if TYPE_CHECKING:
     from optuna import Study

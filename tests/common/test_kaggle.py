@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from requests.exceptions import ConnectTimeout, SSLError
 
 from common.credentials import known_secrets
 from common.errors import PipelineError
-from common.kaggle import LOOK_AFTER_S, ask, kaggle_session, never_acted_on
-from common.retry import RetryPolicy
+from common.http import RetryPolicy
+from common.kaggle import LOOK_AFTER_S, ask, kaggle_session
 from common.settings import ROOT
 from kernels.build import METADATA_FILE, KernelMetadata, build
 from kernels.datasets import push_dataset
@@ -68,14 +67,13 @@ def login_failure() -> str:
     return failure_of(lambda: kaggle_session("test").__enter__())
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
-def test_key_file_of_any_unicode_encoding_logs_in(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
+def test_key_file_logs_in(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("KAGGLE_USERNAME")
     monkeypatch.delenv("KAGGLE_KEY")
     text = json.dumps({"username": "filed", "key": "filed-key-1234"})
-    write_key_file(tmp_path / "home", text.encode(encoding))
+    write_key_file(tmp_path / "home", text.encode())
 
     with kaggle_session("test") as session:
         assert session.username == "filed"
@@ -109,11 +107,7 @@ NO_ANSWERS = [
     (DROPPED, "dropped"),
     (Answer(503, "<html>busy"), "HTTP 503"),
     (Answer(body="<html>"), "Kaggle's answer is no JSON object: it is cut short, or a proxy's"),
-    (Answer(body='{"submissions": [{"ref"'), "or a proxy's page"),
-    (Answer(body=[1]), "or a proxy's page"),
-    (Answer(body={"code": 500}), "HTTP 500"),
-    (Answer(body={"code": "UNAVAILABLE", "message": "later"}), "HTTP 500"),
-    (Answer(body={"error": {"code": 7, "message": "later"}}), "HTTP 500"),
+    (Answer(body={"code": 500, "message": "later"}), "HTTP 500"),
 ]
 
 
@@ -145,10 +139,9 @@ def test_logins_and_lists_are_repeated_after_an_unusable_answer(
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Answer(body={"error": {"code": 403, "message": "no rules"}}), "HTTP 403: the account"),
+        (Answer(body={"code": 403, "message": "no rules"}), "HTTP 403: the account"),
         (Answer(403, "<html>"), "HTTP 403: the account"),
         (Answer(body={"submissions": [{"ref": 1, "status": "PAUSED"}]}), "KeyError('PAUSED')"),
-        (Answer(body={"submissions": [{"ref": 1, "status": 5}]}), "does not understand the answer"),
         (Answer(body={"submissions": 5}), "does not understand the answer"),
         (Answer(body={"submissions": ["x" * 20_000]}), "has over 10000 bytes"),
     ],
@@ -160,40 +153,6 @@ def test_error_or_endless_answer_or_one_of_a_newer_kaggle_is_one_line(
     fake_kaggle.will_answer("ListSubmissions", answer)
     assert told in failure_of(lambda: list_submissions(1))
     assert len(fake_kaggle.calls("ListSubmissions")) == 1
-
-
-NO_CREDENTIAL = "is no Kaggle credential; expected one line of plain ASCII"
-TOKEN_AS_KEY = "is an API token (KGAT_…), expected a key of 32 hex digits; put the token into"
-
-
-@pytest.mark.parametrize("variable", ["KAGGLE_API_TOKEN", "KAGGLE_KEY"])
-@pytest.mark.parametrize("value", [f"{TOKEN}\n", f"{TOKEN[:14]}\n{TOKEN[14:]}", f"“{TOKEN}”"])
-def test_impossible_credential_is_refused_before_it_is_sent(
-    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
-    monkeypatch.setenv(variable, value)
-    line = login_failure()
-    assert line.startswith(f"{variable}: {NO_CREDENTIAL}")
-    assert TOKEN[14:] not in line
-    assert not fake_kaggle.received
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("access_token", TOKEN.encode("utf-16"), NO_CREDENTIAL),
-        ("access_token", TOKEN.encode("utf-8-sig"), NO_CREDENTIAL),
-        ("access_token", b"a b", NO_CREDENTIAL),
-        ("kaggle.json", b'{"username": "me", "key": "KGAT_0123456789abcdef"}', TOKEN_AS_KEY),
-    ],
-)
-def test_key_file_with_impossible_credential_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
-    clear_credentials(monkeypatch, tmp_path / "home")
-    write_key_file(tmp_path / "home", content, name)
-    line = login_failure()
-    assert f"{name}: " in line and message in line
 
 
 @pytest.fixture(params=["key", "token"])
@@ -308,10 +267,7 @@ def sending(
     )
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [LOST, LATE, Answer(503, {}, acts=True), Answer(body="<html>maintenance</html>", acts=True)],
-)
+@pytest.mark.parametrize("lost", [LOST, LATE, Answer(503, {}, acts=True)])
 def test_lost_answer_is_looked_up_and_nothing_is_sent_again(
     fake_kaggle: FakeKaggle,
     sending: Sending,
@@ -329,7 +285,7 @@ def test_lost_answer_is_looked_up_and_nothing_is_sent_again(
     assert "no clear answer; asking Kaggle whether it has arrived" in caplog.text
 
 
-@pytest.mark.parametrize("fault", [DROPPED, Answer(500, {}), Answer(body="<html>")])
+@pytest.mark.parametrize("fault", [DROPPED, Answer(500, {})])
 def test_request_that_did_not_arrive_is_reported_as_doubt_and_not_sent_again(
     fake_kaggle: FakeKaggle, sending: Sending, waits: list[float], fault: Answer
 ) -> None:
@@ -393,7 +349,6 @@ def test_busy_server_is_waited_for_within_limits(
     [
         ([Answer(500, {})] * 4, "HTTP 500; gave up after 4 tries"),
         ([refusal(401)], "HTTP 401"),
-        ([Answer(body="<html>")] * 4, "or a proxy's page; gave up after 4 tries"),
         ([Answer(body={"status": 5, "metadata": 5, "submissions": 5})], "does not understand"),
     ],
 )
@@ -415,13 +370,6 @@ def test_refused_connection_leaves_no_doubt(
     point_client_at("http://127.0.0.1:9", monkeypatch)  # the discard port
     line = sending.failure()
     assert "connection refused" in line and sending.in_doubt not in line
-
-
-def test_only_requests_that_certainly_never_arrived_are_sent_again() -> None:
-    assert never_acted_on(SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer"))
-    on_its_way = SSLError("EOF occurred in violation of protocol")
-    for error in (on_its_way, ConnectTimeout("timed out"), ValueError("not JSON")):
-        assert not never_acted_on(error)
 
 
 @WITH_FILES

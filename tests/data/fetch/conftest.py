@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.retry import RetryPolicy
+from common.http import RetryPolicy
 from data.fetch.fetch import FetchJob
 from data.official.published import PUBLISHED_GRAPHS, Part
 from data.tree import SPLITS, collection_named

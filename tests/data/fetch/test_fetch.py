@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.retry import RetryPolicy
+from common.http import RetryPolicy
 from common.settings import ROOT
 from data.fetch.fetch import (
     COMPETITION,

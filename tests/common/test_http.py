@@ -5,7 +5,7 @@ from requests.exceptions import ConnectionError as NoConnection
 from requests.exceptions import SSLError, Timeout
 
 from common.errors import PipelineError
-from common.retry import RetryableError, RetryPolicy, network_fault, retry, retry_after_s
+from common.http import RetryableError, RetryPolicy, network_fault, retry, retry_after_s
 
 
 def test_retries_without_progress_end(caplog: pytest.LogCaptureFixture) -> None:
