@@ -12,13 +12,9 @@ in `-wheels` and holds its wheel (see `kernels.datasets`), through `dataset_sour
 import base64
 import importlib.util
 import io
-import json
 import lzma
 import pprint
 import re
-import subprocess
-import sys
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,21 +44,6 @@ SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
 _INPUT_ROOT = Path("/kaggle/input")
 _SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
-_SHOW = """\
-from IPython.display import Image, display
-
-out = WORKING / SETTINGS["out"]
-if (out / "report.json").exists():
-    report = json.loads((out / "report.json").read_text())
-    for name, part in report["collections"].items():
-        print(f"{name:<20} {part['metric']:<12} {part['value']}  95 %: {part['ci95']}")
-        for member, value in report["models"][name]["member_values"].items():
-            print(f"  {member:<40} {value}")
-    display(Image(out / "report.png"))
-for path in sorted(WORKING.rglob("*.csv")):
-    print(path, *(line[:80] for line in path.read_text().splitlines()[:3]), sep="\\n")
-"""
-
 METADATA_FILE = "kernel-metadata.json"
 Text = Annotated[str, Field(min_length=1)]
 
@@ -80,13 +61,6 @@ PACKAGES = (
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _SUFFIXES = frozenset({".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"})
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-_IMPORT = """
-import sys
-_, name, folder, *installed = sys.argv
-sys.path = [folder, *sys.path, *installed]
-__import__(name)
-"""
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
 
 DEFAULT_MAX_MINUTES = 690.0
@@ -127,7 +101,7 @@ class KernelMetadata(FrozenConfig):
     title: Text
     code_file: Text
     language: str = "python"
-    kernel_type: Literal["script", "notebook"] = "script"
+    kernel_type: Literal["script"] = "script"
     is_private: bool = True
     enable_gpu: bool = True
     enable_tpu: bool = False
@@ -184,7 +158,6 @@ def build(
     kernel_sources: Sequence[str] = (),
     title: str = "",
     beside: Path = Path(),
-    notebook: bool = False,
 ) -> Path:
     """Write a kernel that works by `recipe_table` on Kaggle to `out`; return its source's path.
 
@@ -193,12 +166,10 @@ def build(
         title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
         beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
             Python's path; they are embedded as well.
-        notebook: write a notebook, which shows what came out, in place of a script.
 
     Raises:
         UsageError: a title or a source that Kaggle would refuse, nothing attached that could hold
-            the models to rank with, a model of one's own that imports what is not embedded, or
-            `out` holds other files.
+            the models to rank with, or `out` holds other files.
         PipelineError: an incomplete project, a credential among the files, a script above
             Kaggle's limit, or `out` cannot be written.
     """
@@ -209,9 +180,7 @@ def build(
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
-    _check_imports(own_models, files)
     script = _rendered(kind, files, recipe_file)
-    script = _as_notebook(title, script) if notebook else script
     if (script_bytes := len(script.encode())) > SOURCE_LIMIT_BYTES:
         largest = max(files, key=lambda name: len(files[name]))
         raise PipelineError(
@@ -222,8 +191,7 @@ def build(
     metadata = KernelMetadata(
         id=slug,
         title=title,
-        code_file=f"{slug}.ipynb" if notebook else f"{slug}.py",
-        kernel_type="notebook" if notebook else "script",
+        code_file=f"{slug}.py",
         enable_gpu=gpu,
         machine_shape=T4 if gpu else "",
         dataset_sources=tuple(dataset_sources),
@@ -287,25 +255,6 @@ def _check_sources(
         )
 
 
-def _as_notebook(title: str, script: str) -> str:
-    """Return a kernel's script as the text of an .ipynb file, whose last cell shows what came out.
-
-    Its source is one text per cell, as Kaggle's server takes it, and it has no cell ids: the same
-    script gives the same bytes.
-    """
-    says, *folded, main = script.split("# %%\n")
-    about = "# {}\n\n{}".format(title, says.strip('"\n'))
-    cells: list[dict[str, Any]] = [{"cell_type": "markdown", "metadata": {}, "source": about}]
-    for source in (*folded, main, _SHOW):
-        shown = {"_kg_hide-input": True} if source in folded else {}  # on Kaggle's page
-        ran = {"execution_count": None, "metadata": shown, "outputs": list[str]()}
-        cells.append({"cell_type": "code", **ran, "source": source.strip()})
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
-
-
 def collect_files(root: Path) -> dict[str, bytes]:
     """Read what a kernel needs of the project at `root`, and its revision: path below, to content.
 
@@ -342,29 +291,6 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
             )
         files |= own
     return files
-
-
-def _check_imports(places: Sequence[str], files: Mapping[str, bytes]) -> None:
-    """Import one's own models in a fresh process, where only the embedded files are.
-
-    Installed packages are there too, but neither PYTHONPATH nor what an editable install adds.
-    """
-    installed = [path for path in sys.path if Path(path).name in _INSTALLED]
-    for module in dict.fromkeys(place.partition(":")[0] for place in places):
-        with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-            zipfile.ZipFile(io.BytesIO(pack(files))).extractall(folder)
-            words = [sys.executable, "-ISB", "-c", _IMPORT, module, folder, *installed]
-            done = subprocess.run(  # noqa: S603
-                words, cwd=folder, capture_output=True, check=False
-            )
-        if done.returncode:
-            lines = done.stderr.decode(errors="backslashreplace").strip().splitlines()
-            said = lines or [f"exit code {done.returncode}"]
-            raise UsageError(
-                f"model module '{module}': cannot be imported from what the kernel embeds: "
-                f"{said[-1]}; of your own code that is '{module.partition('.')[0]}' alone: move "
-                "what the module imports into a package with it"
-            )
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

@@ -12,7 +12,6 @@ the project; the same script goes on with what lies in the working folder.
 PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
 """
 
-# %%
 import base64
 import importlib.util
 import io
@@ -34,7 +33,6 @@ from pathlib import Path
 SETTINGS = {}  # type: ignore[var-annotated]
 ARCHIVE = ""  # the project: a zip archive, xz, base64
 
-# %%
 NOTE = "kernel.json"
 STARTED = time.monotonic()
 INPUT = Path(os.environ.get("PIPELINE_KAGGLE_INPUT", "/kaggle/input")).resolve()
@@ -184,6 +182,5 @@ def install_missing(site: Path) -> None:
         sys.exit(f"kernel: {wanted} did not install; the dataset must hold wheels for this Python")
 
 
-# %%
 if __name__ == "__main__":
     main()

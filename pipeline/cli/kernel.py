@@ -46,9 +46,6 @@ def build(
     title: Annotated[
         str, typer.Option(help="The kernel's, before the kind's words. Default: from the recipe.")
     ] = "",
-    notebook: Annotated[
-        bool, typer.Option("--notebook", help="A notebook that shows what came out, not a script.")
-    ] = False,
     seed: options.FirstSeed = None,
 ) -> None:
     """Write a self-contained kernel that works by a recipe on Kaggle.
@@ -72,7 +69,6 @@ def build(
         kernel_sources=kernel or [],
         title=title,
         beside=recipe_path(recipe).parent,
-        notebook=notebook,
     )
     typer.echo(f"kernel      {out} ({source.stat().st_size} bytes of script)")
 
@@ -116,7 +112,7 @@ def output(
 ) -> None:
     """Fetch what a finished kernel wrote, and its log.
 
-    The same command goes on where it broke off.
+    The same command resumes a download that broke off.
 
     Example: python -m pipeline kernel output fast-or-slow-cpu --out runs/kernel-output
     """

@@ -39,9 +39,6 @@ rows = "".join(f"tile:xla:{graph.stem},0;1;2\\n" for graph in graphs)
 """
 
 
-EXECUTE = "from nbclient.cli import main; main()"
-
-
 def stand_in_pipeline(module: str, name: str) -> str:
     """Return a pipeline/__main__.py that imports one name of the project and reports it."""
     return PIPELINE.replace("{module}", module).replace("{name}", name)
@@ -63,9 +60,7 @@ def started_script(
     """Start a kernel, in a process group of its own."""
     for folder in (kaggle / "working", kaggle / "input", home):
         folder.mkdir(parents=True, exist_ok=True)
-    executes = ["-c", EXECUTE, "--inplace"] if script.suffix == ".ipynb" else []
-    # Relative folders are what a user gives at home; a notebook runs in its own folder.
-    mounts = kaggle if executes else Path(os.path.relpath(kaggle, home))
+    mounts = Path(os.path.relpath(kaggle, home))  # relative folders are what a user gives at home
     environment |= {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
@@ -73,7 +68,7 @@ def started_script(
         "PIPELINE_KAGGLE_WORKING": str(mounts / "working"),
     }
     return subprocess.Popen(
-        [sys.executable, *executes, str(script)],
+        [sys.executable, str(script)],
         cwd=home,
         env=environment,
         stdout=subprocess.PIPE,

@@ -1,6 +1,5 @@
 """Built kernels: bytes, metadata, embedded files, and what is refused before one is written."""
 
-import ast
 import io
 import json
 import os
@@ -10,7 +9,6 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from common.errors import PipelineError, UsageError
@@ -61,23 +59,6 @@ def test_gpu_is_asked_for_if_the_recipe_has_a_network(
     replaced = f"note: {tmp_path}: replaces the kernel that was built there before"
     assert [replaced in call(*build) for _ in range(2)] == [False, True]
     assert json.loads((tmp_path / METADATA_FILE).read_text())["enable_gpu"] is gpu
-
-
-def test_notebook_has_the_script_cell_by_cell(project: Path, tmp_path: Path) -> None:
-    script, one, two = (
-        build("cpu", RECIPE, tmp_path / name, root=project, notebook=notebook)
-        for name, notebook in (("0", False), ("1", True), ("2", True))
-    )
-    assert one.read_bytes() == two.read_bytes()
-    told = json.loads((one.parent / METADATA_FILE).read_text())
-    assert (told["kernel_type"], told["code_file"]) == ("notebook", "fast-or-slow-cpu.ipynb")
-    read = nbformat.read(one, as_version=4)
-    nbformat.validate(read)
-    codes = [cell.source for cell in read.cells if cell.cell_type == "code"]
-    assert 'ARCHIVE = """' in codes[0]
-    assert all(isinstance(cell["source"], str) for cell in json.loads(one.read_text())["cells"])
-    whole = ast.parse(script.read_text()).body[1:]
-    assert list(map(ast.dump, ast.parse("\n".join(codes[:-1])).body)) == list(map(ast.dump, whole))
 
 
 def test_script_above_the_limit_is_refused_with_its_size(project: Path, tmp_path: Path) -> None:
@@ -204,30 +185,3 @@ def test_packages_of_custom_models_are_embedded(
     }
     with pytest.raises(UsageError, match="model package 'planted_nothing': found neither on"):
         own_packages(["planted_nothing.gat:Gat"], tmp_path)
-
-
-@pytest.mark.parametrize("is_in_package", [True, False])
-def test_custom_model_that_imports_other_code_is_refused(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_package: bool
-) -> None:
-    beside, table = tmp_path / "mine", {"layout": {"models": ["planted_two.two:Two"]}}
-    helper = "planted_two.helper" if is_in_package else "planted_helper"
-    (beside / "planted_two").mkdir(parents=True)
-    for name, text in {
-        "planted_helper.py": "",
-        "planted_two/helper.py": "",
-        "planted_two/__init__.py": "",
-        "planted_two/two.py": f"import {helper}",
-    }.items():
-        (beside / name).write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(beside))
-    monkeypatch.syspath_prepend(beside)
-    out = tmp_path / "out"
-    if is_in_package:
-        assert build("cpu", table, out, root=project).is_file()
-        return
-    with pytest.raises(UsageError) as caught:
-        build("cpu", table, out, root=project)
-    said = "model module 'planted_two.two': cannot be imported from what the kernel embeds: "
-    assert f"{said}ModuleNotFoundError: No module named 'planted_helper'; " in str(caught.value)
-    assert "\n" not in str(caught.value) and not out.exists()

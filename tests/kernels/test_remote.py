@@ -101,7 +101,7 @@ def test_refusal_in_the_answer_is_an_error(
         ({"title": ""}, "key 'title': String should have at least 1 character"),
         ({"code_file": "gone.py"}, "gone.py: no such file"),
         ({"is_public": True}, "key 'is_public': Extra inputs are not permitted"),
-        ({"kernel_type": "app"}, "key 'kernel_type': Input should be 'script' or 'notebook'"),
+        ({"kernel_type": "app"}, "key 'kernel_type': Input should be 'script'"),
     ],
 )
 def test_wrong_metadata_is_refused_before_the_push(

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from common.settings import ROOT
@@ -311,12 +310,12 @@ def kaggle(tiny_tree: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
-    def run(recipe: Recipe, kind: Kind, *, notebook: bool = False) -> str:
+    def run(recipe: Recipe, kind: Kind) -> str:
         number = len([path for path in tmp_path.iterdir() if path.name.startswith("version")])
         place = tmp_path / f"version{number}"
         table = recipe.model_dump(mode="json", exclude_none=True)
         attached = {"kernel_sources": ["someone/fast-or-slow-smoke-train"]}
-        built = build("smoke", table, place / "built", kind=kind, notebook=notebook, **attached)
+        built = build("smoke", table, place / "built", kind=kind, **attached)
         scratch, site = place / "scratch", place / "scratch" / "site"
         site.mkdir(parents=True)
         (site / "sitecustomize.py").write_text(_NO_SOCKETS)
@@ -340,22 +339,6 @@ def attach_output(kaggle: Path, mount: str) -> None:
 
 def finished(kaggle: Path) -> bool:
     return json.loads((kaggle / "working" / "kernel.json").read_text())["finished"]
-
-
-@pytest.mark.slow
-def test_notebook_runs_the_recipe_and_shows_the_report(
-    kaggle: Path, run_kernel: RunKernel, tiny_tree: Path, tmp_path: Path
-) -> None:
-    recipe = load_recipe("smoke", ["threads=1", "layout.models=['layout_linear']"])
-    run_kernel(recipe, KINDS["run"], notebook=True)
-    call("submission", "check", kaggle / "working" / "submission.csv", "--data", tiny_tree)
-    (path,) = tmp_path.glob("version*/built/*.ipynb")
-    outputs = nbformat.read(path, as_version=4).cells[-1].outputs
-    (picture,) = [own.data for own in outputs if own.output_type == "display_data"]
-    assert "image/png" in picture
-    told = "".join(own.text for own in outputs if own.output_type == "stream")
-    assert f"{TILE:<20} tile_score" in told
-    assert f"{kaggle}/working/submission.csv\nID,TopConfigs\ntile:xla:" in told
 
 
 @pytest.mark.slow
