@@ -29,7 +29,6 @@ from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
-from models.trees.booster_text import read_booster_text
 from models.trees.linear import (
     LINEAR,
     LINEAR_SCALE,
@@ -196,12 +195,12 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     import lightgbm
 
     try:
-        names, text = read_booster_text(path)
-        if names not in map(list, known):
-            raise of_other_statistics(path)
-        return lightgbm.Booster(model_str=text)
-    except (ValueError, OverflowError, lightgbm.basic.LightGBMError) as error:
+        booster = lightgbm.Booster(model_str=path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
+    if booster.feature_name() not in map(list, known):
+        raise of_other_statistics(path)
+    return booster
 
 
 @dataclass(frozen=True)

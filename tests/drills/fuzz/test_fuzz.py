@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import ROOT
-from tests.drills.fuzz.doors import DOORS, mutate_npz, mutate_numbers, try_door
+from tests.drills.fuzz.doors import DOORS, try_door
 
 
 @pytest.mark.slow
@@ -25,29 +25,3 @@ def test_the_seeds_are_let_in(door: str, tmp_path: Path) -> None:
     assert len(seeds) > 1
     for content in seeds:
         try_door(DOORS[door], content, tmp_path / f"input{DOORS[door].suffix}")
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from tests.drills.fuzz.doors import DOORS, mutate_numbers, try_door
-door, path = DOORS["booster"], Path(sys.argv[1])
-seeds = list(door.seeds())
-for number in range(300):
-    try_door(door, mutate_numbers(seeds[number % len(seeds)], number), path)
-"""
-
-
-def test_no_number_of_a_booster_sends_a_signal(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "booster.txt")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
-
-
-def test_no_number_of_a_run_folder_is_an_internal_error(tmp_path: Path) -> None:
-    (seed, _), path = DOORS["run"].seeds(), tmp_path / "run.zip"
-    for number in range(6):
-        mutated = mutate_npz(
-            seed, 0, number, lambda content, _, seed=number: mutate_numbers(content, seed)
-        )
-        try_door(DOORS["run"], mutated, path)
