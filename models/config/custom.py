@@ -2,24 +2,21 @@
 
 A recipe names a custom model by its class: "my_pkg.gat:Gat". The import of that module runs its
 code, so nothing that comes with a run folder may cause it: `Recipe.from_table` imports the custom
-models that its caller trusts by name, and `imported` refuses modules in run folders.
+models that its caller trusts by name.
 """
 
 import re
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from inspect import getfile, isabstract
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 
-from common.errors import PipelineError, UsageError
+from common.errors import UsageError
 from common.files import checksum_of
-from common.settings import RUN_CONFIG, FrozenConfig, read_toml
+from common.settings import FrozenConfig
 from models.config.networks import LayoutGnnConfig, TileGnnConfig
 
 PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -55,15 +52,11 @@ def imported(place: str) -> Any:
     """Return the class at `place`, "package.module:Class", and run its module's code for that.
 
     Raises:
-        UsageError: The module is in a run folder or cannot be imported, or it has no such class.
+        UsageError: The module cannot be imported, or it has no such class.
     """
     module, _, name = place.partition(":")
     try:
-        for part in accumulate(module.split("."), "{}.{}".format):
-            _refuse_run_folder(place, find_spec(part))  # runs the code of the packages above alone
         found = vars(import_module(module))
-    except UsageError:
-        raise
     except Exception as error:  # a user's module may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
@@ -75,15 +68,6 @@ def imported(place: str) -> Any:
         has = ", ".join(own) or "none of its own"
         raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
     return found[name]
-
-
-def _refuse_run_folder(place: str, spec: ModuleSpec | None) -> None:
-    for location in (spec.origin, *(spec.submodule_search_locations or ())) if spec else ():
-        if location and (folder := run_folder_of(Path(location))):
-            raise UsageError(
-                f"model '{place}': {location} is in the run folder {folder}; expected a module "
-                "outside of run folders; if you know its code, copy it to a folder of your own"
-            )
 
 
 def custom_class(place: str, kind: str) -> Any:
@@ -110,18 +94,6 @@ def custom_class(place: str, kind: str) -> Any:
         base = f"models.config.networks.{CONFIGS[kind].__name__}"
         raise UsageError(f"model '{place}': its Config is {config}; expected a subclass of {base}")
     return network
-
-
-def run_folder_of(path: Path) -> Path | None:
-    """Return the run folder that a path is in, by its links' names or targets, or None."""
-    places = path.absolute(), path.resolve()
-    for folder in dict.fromkeys(above for place in places for above in (place, *place.parents)):
-        try:
-            if (folder / RUN_CONFIG).is_file() and "recipe" in read_toml(folder / RUN_CONFIG):
-                return folder
-        except (PipelineError, OSError):
-            return folder  # damaged, or not ours to read
-    return None
 
 
 def source_of(network: Any) -> dict[str, str]:

@@ -29,7 +29,6 @@ from models.config.custom import (
     custom_class,
     is_own,
     own_models,
-    run_folder_of,
     short_name,
 )
 from models.config.networks import (
@@ -446,13 +445,13 @@ def load_recipe(
 ) -> Recipe:
     """Read a recipe by name, from a .toml file, or from a run's config.toml.
 
-    Overrides, "dotted.key=value", come before the check. Custom models that a recipe outside of run
-    folders or an override names are imported.
+    Overrides, "dotted.key=value", come before the check. Custom models that a recipe or an override
+    names are imported, but not those that a run's config.toml names.
 
     A `seed` becomes the first of the recipe's seeds; the others follow it.
 
     Args:
-        trust: Custom models of a recipe in a run folder that may be imported too.
+        trust: Custom models of a run's config.toml that may be imported too.
 
     Raises:
         UsageError: no such recipe, no TOML, an unknown key, a value that does not fit, or a custom
@@ -461,9 +460,9 @@ def load_recipe(
     path = recipe_path(name_or_file)
     read = read_toml(path, UsageError)
     of_run = read.get("recipe")
-    table = {"name": path.stem, **(of_run if isinstance(of_run, dict) else read)}
+    is_of_run = isinstance(of_run, dict)
+    table = {"name": path.stem, **(of_run if is_of_run else read)}
     table = apply_overrides(table, overrides)
-    is_of_run = isinstance(of_run, dict) or run_folder_of(path)
     by_user = apply_overrides({}, overrides) if is_of_run else table
     consent = {place for kind in ("layout", "tile") for place in own_models(by_user, kind)}
     source = f"recipe {path.stem}"
