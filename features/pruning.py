@@ -3,33 +3,19 @@
 Only configurable nodes (a few percent) differ between configs; what is far from them is the same
 for all configs of a graph, and costs memory. Pruning to the neighbourhood of configurable nodes
 cut memory to a quarter for the competition's winners.
-
-The store keeps pruned graphs as GRAPH.prune-RULE.safetensors beside the whole ones.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from common.errors import PipelineError, UsageError
-from common.progress import each
-from data.graph_store.stored_graph import (
-    STORE_SUFFIX,
-    VERSION,
-    is_stored,
-    open_tensors,
-    read_layout,
-    source_digest,
-    write_tensors,
-)
+from common.errors import UsageError
 from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
-from data.tree import GraphFile
 from features.padding import minor_to_major
 
 
@@ -123,45 +109,15 @@ def kept_nodes(rule: str, n_nodes: float) -> float:
 
 
 def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, PrunedNodes]:
-    """Prune a graph by the rule called `rule`, see features.pruning, and gather its nodes.
+    """Prune a graph and gather its nodes.
 
-    What `prepare --prune` left in the store is read from there.
+    Args:
+        graph: Graph to prune.
+        rule: Name of a rule, as of `pruning_rule`.
+
+    Raises:
+        UsageError: There is no such rule.
     """
-    pruned = read_pruned(graph, rule) or prune(graph, rule)
+    pruned = pruning_rule(rule)(graph.edge_index, graph.n_nodes, graph.node_config_ids)
     node_feat = graph.node_feat[pruned.kept]
     return pruned, PrunedNodes(node_feat, graph.node_opcode[pruned.kept], minor_to_major(node_feat))
-
-
-def prune(graph: LayoutGraph, rule: str) -> PrunedGraph:
-    """Prune a graph anew; raises UsageError: there is no such rule."""
-    return pruning_rule(rule)(graph.edge_index, graph.n_nodes, graph.node_config_ids)
-
-
-def pruned_file(stored: Path, rule: str) -> Path:
-    """Return where the pruned form of a graph of the store is kept."""
-    return stored.with_name(f"{stored.name.removesuffix(STORE_SUFFIX)}.prune-{rule}{STORE_SUFFIX}")
-
-
-def store_pruned(files: Sequence[GraphFile], rule: str) -> None:
-    """Prune every layout graph of the store by a rule, unless that is done; raises as `prepare`."""
-    pruning_rule(rule)
-    layouts = [file for file in files if file.collection.kind == "layout"]
-    for file in each("prune", layouts):
-        graph = read_layout(file)
-        if read_pruned(graph, rule) is None:
-            facts = {"version": VERSION, "source": source_digest(file)}
-            write_tensors(pruned_file(file.path, rule), vars(prune(graph, rule)), facts=facts)
-
-
-def read_pruned(graph: LayoutGraph, rule: str) -> PrunedGraph | None:
-    """Return the pruned form of a graph that the store keeps, or None: then it is made anew."""
-    pruning_rule(rule)
-    path = pruned_file(graph.file.path, rule)
-    if not is_stored(graph.file) or not path.is_file():
-        return None
-    try:
-        opened = open_tensors(path)
-    except PipelineError:
-        return None
-    is_of = opened.facts == {"version": VERSION, "source": source_digest(graph.file)}
-    return PrunedGraph(**opened.tensors) if is_of else None

@@ -19,7 +19,7 @@ from data.graph_store.stored_graph import read_layout
 from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import GraphFile
-from features.pruning import prune
+from features.pruning import prune_layout_graph
 from features.scaling import fit_node_scaler
 from features.statistics.configs import statistics_of
 from models.config.recipe import load_recipe
@@ -61,7 +61,7 @@ def stages(file: GraphFile) -> dict[str, Callable[[], object]]:
     scores = np.random.default_rng(0).normal(size=graph.n_configs)
     return {
         "read and check": lambda: read_layout(file),
-        "prune": lambda: prune(graph, rule),
+        "prune": lambda: prune_layout_graph(graph, rule=rule),
         "prepare for the GNN": lambda: read(graph),
         "statistics for boosting": statistics,
         f"GNN training step, {config.configs_per_step} configs": training_step,

@@ -1,7 +1,6 @@
 """Bring the store up to date: every graph packed once."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -86,7 +85,9 @@ def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE)
     """
     faults: dict[GraphFile, str | None] = dict(name_faults(files))
     good = [file for file in files if file not in faults]
-    with alone(store):
+    with locked(store / LOCK):
+        for collection, split in product(COLLECTIONS, SPLITS):  # what a killed process left
+            sweep(store / collection.folder / split, f".*{STORE_SUFFIX}.*.tmp")
         todo = [file for file in good if not is_fresh(stored_file(store, file), file)]
         errors = faults | dict(zip(todo, _pack(todo, store, workers) if todo else (), strict=True))
     return [
@@ -123,18 +124,6 @@ def keep_freed_memory() -> None:
     M_MMAP_THRESHOLD); getting zeroed pages anew costs a third of the time to inflate a chunk.
     """
     np.empty(30 << 20, np.uint8)  # freed at once, and never touched
-
-
-@contextmanager
-def alone(store: Path) -> Iterator[None]:
-    """Wait until no other process works in the store; sweep up what a killed one left.
-
-    What others keep in the same folder is not touched.
-    """
-    with locked(store / LOCK):
-        for collection, split in product(COLLECTIONS, SPLITS):
-            sweep(store / collection.folder / split, f".*{STORE_SUFFIX}.*.tmp")
-        yield
 
 
 def stored_graphs(

@@ -167,9 +167,6 @@ def audit(
 def prepare(
     data: options.Data = None,
     store: options.Store = None,
-    prune: Annotated[
-        str | None, typer.Option(help="Also prune every layout graph by this rule, and keep that.")
-    ] = None,
     workers: options.Workers = None,
     ray: options.Ray = None,
     json: options.Json = False,
@@ -182,20 +179,14 @@ def prepare(
     """
     from common.jobs.workers import Workers
     from common.settings import default_store_dir
-    from data.graph_store.prepare import alone, as_dict, summary
+    from data.graph_store.prepare import as_dict, summary
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
-    from features.pruning import pruning_rule, store_pruned
 
-    if prune is not None:
-        pruning_rule(prune)
     folder, who = data_dir(data), Workers(workers, ray)
     who.check()
     target = store or default_store_dir(folder)
     prepared = prepare_files(find_graphs(folder), target, workers=who)
-    if prune is not None:
-        with alone(target):  # from others, who would sweep up what is half written
-            store_pruned([entry.stored for entry in prepared if entry.stored], prune)
     if json:
         print_json({"store": target, "files": [as_dict(entry) for entry in prepared]})
     else:

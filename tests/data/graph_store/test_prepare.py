@@ -1,7 +1,7 @@
 """The store is brought up to date: what changed is packed again, what is damaged is named."""
 
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,17 +191,6 @@ def test_table_counts_files_by_collection_and_split(tree: Path, store: Path) -> 
     again = [line.split() for line in run_prepare(tree, store).splitlines()[1:16]]
     assert [row[:4] + row[5:] for row in again] == [row[:4] + row[5:] for row in rows]
     assert {row[4] for row in again} == {"0"}
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [(("--prune", "no-such-rule"), "no such rule; known: none"), (("--workers", "0"), "workers")],
-)
-def test_wrong_usage_is_refused_before_anything_is_read(
-    options: Sequence[str], line: str, store: Path, tmp_path: Path
-) -> None:
-    assert line in run_prepare(tmp_path / "missing", store, *options, expect=2)
-    assert not store.exists()
 
 
 PACK = """
