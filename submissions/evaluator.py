@@ -18,8 +18,7 @@ class Evaluator:
     """The metrics of one collection, "layout:xla:random" or another.
 
     Args:
-        rows: by graph, the row numbers (r,) of the configs that count, none twice, as
-            `read_eval_indices` returns it; None = all.
+        rows: by graph, the row numbers (r,) of the configs that count, none twice; None = all.
 
     Raises:
         UsageError: there is no such collection, or `rows` are no dictionary.

@@ -5,7 +5,7 @@ Nodes have the 140 stock features, in the order of data.graphs.node_columns.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -39,8 +39,6 @@ _EDGES = ("edge_padding_low", "edge_padding_high")
 _SPATIAL_MAX = 4
 _SLICE_MAX = 2
 
-Padding = Literal["zero", "minus-one"]  # of a layout beyond the tensor's rank
-
 
 @dataclass(frozen=True)
 class HloGraph:
@@ -69,9 +67,7 @@ class HloGraph:
         return {key: getattr(self, key) for key in keys}
 
 
-def featurize_module(
-    module: Any, *, padding: Padding = "zero", source: str | None = None
-) -> HloGraph:
+def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
     """Turn an HLO module into a graph.
 
     Args:
@@ -93,7 +89,7 @@ def featurize_module(
     ends = np.cumsum(sizes, dtype=np.int64)
     return HloGraph(
         name=module.name,
-        node_feat=node_features(instructions, roots.values(), padding=padding),
+        node_feat=node_features(instructions, roots.values()),
         node_opcode=np.array(
             [OPCODES.get(i.opcode, UNKNOWN_OPCODE) for i in instructions], dtype=np.uint8
         ),
@@ -193,17 +189,10 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
             )
 
 
-def node_features(
-    instructions: Sequence[Any], roots: Iterable[int], *, padding: Padding
-) -> NDArray[np.float32]:
-    """Compute the stock features (n, 140) of instructions; `padding` fills their layouts up.
-
-    The dataset pads with 0; -1 cannot be taken for a dimension number.
-    """
+def node_features(instructions: Sequence[Any], roots: Iterable[int]) -> NDArray[np.float32]:
+    """Compute the stock features (n, 140) of instructions; layouts are filled up with 0."""
     # Every feature is a whole number; one rounding from int64 is how the dataset got its float32.
     values = np.repeat(_ABSENT[None], len(instructions), axis=0)
-    if padding == "minus-one":
-        values[:, MINOR_TO_MAJOR] = -1
     values[list(roots), COLUMN_OF["is_root"]] = 1
     for row, instruction in zip(values, instructions, strict=True):
         _fill_shape(row, instruction.shape)

@@ -21,13 +21,12 @@ from common.progress import progress
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX
 from data.hlo.descriptor import message_class
-from data.hlo.graph import HloGraph, Padding, check_layouts, featurize_module, sequence_features
+from data.hlo.graph import HloGraph, check_layouts, featurize_module, sequence_features
 from data.hlo.layouts import ConfigurableNode, candidate_configs, configurable_nodes, nodes_at
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 
 EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
-PADDINGS: tuple[Padding, ...] = ("zero", "minus-one")
 TENSORS_MAX = N_LAYOUT_VALUES // RANK_MAX
 TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
 # A runtime is real above this; of a kernel that did not run, 1 ns is reported.
@@ -188,11 +187,8 @@ class HloProgram:
         }
 
 
-def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
+def read_programs(path: Path) -> list[HloProgram]:
     """Read tuning data or an HLO module; what the file is, is told from its content.
-
-    Args:
-        padding: of node layouts beyond a tensor's rank: "zero" as in the dataset, or "minus-one".
 
     Raises:
         PipelineError: the file is damaged or of another kind, or holds a kernel twice.
@@ -200,7 +196,7 @@ def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
     kind, message = _read_message(path)
     stem = program_name(path)
     if kind.startswith("Hlo"):
-        graph = featurize_module(message, padding=padding, source=str(path))
+        graph = featurize_module(message, source=str(path))
         return [HloProgram(stem, str(path), graph, message)]
     programs: dict[str, HloProgram] = {}
     for entry in message.modules if kind == "TuningData" else [message]:
@@ -210,7 +206,7 @@ def read_programs(path: Path, *, padding: Padding = "zero") -> list[HloProgram]:
             source = f"{path}, {name}"
         if name in programs:
             raise PipelineError(f"{source}: a second kernel of this fingerprint; expected one")
-        graph = featurize_module(entry.module, padding=padding, source=source)
+        graph = featurize_module(entry.module, source=source)
         check_layouts(graph, source)
         configs = tuned_configs(entry, graph.n_nodes, source)
         programs[name] = HloProgram(name, source, graph, entry.module, tuple(entry.runs), configs)
@@ -285,21 +281,16 @@ class FeaturizedGraph(NamedTuple):
     n_failed: int  # runs that were left out
 
 
-def featurize_files(
-    paths: Sequence[Path], out: Path, *, padding: str = "zero"
-) -> list[FeaturizedGraph]:
+def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
     """Write the graphs of protobuf files to `out`, in the order of the files.
 
     A module gives `<stem>.npz`; each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, the
     fingerprint as signed hexadecimal number.
 
     Raises:
-        UsageError: unknown padding, no file, or two files that would be written to one.
+        UsageError: no file, or two files that would be written to one.
         PipelineError: the first file at fault; those before it are written, it is not.
     """
-    chosen = next((known for known in PADDINGS if known == padding), None)
-    if chosen is None:
-        raise UsageError(f"--padding {padding}: no such padding; known: {', '.join(PADDINGS)}")
     if not paths:
         raise UsageError("no file given; expected tuning data or HLO modules (.pb)")
     first: dict[str, Path] = {}
@@ -313,7 +304,7 @@ def featurize_files(
     written = []
     for done, path in enumerate(paths, start=1):
         # All graphs of a file are made before the first is written.
-        written += [_write(program, out) for program in read_programs(path, padding=chosen)]
+        written += [_write(program, out) for program in read_programs(path)]
         progress("featurize", done, len(paths))
     return written
 

@@ -459,9 +459,8 @@ def load_recipe(
     """
     path = recipe_path(name_or_file)
     read = read_toml(path, UsageError)
-    of_run = read.get("recipe")
-    is_of_run = isinstance(of_run, dict)
-    table = {"name": path.stem, **(of_run if is_of_run else read)}
+    is_of_run = isinstance(read.get("recipe"), dict)
+    table = {"name": path.stem, **(read["recipe"] if is_of_run else read)}
     table = apply_overrides(table, overrides)
     by_user = apply_overrides({}, overrides) if is_of_run else table
     consent = {place for kind in ("layout", "tile") for place in own_models(by_user, kind)}

@@ -200,9 +200,6 @@ def prepare(
 def featurize(
     files: Annotated[list[Path], typer.Argument(help="Tuning data or HLO modules (.pb).")],
     out: Annotated[Path, typer.Option(help="Folder for the npz files.")],
-    padding: Annotated[
-        str, typer.Option(help="Of layouts beyond a tensor's rank: zero or minus-one.")
-    ] = "zero",
     json: options.Json = False,
 ) -> None:
     """Turn tuning protobufs or HLO modules into npz files.
@@ -214,7 +211,7 @@ def featurize(
     from data.hlo.programs import featurize_files
 
     header = ("file", "kind", "nodes", "edges", "configs", "failed")
-    print_rows(header, featurize_files(files, out, padding=padding), as_json=json)
+    print_rows(header, featurize_files(files, out), as_json=json)
 
 
 @command

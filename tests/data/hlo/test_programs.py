@@ -84,9 +84,9 @@ def test_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> No
         content += b"\x1a\x04\x0a\x02\x08\x05"
     path = tmp_path / "step.hlo.pb"
     path.write_bytes(content)
-    [written] = featurize_files([path], tmp_path, padding="minus-one")
+    [written] = featurize_files([path], tmp_path)
     assert (written.kind, written.path.name, written.n_configs) == ("module", "step.npz", 0)
-    expected = featurize_module(module, padding="minus-one")
+    expected = featurize_module(module)
     with np.load(written.path) as arrays:
         assert list(arrays) == ["node_feat", "node_opcode", "edge_index", "node_splits"]
         for key in arrays:
@@ -95,10 +95,10 @@ def test_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> No
         read_layout(file_of(written.path, "layout:xla:default"))
 
 
-def fails(paths: list[Path], out: Path, **options: Any) -> str:
+def fails(paths: list[Path], out: Path) -> str:
     """Featurise what cannot be; return the line, having checked that nothing was left behind."""
     with pytest.raises(PipelineError) as caught:
-        featurize_files(paths, out, **options)
+        featurize_files(paths, out)
     assert not out.is_dir() or not any(out.iterdir())
     line = str(caught.value)
     assert "\n" not in line
@@ -206,7 +206,6 @@ def test_missing_files_and_wrong_usage_are_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pb")  # reading it would wait for ever
     for name in ("none.pb", "pipe.pb"):
         assert "cannot be read" in fails([tmp_path / name], out)
-    assert "known: zero, minus-one" in fails([path], out, padding="two")
     assert "no file given" in fails([], out)
     (tmp_path / "other").mkdir()
     twin = write(tmp_path / "other" / "program.hlo.pb", small_module())
