@@ -1,7 +1,4 @@
-"""Check every file of a tree and count what is there; damaged files are listed, not fatal.
-
-Rows are added up by collection and split, and a tree is compared with the public one.
-"""
+"""Check every file of a tree and count what is there; damaged files are listed, not fatal."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +11,7 @@ import polars as pl
 from common.errors import PipelineError
 from common.jobs.run_jobs import Job
 from common.jobs.workers import HERE, Workers
-from common.progress import progress
+from common.progress import each
 from data.graph_store.prepare import Prepared, blocks_of, file_weight
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import (
@@ -26,7 +23,6 @@ from data.graphs.graph import (
     group_means,
 )
 from data.graphs.noise import Noise, measure_noise
-from data.official.published import PUBLISHED_GRAPHS, official_names
 from data.tree import SPLITS, GraphFile, name_faults
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct")
@@ -84,49 +80,40 @@ def audit(
     """Read files one by one: a row each, in order; names that `name_faults` lists are errors.
 
     Args:
-        prepared: what became of each file on its way into the store; good files are then read
-            from there, and their rows name the file of the store.
+        files: Files of a tree.
+        prepared: What became of each file on its way into the store. Good files are then read from
+            there, and their rows name the file of the store.
+        seed: Seed of the draws of repeated configs.
         store: Folder of the prepared graphs; other workers than this process need it.
         workers: Who reads the files.
-        measured: what a manifest says of the graphs, by submission ID.
+        measured: What a manifest says of the graphs, by submission ID.
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
-    rows = rows_of(entries, seed) if store is None else _rows(entries, seed, store, workers)
-    told = measured or {}
-    rows = [
-        replace(row, again_tau=told.get(row.file.submission_id, {}).get("again_tau"))
-        for row in rows
-    ]
-    places = {id(file): place for place, file in enumerate(files)}
-    for file, fault in name_faults(files):
-        rows[places[id(file)]] = AuditRow(file, error=fault)
-    return rows
-
-
-def _rows(entries: Sequence[Prepared], seed: int, store: Path, workers: Workers) -> list[AuditRow]:
-    """Make rows as `rows_of`, on several workers if it takes long."""
-    of = {entry.source: entry for entry in entries}
+    entry_of = {entry.source: entry for entry in entries}
     jobs = [
         Job(
             f"audit {block[0].submission_id} and {len(block) - 1} more",
             rows_of,
-            ([of[file] for file in block], seed),
+            ([entry_of[file] for file in block], seed),
             weight=file_weight(block),
         )
-        for block in blocks_of(list(of))
+        for block in (blocks_of(files) if store else ())
     ]
-    is_here = workers.are_here(jobs)
-    return rows_of(entries, seed) if is_here else workers.do_in_order(jobs, store)
+    is_here = store is None or workers.are_here(jobs)
+    rows = rows_of(entries, seed) if is_here else workers.do_in_order(jobs, store)
+    faults = dict(name_faults(files))
+    again = {name: facts.get("again_tau") for name, facts in (measured or {}).items()}
+    return [
+        AuditRow(file, error=faults[file])
+        if file in faults
+        else replace(row, again_tau=again.get(row.file.submission_id))
+        for file, row in zip(files, rows, strict=True)
+    ]
 
 
 def rows_of(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
     """Read graphs one by one: a row each, in order."""
-    rows, what = list[AuditRow](), f"audit {len(entries)} files"
-    progress(what, 0, len(entries))
-    for entry in entries:
-        rows.append(_row(entry, seed))
-        progress(what, len(rows), len(entries))
-    return rows
+    return [_row(entry, seed) for entry in each(f"audit {len(entries)} files", entries)]
 
 
 def _row(entry: Prepared, seed: int) -> AuditRow:
@@ -220,33 +207,6 @@ def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
     )
 
 
-def compare_names(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
-    """Compare the names of each split that is there with the published ones.
-
-    Returns:
-        By split its "part" ("collection/split"), "n_official" graphs in the public dataset,
-        "n_present" files here with a name of it, and the "foreign" other names here.
-    """
-    published = {part.label: n_graphs for part, n_graphs in PUBLISHED_GRAPHS.items()}
-    compared = []
-    for part, graphs in by_part(rows).items():
-        names, official = {row.file.name for row in graphs}, official_names()[part]
-        compared.append(
-            {
-                "part": part,
-                "n_official": published[part],
-                "n_present": len(names & official),
-                "foreign": sorted(names - official),
-            }
-        )
-    return compared
-
-
-def tree_notes(rows: Sequence[AuditRow]) -> list[str]:
-    """Say what concerns more than one file, or how a file stands to the public dataset."""
-    return [*leaks(rows), *_name_notes(rows)]
-
-
 def leaks(rows: Sequence[AuditRow]) -> list[str]:
     """List, for each split of a collection, the graphs that an earlier split has too.
 
@@ -260,11 +220,14 @@ def leaks(rows: Sequence[AuditRow]) -> list[str]:
         known = first.setdefault((file.collection.kind, row.content), file)
         if known.split != file.split:
             copies.setdefault(file.part, []).append(f"{file.name} ({known.part}/{known.name})")
-    return [
-        f"{part}: holds copies of another split's graphs, so that its scores are too good: "
-        f"{_listed(names)}; expected each graph in one split"
-        for part, names in copies.items()
-    ]
+    notes = []
+    for part, names in copies.items():
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        notes.append(
+            f"{part}: holds copies of another split's graphs, so that its scores are too good: "
+            f"{', '.join(names[:MAX_NAMES])}{more}; expected each graph in one split"
+        )
+    return notes
 
 
 def file_notes(rows: Sequence[AuditRow]) -> list[str]:
@@ -276,21 +239,3 @@ def file_notes(rows: Sequence[AuditRow]) -> list[str]:
         if len(notes) > MAX_NOTES:
             lines.append(f"{part}: {len(notes) - MAX_NOTES} more such notes; --json has all")
     return lines
-
-
-def _name_notes(rows: Sequence[AuditRow]) -> Iterator[str]:
-    compared = compare_names(rows)
-    if not any(part["n_present"] for part in compared):
-        yield "none of the names is official: not the public dataset"
-        return
-    for part in compared:
-        if part["n_present"] < part["n_official"]:
-            told = f"{part['n_present']} of {part['n_official']} official graphs present"
-            yield f"{part['part']}: {told}"
-        if foreign := part["foreign"]:
-            yield f"{part['part']}: not official: {_listed(foreign)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f"{', '.join(names[:MAX_NAMES])}{more}"

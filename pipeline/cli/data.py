@@ -126,7 +126,7 @@ def audit(
 
     Example: python -m pipeline audit --data DIR
     """
-    from data.audit import COLUMNS, as_dict, compare_names, file_notes, totals, tree_notes
+    from data.audit import COLUMNS, as_dict, file_notes, leaks, totals
     from data.audit import audit as audit_files
     from data.manifest import read_manifest
     from data.tree import find_graphs, missing_parts, stray_folders
@@ -135,12 +135,11 @@ def audit(
     files, measured = find_graphs(folder), read_manifest(folder)["graphs"]
     rows = audit_files(files, seed=seed or 0, measured=measured)
     missing, errors = missing_parts(files), [row.error for row in rows if row.error]
-    notes = [*stray_folders(folder), *tree_notes(rows)]
+    notes = [*stray_folders(folder), *leaks(rows)]
     if json:
         facts = {
             "files": [as_dict(row) for row in rows],
             "parts": totals(rows),
-            "official": compare_names(rows),
             "missing_parts": missing,
             "notes": notes,
             "n_bad": len(errors),

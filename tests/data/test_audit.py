@@ -1,4 +1,4 @@
-"""An audit names every bad file, counts every good one, and compares a tree with the public one."""
+"""An audit names every bad file and counts every good one."""
 
 import json
 import shutil
@@ -13,12 +13,11 @@ from scipy.stats import kendalltau
 
 from common.progress import watched_by
 from common.settings import SAMPLE
-from data.audit import AuditRow, as_dict, audit, leaks, totals, tree_notes
+from data.audit import AuditRow, as_dict, audit, leaks, totals
 from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
 from data.graphs.noise import Noise
-from data.official.published import official_names
 from data.tree import GraphFile, collection_named, find_graphs
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.support.command_line import call
@@ -130,7 +129,6 @@ def test_copies_of_a_graph_in_another_split_are_noted(
         f"tile:xla/valid: {told} {copies} and 1 more{end}",
         f"layout:nlp:random/test: {told} hidden ({train}){end}",
     ]
-    assert tree_notes(rows)[:2] == leaks(rows)
 
 
 def other_kernel(tile: GraphFile) -> Path:
@@ -202,17 +200,9 @@ def test_real_files_are_all_good_and_the_noise_file_is_noted() -> None:
     assert rows[real_file("layout:xla:default:unet3d")].notes == ()
 
 
-FOREIGN = "none of the names is official: not the public dataset"
-
-
 def row(collection: str, split: str, name: str, n_configs: int = 1000, **facts: object) -> AuditRow:
     file = GraphFile(collection_named(collection), split, name, Path(f"{name}.npz"))
     return replace(AuditRow(file, n_nodes=2, n_edges=1, n_configs=n_configs), **facts)
-
-
-def rows_of(part: str, n_configs: int = 1000) -> list[AuditRow]:
-    collection, split = part.split("/")
-    return [row(collection, split, name, n_configs) for name in sorted(official_names()[part])]
 
 
 def noise(tau: float) -> Noise:
@@ -256,54 +246,11 @@ def test_second_measurement_of_the_manifest_is_a_ceiling(tiny_tree: Path, tmp_pa
     assert {part["split"]: part["median_tau"] for part in tile}["train"] == 0.75
 
 
-def test_official_tree_has_no_notes() -> None:
-    left_out = ("random/train", "nlp:default")
-    parts = [part for part in official_names() if not any(name in part for name in left_out)]
-    assert tree_notes([line for part in parts for line in rows_of(part)]) == []
-
-
-VALID, TRAIN = "layout:xla:default/valid", "layout:xla:default/train"
-STRAY = rows_of(VALID)[0].file.name
-MINE = [row("layout:xla:default", "valid", f"mine{i}") for i in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("rows", "notes"),
-    [
-        (rows_of(TRAIN)[:7], [f"{TRAIN}: 7 of 61 official graphs present"]),
-        (
-            [row("layout:xla:random", "train", "openai_v0_rnn_optimized")],  # in no list
-            ["layout:xla:random/train: 1 of 69 official graphs present"],
-        ),
-        (
-            [*rows_of(VALID), *MINE, row("layout:xla:random", "valid", "mine")],
-            [
-                f"{VALID}: not official: mine0, mine1, mine2 and 2 more",
-                "layout:xla:random/valid: 0 of 7 official graphs present",
-                "layout:xla:random/valid: not official: mine",
-            ],
-        ),
-        (
-            [*rows_of(VALID), *MINE[:3]],
-            [f"{VALID}: not official: mine0, mine1, mine2"],
-        ),
-        (
-            [*rows_of(TRAIN), row("layout:xla:default", "train", STRAY)],
-            [f"{TRAIN}: not official: {STRAY}"],
-        ),
-    ],
-)
-def test_gaps_and_other_names_are_noted(rows: list[AuditRow], notes: list[str]) -> None:
-    assert tree_notes(rows) == notes
-
-
-def test_command_prints_the_samples_table_and_one_line_on_its_names() -> None:
+def test_command_prints_the_samples_table() -> None:
     text = call("audit", "--data", SAMPLE)
     page = (ROOT / "docs" / "data" / "data.md").read_text().split("## Check every file\n")[1]
     for line in page.split("```text\n")[1].split("```")[0].splitlines():
         assert line in ("…", *text.splitlines())
-    assert text.count(FOREIGN) == 1
-    assert "official graphs present" not in text
     assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 100
 
 
@@ -313,9 +260,8 @@ def test_json_has_everything(tiny_tree: Path) -> None:
     rows = audit(files)
     assert found["files"] == json.loads(json.dumps([as_dict(line) for line in rows]))
     assert found["parts"] == totals(rows)
-    assert found["notes"] == tree_notes(rows)
+    assert found["notes"] == leaks(rows)
     assert (found["n_bad"], found["missing_parts"]) == (0, [])
-    assert [part["n_present"] for part in found["official"]] == [0] * 15
 
 
 def test_only_damaged_files_make_the_command_fail(tiny_tree: Path, tmp_path: Path) -> None:
