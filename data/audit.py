@@ -99,8 +99,10 @@ def audit(
         )
         for block in (blocks_of(files) if store else ())
     ]
-    is_here = store is None or workers.are_here(jobs)
-    rows = rows_of(entries, seed) if is_here else workers.do_in_order(jobs, store)
+    if store is None or workers.are_here(jobs):
+        rows = rows_of(entries, seed)
+    else:
+        rows = workers.do_in_order(jobs, store)
     faults = dict(name_faults(files))
     again = {name: facts.get("again_tau") for name, facts in (measured or {}).items()}
     return [

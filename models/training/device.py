@@ -11,13 +11,10 @@ layers follow by themselves; networks that store activations by operations of th
 import copy
 import os
 import re
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -36,8 +33,6 @@ KEPT_BYTES = 512 << 20  # of what ranking keeps of configs between two blocks, o
 MAX_TENSOR_BYTES = 2 << 30  # keeps the number of values in 31 bits
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 BFLOAT16_CAPABILITY = 8, 0
-OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # by the first number of torch's CUDA
-OLDER_WHEEL = "install torch's cu126 wheel, for driver 525 or newer (docs/training.md)"
 STEP_KEYS = ("configs_per_step", "graphs_per_step", "kernels_per_step", "configs_per_kernel")
 TRAINING_KEYS = (*STEP_KEYS, "hidden")
 RANKING_KEYS = ("inference_tensor_mib", "inference_configs")
@@ -139,8 +134,8 @@ def training_device(accelerator: str) -> torch.device:
     """
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "accelerator = cuda: torch finds no CUDA GPU on this machine; expected auto, which "
-            "says why, or cpu"
+            "accelerator = cuda: torch finds no CUDA GPU on this machine; expected auto or cpu; "
+            '`python -c "import torch; torch.cuda.init()"` says why'
         )
     return ranking_device(accelerator)
 
@@ -214,68 +209,21 @@ def by_own_types(function: Function) -> Function:
     return called  # type: ignore[return-value]
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """The first NVIDIA GPU of a machine, as its driver and this torch see it."""
+def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
+    """Tell whether torch has code that a GPU can run: of its major version, or PTX.
 
-    driver: str  # NVIDIA's version, or "unknown"
-    torch_cuda: str | None  # that torch was built for
-    usable: bool  # torch can start CUDA; what follows is known only then
-    name: str = ""
-    capability: tuple[int, int] = (0, 0)
-    memory_bytes: int = 0
-    architectures: Sequence[str] = ()  # torch holds code for: "sm_80", or "compute_90" (PTX)
-
-    @property
-    def is_supported(self) -> bool:
-        """Tell whether torch holds code that the GPU can run: of its major version, or PTX."""
-        built = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in self.architectures}
-        return any(
-            own <= self.capability and (own[0] == self.capability[0] or name.startswith("compute"))
-            for name, own in built.items()
-        )
-
-    def __str__(self) -> str:
-        capability, gib = ".".join(map(str, self.capability)), self.memory_bytes / 2**30
-        return f"{self.name} (compute capability {capability}, {gib:.1f} GiB, driver {self.driver})"
+    Args:
+        capability: Compute capability of the GPU, for example (8, 0).
+        architectures: Architectures that torch was built for: "sm_80", or "compute_90" for PTX.
+    """
+    built = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in architectures}
+    return any(
+        own <= capability and (own[0] == capability[0] or name.startswith("compute"))
+        for name, own in built.items()
+    )
 
 
-def gpu_here() -> Gpu | None:
-    """Look for a GPU; None where neither the driver nor torch knows of one."""
-    driver, usable = _driver(), torch.cuda.is_available()
-    if not usable:
-        return Gpu(driver, torch.version.cuda, usable=False) if driver else None
-    card, driver = torch.cuda.get_device_properties(0), driver or "unknown"
-    facts = card.name, (card.major, card.minor), card.total_memory, torch.cuda.get_arch_list()
-    return Gpu(driver, torch.version.cuda, usable, *facts)
-
-
-def _driver() -> str | None:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        told = subprocess.check_output(command, timeout=30, stderr=subprocess.DEVNULL)  # noqa: S603
-        return told.split()[0].decode(errors="replace")
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return "unknown" if Path("/dev/nvidia0").exists() else None
-
-
-def why_unused(gpu: Gpu, visible: str | None) -> str:
-    """Say why torch cannot start CUDA on a GPU, and what to do; `visible`: CUDA_VISIBLE_DEVICES."""
-    if visible is not None and visible.strip() in ("", "-1"):
-        return f"CUDA_VISIBLE_DEVICES={visible} hides it"
-    if gpu.torch_cuda is None:
-        return f"this torch is built without CUDA; install PyPI's wheel, or {OLDER_WHEEL}"
-    oldest = OLDEST_DRIVER.get(gpu.torch_cuda.partition(".")[0], 0)
-    major = gpu.driver.partition(".")[0]
-    if major.isdecimal() and int(major) < oldest:
-        return (
-            f"its driver {gpu.driver} is too old for CUDA {gpu.torch_cuda} of this torch; expected "
-            f"{oldest} or newer: update the driver, or {OLDER_WHEEL}"
-        )
-    return 'torch cannot start CUDA; `python -c "import torch; torch.cuda.init()"` says why'
-
-
-def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
+def tell_device(recipe: Recipe) -> dict[str, Any]:
     """Log what a recipe's networks are computed on; return the same as plain values, for a report.
 
     Raises:
@@ -283,23 +231,22 @@ def tell_device(recipe: Recipe, gpu: Gpu | None) -> dict[str, Any]:
         UsageError: it does not compute the precision that the recipe asks for.
     """
     trainings = [t for t in map(recipe.training_of, recipe.all_models) if t is not None]
-    wanted = recipe.accelerator != "cpu" and bool(trainings)
-    if gpu is None or not gpu.usable or not wanted:
+    if not trainings or ranking_device(recipe.accelerator) == CPU:
         log.info(f"device: CPU, {recipe.n_threads} thread{'s' * (recipe.n_threads > 1)}")
-        if gpu and not gpu.usable and wanted:
-            why = why_unused(gpu, os.environ.get("CUDA_VISIBLE_DEVICES"))
-            log.warning(f"WARNING: this machine's GPU is not used: {why}")
         return {"device": "CPU"}
-    if not gpu.is_supported:
+    card, architectures = torch.cuda.get_device_properties(0), torch.cuda.get_arch_list()
+    version, gib = (card.major, card.minor), card.total_memory / 2**30
+    gpu = f"{card.name} (compute capability {card.major}.{card.minor}, {gib:.1f} GiB)"
+    if not has_code_for(version, architectures):
         raise PipelineError(
-            f"{gpu}: this torch has no code for it, only for {', '.join(gpu.architectures)}; "
-            f"{OLDER_WHEEL}, or pass --set accelerator=cpu"
+            f"{gpu}: this torch has no code for it, only for {', '.join(architectures)}; install "
+            "torch's cu126 wheel (docs/training.md), or pass --set accelerator=cpu"
         )
     log.info(f"device: {gpu}")
-    types = {precision_on(GPU, t.precision, version=gpu.capability) for t in trainings}
+    types = {precision_on(GPU, t.precision, version=version) for t in trainings}
     precision = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
     tf32 = any(map(allows_tf32, trainings))
-    return {"device": str(gpu), "cuda": gpu.torch_cuda, "precision": precision, "tf32": tf32}
+    return {"device": gpu, "cuda": torch.version.cuda, "precision": precision, "tf32": tf32}
 
 
 def to_halve(model: str, config: Any, keys: Sequence[str]) -> list[str]:

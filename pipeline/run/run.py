@@ -43,7 +43,7 @@ from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done, with_original_name
 from models.train import check_device, check_packages, sources_of
-from models.training.device import gpu_here, tell_device
+from models.training.device import tell_device
 from pipeline.run.jobs import n_steps
 from pipeline.run.report import (
     build_report,
@@ -179,7 +179,7 @@ def _prepared(
     asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
-    device = tell_device(recipe, gpu_here())
+    device = tell_device(recipe)
     n_layouts = sum(collection in inputs.collections for collection in LAYOUT_COLLECTIONS)
     if recipe.layout.together and not models and 0 < n_layouts < len(LAYOUT_COLLECTIONS):
         log.info(

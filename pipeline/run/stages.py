@@ -17,7 +17,7 @@ from models.config.recipe import Recipe
 from models.registry import TrainJob, model_entry
 from models.run_folder import CONFIG, check_free, models_of, with_original_name
 from models.train import check_device, check_packages
-from models.training.device import gpu_here, tell_device
+from models.training.device import tell_device
 from pipeline.run.jobs import (
     Ranking,
     WholeRun,
@@ -67,7 +67,7 @@ def train_collection(
     check_packages()
     for name in chosen:
         check_device(recipe, name)
-    device = tell_device(recipe, gpu_here())
+    device = tell_device(recipe)
     recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]
     for folder in folders:
@@ -131,7 +131,7 @@ def predict_split(
     for model in models:
         model_entry(recipe, model)
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), workers=workers)
-    has_gpu = uses_gpu(tell_device(recipe, gpu_here()))
+    has_gpu = uses_gpu(tell_device(recipe))
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
     ranking = Ranking(

@@ -1,9 +1,8 @@
 """Networks on a GPU: results are those of the CPU, messages, and the type of activations."""
 
 import logging
-import re
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,29 +19,24 @@ from models.train import train_model
 from models.training.device import (
     CPU,
     GPU,
-    Gpu,
     by_own_types,
     computing,
     device_of,
-    gpu_here,
+    has_code_for,
     precision_on,
     prepare_torch,
     ranking_device,
     storage_dtype,
     tell_device,
     training_device,
-    why_unused,
 )
 from tests.support.command_line import call
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
 # A GPU stores activations in 16 bits by itself: values are compared in 32.
 STEPS = ("steps=2", "warmup_steps=1", "checkpoint_every=1", "log_every=1", "precision=float32")
-IDLE = Gpu("550.54.15", "13.0", usable=False)
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100f", "sm_103a", "compute_120")
-T4 = Gpu("580.65", "13.0", True, "NVIDIA T4", (7, 5), 15_828_320_256, ARCHITECTURES)
-NAMED = "NVIDIA T4 (compute capability 7.5, 14.7 GiB, driver 580.65)"
-A100 = (8, 0)
+T4, A100 = (7, 5), (8, 0)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA GPU")
 
 
@@ -145,15 +139,30 @@ def test_loading_and_ranking_leave_the_callers_torch_alone(tiny_tree: Path, tmp_
         prepare_torch(seed=0, threads=threads)
 
 
-def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def t4(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A T4 that torch finds."""
+    card = SimpleNamespace(name="NVIDIA T4", major=7, minor=5, total_memory=15_828_320_256)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ARCHITECTURES)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    return card
+
+
+def test_the_gpu_is_named(t4: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    facts = {"device": NAMED, "cuda": "13.0", "precision": "float16, float32", "tf32": True}
-    assert tell_device(load_recipe("smoke"), T4) == facts
+    named = "NVIDIA T4 (compute capability 7.5, 14.7 GiB)"
+    facts = {"device": named, "cuda": "13.0", "precision": "float16, float32", "tf32": True}
+    assert tell_device(load_recipe("smoke")) == facts
     trees = ["layout.models=[layout_linear]", "tile.models=[tile_linear]", "threads=1"]
     for sets in (["accelerator=cpu"], trees):
-        assert tell_device(load_recipe("smoke", sets), T4) == {"device": "CPU"}
-    assert caplog.messages == [f"device: {NAMED}", "device: CPU, 1 thread", "device: CPU, 1 thread"]
+        assert tell_device(load_recipe("smoke", sets)) == {"device": "CPU"}
+    assert caplog.messages == [f"device: {named}", "device: CPU, 1 thread", "device: CPU, 1 thread"]
     assert load_recipe("smoke", ["threads=0"]).n_threads == granted()[0]
+    t4.major, t4.minor = 6, 0
+    with pytest.raises(PipelineError, match=r"NVIDIA T4 .*no code for it.*cu126 wheel"):
+        tell_device(load_recipe("smoke"))
 
 
 @pytest.mark.parametrize(
@@ -163,61 +172,19 @@ def test_the_gpu_is_named(caplog: pytest.LogCaptureFixture) -> None:
         *(((10, 0), True), ((10, 1), True), ((10, 3), True), ((11, 0), False), ((12, 1), True)),
     ],
 )
-def test_a_gpu_without_code_of_torchs_is_refused(
+def test_code_for_a_gpu_is_that_of_its_major_version_or_ptx(
     capability: tuple[int, int], supported: bool
 ) -> None:
-    card = replace(T4, name="NVIDIA P100", capability=capability)
-    assert card.is_supported == supported
-    if not supported:
-        with pytest.raises(PipelineError, match=r"NVIDIA P100 .*no code for it.*cu126 wheel"):
-            tell_device(load_recipe("smoke"), card)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "visible", "why"),
-    [
-        (IDLE, None, "its driver 550.54.15 is too old for CUDA 13.0 .* 580 or newer: .*cu126"),
-        (replace(IDLE, torch_cuda="12.6"), None, "torch cannot start CUDA"),
-        (replace(IDLE, torch_cuda="12.6", driver="470.1"), "0", "470.1 is too old .* 525"),
-        (replace(IDLE, driver="unknown"), None, "torch cannot start CUDA"),
-        (replace(IDLE, torch_cuda=None), None, "built without CUDA"),
-        (replace(IDLE, torch_cuda=None), "-1", "CUDA_VISIBLE_DEVICES=-1 hides it"),
-    ],
-)
-def test_a_gpu_that_lies_idle_is_warned_of(
-    gpu: Gpu,
-    visible: str | None,
-    why: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    caplog.set_level(logging.INFO)
-    assert re.search(why, why_unused(gpu, visible))
-    for accelerator in ("auto", "cpu"):  # who asks for the CPU is not warned
-        recipe = load_recipe("smoke", [f"accelerator={accelerator}"])
-        assert tell_device(recipe, gpu) == {"device": "CPU"}
-    warned = f"WARNING: this machine's GPU is not used: {why_unused(gpu, visible)}"
-    assert caplog.messages == ["device: CPU, 1 thread", warned, "device: CPU, 1 thread"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA GPU")
-def test_a_machine_without_a_gpu_has_none(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # nor nvidia-smi
-    assert gpu_here() is None
+    assert has_code_for(capability, ARCHITECTURES) == supported
 
 
 def test_auto_is_what_the_device_computes() -> None:
     assert precision_on(CPU, "auto") == torch.float32
-    assert precision_on(GPU, "auto", version=T4.capability) == torch.float16
+    assert precision_on(GPU, "auto", version=T4) == torch.float16
     assert precision_on(GPU, "auto", version=A100) == torch.bfloat16
     assert precision_on(GPU, "float32", version=A100) == torch.float32
     with pytest.raises(UsageError, match=r"this GPU, of compute capability 7\.5"):
-        precision_on(GPU, "bfloat16", version=T4.capability)
+        precision_on(GPU, "bfloat16", version=T4)
 
 
 def test_half_precision_ends_with_the_block() -> None:
