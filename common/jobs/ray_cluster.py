@@ -7,9 +7,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -66,7 +66,7 @@ class RayCluster(Executor):
     ) -> None:
         self._address, self._at_most, self._threads = address, at_most, threads
         self._folder = TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-        self._head = ""
+        self._is_connected = False
         self._running: dict[Any, Job] = {}
         self._shared = folder.absolute()
         self._probe = self._shared / f"{PROBE}{token_hex(4)}.tmp"
@@ -89,7 +89,7 @@ class RayCluster(Executor):
         finally:
             signal.signal(signal.SIGTERM, before)
         here = ray.get_runtime_context()
-        self._head = here.gcs_address
+        self._is_connected = True
         beside = NodeAffinitySchedulingStrategy(here.get_node_id(), soft=False)
         self._told = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
         self._do = ray.remote(max_retries=0)(_on_a_machine)
@@ -122,13 +122,13 @@ class RayCluster(Executor):
 
     def __exit__(self, *error: object) -> None:
         self._probe.unlink(missing_ok=True)  # jobs that begin later do nothing
-        if not self._head:
+        if not self._is_connected:
             return
         try:
             self._stop()
             until = monotonic() + STOP_S
-            while self._running and self._head and monotonic() < until:
-                with suppress(PipelineError):  # another machine is refused, or the head is gone
+            while self._running and monotonic() < until:
+                with suppress(PipelineError):  # another machine is refused
                     self.events()
         finally:
             self._ray.shutdown()
@@ -139,19 +139,7 @@ class RayCluster(Executor):
         for reference in self._running:
             self._ray.cancel(reference)
 
-    def _look_for_head(self) -> None:
-        """Say that the head is gone: Ray's calls would wait a minute, then end the process."""
-        try:
-            _reach(self._head)
-        except OSError as error:
-            head, self._head = self._head, ""
-            raise PipelineError(
-                f"--ray {self._address}: the cluster's head at {head} is gone "
-                f"({error.strerror or error}); start it again, and the same command goes on"
-            ) from error
-
     def free(self) -> Sequence[bool]:
-        self._look_for_head()
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         begun = list(self._running.values())
         # What a job takes of a machine, which the largest one has at least.
@@ -171,21 +159,17 @@ class RayCluster(Executor):
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         job = replace(job, on_gpu=gpu and job.on_gpu)
-        others = {path.absolute() for path in _folders(job.arguments)}
-        seen = [p for p in sorted(others) if p.exists() and not p.is_relative_to(self._shared)]
         do = self._do.options(
             num_cpus=self._share["CPU"],
             memory=self._share["memory"],
             num_gpus=int(job.on_gpu),
         )
-        shared = {self._probe: self._shared, **{path: path for path in seen}}
-        self._running[do.remote(job, self._told, Path.cwd(), shared)] = job
+        self._running[do.remote(job, self._told, Path.cwd(), self._probe)] = job
 
     def events(self) -> Sequence[Event]:
         if out_of_time():
             self._stop()
         ready, _ = self._ray.wait(list(self._running), timeout=POLL_S)
-        self._look_for_head()
         with suppress(self._ray.exceptions.RayError):  # the cluster has been ended with us
             for name, *told in self._told.get_nowait_batch(self._told.size()):
                 with told_by(name):
@@ -200,9 +184,8 @@ class RayCluster(Executor):
             lost = Lost(job, f"was lost ({type(error).__name__})")
             return Failed(job, OutOfTime(f"{job.name}: out of time")) if out_of_time() else lost
         if how == UNSEEN:
-            machine, folder = told
             raise PipelineError(
-                f"--ray {self._address}: machine {machine} does not see {folder}; expected a "
+                f"--ray {self._address}: machine {told[0]} does not see {self._shared}; expected a "
                 "folder that all machines share, for example over NFS; choose --data, --store "
                 "and --out in such a folder"
             )
@@ -222,8 +205,9 @@ def check_cluster(address: str) -> None:
     except ModuleNotFoundError:
         raise UsageError("--ray: Ray is missing; pip install -r requirements-ray.txt") from None
     if address.rpartition(":")[2].isdigit() and "/" not in address:
+        host, _, port = address.rpartition(":")
         try:
-            _reach(address)
+            socket.create_connection((host, int(port)), CONNECT_S).close()
         except OSError as error:
             raise _unusable(address, error) from error
 
@@ -235,26 +219,20 @@ def _unusable(address: str, error: Exception) -> UsageError:
     )
 
 
-def _reach(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), CONNECT_S).close()
-
-
-def _on_a_machine(job: Job, queue: Any, cwd: Path, shared: Mapping[Path, Path]) -> tuple[Any, ...]:
+def _on_a_machine(job: Job, queue: Any, cwd: Path, probe: Path) -> tuple[Any, ...]:
     """Do a job on a machine of the cluster.
 
     Args:
         job: Job, whose relative paths begin at `cwd`.
         queue: takes what it tells.
         cwd: Working folder of the command.
-        shared: Absolute paths that this machine must see, with their folders.
+        probe: File in the shared folder, which this machine must see.
 
     Returns:
-        As `outcome`, or ("unseen", name of this machine, folder) without doing anything.
+        As `outcome`, or ("unseen", name of this machine) without doing anything.
     """
-    for path, folder in shared.items():
-        if not os.access(path, os.F_OK):
-            return UNSEEN, socket.gethostname(), folder
+    if not os.access(probe, os.F_OK):
+        return UNSEEN, socket.gethostname()
     with suppress(OSError):  # then all paths of the job are absolute
         os.chdir(cwd)
 
@@ -264,16 +242,3 @@ def _on_a_machine(job: Job, queue: Any, cwd: Path, shared: Mapping[Path, Path]) 
     with watched_by(throttled(tell)), heard_by(tell), time_limit(None):
         signal.signal(signal.SIGINT, lambda *_: end_now())  # `cancel` comes as this
         return outcome(job)
-
-
-def _folders(value: Any) -> Iterator[Path]:
-    """Yield the folder of each path in a value, at any depth."""
-    if isinstance(value, Path):
-        yield value.parent
-    elif isinstance(value, Mapping):
-        yield from _folders([*value, *value.values()])
-    elif isinstance(value, list | tuple | frozenset):
-        for item in value:
-            yield from _folders(item)
-    elif is_dataclass(value):
-        yield from _folders([*vars(value).values()])

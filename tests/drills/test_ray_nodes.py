@@ -222,16 +222,6 @@ def test_a_machine_is_lost(cluster: Cluster, calm: Scene, scene: Scene) -> None:
     watched.ends_as(calm)
 
 
-def test_a_head_that_is_lost_is_named(cluster: Cluster, scene: Scene) -> None:
-    """The last test on this cluster."""
-    watched = started(scene, cluster)
-    wait_for_a_job(cluster, watched)
-    began_s = time.monotonic()
-    cluster.kill("head")
-    assert f"error: --ray {cluster.address}: the cluster's head" in watched.is_refused()
-    assert time.monotonic() - began_s < 40
-
-
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 def test_a_local_cluster_ends_with_its_command(
     number: signal.Signals, calm: Scene, scene: Scene

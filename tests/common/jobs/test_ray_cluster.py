@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from errno import ECONNREFUSED
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.jobs.ray_cluster import UNSEEN, RayCluster, _folders, _on_a_machine
+from common.jobs.ray_cluster import UNSEEN, RayCluster, _on_a_machine
 from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, progress, teller_or, watched_by
 from common.settings import ROOT
@@ -75,14 +75,9 @@ def test_lost_worker_is_replaced_and_relative_paths_work(
     assert told["train", "train into run"] == 2 and told["wide", "talk wide"]
 
 
-@pytest.mark.parametrize("kind", [list, tuple, frozenset, dict.fromkeys])
-def test_folders_of_all_arguments_must_be_seen(kind: Callable[..., object], tmp_path: Path) -> None:
-    inner = Job("inner", print, (kind([tmp_path / "a" / "b", "text"]),))
-    folders = set(_folders(({1: inner}, tmp_path)))
-    assert folders == {tmp_path / "a", tmp_path.parent}
+def test_machine_that_does_not_see_the_folder_does_nothing(tmp_path: Path) -> None:
     machine = socket.gethostname()
-    shared = {tmp_path: tmp_path, tmp_path / "a": tmp_path / "a"}
-    assert _on_a_machine(inner, None, tmp_path, shared) == (UNSEEN, machine, tmp_path / "a")
+    assert _on_a_machine(Job("a", print), None, tmp_path, tmp_path / "b") == (UNSEEN, machine)
 
 
 @needs_ray
