@@ -277,32 +277,26 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
     if split == "test" and answered & (official_rows().keys() - expected.keys()):
         every = {name: expected.get(name, n) for name, n in official_rows().items()}
         return check_submission(path, every), every
-    refuse_other_split(path, answered, expected, data_dir, split)
+    refuse_other_split(path, answered, expected, split)
     return problems, expected
 
 
 def refuse_other_split(
-    path: Path, answered: Container[str], expected: Container[str], data_dir: Path, split: str
+    path: Path, answered: Container[str], expected: Iterable[str], split: str
 ) -> None:
-    """Refuse a submission that answers another split's graphs alone.
+    """Raise a PipelineError if a submission answers no graph of a split.
 
     Args:
         path: Submission file, for the message.
         answered: IDs of its rows.
         expected: IDs of the split's graphs.
-        data_dir: Folder that holds npz/.
         split: Split that is expected.
-
-    Raises:
-        PipelineError: No graph of the split is answered, but graphs of another split are.
     """
-    if not any(name in expected for name in answered):
-        for file in find_graphs(data_dir):
-            if file.split != split and file.submission_id in answered:
-                raise PipelineError(
-                    f"{path}: answers the graphs of split {file.split}, not {split}; expected the "
-                    f"run's submission for {split}, or --split {file.split}"
-                )
+    if not any(name in answered for name in expected):
+        raise PipelineError(
+            f"{path}: answers no graph of split {split}; expected the run's submission for "
+            f"{split}, or another --split"
+        )
 
 
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
@@ -359,11 +353,6 @@ def _problems(path: Path, expected: Rows) -> Iterator[str]:
         yield from (f"row {row}: {shown(submission_id)}: {each}" for each in faults)
     missing = [submission_id for submission_id in expected if submission_id not in answered]
     n_missing, n_rows = (Counter(map(_collection_of, names)) for names in (missing, expected))
-    whole = [name for name, n in n_missing.items() if n == n_rows[name] > 1]
-    for name in whole:
-        yield f"{name}: all {n_rows[name]} rows are missing; expected one for each graph"
-    for submission_id in missing:
-        if _collection_of(submission_id) not in whole:
-            n_configs = expected[submission_id]
-            wanted = n_picks(submission_id, TILE_PICKS if n_configs is None else n_configs)
-            yield f"{submission_id}: row is missing; expected {wanted} indices"
+    first = {_collection_of(name): name for name in reversed(missing)}
+    for name, n in n_missing.items():
+        yield f"{name}: {n} of {n_rows[name]} rows are missing, for example {first[name]}"

@@ -36,7 +36,6 @@ SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
 DIVERSIFIED = "diversified_slowdown@5"
 FEW_GRAPHS = 20  # an interval over fewer is too narrow
-SHOWN = 0.0005  # what a slowdown in percent, with one digit, can tell apart
 
 
 def cut_to_samples(
@@ -264,14 +263,6 @@ def remarks_on(report: RunReport) -> list[str]:
         if part.baseline is not None and round(part.baseline, 4) > round(part.value, 4):
             behind = f"{part.baseline:.4f}, more than this run"
             remarks.append(f"{name}: the baseline, without training, has {behind}")
-        if (curve := part.slowdown_curve) and curve.model and curve.baseline:
-            ahead = [
-                f"of {k} {100 * (baseline - 1):.1f} % slower (here {100 * (model - 1):.1f} %)"
-                for k, baseline, model in zip(curve.k, curve.baseline, curve.model, strict=True)
-                if k in ERROR_PICKS and baseline < model - SHOWN
-            ]
-            if ahead:
-                remarks.append(f"{name}: the baseline picks better: the best {', '.join(ahead)}")
         if part.ci95 is not None and part.n_graphs < FEW_GRAPHS:
             few.append(f"{name} ({part.n_graphs})")
     if few:

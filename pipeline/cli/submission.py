@@ -151,7 +151,7 @@ def score(
     labels = read_labels(folder, split, private=private)
 
     rankings = read_submission(submission)
-    refuse_other_split(submission, rankings, labels, folder, split)
+    refuse_other_split(submission, rankings, labels, split)
     graphs = [] if split == "test" else find_graphs(folder, splits=(split,))
     judged = cut_to_samples(graphs, rankings, labels)
     n_configs = {name: len(known.runtime_ns) for name, known in labels.items()}

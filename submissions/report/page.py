@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from common.errors import PipelineError
 from common.files import atomic_path, write_text
 from common.pages import number, render_page
-from data.manifest import read_manifest
 from data.tree import collection_named
 from submissions.report.charts import (
     Chart,
@@ -42,7 +40,7 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
     """Write the page of a report, whole or not at all; the same report gives the same bytes.
 
     Args:
-        report: The report. If its data were measured by `collect`, their manifest is read.
+        report: The report.
         path: File of the page.
         ranks: Points of each graph, as `rank_points` makes them.
 
@@ -55,7 +53,6 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "collections": views,
         "n_scored": sum(part.value is not None for part in collections.values()),
         "remarks": remarks_on(report),
-        "measured_on": _measured_on(report.data),
         "slowdowns": slowdown_charts(collections),
         "learning": learning_charts(report.learning_curves),
         "scatters": _scatters(collections, ranks),
@@ -67,19 +64,6 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "library": library(),
     }
     write_text(path, render_page(REPORT, **known))
-
-
-def _measured_on(data: str | None) -> list[str]:
-    """Return the machines of the manifest that `collect` left in the data folder, if there is one.
-
-    Such as "cpu (AMD EPYC, 2 cores)".
-    """
-    try:
-        machines = read_manifest(Path(data))["environments"].values() if data else ()
-        facts = [(own["platform"], own.get("cpu")) for own in machines]
-    except (PipelineError, TypeError, KeyError, AttributeError):
-        return []  # damaged, or somebody else's: the page does not rest on it
-    return sorted({f"{device} ({cpu})" if cpu else str(device) for device, cpu in facts})
 
 
 def _collection_view(name: str, part: CollectionReport) -> dict[str, Any]:

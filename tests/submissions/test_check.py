@@ -74,17 +74,20 @@ def test_all_problems_of_a_file_are_listed(tmp_path: Path) -> None:
     ]
     assert found[8].startswith("row 7: ID 'nonsense': expected collection:name")
     assert found[9].startswith("row 8: ID 'nonsense': expected collection:name")
-    assert found[10:] == ["layout:nlp:random:b: row is missing; expected 4 indices"]
+    assert found[10:] == [
+        "layout:nlp:random: 1 of 1 rows are missing, for example layout:nlp:random:b"
+    ]
 
 
-def test_rows_of_a_collection_that_is_not_answered_are_one_problem(tmp_path: Path) -> None:
+def test_missing_rows_are_one_problem_per_collection(tmp_path: Path) -> None:
     rows = [("layout:xla:default:a", GOOD["layout:xla:default:a"])]
     assert problems(tmp_path, rows) == [
-        "tile:xla: all 2 rows are missing; expected one for each graph",
-        "layout:nlp:random:b: row is missing; expected 4 indices",
+        "tile:xla: 2 of 2 rows are missing, for example tile:xla:small",
+        "layout:nlp:random: 1 of 1 rows are missing, for example layout:nlp:random:b",
     ]
     rows += [(name, GOOD[name]) for name in ("tile:xla:small", "layout:nlp:random:b")]
-    assert problems(tmp_path, rows) == ["tile:xla:large: row is missing; expected 5 indices"]
+    (problem,) = problems(tmp_path, rows)
+    assert problem == "tile:xla: 1 of 2 rows are missing, for example tile:xla:large"
 
 
 def test_problems_are_bounded(tmp_path: Path) -> None:

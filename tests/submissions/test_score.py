@@ -125,7 +125,6 @@ def report_of(*, net: float = 0.6, **changes: Any) -> RunReport:
         "ci95": [0.6, 0.7],
         "n_graphs": FEW_GRAPHS,
         "baseline": 0.5,
-        "slowdown_curve": {"k": [1, 5, 7], "model": [1.2, 1.1, 1.1], "baseline": [1.3, 1.1, 1.0]},
     }
     models = {XLA: {"members": [NET, TREES], "member_values": {NET: net, TREES: None}}}
     table = {"score": 0.656, "collections": {XLA: part | changes}, "models": models}
@@ -137,7 +136,6 @@ def report_of(*, net: float = 0.6, **changes: Any) -> RunReport:
     [
         {},
         {"value": None},
-        {"slowdown_curve": {"k": [1], "model": [1.2], "baseline": [1.1996]}},  # both show as 20.0 %
         {"baseline": 0.65601},  # both show as 0.6560
         {"net": 0.65601},
     ],
@@ -151,10 +149,6 @@ def test_a_blend_that_leads_has_no_remarks(changes: dict[str, Any]) -> None:
     [
         ({"value": 0.55}, "net alone has 0.6000, more than the blend with it, 0.5500"),
         ({"baseline": 0.7}, "the baseline, without training, has 0.7000, more than this run"),
-        (
-            {"slowdown_curve": {"k": [1, 5], "model": [1.2, 1.1], "baseline": [1.1, 1.2]}},
-            "the baseline picks better: the best of 1 10.0 % slower (here 20.0 %)",
-        ),
         ({"n_graphs": 2}, "few graphs in layout:xla:default (2): intervals too narrow"),
     ],
 )

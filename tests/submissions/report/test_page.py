@@ -41,29 +41,6 @@ def render(report: RunReport, tmp_path: Path, ranks: pl.DataFrame | None = None)
     return page
 
 
-@pytest.mark.parametrize(
-    ("manifest", "told"),
-    [
-        (None, ""),
-        ("{", ""),
-        ('{"environments": {"a": {}}, "graphs": {}, "left_out": {}}', ""),
-        (
-            '{"environments": {"a": {"platform": "cpu", "cpu": "<b> 2 cores"}, "b": {"platform": '
-            '"gpu"}}, "graphs": {}, "left_out": {}}',
-            "Runtimes were measured by collect on cpu (<b> 2 cores) and gpu, and are not",
-        ),
-    ],
-)
-def test_what_measured_the_runtimes_is_told(
-    manifest: str | None, told: str, tmp_path: Path
-) -> None:
-    if manifest is not None:
-        (tmp_path / "manifest.json").write_text(manifest)
-    page = render(with_facts(scored_report(), {"data": str(tmp_path)}), tmp_path)
-    assert told in page.text
-    assert ("Runtimes were measured" in page.text) is bool(told)
-
-
 def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     facts = {
         "models": {
