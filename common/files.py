@@ -14,12 +14,9 @@ import mmap
 import os
 import secrets
 import shutil
-import socket
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 LOCK = ".lock"
-SILENT_S, RETRY_S = 5.0, 0.5  # of a wait for a lock; a dead process's takes two tries to free
+SILENT_S, RETRY_S = 5.0, 0.5  # of a wait for a lock
 TEMPORARY = ".*.tmp"  # what a killed process may leave
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)  # of the file system
@@ -162,57 +159,38 @@ def open_regular(path: Path) -> IO[bytes]:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _note_holder(descriptor: int) -> None:
-    with suppress(OSError):  # a full disk keeps nobody from reading
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n{socket.gethostname()}\n".encode())
-
-
-def _holder(path: Path) -> str:
-    try:
-        number, host = path.read_text(errors="replace").split()[:2]
-        age = timedelta(seconds=max(0, int(time.time() - path.stat().st_mtime)))
-    except (OSError, ValueError):  # just freed, or of an older version
-        return f"lock {path}"
-    # filelock adds a container's namespace to the host, after a question mark.
-    return f"process {number} on {host.partition('?')[0]}, lock {path}, {age} old"
-
-
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a lock while the block runs; processes of all hosts respect it, and threads as well.
 
-    The system frees the lock of a dead process. On a file system without flock(2) the lock is the
-    file `PATH.owner` instead. It is freed if its process was on this host and is dead.
+    The system frees the lock of a dead process.
 
     Args:
         path: File of the lock, in the folder that it protects. It may stay afterwards.
-        wait: Whether to wait for another process. A line names it after some seconds.
+        wait: Whether to wait for another process. A line says so after some seconds.
 
     Raises:
         UsageError: Another process holds the lock, and `wait` is false.
         PipelineError: The lock's file cannot be written.
     """
-    from filelock import BaseFileLock, FileLock, SoftFileLock
+    from filelock import FileLock
 
-    folder = path.parent  # what a user knows of
     try:
-        try:
-            with _temporary_beside(path) as probe, FileLock(probe, fallback_to_soft=False):
-                lock: BaseFileLock = FileLock(path, on_acquired=_note_holder)
-        except OSError:  # no flock(2): each file system has another number for this
-            lock = SoftFileLock(f"{path}.owner")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
         try:
             held = lock.acquire(timeout=SILENT_S if wait else RETRY_S)
         except TimeoutError:
-            message = f"{folder}: another process works in it ({_holder(Path(lock.lock_file))})"
-            message += "; wait for it to end, or remove the lock if that process is gone"
+            message = (
+                f"{path.parent}: another process works in it (lock {path}); wait for it to end"
+            )
             if not wait:
                 raise UsageError(message) from None
             log.info(f"note: {message}")
             held = lock.acquire()
     except OSError as error:
-        raise PipelineError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise PipelineError(f"{path.parent}: cannot be written: {reason}") from error
     with held:
         yield
 

@@ -58,7 +58,7 @@ def test_a_second_command_in_a_folder_is_refused_while_the_first_one_works(
         line = Watched(scene, words).is_refused(2)
     finally:
         first.send(signal.SIGCONT)
-    assert "another process works in it (process " in line and "; wait for it to end" in line
+    assert "another process works in it (lock " in line and "; wait for it to end" in line
     assert first.end() == 0
     if command == "run":
         first.ends_as(calm)
