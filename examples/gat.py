@@ -19,7 +19,6 @@ from data.graphs.packing import N_SYMBOLS
 from models.config.networks import LayoutGnnConfig, Positive
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.pyg import from_inputs
 
 
 class GatNet(nn.Module):
@@ -67,4 +66,4 @@ class Gat(LayoutNetwork):
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
         """Score the configs at `distinct`; (c,) float32, lower = faster."""
-        return self.net(from_inputs(inputs, distinct)).squeeze(0)
+        return self.net(inputs.as_pyg(distinct)).squeeze(0)

@@ -7,11 +7,9 @@ Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r th
 
 import copy
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,16 +32,13 @@ from features.padding import minor_to_major
 from features.pruning import prune_layout_graph, pruning_rule
 from features.scaling import SCALINGS, NodeScaler, fit_node_scaler
 
-# To these fields a batch adds nothing; PyG asks for each of each graph.
-_AS_THEY_ARE = frozenset({"x", "opcode", "node_layout", "config_feat", "runtime"})
-
 
 @dataclass(frozen=True)
 class ConfigTable:
     """All configs of a graph, as packed as the store has them, and their runtimes.
 
     Attributes:
-        packed: of a layout graph; of a kernel its configs, (c, 24) float32.
+        packed: Configs of a layout graph; of a kernel its configs, (c, 24) float32.
         runtime: (c,) float64 ns; of a kernel relative to its default config. 0 where withheld.
         first: (u,) int64 the first row of each distinct config, ascending.
         mean_runtime: (u,) float64 over the measurements of each distinct config.
@@ -57,9 +52,6 @@ class ConfigTable:
     def __len__(self) -> int:
         return len(self.runtime)
 
-    def __repr__(self) -> str:
-        return f"{len(self)} configs, {len(self.first)} distinct"
-
     def unpacked(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the configs at `rows` (r,): (k, r, 18) int8; of a kernel (1, r, 24) float32."""
         if isinstance(self.packed, PackedConfigs):
@@ -71,32 +63,19 @@ class ConfigTable:
 class TpuGraph(Data):
     """One program or kernel; docs/pyg.md lists its fields."""
 
-    def __init__(self, **kwargs: Any) -> None:  # PyG inspects these arguments for each batch
-        super().__init__()
-        self._store._cached_attr = defaultdict(set)  # which PyG misses at each field that is set
-        self.update(kwargs)
-
     def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if key in ("edge_index", "config_node_ids"):
-            x = self._store.get("x")
-            return self.num_nodes if x is None else len(x)  # num_nodes looks through all fields
-        return 0 if key in _AS_THEY_ARE else super().__inc__(key, value, *args, **kwargs)
-
-    def __getattr__(self, key: str) -> Any:
-        if key in ("config_feat", "runtime") and "configs" in self:
-            how = "graph.take(rows) unpacks some, transform=ConfigSampler(n) of each"
-            raise AttributeError(f"{self.name}: {key}: no configs are unpacked; {how}")
-        if key == "configs" and "config_rows" in self:
-            raise AttributeError(f"{self.name}: configs: some were taken already, in config_feat")
-        return super().__getattr__(key)
+        if key == "config_node_ids":
+            return self.num_nodes
+        return super().__inc__(key, value, *args, **kwargs)
 
     def take(self, rows: ArrayLike | Tensor) -> Self:
-        """Return the graph with its configs at `rows` (r,) unpacked in place of the table of all.
+        """Return the graph with some configs unpacked in place of the table of all.
 
-        A mask (c,) of bool serves as well.
+        Args:
+            rows: (r,) rows of configs, or a mask (c,) of bool.
 
         Raises:
-            UsageError: configs were taken already, no row is given, or one is none of the graph's.
+            UsageError: Configs were taken already, no row is given, or one is none of the graph's.
         """
         table = self.get("configs")
         if table is None:
@@ -110,15 +89,16 @@ class TpuGraph(Data):
                 f"{self.name}: expected one or more rows from 0 to {len(table) - 1}, or a mask"
             )
         index = index.astype(np.int64)
-        return copy.copy(self).unpack(index, table.runtime[index])
+        return self.with_configs(index, table.runtime[index])
 
-    def unpack(self, rows: NDArray[np.int64], runtime: NDArray[np.float64]) -> Self:
-        """Do in place what `take` does, of rows (r,) that are the graph's, with their runtimes."""
-        fields = self._store._mapping  # PyG's setters raise and catch an error for each field
-        fields["config_feat"] = fields.pop("configs").unpacked(rows)
-        fields["config_rows"] = rows  # no tensor, which would cost a batch as much as any other
-        fields["runtime"] = torch.from_numpy(runtime[None])
-        return self
+    def with_configs(self, rows: NDArray[np.int64], runtime: NDArray[np.float64]) -> Self:
+        """Return the graph with the configs at `rows` (r,) and these runtimes (r,)."""
+        graph = copy.copy(self)
+        graph.config_feat = graph.configs.unpacked(rows)
+        del graph.configs
+        graph.config_rows = rows  # no tensor, which would cost a batch as much as any other
+        graph.runtime = torch.from_numpy(runtime[None])
+        return graph
 
 
 def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = None) -> TpuGraph:
@@ -157,34 +137,25 @@ class ConfigSampler(BaseTransform):
     """Draw `n_configs` configs of a graph, none twice, and unpack them alone; docs/pyg.md.
 
     Args:
-        n_configs: how many; a graph with fewer is filled up with repeats of infinite runtime.
-        seed: with one, what is drawn depends on it, the epoch and the graph alone; with None on
+        n_configs: Number of configs; a graph with fewer is filled up with repeats of infinite
+            runtime.
+        seed: With a seed, what is drawn depends on it, the epoch and the graph alone; with None on
             torch's own generator.
-        distinct: draw among distinct configs, each with its mean runtime; else among all
+        distinct: Draw among distinct configs, each with its mean runtime; else among all
             measurements, of which one config may have several.
 
     Raises:
-        UsageError: fewer than one config, or a seed below 0.
+        UsageError: Fewer than one config is asked for.
     """
 
     def __init__(self, n_configs: int, *, seed: int | None = None, distinct: bool = True) -> None:
-        own_seed = 0 if seed is None else seed
-        are_numbers = isinstance(n_configs, Integral) and isinstance(own_seed, Integral)
-        if not are_numbers or n_configs < 1 or own_seed < 0:
-            raise UsageError(
-                f"ConfigSampler: {n_configs!r} configs, seed {seed!r}; expected integers, at least "
-                "1 config, and no seed below 0"
-            )
+        if n_configs < 1:
+            raise UsageError(f"ConfigSampler: {n_configs} configs; expected at least 1")
         self.n_configs, self.seed, self.distinct = n_configs, seed, distinct
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
-    def __repr__(self) -> str:
-        return f"ConfigSampler({self.n_configs}, seed={self.seed}, distinct={self.distinct})"
-
     def set_epoch(self, epoch: int) -> None:
         """Draw other configs from now on, in running workers too; for a sampler with a seed."""
-        if not isinstance(epoch, Integral) or epoch < 0:
-            raise UsageError(f"ConfigSampler: epoch {epoch!r}; expected an integer from 0 on")
         self._epoch.fill_(epoch)
 
     def forward(self, data: TpuGraph) -> TpuGraph:
@@ -199,27 +170,27 @@ class ConfigSampler(BaseTransform):
         rows, runtime = table.first[drawn] if self.distinct else drawn, runtime[drawn]
         if short:
             rows, runtime = np.pad(rows, (0, short), "edge"), np.r_[runtime, [np.inf] * short]
-        return data.unpack(rows, runtime)  # `data` is a copy: transforms of PyG are given one
+        return data.with_configs(rows, runtime)
 
 
 class TpuGraphsTile(Dataset):
     """Tile kernels of one split, each read from the packed store when it is asked for.
 
     Args:
-        root: the data folder, which holds npz/.
+        root: Data folder, which holds npz/.
         split: "train", "valid" or "test"; runtimes of the last are withheld.
-        collections: names, or one text of them with commas; None = all of this kind that the folder
+        collections: Names, or one text of them with commas; None = all of this kind that the folder
             has.
-        prune: of layouts: a rule of features/pruning.py; "none" keeps all nodes.
+        prune: Rule of features/pruning.py for layouts; "none" keeps all nodes.
         scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
             these graphs, so only for the train split: other splits are given its `scaler`.
-        transform: called with each graph that is taken, such as a ConfigSampler.
-        store: the packed graphs' folder; None = the usual one. What it lacks is packed first.
-        cache_mib: graphs are kept in memory up to so many MiB in each process.
+        transform: Called with each graph that is taken, such as a ConfigSampler.
+        store: Folder of the packed graphs; None = the usual one. What it lacks is packed first.
+        cache_mib: Graphs are kept in memory up to so many MiB in each process.
 
     Raises:
-        UsageError: no such split, collection, scaling or pruning rule, or less than no cache.
-        PipelineError: the folder holds no such graph, or a file is damaged.
+        UsageError: There is no such split, collection, scaling or pruning rule.
+        PipelineError: The folder holds no such graph, or a file is damaged.
     """
 
     kind = "tile"
@@ -236,17 +207,12 @@ class TpuGraphsTile(Dataset):
         store: str | Path | None = None,
         cache_mib: int = 1024,
     ) -> None:
-        if not isinstance(scaling, NodeScaler) and scaling not in (None, "none", *SCALINGS):
+        is_name = isinstance(scaling, str) and scaling != "none"
+        if is_name and (scaling not in SCALINGS or split != "train"):
             raise UsageError(
-                f"scaling {scaling!r}: expected none, {', '.join(SCALINGS)}, or a dataset's scaler"
+                f"scaling '{scaling}' of split {split}: expected one of {', '.join(SCALINGS)} for "
+                "the train split, and scaling=train.scaler for the others"
             )
-        if scaling in SCALINGS and split != "train":
-            raise UsageError(
-                f"scaling '{scaling}' of split {split}: it is learned from train graphs; expected "
-                "scaling=train.scaler, of the dataset of these"
-            )
-        if cache_mib < 0:
-            raise UsageError(f"cache_mib {cache_mib}: expected 0 or more")
         pruning_rule(prune)
         if collections is not None and not isinstance(collections, str):
             collections = ",".join(collections)
@@ -260,7 +226,7 @@ class TpuGraphsTile(Dataset):
         self.cache_mib, self.prune = cache_mib, prune
         self.scaler = scaling if isinstance(scaling, NodeScaler) else None
         super().__init__(str(root), transform)
-        if isinstance(scaling, str) and scaling != "none":
+        if isinstance(scaling, str) and is_name:
             stock = (self._read(file).x.numpy() for file in self.files)
             self.scaler = fit_node_scaler(stock, scaling=scaling)
 

@@ -5,7 +5,7 @@ product of a sparse (n, 2n) matrix with a dense (2n, c·h) one.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from features.statistics.layout import output_bytes
 from models.training.device import OnDevice, uploaded
+
+if TYPE_CHECKING:
+    from features.pyg import TpuGraph
 
 
 class SparseProduct(OnDevice):
@@ -213,6 +216,23 @@ class LayoutInputs(NodeInputs, ConfigInputs):
 
     bytes_share: Tensor
     statistics: Tensor | None
+
+    def as_pyg(self, distinct: NDArray[np.int64]) -> "TpuGraph":
+        """Return the graph with the distinct configs at `distinct` (r,), as TpuGraphsLayout would.
+
+        Args:
+            distinct: (r,) positions among the distinct configs.
+        """
+        from features.pyg import TpuGraph
+
+        return TpuGraph(
+            x=self.node_feat,
+            opcode=self.opcode,
+            node_layout=self.layout - 1,
+            edge_index=self.neighbours.edge_index.T.flip(0),
+            config_node_ids=self.config_ids,
+            config_feat=self.symbols(distinct).transpose(0, 1) - 1,
+        )
 
 
 def layout_inputs(
