@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from common.errors import PipelineError
-from common.files import MARK, SEAL_KEY, UNSEALED, check_seal, open_regular, write_sealed
+from common.files import SEAL_KEY, UNSEALED, check_seal, open_regular, write_sealed
 from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
 from data.graphs.packing import Codebooks, PackedConfigs
 from data.npz.archive import Archive
@@ -41,7 +41,7 @@ TYPES = {
     "F32": np.float32,
     "I64": np.int64,
 }
-NOT_A_HEADER = (AttributeError, KeyError, TypeError, ValueError, RecursionError, OSError)
+NOT_A_HEADER = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 REMEDY = "remove the file, and it is made again"
 
 
@@ -91,7 +91,10 @@ def source_digest(file: GraphFile) -> str:
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
     """Pack one graph of the official tree into the store; PipelineError: damaged, or no space."""
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
-    write_tensors(stored.path, graph_tensors(source), facts=facts)
+    text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
+    tensors = sorted(graph_tensors(source).items())
+    content = save({name: np.asarray(array, order="C") for name, array in tensors}, {FACTS: text})
+    write_sealed(stored.path, content, durable=False)
 
 
 def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
@@ -100,11 +103,7 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     A PipelineError names the file, the key and what was expected.
     """
     if is_stored(file):
-        opened = open_tensors(file.path)
-        if (version := opened.facts.get("version")) != VERSION:
-            found = f"is of store version {version!s:.8}; expected {VERSION}"
-            raise PipelineError(f"{file.path}: {found}; {REMEDY}")
-        return opened.tensors
+        return open_tensors(file.path)
     with Archive(file.path) as archive:
         arrays = graph_arrays(archive, file.collection.kind)
         if file.collection.kind == "tile":
@@ -140,46 +139,38 @@ def read_tile(file: GraphFile) -> TileGraph:
     return TileGraph(file=file, **{name: tensors[name] for name in TILE})
 
 
-@dataclass(frozen=True)
-class TensorFile:
-    """An open file: tensors are views of the mapped file, good as long as they are used."""
-
-    facts: Mapping[str, str]
-    tensors: Mapping[str, NDArray[Any]]
-
-
-def write_tensors(
-    path: Path, tensors: Mapping[str, NDArray[Any]], *, facts: Mapping[str, str]
-) -> None:
-    """Write tensors and facts to a file; equal input gives equal bytes; raises as `atomic_path`."""
-    arrays = {name: np.asarray(tensors[name], order="C") for name in sorted(tensors)}
-    text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
-    # The library's own way to files leaves others that nobody else may read, and that stay.
-    write_sealed(path, save(arrays, metadata={FACTS: text}), durable=False)
-
-
 def read_facts(path: Path) -> dict[str, str]:
-    """Return what was written beside the tensors of a file; raises as `open_tensors`."""
+    """Return what was written beside the tensors of a file; PipelineError: damaged."""
     with open_regular(path) as file:
         return _read_header(path, file)[0]
 
 
-def open_tensors(path: Path) -> TensorFile:
-    """Map a file's tensors, every byte checked for the first time; PipelineError: damaged."""
+def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Map a file's tensors, every byte checked for the first time.
+
+    Returns:
+        Tensors by name, read-only views of the mapped file.
+
+    Raises:
+        PipelineError: The file is damaged, or of another version of the store.
+    """
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
         _check_bytes_once(path, (state.st_ino, state.st_size, state.st_mtime_ns))
         facts, header = _read_header(path, file)
+        if (version := facts.get("version")) != VERSION:
+            found = f"is of store version {version!s:.8}; expected {VERSION}"
+            raise PipelineError(f"{path}: {found}; {REMEDY}")
         start = file.tell()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     tensors = dict[str, NDArray[Any]]()
     for name, entry in header.items():
-        dtype, (first, _) = TYPES[entry["dtype"]], entry["data_offsets"]
+        shape, offset = entry["shape"], start + entry["data_offsets"][0]
         values: NDArray[Any] = np.frombuffer(
-            mapped, dtype, math.prod(entry["shape"]), start + first
+            mapped, TYPES[entry["dtype"]], math.prod(shape), offset
         )
-        tensors[name] = values.reshape(entry["shape"])
-    return TensorFile(facts, tensors)
+        tensors[name] = values.reshape(shape)
+    return tensors
 
 
 @cache
@@ -191,14 +182,7 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str,
     """Return the facts, and what is said of each tensor; read as far as the first one."""
     try:
         length = int.from_bytes(file.read(8), "little")
-        size = os.fstat(file.fileno()).st_size - 8 - length
-        header = json.loads(file.read(length if size >= 0 else 0))
-        facts = json.loads(header.pop("__metadata__")[FACTS])
-        # A file that was cut has its header still.
-        is_whole = size == max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        is_sealed = facts.pop(SEAL_KEY).startswith(MARK.decode())
-        if is_whole and is_sealed and all(isinstance(fact, str) for fact in facts.values()):
-            return facts, header
-    except NOT_A_HEADER:
-        pass
-    raise PipelineError(f"{path}: damaged: it has no readable header; {REMEDY}")
+        header = json.loads(file.read(length))
+        return json.loads(header.pop("__metadata__")[FACTS]), header
+    except NOT_A_HEADER as error:
+        raise PipelineError(f"{path}: damaged: it has no readable header; {REMEDY}") from error

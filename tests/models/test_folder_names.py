@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from common.files import read_table, table_facts, write_table
-from data.graph_store.stored_graph import open_tensors, write_tensors
+from data.graph_store.stored_graph import read_graph, store_graph, stored_file
 from data.tree import find_graphs
 from features.statistics.configs import write_statistics
 from models.training.loop import load_tensors, save_tensors
@@ -40,12 +40,14 @@ def test_tables(folder: Path, tiny_tree: Path) -> None:
     assert pl.read_parquet(written.read_bytes()).height > 1
 
 
-def test_networks_and_the_store(folder: Path) -> None:
+def test_networks_and_the_store(folder: Path, tiny_tree: Path) -> None:
     save_tensors(folder / "a", {"weight": torch.ones(3)}, {"step": 1})
     tensors, facts = load_tensors(folder / "a")
     assert tensors["weight"].tolist() == [1, 1, 1] and facts == {"step": 1}
-    write_tensors(folder / "b", {"rows": np.arange(3)}, facts={"version": "1"})
-    assert open_tensors(folder / "b").tensors["rows"].tolist() == [0, 1, 2]
+    source = find_graphs(tiny_tree)[0]
+    stored = stored_file(folder, source)
+    store_graph(source, stored)
+    assert read_graph(stored).n_configs == read_graph(source).n_configs
 
 
 def test_boosters(folder: Path) -> None:
