@@ -6,12 +6,16 @@ are node-major, the first layer is split into a part per node and a part per con
 node and config, and the attention is exact over all configs however they are cut into chunks.
 
 Tensors are (n, c, h): nodes, configs, channels. Aggregating over neighbours is then one product of
-a sparse (n, n) matrix with a dense (n, c·h) one.
+a sparse (n, n) matrix with a dense (n, c·h) one. Operations with gradients of their own run by
+plain torch or a GPU's fused kernels; what follows an aggregation is computed again for the
+gradients instead of being kept.
 """
 
 from collections.abc import Sequence
-from functools import reduce
-from typing import ClassVar
+from functools import cache, reduce
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +26,7 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
+from models.layout import fused_ops, plain_ops
 from models.layout.inputs import (
     Aggregation,
     LayoutInputs,
@@ -30,7 +35,6 @@ from models.layout.inputs import (
     SplitAggregation,
 )
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.ops import Aggregate, AttendAndAdd, Broadcast, Pool, ops_for
 from models.layout.plain_ops import (
     Norm,
     added,
@@ -43,7 +47,134 @@ from models.training.device import by_own_types, ranking_bytes, storage_dtype, u
 
 MAX_STATISTIC = 10.0  # of what is usual among train configs
 
+MIN_CAPABILITY = 7, 0  # of a GPU that Triton compiles for
+
 Reached = tuple[int, Tensor, Tensor]  # a block's number, its x and its messages, (n, c, h) each
+
+
+def ops_for(x: Tensor, *, fused: bool) -> ModuleType:
+    """Return `fused_ops` for tensors on a GPU that Triton compiles for; else `plain_ops`."""
+    return fused_ops if fused and x.is_cuda and _has_triton(x.device) else plain_ops
+
+
+@cache
+def _has_triton(device: torch.device) -> bool:
+    is_recent = torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+    return is_recent and find_spec("triton") is not None
+
+
+class Aggregate(torch.autograd.Function):
+    """What rows take of norm(x), each part by its own weights, plus what is added.
+
+    Maps x (m, c, h) to (r, c, h) by an aggregation of m nodes by r rows, with weights (3, h, h) of
+    the own part, the operands' and the users', and added (h,), or (r, 1, h) where rows differ. Only
+    x is kept for the gradients, which take the norm again.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        weights: Tensor,
+        added: Tensor,
+        aggregation: Aggregation,
+        ops: ModuleType,
+    ) -> Tensor:
+        ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
+        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
+        ctx.save_for_backward(x, gain, shift, weights)
+        rounded, added = weights.to(x.dtype), added.to(x.dtype)
+        norm = Norm(gain, shift, eps)
+        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, shift, weights = ctx.saved_tensors
+        grad, rounded = grad.contiguous(), weights.to(x.dtype)
+        norm = Norm(gain, shift, ctx.eps)
+        *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
+            grad, x, norm, rounded, ctx.aggregation
+        )
+        shape, dtype = ctx.added
+        grad_added = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
+        return *of_x_and_norm, None, of_weights, grad_added, None, None
+
+
+class AttendAndAdd(torch.autograd.Function):
+    """x + P attend(gelu(y)) for slices of nodes in turn; y alone is kept for the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
+    ) -> Tensor:
+        ctx.ops = ops
+        ctx.save_for_backward(y, sharpness, *weights)
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        out = torch.empty_like(x)
+        for part in node_slices(y):
+            ops.attend_and_add(x[part], y[part], sharpness, rounded, out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, sharpness, *weights = ctx.saved_tensors
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        totals = [torch.zeros_like(tensor) for tensor in weights]
+        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
+        of_y, grad = torch.empty_like(y), grad.contiguous()
+        for part in node_slices(y):
+            slope = ctx.ops.attend_and_add_backward(
+                grad[part], y[part], sharpness, rounded, of_y[part], totals
+            )
+            if of_sharpness is not None:
+                of_sharpness += slope
+        totals[-1] = ctx.ops.sum_rows(grad, weights[-1].dtype, per_node=False)
+        return grad, of_y, None, of_sharpness, *totals
+
+
+class Broadcast(torch.autograd.Function):
+    """What all configs share, (n, 1, h), as (n, c, h), but for the nodes `ids` that vary."""
+
+    @staticmethod
+    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
+        ctx.ops = ops
+        ctx.save_for_backward(ids)
+        out = varying.new_empty(len(shared), *varying.shape[1:])
+        return out.copy_(shared).index_copy_(0, ids, varying)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        of_shared = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
+        return of_shared.index_fill_(0, ids, 0), None, grad[ids], None
+
+
+class Pool(torch.autograd.Function):
+    """What plain_ops.pool gives; only x is kept for the gradients."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        shares: Tensor,
+        ops: ModuleType,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.ops = ops
+        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
+        ctx.save_for_backward(x, gain, shares, *kept)
+        return sums, largest
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, shares, *kept = ctx.saved_tensors
+        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None
 
 
 class ChannelAttention(nn.Module):

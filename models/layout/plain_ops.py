@@ -195,7 +195,7 @@ def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """Return what rows take of norm(x): see `ops.Aggregate`."""
+    """Return what rows take of norm(x): see `Aggregate` of models/layout/cross_config_sage.py."""
     means, keeps_own = aggregation.means, aggregation.keeps_own
     out = x.new_empty(means.matrix.shape[0], *x.shape[1:]).copy_(added)
     projected = x.new_empty(len(weights) - keeps_own, *x.shape)

@@ -17,9 +17,8 @@ from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics,
 from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
-from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.cross_config_sage import Aggregate, CrossConfigSage
 from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix, layout_inputs
-from models.layout.ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
 from tests.models.rearrange import relabel_nodes
