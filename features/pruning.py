@@ -16,7 +16,7 @@ from scipy import sparse
 
 from common.errors import UsageError
 from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
-from features.padding import minor_to_major
+from data.graphs.node_columns import minor_to_major
 
 
 @dataclass(frozen=True)

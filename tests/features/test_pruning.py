@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from data.graphs.graph import LayoutGraph
+from data.graphs.node_columns import minor_to_major
 from features import pruning
-from features.padding import minor_to_major
 from features.pruning import prune_layout_graph, pruning_rule
 
 # The same examples in every run, however slow the machine.
