@@ -4,7 +4,6 @@ Datasets and outputs of other kernels are mounted read-only, under folders that 
 so a model is known by its config.toml alone.
 """
 
-import filecmp
 import os
 import shutil
 import tempfile
@@ -28,7 +27,7 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
     Of several of one model a finished one is taken, the first by path.
 
     Raises:
-        PipelineError: `root` is no folder, a configuration is damaged, or two of one model differ.
+        PipelineError: `root` is no folder, or a configuration is damaged.
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
@@ -48,16 +47,8 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         key = learned.replace(":", "-"), f"{config['model']}-seed{config['seed']}"
         if not is_wanted(key):
             continue
-        other = found.setdefault(key, folder)
-        if is_done(folder) > is_done(other):
+        if is_done(folder) > is_done(found.setdefault(key, folder)):
             found[key] = folder
-        elif is_done(folder) == is_done(other) and not _same_content(folder, other):
-            differs = first_difference(read_config(other), config) or "other weights"
-            differs = differs.replace(", now ", ", here ")
-            raise PipelineError(
-                f"{folder}: the same model is in {other} ({differs}); expected one of the two: "
-                "move the other (on Kaggle, detach it), or copy what is wanted elsewhere"
-            )
     return found
 
 
@@ -67,7 +58,7 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
     What lies in `out` stays.
 
     Raises:
-        PipelineError: two unfinished trainings of one model, a damaged one, or no space.
+        PipelineError: a damaged training, or no space.
     """
     found = find_models(earlier, lambda key: key[0] == collection.slug)
     return take_models({out / member: folder for (_, member), folder in found.items()})
@@ -82,7 +73,7 @@ def models_to_take(
         Their folders in `out`, and where they are copied from.
 
     Raises:
-        PipelineError: a member is missing, unfinished, there twice or of other settings.
+        PipelineError: a member is missing, unfinished, or of other settings.
     """
     wanted = {
         (member.folder.parent.name, member.name): member.folder
@@ -130,13 +121,6 @@ def take_models(found: Mapping[Path, Path]) -> list[Path]:
             reason = f"cannot be copied from {folder}: {error.strerror}"
             raise PipelineError(f"{target}: {reason}") from error
     return list(missing)
-
-
-def _same_content(one: Path, other: Path) -> bool:
-    names = _names(one)
-    return names == _names(other) and not any(
-        filecmp.cmpfiles(one, other, names, shallow=False)[1:]
-    )
 
 
 def _names(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from multiprocessing import get_context, get_start_method, parent_process, resou
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from common.errors import OutOfTime, PipelineError
 from common.jobs.run_jobs import Done, Event, Executor, Failed, Job, Lost, do
@@ -92,6 +92,10 @@ class Processes(Executor):
         self._gpus, self._threads = gpus, threads
         self._workers: dict[int, _Worker] = {}
 
+    def __enter__(self) -> Self:
+        import_once(self._threads)
+        return self
+
     def __exit__(self, *error: object) -> None:
         try:
             busy = [worker for worker in self._workers.values() if worker.job]
@@ -159,10 +163,8 @@ def worker_context() -> "ForkServerContext | SpawnContext":
 def import_once(threads: int) -> None:
     """Begin to import, in the process that workers are forked from, what takes seconds each time.
 
-    Without it each worker imports what its jobs need: packing needs none of this.
-
     Args:
-        threads: of the processor, that a job has; read by what is imported.
+        threads: Threads of a job. Libraries read the number when they are imported.
     """
     if worker_context().get_start_method() != "forkserver":
         return

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.jobs.local_executors import VISIBLE, InlineExecutor, Processes, import_once
+from common.jobs.local_executors import VISIBLE, InlineExecutor, Processes
 from common.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs
 from common.machine import granted
 
 # Jobs of a smaller total weight take less time than the start of processes.
 SHORT_WEIGHT = 200
-# Files of fewer bytes are packed and audited before processes have started.
-SHORT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -39,18 +37,6 @@ class Workers:
             from common.jobs.ray_cluster import check_cluster
 
             check_cluster(self.ray)
-
-    def expect(self, n_bytes: int, n_steps: float, threads: int) -> None:
-        """Start to load libraries for worker processes, if the jobs to come will need processes.
-
-        Args:
-            n_bytes: Size of the files that the jobs read.
-            n_steps: Training steps of all models.
-            threads: Threads of a job.
-        """
-        is_much = self.n is not None or n_bytes >= SHORT_BYTES or n_steps >= SHORT_WEIGHT
-        if self.ray is None and self.n != 1 and is_much and granted()[0] > 1:
-            import_once(threads)
 
     def do(self, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
         """Do jobs; see `run_jobs`.

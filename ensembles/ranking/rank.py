@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs, group_means
-from data.graphs.noise import measure_noise
 from data.hlo.compiler_options import N_OPTIONS, options_of
 from data.manifest import measured_of
 from ensembles.ensemble import Ensemble, load_ranker
@@ -208,19 +207,6 @@ class Ranked:
         has_order = len(np.unique(runtime)) > 1
         return ({"kendall_tau": kendall_tau(scores, runtime)} if has_order else {}) | picks
 
-    def again_tau(self) -> float | None:
-        """Return Kendall's tau between two measurements of the configs; None if it is not known.
-
-        It is that of the configs that the file repeats, else that in the data folder's manifest.
-        """
-        graph = self.graph.graph
-        if not graph.is_labelled:
-            return None
-        repeated = measure_noise(graph.runtime_ns, self.group)
-        if repeated is not None and not np.isnan(repeated.tau):
-            return repeated.tau
-        return measured_of(graph.file.path).get("again_tau")
-
     def as_json(self, *, why: bool = False, measure: int | None = None) -> dict[str, Any]:
         """Return the `top` best configs, or those to measure, with what they say, for JSON.
 
@@ -231,7 +217,7 @@ class Ranked:
 
         Returns:
             `name` of the graph, `collection` and `members` that ranked, `n_configs`, `n_distinct`,
-            `ms_per_config`, `measured`, `again_tau` and `default` as these methods have them, and
+            `ms_per_config`, `measured` and `default` as these methods have them, and
             `configs`: as `best` or `to_measure` lists them, with what `spelled` says, `run`, the
             number of the tuning data's run, where there is one, and `why` where it is asked for.
         """
@@ -255,7 +241,6 @@ class Ranked:
             "n_distinct": int(self.group.max()) + 1,
             "ms_per_config": self.ms_per_config,
             "measured": measured,
-            "again_tau": self.again_tau(),
             "default": self.default(),
             "configs": configs,
         }

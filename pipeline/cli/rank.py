@@ -146,12 +146,10 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     typer.echo(f"inference   {timing}")
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
-        again = part["again_tau"]
-        noise = "" if again is None else f"; two measurements agree to tau {again:.3f}"
         if (n_distinct := part["n_distinct"]) < n_configs:
             judged = f"`run` and `score` judge all {n_configs} rows"
             told += f"; of {n_distinct} distinct configs ({judged})"
-        typer.echo(f"measured    {told}{noise}")
+        typer.echo(f"measured    {told}")
     if default := part["default"]:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""

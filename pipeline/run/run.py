@@ -19,7 +19,7 @@ from common.progress import in_one_step, log
 from common.reproducibility import revision
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
-from data.graph_store.prepare import file_bytes, prepare
+from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import fingerprint
 from data.manifest import read_manifest
 from data.npz.graphs import are_one_program
@@ -44,7 +44,6 @@ from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done, with_original_name
 from models.train import check_device, check_packages, sources_of
 from models.training.device import tell_device
-from pipeline.run.jobs import n_steps
 from pipeline.run.report import (
     build_report,
     keep_original_report,
@@ -173,9 +172,6 @@ def _prepared(
     if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
         raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
     check_writable(out / CONFIG)
-    steps = sum(n_steps(recipe, model) for model in recipe.all_models if "train" in splits)
-    n_bytes = sum(file_bytes(file.path) for file in files)
-    workers.expect(n_bytes, len(recipe.seeds) * steps, recipe.n_threads)
     asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]

@@ -98,7 +98,6 @@ def tune(
         raise UsageError(f"{out}: holds a run, not a search; choose another --out")
     check_free(out, objective.config(), resume=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
-    workers.expect(0, 0, recipe.n_threads)
     if isinstance(place, Path) and out.absolute() in place.parents:
         begin(out, objective.config(), resume=True)  # no journal of another search can be in it
     with open_storage(place, out) as shared:

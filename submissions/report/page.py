@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from common.files import atomic_path, write_text
 from common.pages import number, render_page
 from data.tree import collection_named
 from submissions.report.charts import (
-    Chart,
     learning_charts,
     library,
     ranks_chart,
@@ -27,8 +25,6 @@ from submissions.run_report import CollectionReport, RunReport
 from submissions.score import DIVERSIFIED, remarks_on
 
 REPORT, GRAPH = (Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph"))
-# Of a collection with more graphs, these many are charted: the worst, the best, and evenly between.
-MAX_SCATTERS = 12
 MAX_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
 MAX_CHARACTERS = 120  # of a page's name
 FOLDER, LIBRARY = "graphs", "plotly.js"  # of graphs' pages, and what they share
@@ -55,8 +51,6 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "remarks": remarks_on(report),
         "slowdowns": slowdown_charts(collections),
         "learning": learning_charts(report.learning_curves),
-        "scatters": _scatters(collections, ranks),
-        "most_scatters": MAX_SCATTERS,
         "most_pages": MAX_PAGES,
         "columns": ("graph", "score", "collection", *FIGURES),
         "rows": _graph_rows(collections, ranks),
@@ -84,22 +78,6 @@ def _collection_view(name: str, part: CollectionReport) -> dict[str, Any]:
         "errors": {k: error for k, error in errors.items() if error is not None},
         "mark": {key: round(100 * (x - start) / (1 - start), 2) for key, x in places.items()},
     }
-
-
-def _scatters(
-    collections: Mapping[str, CollectionReport], ranks: pl.DataFrame | None
-) -> list[Chart]:
-    points = {} if ranks is None else ranks.partition_by("collection", "graph", as_dict=True)
-    charts: list[Chart] = []
-    for name, part in collections.items():
-        scores = part.values()
-        graphs = sorted((scores[g], g) for g in scores if (name, g) in points)
-        n_charted = min(len(graphs), MAX_SCATTERS)
-        some = [graphs[i] for i in np.linspace(0, len(graphs) - 1, n_charted).round().astype(int)]
-        if some:
-            named = {f"{graph}: {value:.3f}": points[name, graph] for value, graph in some}
-            charts.append(ranks_chart(name, named))
-    return charts
 
 
 def _graph_rows(

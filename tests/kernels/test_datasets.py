@@ -89,16 +89,12 @@ def test_unusable_models_leave_no_dataset(
 ) -> None:
     (tmp_path / "empty").mkdir()
     begun = write_run(tmp_path / "begun", done=False)
-    copy = write_run(run / "copy")
-    assert len(write_weights(run, tmp_path / "copied", title=TITLE)) == 2
-    (copy / "model.safetensors").write_bytes(b"others!")
     leaky = write_run(tmp_path / "leaky")
     (leaky / "metrics.jsonl").write_text(f'"{KEY}"\n')
     monkeypatch.setenv("KAGGLE_KEY", KEY)
     for source, told in (
         (tmp_path / "empty", "holds no run folder of a model"),
         (begun, "its training has not ended"),
-        (run, r"the same model is in .*; expected one of the two"),
         (leaky, r"metrics\.jsonl: holds a Kaggle credential"),
     ):
         with pytest.raises(PipelineError, match=told):

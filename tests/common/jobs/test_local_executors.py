@@ -18,7 +18,6 @@ from common.jobs import local_executors
 from common.jobs.local_executors import (
     InlineExecutor,
     Processes,
-    import_once,
     interrupts_held,
 )
 from common.jobs.run_jobs import Done, Job, run_jobs
@@ -80,7 +79,6 @@ def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
 ) -> None:
     monkeypatch.setattr(local_executors, "get_start_method", lambda *, allow_none: "spawn")
     caplog.set_level("INFO")
-    import_once(1)  # does nothing
     jobs = [Job("struck", work.struck, (tmp_path, [KILL])), *jobs_of("abc")]
     done = done_by(jobs, "3", None)
     assert done["struck"].value == 1

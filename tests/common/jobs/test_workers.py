@@ -53,18 +53,3 @@ def test_short_jobs_run_in_this_process_unless_workers_are_asked_for(
     }
     assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InlineExecutor)
     assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))
-
-
-def test_processes_get_ready_where_there_will_be_work_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun = list[int]()
-    monkeypatch.setattr(workers, "import_once", begun.append)
-    monkeypatch.setattr(workers, "granted", lambda: (2, WORKER_BYTES))
-    for n, n_bytes, n_steps in ((None, 2_500_000, 12), (1, 20_000_000, 800)):
-        Workers(n).expect(n_bytes, n_steps, threads=1)
-    assert not begun
-    # The sample is small, training on it is not.
-    for n, n_bytes, n_steps in ((None, 2_500_000, 800), (None, 20_000_000, 0), (2, 0, 0)):
-        Workers(n).expect(n_bytes, n_steps, threads=1)
-    assert begun == [1, 1, 1]

@@ -84,24 +84,6 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert "; of 3 distinct configs (`run` and `score` judge all 5 rows)" in text
 
 
-def test_agreement_of_two_measurements_is_that_of_the_file_or_of_the_manifest(
-    rankers: Path, tiny_tree: Path, tmp_path: Path
-) -> None:
-    ranker = load_ranker(rankers / LAYOUT_MODEL)
-    file = first_of(tiny_tree, LAYOUTS)
-    path = rewritten(file, tmp_path / file.path.relative_to(tiny_tree))
-    assert rank(ranker, load_graph(path)).again_tau() is None
-    manifest = {"environments": {}, "graphs": {file.submission_id: {"again_tau": 0.75}}}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"left_out": {}}))
-    printed = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--top", 1)
-    assert "; two measurements agree to tau 0.750\n" in printed
-    configs = np.tile(np.load(file.path)["node_config_feat"][:12], (2, 1, 1))
-    runtime = np.r_[1:13, 12:0:-1]  # each config once fast, once slow
-    changes = {"node_config_feat": configs, "config_runtime": runtime}
-    repeated = load_graph(rewritten(file, tmp_path / "twice.npz", **changes))
-    assert -1 <= (rank(ranker, repeated).again_tau() or 0) < 0.5
-
-
 def decided(tree: Path, folder: Path, name: str, what: str, **arrays: np.ndarray) -> Path:
     """Copy a train file with other arrays into a tree whose manifest says what its configs are."""
     file = first_of(tree, name)
