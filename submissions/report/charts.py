@@ -173,28 +173,25 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
     ]
 
 
-def ranks_chart(
-    title: str, graphs: Mapping[str, pl.DataFrame], members: Sequence[str] = ()
-) -> Chart:
-    """Chart runtime against predicted rank of graphs, one at a time.
+def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:
+    """Chart runtime against predicted rank of a graph.
 
     Args:
-        graphs: by name, points as `rank_points` makes them.
-        members: names of the m members; none leaves out their scores.
+        graph: Name of the graph.
+        points: Points, as `rank_points` makes them.
+        members: Names of the m members, whose scores are shown.
     """
     shown = {
-        name: {
-            "rank": (points["rank"] + 1).to_list(),
-            "slowdown": [round(value, 5) for value in points["slowdown"]],
-            "configs": [
-                [config, ns, *(float(f"{score:.5g}") for score in scores[: len(members)])]
-                for config, ns, scores in points.select(*POINT).iter_rows()
-            ],
-        }
-        for name, points in graphs.items()
+        "rank": (points["rank"] + 1).to_list(),
+        "slowdown": [round(value, 5) for value in points["slowdown"]],
+        "configs": [
+            [config, ns, *(float(f"{score:.5g}") for score in scores[: len(members)])]
+            for config, ns, scores in points.select(*POINT).iter_rows()
+        ],
     }
-    told = f"runtime against predicted rank, one point per config, of {', '.join(graphs)}"
-    return Chart("ranks", title, told, {"graphs": shown, "members": list(members)})
+    told = f"runtime against predicted rank, one point per config, of {graph}"
+    title = "One point per config; green: the fastest"
+    return Chart("ranks", title, told, {"points": shown, "members": list(members)})
 
 
 @contextmanager

@@ -149,14 +149,13 @@ def write_graph_pages(
         own = points[collection, graph]
         figures = report.collections[collection].per_graph[graph]
         members = report.models[collection].members if collection in report.models else []
-        title = "One point per config; green: the fastest"
         texts[f"{page_name(collection, graph)}.html"] = render_page(
             GRAPH,
             collection=collection,
             graph=graph,
             figures={key: value for key, value in figures.items() if value is not None},
             points=own,
-            chart=ranks_chart(title, {graph: own}, members[: len(own["members"][0])]),
+            chart=ranks_chart(graph, own, members[: len(own["members"][0])]),
             best=decided.get((collection, graph)),
             slowdowns=dict(own.select("config", "slowdown").iter_rows()),
             library=LIBRARY,

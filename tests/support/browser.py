@@ -23,12 +23,7 @@ USE = """<script>addEventListener("load", () => allDrawn.then(() => {
   const shown = () => all(".sortable tbody tr").filter(row => !row.hidden);
   const column = number => shown().map(row => row.cells[number].textContent.trim());
   const told = { plots: all(".plot").length, drawn: all(".plot .main-svg:first-child").length };
-  const [search] = all("input"), [list] = all("select"), headers = all(".sortable button");
-  if (list) {
-    list.selectedIndex = 1;
-    list.dispatchEvent(new Event("change"));
-    told.visible = list.nextElementSibling.data.map(trace => trace.visible);
-  }
+  const [search] = all("input"), headers = all(".sortable button");
   if (search) {
     headers[3].focus();
     told.focused = document.activeElement === headers[3];

@@ -183,7 +183,7 @@ def test_a_page_shows_points_and_best_configs(tmp_path: Path) -> None:
     page = Page(html)
     assert page.open_tags == []
     assert HOSTILE in page.text
-    (points,) = page.charts[0]["graphs"].values()
+    points = page.charts[0]["points"]
     own = ranks.filter(pl.col("graph") == HOSTILE).sort("rank")
     facts = zip(own["config"], own["runtime_ns"], own["rank"], strict=True)
     assert points["configs"] == [[config, ns, rank, 0.5] for config, ns, rank in facts]
