@@ -10,7 +10,6 @@ files go ahead with `upload_file`; the one request that makes something of them 
 """
 
 import io
-import math
 import os
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -37,7 +36,7 @@ from common.http import (
     retry,
     retry_after_s,
 )
-from common.progress import in_one_step, log, out_of_time, progress, seconds_left
+from common.progress import in_one_step, log
 
 T = TypeVar("T")
 
@@ -55,7 +54,6 @@ _HOW_TO_LOG_IN = (
 )
 # Kaggle may still be at work: seconds before each look for what a lost answer was about.
 LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
-_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 3.0, 1.5, 60.0
 _STORAGE_TIMEOUT_S = (15, 120)  # to connect; between two pieces
 
 # What a status means and what to do about it; "{wait}" is filled from the Retry-After header.
@@ -283,19 +281,6 @@ def upload_file(
         return str(begun.token)
 
     return ask(session, attempt)
-
-
-def wait_for(session: KaggleSession, answer: Callable[[], T | None], what: str) -> T | None:
-    """Ask, with growing pauses, until there is an answer or `time_limit` is over; then None."""
-    limit_s, pause_s = seconds_left(), _FIRST_PAUSE_S
-    while True:
-        found = ask(session, answer)
-        if found is not None or out_of_time():
-            return found
-        if math.isfinite(limit_s):
-            progress(f"wait for {what}", int(limit_s - seconds_left()), int(limit_s) + 1)
-        session.policy.sleep(min(pause_s, seconds_left()))
-        pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
 
 
 def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:

@@ -27,9 +27,7 @@ from common.kaggle import (
     kaggle_session,
     send_once,
     upload_file,
-    wait_for,
 )
-from common.progress import log
 from common.settings import FrozenConfig
 from ensembles.trained_models import find_models
 from kernels.build import REQUIRED_MODULES, Text, slug_of
@@ -47,8 +45,6 @@ _LEFT_OUT = (".", "checkpoint.", "report.")
 WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
 
 
-_READY = "ready"
-_SETTLED = (_READY, "failed", "deleted")  # all other states are of a version that is being made
 _IN_DOUBT = (
     "the version may have been made: look at the dataset's page before pushing the folder again"
 )
@@ -177,30 +173,29 @@ def sent_files(folder: Path) -> list[str]:
     return found
 
 
-class DatasetVersion(NamedTuple):
-    """A version of a dataset that Kaggle has made and that kernels can attach."""
+class SentDataset(NamedTuple):
+    """A dataset whose new version Kaggle has accepted."""
 
     dataset_id: str  # "owner/slug"
-    version: int
     made: str  # "created" or "updated"
     url: str
 
 
-class _State(NamedTuple):
-    status: str
-    version: int
-
-
-def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> DatasetVersion:
-    """Send a dataset folder: creates the dataset, or makes its next version, and waits for it.
+def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> SentDataset:
+    """Send a dataset folder: creates the dataset, or makes its next version.
 
     Folders within it are packed, and unpacked by Kaggle. If an answer is lost, Kaggle is asked for
     the version.
 
+    Args:
+        folder: Folder that `kernel wheels` or `kernel weights` wrote.
+        message: What is new in this version.
+        policy: How often requests that do no harm are repeated.
+
     Raises:
         UsageError: an empty message.
-        PipelineError: an incomplete folder, missing or refused credentials, a title that is taken,
-            or a dataset that does not become ready in time.
+        PipelineError: an incomplete folder, missing or refused credentials, or a title that is
+            taken.
     """
     if not message.strip():
         raise UsageError("-m: expected a text that says what is new")
@@ -209,11 +204,7 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     files = sent_files(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
         dataset_id = session.own(known.id)
-        url = f"https://www.kaggle.com/datasets/{dataset_id}"
-        before = ask(session, lambda: _look(session, dataset_id))
-        if before and before.status not in _SETTLED:
-            log.info(f"dataset {dataset_id}: a version is being made; waiting for it")
-            before = _settled(session, dataset_id, before.version)
+        before = ask(session, lambda: _version(session, dataset_id))
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")
         asked = {
@@ -224,41 +215,22 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
             "files": [{"token": token} for token in tokens],
         }
         _make(session, dataset_id, asked, before)
-        state = _settled(session, dataset_id, before.version + 1 if before else 1)
-    if state.status != _READY:
-        raise PipelineError(
-            f"dataset {dataset_id}: version {state.version} is {state.status}; look at {url}"
-        )
-    return DatasetVersion(dataset_id, state.version, "updated" if before else "created", url)
+    url = f"https://www.kaggle.com/datasets/{dataset_id}"
+    return SentDataset(dataset_id, "created" if before is None else "updated", url)
 
 
-def _look(session: KaggleSession, dataset_id: str) -> _State | None:
+def _version(session: KaggleSession, dataset_id: str) -> int | None:
+    """Return the number of a dataset's latest version; None if there is no such dataset."""
     owner, slug = dataset_id.split("/")
-    named = {"ownerSlug": owner, "datasetSlug": slug}
     try:
-        status = session.call("datasets", "get_dataset_status", named).status.name.lower()
+        named = {"ownerSlug": owner, "datasetSlug": slug}
+        found = session.call("datasets", "get_dataset", named)
     except Exception as error:
         own = owner.lower() == session.username.lower()
         if is_refused(error, UNKNOWN if own else UNKNOWN[1:]):
             return None
         raise
-    found = session.call("datasets", "get_dataset", named)
-    return _State(status, int(found.current_version_number or 0))
-
-
-def _settled(session: KaggleSession, dataset_id: str, at_least: int) -> _State:
-    def settled() -> _State | None:
-        state = _look(session, dataset_id)
-        is_settled = state and state.version >= at_least and state.status in _SETTLED
-        return state if is_settled else None
-
-    found = wait_for(session, settled, "the dataset")
-    if found is None:
-        raise PipelineError(
-            f"dataset {dataset_id}: version {at_least} is not ready in time; it was sent: look at "
-            "the dataset's page"
-        )
-    return found
+    return int(found.current_version_number or 0)
 
 
 def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[str]:
@@ -274,9 +246,9 @@ def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[
 
 
 def _make(
-    session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: _State | None
+    session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: int | None
 ) -> None:
-    method = "create_dataset_version" if before else "create_dataset"
+    method = "create_dataset" if before is None else "create_dataset_version"
 
     def send() -> bool:
         # Each request takes the keys that it knows.
@@ -288,8 +260,6 @@ def _make(
         return True
 
     def arrived() -> bool | None:
-        state, last = _look(session, dataset_id), before.version if before else 0
-        # No version was being made before, and its number may come only when it is ready.
-        return (state and (state.version > last or state.status not in _SETTLED)) or None
+        return _version(session, dataset_id) != before or None
 
     send_once(session, send, arrived, _IN_DOUBT)

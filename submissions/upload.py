@@ -1,4 +1,4 @@
-"""Send a submission once, list what was sent, and wait for its score.
+"""Send a submission once, and list what was sent.
 
 A tag of the file's hash stands at the end of each submission's description, so that Kaggle's own
 list tells what was sent, whichever machine did it: nothing is kept here.
@@ -22,11 +22,9 @@ from common.kaggle import (
     kaggle_session,
     send_once,
     upload_file,
-    wait_for,
 )
 
 COMPETITION = "predict-ai-model-runtime"
-PENDING, COMPLETE, ERROR = "pending", "complete", "error"
 _IN_DOUBT = (
     "it may have arrived: `python -m pipeline submission list` tells, and the same command again "
     "looks there before it sends anything"
@@ -44,7 +42,7 @@ class Submission(NamedTuple):
     description: str
     size_bytes: int
     submitted_at: datetime | None = None  # UTC
-    status: str = PENDING  # or "complete" or "error"
+    status: str = "pending"  # or "complete" or "error"
     public_score: float | None = None
     private_score: float | None = None
     error: str = ""
@@ -102,26 +100,6 @@ def list_submissions(limit: int) -> list[Submission]:
     """
     with kaggle_session(f"list submissions of {COMPETITION}") as session:
         return ask(session, lambda: _page(session, limit, 1))
-
-
-def wait_for_score(sent: Submission, *, policy: RetryPolicy = POLICY) -> Submission:
-    """Ask, pausing, until Kaggle has judged a submission; "pending" when `time_limit` is over.
-
-    Raises:
-        PipelineError: Kaggle could not score it, or its list cannot be read.
-    """
-    name = f"{sent.file_name}: submission {sent.ref}"
-    with kaggle_session(f"{name} was sent; its score", policy) as session:
-
-        def judged() -> Submission | None:
-            found = next((row for row in _rows(session) if row.ref == sent.ref), sent)
-            return found if found.status in (COMPLETE, ERROR) else None
-
-        found = wait_for(session, judged, "the score") or sent
-    if found.status == ERROR:
-        why = found.error or "it does not say why"
-        raise PipelineError(f"{name}: Kaggle could not score it: {why}")
-    return found
 
 
 def _tagged(session: KaggleSession, digest: str) -> list[Submission]:

@@ -170,17 +170,14 @@ def dataset() -> None:
 def push_dataset(
     folder: Annotated[Path, typer.Argument(help="What `kernel wheels` or `kernel weights` wrote.")],
     message: Annotated[str, typer.Option("-m", "--message", help="What is new in this version.")],
-    max_minutes: Annotated[
-        float, typer.Option(min=0, help="Minutes until a version that is made is not waited for.")
-    ] = 30,
 ) -> None:
     """Create a private dataset, or make its next version.
 
-    It waits until kernels can attach it.
+    Kernels can attach it once its page shows that it is ready, usually after some minutes.
 
     Example: python -m pipeline dataset push runs/wheels -m "torch-geometric 2.8.1"
     """
     from kernels.datasets import push_dataset as send
 
     sent = send(folder, message)
-    typer.echo(f"{sent.made:<12}{sent.dataset_id} version {sent.version}  {sent.url}")
+    typer.echo(f"{sent.made:<12}{sent.dataset_id}  {sent.url}")

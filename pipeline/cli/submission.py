@@ -62,14 +62,10 @@ def upload(
     file: SubmissionFile,
     message: Annotated[str, typer.Option("-m", "--message", help="Shown beside the score.")],
     data: options.Data = None,
-    wait: Annotated[bool, typer.Option(help="Wait until Kaggle has scored it.")] = True,
-    max_minutes: Annotated[
-        float, typer.Option(min=0, help="Minutes until the score is no longer waited for.")
-    ] = 15,
     force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Check a submission, send it once, and wait for its score.
+    """Check a submission, and send it once.
 
     A tag of its content stands behind the message.
 
@@ -77,7 +73,7 @@ def upload(
     """
     from common.settings import default_data_dir
     from submissions.check import problems_before_upload
-    from submissions.upload import COMPETITION, COMPLETE, submit, wait_for_score
+    from submissions.upload import COMPETITION, submit
 
     if len(message) > LONGEST_MESSAGE:
         raise UsageError(
@@ -87,18 +83,11 @@ def upload(
     if problems:  # --force is no way around it: it sends a good file again
         tell_errors([*problems, f"{file}: nothing was sent"])
     sent = submit(file, message, force=force)
-    if not json:
-        where = f"to {COMPETITION} as submission {sent.ref}"
-        typer.echo(f"uploaded    {file} ({sent.size_bytes} bytes) {where}")
-    sent = wait_for_score(sent) if wait else sent
-    if json:
-        facts = ("ref", "size_bytes", "status", "public_score", "private_score")
-        print_json({"file": file, **{name: getattr(sent, name) for name in facts}})
-    elif sent.status == COMPLETE:
-        for name, score in (("public", sent.public_score), ("private", sent.private_score)):
-            typer.echo(f"{name:<12}{'-' if score is None else score}")
-    if wait and sent.status != COMPLETE:
-        say(f"{file}: sent, not scored yet; `submission list` tells")
+    facts = {"file": file, "ref": sent.ref, "size_bytes": sent.size_bytes}
+    where = f"to {COMPETITION} as submission {sent.ref}"
+    line = f"uploaded    {file} ({sent.size_bytes} bytes) {where}"
+    print_result(facts, line, as_json=json)
+    say("the score takes some minutes; `submission list` shows it")
 
 
 @app.command("list")

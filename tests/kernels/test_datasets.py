@@ -9,11 +9,10 @@ import pytest
 
 from common.errors import PipelineError
 from common.http import RetryPolicy
-from common.progress import time_limit
 from common.settings import ROOT
 from kernels.datasets import (
     DATASET_METADATA_FILE,
-    DatasetVersion,
+    SentDataset,
     dataset_metadata,
     push_dataset,
     seal,
@@ -22,7 +21,7 @@ from kernels.datasets import (
     write_wheels,
 )
 from tests.kernels.conftest import WHEELS, FakePip, contents
-from tests.support.fake_kaggle import KEY, LOST, USERNAME, Answer, Dataset, FakeKaggle, failure_of
+from tests.support.fake_kaggle import KEY, USERNAME, FakeKaggle, failure_of
 
 TITLE, SLUG = "Some small models", "some-small-models"
 ID = f"{USERNAME}/{SLUG}"
@@ -34,7 +33,7 @@ FILES = {
     "models/layout-xla-random/b-seed1/config.toml": b"seed = 1\n",
     "other/deep/er.txt": b"x",
 }
-Push = Callable[[], DatasetVersion]
+Push = Callable[[], SentDataset]
 NEEDED = {
     "DONE": b"done\n",
     "config.toml": b'model = "a"\nseed = 0\ncollection = "tile:xla"\n',
@@ -149,21 +148,11 @@ def change(folder: Path, name: str = "top.txt", content: bytes = b"changed") -> 
     (folder / name).write_bytes(content)
 
 
-def change_metadata(folder: Path, **fields: object) -> None:
-    path = folder / DATASET_METADATA_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-
-def creations(fake_kaggle: FakeKaggle) -> int:
-    methods = ("CreateDataset", "CreateDatasetVersion")
-    return sum(len(fake_kaggle.calls(method)) for method in methods)
-
-
 def test_new_dataset_is_private_and_has_every_file(
     fake_kaggle: FakeKaggle, push: Push, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (folder / DATASET_METADATA_FILE).read_bytes()
-    assert push() == DatasetVersion(ID, 1, "created", URL)
+    assert push() == SentDataset(ID, "created", URL)
     made = fake_kaggle.datasets[ID]
     assert {name: made.files[name] for name in FILES} == FILES
     assert set(made.files) == set(FILES)
@@ -175,31 +164,10 @@ def test_new_dataset_is_private_and_has_every_file(
     assert capsys.readouterr() == ("", "")
 
 
-def test_next_version_waits_for_the_one_in_progress(fake_kaggle: FakeKaggle, push: Push) -> None:
-    fake_kaggle.statuses = ["BLOBS_RECEIVED"] * 3
-    with time_limit(0):
-        assert "version 1 is not ready in time; it was sent" in failure_of(push)
-    assert push() == DatasetVersion(ID, 2, "updated", URL)
-    assert creations(fake_kaggle) == 2
-
-
-def test_version_in_progress_counts_as_arrived(fake_kaggle: FakeKaggle, push: Push) -> None:
-    fake_kaggle.datasets[ID] = Dataset(3)
-    fake_kaggle.will_answer("CreateDatasetVersion", LOST)
-    fake_kaggle.statuses = ["READY", "BLOBS_RECEIVED", "BLOBS_RECEIVED"]
-    old = Answer(body={"currentVersionNumber": 3})  # until it is ready
-    fake_kaggle.will_answer("GetDataset", old, old, old)
-    assert push().version == 4
-    assert creations(fake_kaggle) == 1
-
-
-def test_failed_version_is_reported_and_can_be_followed(
-    fake_kaggle: FakeKaggle, push: Push
-) -> None:
-    fake_kaggle.statuses = ["FAILED"]
-    assert f"version 1 is failed; look at {URL}" in failure_of(push)
-    fake_kaggle.statuses = ["FAILED"]
-    assert push().version == 2
+def test_each_push_makes_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
+    push()
+    assert push() == SentDataset(ID, "updated", URL)
+    assert fake_kaggle.datasets[ID].version == 2
 
 
 @pytest.mark.parametrize(

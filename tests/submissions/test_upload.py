@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.http import RetryPolicy
-from common.progress import time_limit, watched_by
-from submissions.upload import Submission, list_submissions, submit, wait_for_score
+from common.progress import watched_by
+from submissions.upload import Submission, list_submissions, submit
 from tests.support.fake_kaggle import FIRST_REF, KEY, LOST, Answer, FakeKaggle, failure_of
 
 Send = Callable[..., Submission]
@@ -106,36 +106,3 @@ def test_list_has_typed_rows(fake_kaggle: FakeKaggle) -> None:
         Submission(9, "", text, 0, time, "complete", 0.71),
         Submission(8, "", "", 0, None, "error", error="row 3"),
     ]
-
-
-@pytest.fixture
-def wait(fake_kaggle: FakeKaggle, send: Send, policy: RetryPolicy) -> Callable[[], Submission]:
-    sent = send()
-    return lambda: wait_for_score(sent, policy=policy)
-
-
-Wait = Callable[[], Submission]
-
-
-def test_score_is_waited_for_with_growing_pauses(
-    fake_kaggle: FakeKaggle, wait: Wait, waits: list[float]
-) -> None:
-    pending = {"ref": FIRST_REF, "status": "PENDING"}
-    fake_kaggle.will_answer("ListSubmissions", *[Answer(body={"submissions": [pending]})] * 2)
-    fake_kaggle.listed_after = 10
-    told: list[tuple[str, int, int]] = []
-    with time_limit(100), watched_by(lambda *step: told.append(step)):
-        scored = wait()
-    found = (scored.status, scored.public_score, scored.private_score)
-    assert found == ("complete", 0.7125, 0.7031)
-    assert waits[:3] == [3.0, 4.5, 6.75]
-    assert waits == sorted(waits)
-    assert (len(waits), waits[-1]) == (12, 60.0)
-    assert {what for what, _, _ in told} == {"wait for the score"}
-
-
-def test_submission_in_error_says_why(fake_kaggle: FakeKaggle, wait: Wait) -> None:
-    fake_kaggle.verdict = {"status": "ERROR", "errorDescription": f"row 3\nis wrong {KEY}"}
-    assert failure_of(wait) == (
-        f"submission.csv: submission {FIRST_REF}: Kaggle could not score it: row 3 is wrong ***"
-    )

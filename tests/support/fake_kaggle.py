@@ -91,7 +91,6 @@ class FakeKaggle(ThreadingHTTPServer):
         kernels: latest version by "owner/slug".
         outputs: of any kernel: address by file name.
         archive: address of the competition's files.
-        statuses: of any dataset, before it is ready.
     """
 
     daemon_threads = True
@@ -108,7 +107,6 @@ class FakeKaggle(ThreadingHTTPServer):
         self.log = ""
         self.archive = ""
         self.datasets: dict[str, Dataset] = {}
-        self.statuses: list[str] = []
         self._blobs: dict[str, tuple[str, bytes]] = {}  # name and content by token
         self.queued: dict[str, list[Answer]] = defaultdict(list)
 
@@ -183,15 +181,10 @@ class FakeKaggle(ThreadingHTTPServer):
         more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(rows) else {}
         return {"files": rows[start : start + PAGE], **more, "log": self.log}
 
-    def _get_dataset_status(self, asked: dict[str, Any]) -> object:
+    def _get_dataset(self, asked: dict[str, Any]) -> object:
         if _dataset_id(asked) not in self.datasets:
             return Answer(403, {"code": 403, "message": "Permission 'datasets.get' was denied"})
-        return {"status": self.statuses.pop(0) if self.statuses else "READY"}
-
-    def _get_dataset(self, asked: dict[str, Any]) -> object:
-        dataset = self.datasets[_dataset_id(asked)]
-        told = dataset.asked.get("body", dataset.asked).get("description", "")
-        return {"currentVersionNumber": dataset.version, "description": told}
+        return {"currentVersionNumber": self.datasets[_dataset_id(asked)].version}
 
     def _create_dataset(self, asked: dict[str, Any]) -> object:
         return self._keep(f"{asked['ownerSlug']}/{asked['slug']}", asked, asked["files"])
