@@ -187,7 +187,7 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Mea
             if set(spaces) == {TILES}:
                 reason = f"{undecided(program, spaces, SPACES)}; expected {', '.join(SPACES)}"
                 raise UsageError(
-                    f"{reason}; or a TileKernel: docs/data/collect.md has one"
+                    f"{reason}; or a TileKernel: docs/guides/measure.md has one"
                 ) from error
     of_functions = [space for space in spaces if space != TILES]
     return DecidedProgram(load_program(program), of_functions, facts)

@@ -1,4 +1,4 @@
-"""Many trained models as one; and the functions for Python, to rank a program: docs/rank.md.
+"""Many trained models as one; and the functions for Python, to rank a program: docs/guides/rank.md.
 
 What goes wrong is a `PipelineError` of one line; a wrong call is a `UsageError`, which is one too.
 """

@@ -2,7 +2,7 @@
 
     python -m examples.train_with_pyg --data data/sample
 
-About a minute on two cores. docs/pyg.md says what the fields of a graph are.
+About a minute on two cores. docs/guides/pyg.md says what the fields of a graph are.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The dataset for PyTorch Geometric: datasets, and a transform that draws configs; docs/pyg.md.
+"""The dataset for PyTorch Geometric: datasets, and a transform that draws configs; docs/guides/pyg.md.
 
 A graph is PyG's Data, its configs packed until some are taken or drawn.
 
@@ -60,7 +60,7 @@ class ConfigTable:
 
 
 class TpuGraph(Data):
-    """One program or kernel; docs/pyg.md lists its fields."""
+    """One program or kernel; docs/guides/pyg.md lists its fields."""
 
     def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         if key == "config_node_ids":
@@ -133,7 +133,7 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
 
 
 class ConfigSampler(BaseTransform):
-    """Draw `n_configs` configs of a graph, none twice, and unpack them alone; docs/pyg.md.
+    """Draw `n_configs` configs of a graph, none twice, and unpack them alone; docs/guides/pyg.md.
 
     Args:
         n_configs: Number of configs; a graph with fewer is filled up with repeats of infinite

@@ -200,7 +200,7 @@ class LayoutConfig(FrozenConfig):
     """Which models rank layout configs.
 
     Attributes:
-        models: by name, or one's own as "package.module:Class", see docs/models.md.
+        models: by name, or one's own as "package.module:Class", see docs/guides/add_a_model.md.
         together: one model learns from the train graphs of all layout collections and ranks them
             all; false = each collection has its own.
         one_program: take the place of `models`, each collection by itself, where all layout graphs

@@ -1,4 +1,4 @@
-"""Every key of a recipe on one page: `python -m models.config.reference` writes docs/recipes.md."""
+"""Every key of a recipe on one page: `python -m models.config.reference` writes docs/reference/recipes.md."""
 
 import inspect
 import json

@@ -1,6 +1,6 @@
 """What a layout network is, and how it is trained.
 
-One's own derives from LayoutNetwork, see docs/models.md.
+One's own derives from LayoutNetwork, see docs/guides/add_a_model.md.
 """
 
 from abc import ABC, abstractmethod

@@ -1,6 +1,6 @@
 """What a tile network is, how it reads nodes, and how it is trained.
 
-One's own derives from TileNetwork, see docs/models.md.
+One's own derives from TileNetwork, see docs/guides/add_a_model.md.
 """
 
 from abc import ABC, abstractmethod

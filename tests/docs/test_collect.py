@@ -1,4 +1,4 @@
-"""The kernel of one's own in docs/data/collect.md is measured by the command beside it."""
+"""The kernel of one's own in docs/guides/measure.md is measured by the command beside it."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from autotune.tiles.kernel import tiled_function
 from common.settings import ROOT
 from tests.support.command_line import call
 
-PAGE = (ROOT / "docs" / "data" / "collect.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "measure.md").read_text(encoding="utf-8")
 
 
 def test_the_kernel_on_the_page_is_measured(
@@ -22,7 +22,7 @@ def test_the_kernel_on_the_page_is_measured(
     pytest.importorskip("jax")
     section = PAGE.split("### A kernel of your own")[1].split("###")[0]
     (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (line,) = re.findall(r"^\.venv/bin/python -m pipeline (.*)$", section, re.MULTILINE)
+    (line,) = re.findall(r"^fast-or-slow (.*)$", section, re.MULTILINE)
     (tmp_path / "my_kernel.py").write_text(example)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

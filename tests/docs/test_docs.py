@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
-CALL = ".venv/bin/python -m pipeline "
+CALL = "fast-or-slow "
 COMMANDS = sorted(
     {
         line.removeprefix(CALL)
@@ -24,7 +24,7 @@ COMMANDS = sorted(
         if line.startswith(CALL)
     }
 )
-REPRODUCE = TEXTS[ROOT / "docs" / "leaderboard" / "reproduce.md"]
+REPRODUCE = TEXTS[ROOT / "docs" / "guides" / "compete.md"]
 STAGES = {line.split()[0] for line in COMMANDS if line in REPRODUCE}
 
 

@@ -12,7 +12,7 @@ from common.settings import ROOT
 from tests.support.command_line import python_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CALL = ".venv/bin/python -m pipeline "
+CALL = "fast-or-slow "
 # An account on Kaggle, or the dataset. (`make test` is what runs this.)
 ELSEWHERE = ("data/raw/tpugraphs", "kernel ", "dataset ", "submission upload", "submission list")
 
