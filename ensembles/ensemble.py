@@ -230,7 +230,8 @@ def load_ranker(
     Args:
         collection: whose models, such as "layout:xla:random"; of one model's folder by default the
             one that it was trained on. Where the run has none of it, a sibling's serve.
-        trust: Custom models that may be imported, as "package.module:Class"; see docs/explain/trust.md.
+        trust: Custom models that may be imported, as "package.module:Class".
+            docs/explain/trust.md has the reason.
 
     Raises:
         PipelineError: not a run folder, unfinished, damaged, or no fitting models.

@@ -3,9 +3,9 @@
     python -m pipeline run --data data/sample --recipe smoke --out runs/gat \\
         --set 'layout.models=["examples.gat:Gat"]' --set gat.training.steps=20
 
-`GatNet` is plain PyG, and examples/train_with_pyg.py trains it so; `Gat` is what a recipe needs
-besides, see docs/guides/add_a_model.md. Shapes: n nodes, e edges, g graphs, c configs of each, k configurable
-nodes of all graphs, h channels.
+`GatNet` is plain PyG, and examples/train_with_pyg.py trains it so; `Gat` adds what a recipe needs;
+see docs/guides/add_a_model.md. Shapes: n nodes, e edges, g graphs, c configs of each,
+k configurable nodes of all graphs, h channels.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The dataset for PyTorch Geometric: datasets, and a transform that draws configs; docs/guides/pyg.md.
+"""Datasets for PyTorch Geometric, and a transform that draws configs; see docs/guides/pyg.md.
 
 A graph is PyG's Data, its configs packed until some are taken or drawn.
 

@@ -79,7 +79,7 @@ def find_kernel(program: str) -> TileKernel:
     if not isinstance(kernel, TileKernel):
         raise UsageError(
             f"--program {program}: is a {type(kernel).__name__}; expected a TileKernel, "
-            "or a function without arguments that returns one: docs/guides/measure.md has an example"
+            "or a function without arguments that returns one: see docs/guides/measure.md"
         )
     return kernel
 

@@ -1,4 +1,4 @@
-"""Every key of a recipe on one page: `python -m models.config.reference` writes docs/reference/recipes.md."""
+"""Every key of a recipe on one page, docs/reference/recipes.md, which this module writes."""
 
 import inspect
 import json

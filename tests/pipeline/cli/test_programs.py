@@ -62,7 +62,11 @@ def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
         (("--program", "softmax", "--kind", "tile"), 1, "no such kernel; --list names all"),
         (("--program", "nowhere:x", "--kind", "tile"), 1, "cannot be imported: ModuleNotFound"),
         (("--program", "json:codecs"), 2, "a TileKernel is of --space tiles, in collect of --kind"),
-        (("--program", "json:codecs", "--kind", "tile"), 2, "docs/guides/measure.md has an example"),
+        (
+            ("--program", "json:codecs", "--kind", "tile"),
+            2,
+            "see docs/guides/measure.md",
+        ),
         (("--program", "mlp_b16", "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
         (
