@@ -12,7 +12,7 @@ from common.settings import ROOT, FrozenConfig
 from models.config.networks import TrainingConfig
 from models.config.recipe import Recipe
 
-PAGE = ROOT / "docs" / "recipes.md"
+PAGE = ROOT / "docs" / "reference" / "recipes.md"
 BOUNDS = {
     **{"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="},
     "multipleOf": "a multiple of",
@@ -28,7 +28,7 @@ Written by `.venv/bin/python -m models.config.reference` from the classes that c
 A recipe is one TOML file; `configs/` has those that come with the project, and
 `--set features.prune=hops-2` changes a key for one call. What a recipe leaves out has the default
 below. An unknown key, or a value that does not fit, is refused with what was expected. Models of
-one's own have a table of their own: [models.md](models.md)."""
+one's own have a table of their own: [Add a model](../guides/add_a_model.md)."""
 
 
 def page() -> str:

@@ -38,7 +38,7 @@ from tests.autotune.fakes import STEP_NS, SpinSource, layout_job
 JOBS = sample_jobs()
 TILE = collection_named("tile:xla")
 collect_any = partial(collect_graph, keep_noisy=True)  # a busy machine may reorder what is alike
-PAGE = (ROOT / "docs" / "data" / "collect.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "measure.md").read_text(encoding="utf-8")
 
 
 def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
@@ -401,7 +401,7 @@ def test_the_documented_program_is_measured(
 ) -> None:
     pytest.importorskip("jax")
     (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", PAGE, re.S)
-    (command,) = re.findall(r"-m pipeline (collect [^\n]* --program my_model:step [^\n]*)", PAGE)
+    (command,) = re.findall(r"fast-or-slow (collect [^\n]* --program my_model:step [^\n]*)", PAGE)
     (tmp_path / "my_model.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -248,7 +248,7 @@ def test_second_measurement_of_the_manifest_is_a_ceiling(tiny_tree: Path, tmp_pa
 
 def test_command_prints_the_samples_table() -> None:
     text = call("audit", "--data", SAMPLE)
-    page = (ROOT / "docs" / "data" / "data.md").read_text().split("## Check every file\n")[1]
+    page = (ROOT / "docs" / "guides" / "dataset.md").read_text().split("## Check every file\n")[1]
     for line in page.split("```text\n")[1].split("```")[0].splitlines():
         assert line in ("…", *text.splitlines())
     assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 100

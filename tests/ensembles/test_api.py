@@ -25,7 +25,7 @@ from tests.ensembles.programs import (
 from tests.features.hlo_modules import tile_tuning
 from tests.support.command_line import python_in
 
-PAGE = (ROOT / "docs" / "rank.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "rank.md").read_text(encoding="utf-8")
 
 
 def test_an_npz_is_ranked_by_the_scores_of_its_models_and_read_wherever_it_lies(

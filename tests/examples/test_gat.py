@@ -29,7 +29,7 @@ COLLECTION, TILES = collection_named("layout:xla:random"), collection_named("til
 
 
 def test_a_tile_network_of_ones_own_is_trained_and_ranks(tiny_tree: Path, importable: Path) -> None:
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "add_a_model.md").read_text(encoding="utf-8")
     (network,) = re.findall(r"^ *```python\n((?:(?!```).)*class Sums.*?)^ *```", page, re.M | re.S)
     (importable / "sums.py").write_text(textwrap.dedent(network))
     recipe = load_recipe("smoke", ['tile.models=["sums:Sums"]', "sums.training.steps=2"])

@@ -37,7 +37,7 @@ def test_it_trains_and_prints_each_collection(
 
 
 def test_the_page_shows_what_the_sample_holds() -> None:
-    page = (ROOT / "docs" / "pyg.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "pyg.md").read_text(encoding="utf-8")
     shown = re.findall(r"^(layout:\S+): kendall_tau .*, (\d+) graphs$", page, flags=re.MULTILINE)
     held = Counter(file.collection.name for file in find_graphs(SAMPLE, splits=("valid",)))
     layouts = {name: n for name, n in held.items() if name.startswith("layout:")}
@@ -46,7 +46,7 @@ def test_the_page_shows_what_the_sample_holds() -> None:
 
 
 def test_the_snippets_of_the_page_are_a_program(tiny_tree: Path, capsys) -> None:
-    page = (ROOT / "docs" / "pyg.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "pyg.md").read_text(encoding="utf-8")
     program = "".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL))
     assert program.count('"data/sample"') == 2
     names: dict = {}
