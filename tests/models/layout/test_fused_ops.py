@@ -1,4 +1,4 @@
-"""The fused kernels: as the plain operations by Triton's interpreter, and compiled for GPUs."""
+"""The fused kernels against float64: compiled on a CUDA GPU, else by Triton's interpreter."""
 
 import inspect
 import json
@@ -14,17 +14,23 @@ from torch import Tensor, nn
 from models.config.networks import CrossConfigSageConfig
 from models.layout import cross_config_sage, fused_ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import Aggregation, LayoutInputs, SparseAggregation
+from models.layout.inputs import LayoutInputs, SparseAggregation
 from models.layout.plain_ops import Norm
 from tests.support.triton_interpreter import accept_arrays_as_indices
 
 pytest.importorskip("triton")
-if torch.cuda.is_available():
-    pytest.skip("compiled kernels are tested in test_compiled_kernels.py", allow_module_level=True)
-accept_arrays_as_indices()
-
-N_NODES, N_CONFIGS, WIDTH = 21, 6, 24  # no power of two
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+HAS_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
+if HAS_GPU:
+    pytestmark = pytest.mark.gpu
+else:
+    accept_arrays_as_indices()
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="torch finds no CUDA GPU")
+needs_cpu = pytest.mark.skipif(HAS_GPU, reason="a GPU's kernels compute on the GPU alone")
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 8e-3}
+SHAPES = [(1, 1, 16), (21, 6, 24)]
+if HAS_GPU:
+    SHAPES += [(7, 129, 130), (3, 1000, 64), (257, 128, 128), (2, 2, 256)]
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3], [9, 8], [20, 3], [7, 3]])
 
 
@@ -35,86 +41,170 @@ def seed() -> None:
 
 @pytest.fixture(params=list(TOLERANCE), ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    found: torch.dtype = request.param
-    return found
+    chosen: torch.dtype = request.param
+    return chosen
 
 
-def assert_alike(found: object, expected: object, dtype: torch.dtype) -> None:
-    given = (found, expected) if isinstance(found, tuple) else ((found,), (expected,))
-    for ours, plain in zip(*given, strict=True):
-        assert ours.dtype == plain.dtype
-        apart = (ours.double() - plain.double()).norm() / plain.double().norm().clamp(min=1e-9)
-        assert apart < TOLERANCE[dtype]
+@pytest.fixture(params=SHAPES, ids=str)
+def shape(request: pytest.FixtureRequest) -> tuple[int, int, int]:
+    n, c, h = request.param
+    return n, c, h
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+def assert_close(found: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+    """Compare by the relative error of the whole tensor; NaN never passes."""
+    error = (found.double() - exact.double()).norm() / exact.double().norm().clamp(min=1e-9)
+    assert float(error) < TOLERANCE[dtype]
+
+
+def assert_all_close(found: object, exact: object, dtype: torch.dtype) -> None:
+    for ours, double in zip(found, exact, strict=True):  # type: ignore[call-overload]
+        assert_close(ours, double, dtype)
 
 
 @pytest.mark.parametrize("which", ["every", "fixed", "of_varying"])
-def test_an_aggregation_and_its_gradients(which: str, dtype: torch.dtype) -> None:
-    neighbours = SparseAggregation(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
-    aggregation: Aggregation = getattr(neighbours, which)
-    n_nodes, n_configs = (3, N_CONFIGS) if which == "of_varying" else (N_NODES, 2)
-    x = torch.randn(n_nodes, n_configs, WIDTH).to(dtype)
-    gain, shift = torch.rand(WIDTH) + 0.5, torch.randn(WIDTH)
-    weights = (torch.randn(3, WIDTH, WIDTH) / 5).to(dtype)
-    rows_differ = which == "of_varying"
-    added = torch.randn(N_NODES, 1, WIDTH) if rows_differ else torch.randn(WIDTH)
-    given = x, Norm(gain, shift, 1e-5), weights
-    y = plain_ops.aggregate(*given, added.to(dtype), aggregation)
-    assert_alike(fused_ops.aggregate(*given, added.to(dtype), aggregation), y, dtype)
-    grad = torch.randn_like(y)
-    expected = plain_ops.aggregate_backward(grad, *given, aggregation)
-    assert_alike(fused_ops.aggregate_backward(grad, *given, aggregation), expected, dtype)
+@pytest.mark.parametrize("edges", ["none", "star", "random"])
+def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) -> None:
+    n, c, h = 33, 17, 40
+    pairs = torch.zeros(0, 2, dtype=torch.int64)
+    if edges == "star":
+        pairs = torch.stack([torch.arange(1, n), torch.zeros(n - 1, dtype=torch.int64)], 1)
+    if edges == "random":
+        user = np.random.default_rng(0).integers(1, n, 60)
+        operand = np.random.default_rng(1).integers(0, user)
+        pairs = torch.from_numpy(np.unique(np.stack([user, operand], 1), axis=0))
+    neighbours = SparseAggregation(pairs, n, varying=torch.arange(0, n, 3))
+    joint = getattr(neighbours, which).joint.matrix.to_dense().double().to(DEVICE)
+    aggregation = getattr(neighbours.to(DEVICE), which)
+    x = draw(joint.shape[1] // 3, c, h, dtype=dtype)
+    gain, shift, weights = (
+        torch.rand(h).to(DEVICE) + 0.5,
+        draw(h),
+        draw(3, h, h, dtype=dtype) / h**0.5,
+    )
+    added = draw(n, 1, h, dtype=dtype) if which == "of_varying" else draw(h, dtype=dtype)
+    leaves = [t.double().requires_grad_() for t in (x, gain, shift, weights)]
+    normed = torch.layer_norm(leaves[0], (h,), leaves[1], leaves[2], 1e-5)
+    projected = torch.stack([normed @ leaves[3][part].T for part in range(3)]).flatten(0, 1)
+    exact = added.double() + torch.einsum("rm,mch->rch", joint, projected)
+    norm = Norm(gain, shift, 1e-5)
+    assert_close(fused_ops.aggregate(x, norm, weights, added, aggregation), exact, dtype)
+    grad = draw(*exact.shape, dtype=dtype)
+    gradients = fused_ops.aggregate_backward(grad, x, norm, weights, aggregation)
+    assert_all_close(gradients, torch.autograd.grad(exact, leaves, grad.double()), dtype)
 
 
-def attention_weights(dtype: torch.dtype, squeezed: int = 3) -> list[Tensor]:
-    """W1 and b1, W2 and b2 of a channel attention, P and its bias."""
-    shapes = (squeezed, WIDTH), (squeezed,), (WIDTH, squeezed), (WIDTH,), (WIDTH, 2 * WIDTH)
-    return [(torch.randn(*shape) / 5).to(dtype) for shape in (*shapes, (WIDTH,))]
-
-
-@pytest.mark.parametrize("n_configs", [N_CONFIGS, 1])
-def test_attention_and_its_gradients(n_configs: int, dtype: torch.dtype) -> None:
-    if dtype == torch.bfloat16:
+def test_attention_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    if dtype == torch.bfloat16 and not HAS_GPU:
         pytest.skip("Triton's interpreter multiplies matrices of bfloat16 as if they were integers")
-    x, y, grad = (torch.randn(5, n_configs, WIDTH).to(dtype) for _ in range(3))
-    sharpness, weights, found = torch.tensor(1.3), attention_weights(dtype), []
-    for ops in (fused_ops, plain_ops):
-        out, of_y = torch.empty_like(x), torch.empty_like(x)
-        totals = [torch.zeros_like(weight, dtype=torch.float32) for weight in weights]
-        ops.attend_and_add(x, y, sharpness, weights, out)
-        given = grad.clone(), y, sharpness, weights, of_y, totals
-        slope = ops.attend_and_add_backward(*given)
-        found.append((out, of_y, *totals[:-1], slope))
-    assert_alike(tuple(found[0][:-1]), tuple(found[1][:-1]), dtype)
-    assert float((found[0][-1] - found[1][-1]).abs()) < TOLERANCE[dtype] * 10
+    h = shape[-1]
+    a = max(1, h // 8)
+    shapes = (a, h), (a,), (h, a), (h,), (h, 2 * h), (h,)
+    weights = [draw(*size, dtype=dtype) / h**0.5 for size in shapes]
+    x, y, grad = (draw(*shape, dtype=dtype) for _ in range(3))
+    sharpness, results = torch.tensor(1.3, device=DEVICE), []
+    for ops, wide in ((fused_ops, False), (plain_ops, True)):
+        given = [t.double() if wide else t for t in (x, y, grad, *weights)]
+        out, of_y = torch.empty_like(given[0]), torch.empty_like(given[0])
+        sum_dtype = torch.float64 if wide else torch.float32
+        sums = [torch.zeros_like(weight, dtype=sum_dtype) for weight in given[3:]]
+        sharp = sharpness.double() if wide else sharpness
+        ops.attend_and_add(given[0], given[1], sharp, given[3:], out)
+        ops.attend_and_add_backward(given[2].clone(), given[1], sharp, given[3:], of_y, sums)
+        results.append((out, of_y, *sums[:-1]))
+    assert_all_close(*results, dtype)
+
+
+def test_pooling_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    n, _, h = shape
+    x, shares = draw(*shape, dtype=dtype), torch.rand(3, n, device=DEVICE)
+    gain, shift = torch.rand(h, device=DEVICE) + 0.5, draw(h)
+    leaves = [t.double().requires_grad_() for t in (x, gain, shift)]
+    normed = torch.layer_norm(leaves[0], (h,), leaves[1], leaves[2], 1e-5)
+    sums = torch.einsum("pn,nch->pch", shares.double(), normed)
+    found = fused_ops.pool(x, Norm(gain, shift, 1e-5), shares, for_gradients=True)
+    picked = normed.gather(0, found[2][None])[0]
+    assert_all_close(found[:2], (sums, normed.amax(0)), dtype)
+    assert_close(picked, normed.amax(0), dtype)
+    grads = draw(*sums.shape), draw(*picked.shape)
+    gradients = fused_ops.pool_backward(grads, x, gain, shares, found[2:])
+    exact = torch.autograd.grad([sums, picked], leaves, [grad.double() for grad in grads])
+    assert_all_close(gradients, exact, dtype)
 
 
 @pytest.mark.parametrize("per_node", [True, False])
-def test_sums_of_rows(per_node: bool, dtype: torch.dtype) -> None:
-    x = torch.randn(5, 70, WIDTH).to(dtype)
-    found, plain = (
-        ops.sum_rows(x, torch.float32, per_node=per_node) for ops in (fused_ops, plain_ops)
+def test_sums_of_rows_equal_float64(
+    per_node: bool, shape: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    x = draw(*shape, dtype=dtype)
+    exact = plain_ops.sum_rows(x.double(), torch.float64, per_node=per_node)
+    found = fused_ops.sum_rows(x, torch.float32, per_node=per_node)
+    assert_close(found, exact, torch.float32)
+
+
+@needs_gpu
+def test_weight_gradients_in_float16_do_not_overflow() -> None:
+    grad, given = torch.full((2, 300_000, 8), 1.0, device=DEVICE, dtype=torch.float16)
+    into = torch.zeros(8, 8, device=DEVICE)
+    fused_ops.add_weight_gradient(into, grad, given)
+    assert float((into - 300_000).abs().max()) == 0
+
+
+@needs_gpu
+def test_tensors_of_more_than_2_to_the_31_values_keep_their_last_rows() -> None:
+    if torch.cuda.mem_get_info()[0] < 30 << 30:
+        pytest.skip("needs 30 GiB of free GPU memory")
+    n, c, h = 17_000, 1_000, 128
+    x = torch.empty(n, c, h, device=DEVICE, dtype=torch.bfloat16)
+    for part in x.split(1000):
+        part.normal_()
+    gain, shift = torch.ones(h, device=DEVICE), torch.zeros(h, device=DEVICE)
+    exact = torch.layer_norm(x[-2:].double(), (h,))
+    normed = fused_ops._norm(x, gain, shift, 1e-5)[0]
+    assert_close(normed[-2:], exact, torch.bfloat16)
+    del normed
+    chain = torch.stack([torch.arange(1, n), torch.arange(n - 1)], 1)
+    joint = SparseAggregation(chain, n, varying=torch.arange(2)).to(x.device).every.joint
+    nothing = torch.zeros(h, device=DEVICE, dtype=x.dtype)
+    shared = fused_ops._product(joint, x[:, :, None], nothing, transposed=True)
+    assert torch.equal(shared[-1, :, 0], x[-1])
+    del shared
+    assert_close(
+        fused_ops.sum_rows(x, torch.float32, per_node=True)[-1, 0], x[-1].double().sum(0), x.dtype
     )
-    assert_alike(found, plain, torch.float32)
+    shares = torch.full((1, n), 1 / n, device=DEVICE)
+    found = fused_ops.pool(x, Norm(gain, shift, 1e-5), shares, for_gradients=True)
+    column = torch.layer_norm(x[:, -1].double(), (h,))
+    assert_close(found[1][-1], column.amax(0), torch.bfloat16)
 
 
-def test_pooling_and_its_gradients(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_ops, "POOLED_NODES", 8)
-    x, shares = torch.randn(N_NODES, N_CONFIGS, WIDTH).to(dtype), torch.rand(3, N_NODES)
-    norm = Norm(torch.rand(WIDTH) + 0.5, torch.randn(WIDTH), 1e-5)
-    sums, largest, *kept = plain_ops.pool(x, norm, shares, for_gradients=True)
-    ours = fused_ops.pool(x, norm, shares, for_gradients=True)
-    assert_alike(ours[:2], (sums, largest), dtype)
-    grads = torch.randn_like(sums), torch.randn_like(largest)
-    given = grads, x, norm.gain, shares, kept
-    assert_alike(fused_ops.pool_backward(*given), plain_ops.pool_backward(*given), dtype)
+@needs_gpu
+def test_same_input_gives_the_same_bytes() -> None:
+    x, y, grad = (draw(700, 128, 128, dtype=torch.bfloat16) for _ in range(3))
+    shapes = (16, 128), (16,), (128, 16), (128,), (128, 256), (128,)
+    weights = [draw(*size, dtype=x.dtype) / 11 for size in shapes]
+    results = []
+    for _ in range(3):
+        sums, of_y = [torch.zeros(size, device=DEVICE) for size in shapes], torch.empty_like(y)
+        sharpness = torch.tensor(1.0, device=DEVICE)
+        fused_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, sums)
+        results.append((of_y, *sums))
+    for again in results[1:]:
+        assert all(map(torch.equal, again, results[0]))
 
 
+@needs_cpu
 def test_norms_of_equal_channels_are_the_shift() -> None:
-    x, layer = torch.full((3, 2, WIDTH), 7.0), nn.LayerNorm(WIDTH)
+    x, layer = torch.full((3, 2, 24), 7.0), nn.LayerNorm(24)
     found, *_ = fused_ops._norm(x, layer.weight.detach(), layer.bias.detach(), 1e-5)
     torch.testing.assert_close(found, torch.zeros_like(found))
 
 
+@needs_cpu
 @pytest.mark.parametrize("cross_config", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_whole_network_is_the_same(
     cross_config: bool, inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +245,7 @@ def _type_of(value: object) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
+@needs_cpu
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("capability", "dtype"),
@@ -175,9 +266,9 @@ def test_each_kernel_compiles_for_a_gpu(
         seen[name] = types | dict.fromkeys(sizes, "constexpr"), sizes, warps
 
     monkeypatch.setattr(fused_ops, "_launch", launch)
-    neighbours = SparseAggregation(EDGES, N_NODES, varying=torch.tensor([3, 5, 9]))
-    x, weights = torch.randn(N_NODES, 128, 128).to(dtype), torch.randn(3, 128, 128).to(dtype)
-    gain, bias, shares = torch.rand(128), torch.rand(128).to(dtype), torch.rand(3, N_NODES)
+    neighbours = SparseAggregation(EDGES, 21, varying=torch.tensor([3, 5, 9]))
+    x, weights = torch.randn(21, 128, 128).to(dtype), torch.randn(3, 128, 128).to(dtype)
+    gain, bias, shares = torch.rand(128), torch.rand(128).to(dtype), torch.rand(3, 21)
     norm = Norm(gain, gain, 1e-5)
     fused_ops.aggregate(x, norm, weights, bias, neighbours.every)
     fused_ops.aggregate_backward(x, x, norm, weights, neighbours.every)
