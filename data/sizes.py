@@ -5,9 +5,6 @@ from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-
-from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.npz.archive import Archive
 from data.official.published import PartSize
 from data.tree import GraphFile, find_graphs
@@ -45,12 +42,9 @@ def _part_size(files: Sequence[GraphFile]) -> PartSize:
 
 
 def _shape(file: GraphFile) -> tuple[int, int, int]:
+    """Return the numbers of nodes, edges and configs."""
     with Archive(file.path) as archive:
-        nodes = archive.header("node_opcode", dtype=np.uint8, shape=(None,))
-        edges = archive.header("edge_index", dtype=np.int64, shape=(None, 2))
-        if file.collection.kind == "layout":
-            shape: tuple[int | None, ...] = (None, None, N_LAYOUT_VALUES)
-            configs = archive.header("node_config_feat", dtype=np.float32, shape=shape)
-        else:
-            configs = archive.header("config_feat", dtype=np.float32, shape=(None, N_TILE_VALUES))
-    return nodes.shape[0], edges.shape[0], configs.shape[0]
+        (n_nodes,) = archive.shape("node_opcode", shape=(None,))
+        n_edges, _ = archive.shape("edge_index", shape=(None, 2))
+        (n_configs,) = archive.shape("config_runtime", shape=(None,))
+    return n_nodes, n_edges, n_configs

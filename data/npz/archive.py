@@ -4,9 +4,7 @@
 shapes before anything is allocated, no pickled objects, and the checksum of every member read.
 zlib-ng inflates and checks three times as fast as zlib.
 
-Those written have identical bytes for identical content. zlib-ng deflates about twice as fast as
-zlib, and smaller at the same level; zlib takes its place where it is not installed. The bytes are
-those of the library at hand, the content is the same.
+Those written have identical bytes for identical content.
 """
 
 import math
@@ -19,7 +17,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -30,7 +28,7 @@ from common.files import FAST_ZLIB, atomic_path, open_regular
 
 CHUNK_BYTES = 4 << 20
 PACKED_CHUNK_BYTES = 1 << 17
-COMPRESSION_LEVEL = 4  # of zlib-ng: configs shrink about 30-fold, as in the real files
+COMPRESSION_LEVEL = 4  # configs shrink about 30-fold, as in the real files
 # The largest graph of the dataset has 24 MB of node features; ten times that is no graph.
 MAX_ARRAY_BYTES = 256 << 20
 HEADER_READERS = {
@@ -51,17 +49,12 @@ def shown(text: object) -> str:
     return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
 
 
-@dataclass(frozen=True)
-class ArrayHeader:
+class ArrayHeader(NamedTuple):
     """What a .npy member says of itself."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
     by_column: bool
-
-    @property
-    def n_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+    dtype: np.dtype[Any]
 
 
 class Archive:
@@ -138,13 +131,14 @@ class Archive:
         """Read one member whole; at most MAX_ARRAY_BYTES.
 
         Args:
-            dtype: of the result; the member may have another one that holds the same numbers.
-            shape: expected lengths by axis, None where any length will do.
+            key: Name of the member.
+            dtype: Type of the result; the member may have another one that holds the same numbers.
+            shape: Expected lengths by axis, None where any length will do.
 
         Raises:
             PipelineError: missing, damaged, pickled, too large, or of other numbers or shape.
         """
-        with self._open(key, dtype, shape) as (stream, header):
+        with self._open(key, shape) as (stream, header):
             n_values, wanted = math.prod(header.shape), np.dtype(dtype)
             if n_values * wanted.itemsize > MAX_ARRAY_BYTES:
                 limit = f"at most {MAX_ARRAY_BYTES}, or configs stored row by row (C order)"
@@ -163,12 +157,10 @@ class Archive:
         # The dataset's own edge_index is stored column by column in some files.
         return values.reshape(header.shape, order="F" if header.by_column else "C")
 
-    def header(
-        self, key: str, *, dtype: type[np.generic], shape: tuple[int | None, ...]
-    ) -> ArrayHeader:
-        """Read only a member's shape and dtype, checked as in `array`."""
-        with self._open(key, dtype, shape) as (_, header):
-            return header
+    def shape(self, key: str, *, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+        """Read only a member's shape, checked as in `array`."""
+        with self._open(key, shape) as (_, header):
+            return header.shape
 
     def rows(
         self,
@@ -186,7 +178,7 @@ class Archive:
         Raises:
             PipelineError: as `array`, but for the size of one that is stored row by row.
         """
-        with self._open(key, dtype, shape) as (stream, header):
+        with self._open(key, shape) as (stream, header):
             wanted, n_values = np.dtype(dtype), math.prod(header.shape)
             row_values = math.prod(header.shape[1:])
             n_rows = max(1, chunk_bytes // max(1, row_values * wanted.itemsize))
@@ -206,15 +198,11 @@ class Archive:
 
     def _exact(self, key: str, values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
         """Return the same numbers in another dtype; PipelineError: it cannot hold one of them."""
-        if np.can_cast(values.dtype, wanted):
-            return values.astype(wanted, copy=False)
+        if values.dtype == wanted:
+            return values
         with np.errstate(all="ignore"):
             held = values.astype(wanted)
-            is_same = (held.astype(values.dtype) == values) & ((held < 0) == (values < 0))
-        whole = [dtype for dtype in (values.dtype, wanted) if dtype.kind != "f"]
-        if len(whole) == 1:  # beyond its range, what a cast does depends on the processor
-            floats = held if values.dtype in whole else values
-            is_same &= floats < float(np.iinfo(whole[0]).max) + 1
+        is_same = held == values
         if not is_same.all():
             given = f"{values.dtype.newbyteorder('=')} with a value {values[np.argmin(is_same)]}"
             self.fail(key, f"has dtype {given}; expected numbers that {wanted} holds exactly")
@@ -222,17 +210,13 @@ class Archive:
 
     @contextmanager
     def _open(
-        self, key: str, dtype: type[np.generic], shape: tuple[int | None, ...]
+        self, key: str, shape: tuple[int | None, ...]
     ) -> Iterator[tuple["_Member", ArrayHeader]]:
         self.require((key,))
         try:
             stream = _Member(self._zip, self._members[key])
             header = self._read_header(key, stream)
-            self._check_header(key, header, dtype, shape)
-            held = self._members[key].file_size - stream.position
-            if header.n_bytes != held:
-                told = f"has shape {header.shape}, {header.n_bytes} bytes"
-                self.fail(key, f"{told}, but holds {held}")
+            self._check_header(key, header, shape, stream)
             yield stream, header
         except NOT_READABLE as error:
             self.fail(key, f"damaged: {_reason(error)}")
@@ -241,28 +225,30 @@ class Archive:
         try:
             version = npy_format.read_magic(stream)
             with warnings.catch_warnings(action="error"):  # oddities are damage, not news
-                shape, by_column, dtype = HEADER_READERS[version](stream)
+                header = ArrayHeader(*HEADER_READERS[version](stream))
         except Exception as error:  # numpy evaluates the header's text: it may raise anything
             self.fail(key, f"no readable npy header, of version 1.0 or 2.0: {_reason(error)}")
-        return ArrayHeader(shape, dtype, by_column)
-
-    def _check_header(
-        self, key: str, header: ArrayHeader, dtype: type[np.generic], shape: tuple[int | None, ...]
-    ) -> None:
         if header.dtype.hasobject:
             self.fail(key, "is an object array (pickle); expected plain numbers")
         if header.dtype.kind not in "iuf":
-            given = str(header.dtype)[:MAX_REASON]
-            self.fail(key, f"has dtype {given}; expected {np.dtype(dtype).name}")
-        longest = max(header.shape, default=0)
-        if min(header.shape, default=0) < 0 or longest > self._members[key].file_size:
-            self.fail(key, "has a shape that its bytes cannot hold; expected its true lengths")
+            self.fail(key, f"has dtype {str(header.dtype)[:MAX_REASON]}; expected plain numbers")
+        return header
+
+    def _check_header(
+        self, key: str, header: ArrayHeader, shape: tuple[int | None, ...], stream: "_Member"
+    ) -> None:
+        n_bytes = self._members[key].file_size
+        n_held, given = n_bytes - stream.position, str(header.shape)[:MAX_REASON]
+        if min(header.shape, default=0) < 0 or max(header.shape, default=0) > n_bytes:
+            self.fail(key, f"has shape {given}, which its bytes cannot hold; expected its lengths")
         if len(header.shape) != len(shape) or any(
             want not in (None, length) for want, length in zip(shape, header.shape, strict=True)
         ):
             wanted = ", ".join("any" if length is None else str(length) for length in shape)
-            given = str(header.shape)[:MAX_REASON]
             self.fail(key, f"has shape {given}; expected ({wanted})")
+        n_bytes = math.prod(header.shape) * header.dtype.itemsize
+        if n_bytes != n_held:
+            self.fail(key, f"has shape {given}, {n_bytes} bytes, but holds {n_held}")
 
 
 def _reason(error: Exception) -> str:
@@ -341,9 +327,6 @@ def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
         for name, member in members.items():
             # Opened by name, an entry gets the fixed date 1980-01-01.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                # zipfile has no public way to choose the deflater; it starts with zlib's.
-                deflater = FAST_ZLIB.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-                vars(stream)["_compressor"] = deflater
                 dtype = np.dtype(member.dtype)
                 kind = npy_format.dtype_to_descr(dtype)
                 description = {"descr": kind, "fortran_order": False, "shape": member.shape}

@@ -4,9 +4,9 @@ A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them 
 on statistics are in models/config/recipe.py.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 
 from common.settings import FrozenConfig
 
@@ -25,8 +25,7 @@ class TrainingConfig(FrozenConfig):
     Attributes:
         steps: updates of the weights.
         learning_rate: at its highest, when the warm-up ends.
-        warmup_steps: the first steps, over which the learning rate rises to that; commands refuse
-            more than `steps`, where it is set.
+        warmup_steps: the first steps, over which the learning rate rises to that.
         weight_decay: AdamW's.
         clip_norm: a step's gradients are scaled down to this norm where theirs is larger.
         checkpoint_every: steps between checkpoints, which a killed training goes on from.
@@ -53,14 +52,6 @@ class TrainingConfig(FrozenConfig):
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
     eval_interval: Positive = 100
-
-    @model_serializer(mode="wrap")
-    def _without_a_default_too_long(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a warm-up that nobody set and a reader, to whom it is set, would refuse."""
-        table: dict[str, Any] = write(self)
-        if "warmup_steps" not in self.model_fields_set and self.warmup_steps > self.steps:
-            table.pop("warmup_steps", None)
-        return table
 
 
 def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:
@@ -131,15 +122,12 @@ class SegmentSageConfig(SageConfig):
         segment_nodes: nodes in a segment, at most.
         keep_stale: the share of the other segments' remembered embeddings that a step keeps; what
             it drops is made up for by the live segment's weight, see models/segments/network.py.
-        history: take the other segments' embeddings as they were last computed; false = compute
-            them anew in each step, without gradients, which takes longer.
         table_configs: of each graph so many configs are learned from, and remembered.
         head_steps: steps that then train the head alone, on fresh embeddings of all segments.
     """
 
     segment_nodes: Positive = 1000
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
-    history: bool = True
     table_configs: Annotated[int, Field(ge=2)] = 128
     head_steps: Annotated[int, Field(ge=0)] = 50
 

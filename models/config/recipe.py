@@ -326,14 +326,7 @@ class Recipe(FrozenConfig):
             made = _with_own_models(layout, tile, allowed) if layout or tile else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
-        try:
-            recipe = super(Recipe, made).from_table(table, source=source)
-        except UsageError as error:
-            tables = [key for key, value in table.items() if isinstance(value, dict)]
-            if not any(f": unknown key '{key}'; " in str(error) for key in tables):
-                raise
-            advice = "a table of one's own needs its model in layout.models or tile.models"
-            raise UsageError(f"{error}; {advice}") from None
+        recipe = super(Recipe, made).from_table(table, source=source)
         for name, network in made.own_classes.items():
             if (loss := getattr(recipe, name).loss) not in network.losses:
                 raise UsageError(

@@ -9,8 +9,8 @@ after one pass. Where a graph of several segments is cut depends on the order of
 scores do too.
 
 What is remembered of segments while training goes on is Graph Segment Training's memory (Cao et
-al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). Their
-variants are keys of the config. Each phase has its own checkpoint: all of the network on one live
+al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). Each
+phase has its own checkpoint: all of the network on one live
 segment per step, the others remembered; then the head alone on fresh embeddings of all segments.
 """
 
@@ -295,7 +295,7 @@ class SegmentTask(PooledGraphs):
     """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
 
     Segments in which configs do not differ are never live or dropped. What is needed and was never
-    computed, or is not to be remembered, is computed then, without gradients.
+    computed is computed then, without gradients.
     """
 
     history: SegmentHistory
@@ -309,7 +309,7 @@ class SegmentTask(PooledGraphs):
         for number in np.flatnonzero(weights).tolist():
             if number != live:
                 rows = self.history.rows(index, number, positions)
-                if number == stalest or not self.config.history:
+                if number == stalest:
                     self.history.known[rows] = False
                 others = others + self._recall(graph.segments[number], rows, choices)
         scores, embedding = model(graph.segments[live], choices, others, float(weights[live]))

@@ -158,8 +158,7 @@ def read_recipe(
 ) -> "Recipe":
     """Read a recipe as --recipe, --set, --seed and --trust ask.
 
-    Refused are keys of models that it lacks, or that rank none of the collections (none = all), and
-    a warm-up that outlasts a training.
+    Refused are keys of models that it lacks, or that rank none of the collections (none = all).
     """
     from common.settings import apply_overrides
     from data.tree import KINDS
@@ -174,14 +173,6 @@ def read_recipe(
             what = f"{kinds[0]}s " if len(kinds) == 1 else ""
             told = f"has no effect: recipe {recipe.name} ranks {what}by {models}"
             raise UsageError(f"--set {key}: {told}")
-    for model in (*recipe.all_models, *recipe.layout.one_program):
-        training = recipe.training_of(model)
-        is_set = training and "warmup_steps" in training.model_fields_set  # the default may stay
-        if training and is_set and training.warmup_steps > training.steps:
-            raise UsageError(
-                f"recipe {recipe.name}: {model}.training.warmup_steps = {training.warmup_steps}: "
-                f"expected at most its training.steps, {training.steps}"
-            )
     return recipe
 
 

@@ -289,11 +289,6 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
             "has no effect: recipe cpu ranks layouts by cross_config_sage, layout_boosting",
         ),
         (("run", "--set", "blend.layout_diversity=0"), 2, "unknown key 'blend.layout_diversity'"),
-        (
-            ("run", "--recipe", "smoke", "--set", "late_fusion_sage.training.steps=1"),
-            2,
-            "late_fusion_sage.training.warmup_steps = 2: expected at most its training.steps, 1",
-        ),
         (("run", "--recipe", "smoke", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("audit", "--data", "/nonexistent"), 1, "/nonexistent"),
         (("synthesize", "--out", "x", "--plan", "huge"), 2, "tiny"),

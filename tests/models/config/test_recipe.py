@@ -1,13 +1,12 @@
 """Recipes refuse what could not be meant, and the page of their keys is as the classes say."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from common.errors import UsageError
-from models.config.recipe import Recipe, load_recipe
+from models.config.recipe import load_recipe
 from models.config.reference import PAGE, page
 
 
@@ -80,14 +79,3 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "run `.venv/bin/python -m models.config.reference`"
     )
-
-
-def test_a_recipe_that_is_written_is_read_again_whatever_its_warm_up() -> None:
-    """The default may outlast a short training; who sets it so is refused by commands."""
-    short = load_recipe("cpu", ["cross_config_sage.training.steps=5"])
-    training = Recipe.from_table(tomllib.loads(short.to_toml()), source="again").cross_config_sage
-    assert (training.training.warmup_steps, training.training.steps) == (20, 5)
-    assert "warmup_steps" not in training.training.model_fields_set
-    own = load_recipe("cpu", ["cross_config_sage.training.warmup_steps=7"])
-    assert own.cross_config_sage.training.warmup_steps == 7
-    assert own.to_toml().count("warmup_steps = 7") == 1

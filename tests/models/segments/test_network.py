@@ -56,13 +56,6 @@ def test_configs_reach_one_edge_further_with_each_block() -> None:
     assert reach.reached[reach.configurable].tolist() == [5, 4]
 
 
-def test_without_configurable_nodes_nothing_varies() -> None:
-    reach = receptive_field(neighbours_of([]), DEPTH)
-    assert reach.rings == ()
-    assert reach.reached.tolist() == []
-    assert reach.constant.tolist() == list(range(N_NODES))
-
-
 @pytest.mark.parametrize("config_ids", [[2], [5, 4], [0, 8], list(range(N_NODES))])
 def test_advancing_the_receptive_field_equals_advancing_every_node(
     blocks: list[SageBlock], config_ids: list[int]
@@ -221,21 +214,6 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
             runtime_ns = torch.from_numpy(parts.runtime_ns[distinct])
             full = LOSSES["pairwise_hinge"](model.head(pooled), runtime_ns)
         torch.testing.assert_close(loss.detach(), full)
-
-
-@pytest.mark.parametrize("history", [False, True])
-def test_without_history_no_step_sees_what_an_older_network_made(
-    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph, history: bool
-) -> None:
-    task = one_graph_task(model, layout_graph, parts, keep_stale=1, history=history)
-    anew = one_graph_task(model, layout_graph, parts, keep_stale=1)
-    for _ in range(3):
-        task.step_loss(model, np.random.default_rng(0))
-    with torch.no_grad():
-        for parameter in model.nodes.parameters():
-            parameter.mul_(1.5)
-    losses = [some.step_loss(model, np.random.default_rng(0))[0] for some in (task, anew)]
-    assert torch.allclose(*losses) is not history
 
 
 def test_what_is_remembered_is_what_was_last_computed(
