@@ -18,38 +18,27 @@ from common.errors import UsageError
 from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
 from data.graphs.node_columns import minor_to_major
 
+Positions = NDArray[np.int64]
+# From edges (e, 2), n and the configurable nodes (k,), which are always kept, to a mask (n,).
+PruningRule = Callable[[Positions, int, Positions], NDArray[np.bool_]]
+HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
+
 
 @dataclass(frozen=True)
 class PrunedGraph:
     """The m nodes of a pruned graph, and its f edges."""
 
-    kept: NDArray[np.int64]  # (m,) ascending node positions in the whole graph
-    edge_index: NDArray[np.int64]  # (f, 2) positions in `kept`: [u, v], u consumes the output of v
-    config_ids: NDArray[np.int64]  # (k,) configurable nodes' positions in `kept`, in config order
-
-
-@dataclass(frozen=True)
-class PrunedNodes:
-    """Features of the m nodes of a pruned graph."""
-
-    node_feat: NDArray[np.float32]  # (m, 140) float32 stock features
-    opcode: NDArray[np.uint8]  # (m,) uint8
-    minor_to_major: NDArray[np.int8]  # (m, 6) int8 each node's layout, -1 beyond its rank
-
-
-Positions = NDArray[np.int64]
-# From edges (e, 2), n and the configurable nodes (k,), which are always kept.
-PruningRule = Callable[[Positions, int, Positions], PrunedGraph]
-HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
-
-
-def keep_all(edge_index: Positions, n_nodes: int, config_ids: Positions) -> PrunedGraph:
-    return _subgraph(np.ones(n_nodes, dtype=np.bool_), edge_index, config_ids)
+    kept: Positions  # (m,) ascending node positions in the whole graph
+    edge_index: Positions  # (f, 2) positions in `kept`: [u, v], u consumes the output of v
+    config_ids: Positions  # (k,) configurable nodes' positions in `kept`, in config order
+    node_feat: NDArray[np.float32]  # (m, 140) stock features
+    opcode: NDArray[np.uint8]  # (m,)
+    minor_to_major: NDArray[np.int8]  # (m, 6) each node's layout, -1 beyond its rank
 
 
 def keep_hops(
     edge_index: Positions, n_nodes: int, config_ids: Positions, *, hops: int
-) -> PrunedGraph:
+) -> NDArray[np.bool_]:
     """Rule `hops-k`: keep nodes up to `hops` edges, of any direction, from a configurable one.
 
     With 0, rule `config`: configurable nodes alone, with the edges between them.
@@ -65,19 +54,11 @@ def keep_hops(
         if (grown == keep).all():
             break
         keep = grown
-    return _subgraph(keep, edge_index, config_ids)
-
-
-def _subgraph(keep: NDArray[np.bool_], edge_index: Positions, config_ids: Positions) -> PrunedGraph:
-    """Keep the nodes marked in (n,) `keep` and all edges between them."""
-    kept = np.flatnonzero(keep)
-    place = np.cumsum(keep) - 1
-    inside = keep[edge_index].all(axis=1)
-    return PrunedGraph(kept, place[edge_index[inside]], place[config_ids])
+    return keep
 
 
 RULES: dict[str, PruningRule] = {
-    "none": keep_all,
+    "none": lambda edge_index, n_nodes, config_ids: np.ones(n_nodes, dtype=np.bool_),
     "config": partial(keep_hops, hops=0),
 }
 
@@ -108,8 +89,8 @@ def kept_nodes(rule: str, n_nodes: float) -> float:
     return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes
 
 
-def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, PrunedNodes]:
-    """Prune a graph and gather its nodes.
+def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> PrunedGraph:
+    """Keep the nodes that a rule marks, and all edges between them.
 
     Args:
         graph: Graph to prune.
@@ -118,6 +99,15 @@ def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> tuple[PrunedGraph, P
     Raises:
         UsageError: There is no such rule.
     """
-    pruned = pruning_rule(rule)(graph.edge_index, graph.n_nodes, graph.node_config_ids)
-    node_feat = graph.node_feat[pruned.kept]
-    return pruned, PrunedNodes(node_feat, graph.node_opcode[pruned.kept], minor_to_major(node_feat))
+    edges, config_ids = graph.edge_index, graph.node_config_ids
+    keep = pruning_rule(rule)(edges, graph.n_nodes, config_ids)
+    kept, place = np.flatnonzero(keep), np.cumsum(keep) - 1
+    node_feat = graph.node_feat[kept]
+    return PrunedGraph(
+        kept=kept,
+        edge_index=place[edges[keep[edges].all(axis=1)]],
+        config_ids=place[config_ids],
+        node_feat=node_feat,
+        opcode=graph.node_opcode[kept],
+        minor_to_major=minor_to_major(node_feat),
+    )

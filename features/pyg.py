@@ -108,8 +108,8 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
     """
     packed: PackedConfigs | NDArray[np.float32]
     if isinstance(graph, LayoutGraph):
-        pruned, nodes = prune_layout_graph(graph, rule=prune)
-        node_feat, opcode, edges = nodes.node_feat, nodes.opcode, pruned.edge_index
+        pruned = prune_layout_graph(graph, rule=prune)
+        node_feat, opcode, edges = pruned.node_feat, pruned.opcode, pruned.edge_index
         own = {"config_node_ids": torch.tensor(pruned.config_ids)}
         packed, runtime = graph.configs, graph.runtime_ns.astype(np.float64)
     else:

@@ -147,9 +147,9 @@ def begin_layout_network(
 
     def node_feats() -> Iterator[NDArray[np.float32]]:
         for file in files:
-            _, nodes = prune_layout_graph(read_layout(file), rule=features.prune)
-            opcodes.update(nodes.opcode.tolist())
-            yield nodes.node_feat
+            pruned = prune_layout_graph(read_layout(file), rule=features.prune)
+            opcodes.update(pruned.opcode.tolist())
+            yield pruned.node_feat
 
     scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
     model = network(getattr(job.recipe, job.model))

@@ -242,17 +242,17 @@ def layout_inputs(
     with_statistics: bool = False,
 ) -> LayoutInputs:
     """Prune a graph by a rule of features.pruning, scale it and group its equal configs."""
-    pruned, nodes = prune_layout_graph(graph, rule=rule)
-    scaled = scaler(nodes.node_feat)
+    pruned = prune_layout_graph(graph, rule=rule)
+    scaled = scaler(pruned.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     first, group = distinct_configs(graph)
     edges, config_ids = map(torch.from_numpy, (pruned.edge_index, pruned.config_ids))
-    sizes = output_bytes(nodes.node_feat)
+    sizes = output_bytes(pruned.node_feat)
     shares = (sizes / max(sizes.sum(), 1.0)).astype(np.float32)
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
-        opcode=torch.from_numpy(nodes.opcode.astype(np.int64)),
-        layout=torch.from_numpy(layout_symbols(nodes.minor_to_major)),
+        opcode=torch.from_numpy(pruned.opcode.astype(np.int64)),
+        layout=torch.from_numpy(layout_symbols(pruned.minor_to_major)),
         config_ids=config_ids,
         neighbours=SparseAggregation(edges, len(pruned.kept), varying=config_ids),
         bytes_share=torch.from_numpy(shares),

@@ -372,7 +372,7 @@ def train(job: TrainJob, network: type[SegmentSage]) -> None:
 
 def _entries(job: TrainJob, file: GraphFile) -> list[int]:
     config, graph = job.recipe.segment_sage, read_layout(file)
-    pruned, _ = prune_layout_graph(graph, rule=job.recipe.features.prune)
+    pruned = prune_layout_graph(graph, rule=job.recipe.features.prune)
     pool = min(config.table_configs, len(distinct_configs(graph)[0]))
     config_ids = torch.from_numpy(pruned.config_ids)
     parts = cut(len(pruned.kept), config.segment_nodes)

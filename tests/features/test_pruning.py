@@ -1,6 +1,7 @@
 """Pruning rules against a breadth-first search."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import minor_to_major
 from features import pruning
 from features.pruning import prune_layout_graph, pruning_rule
+from tests.features.graphs import random_layout_graph, random_nodes
 
 # The same examples in every run, however slow the machine.
 STEADY = settings(deadline=None, derandomize=True)
@@ -50,15 +51,23 @@ def nodes_within(edges: Edges, config_ids: NDArray[np.int64], hops: int) -> list
 
 
 def check(rule: str, edges: Edges, n_nodes: int, ids: NDArray[np.int64], kept: list[int]) -> None:
-    """Check shapes, types, order, edges between kept nodes, and the way back to the whole graph."""
-    pruned = pruning_rule(rule)(edges, n_nodes, ids)
-    assert pruned.edge_index.shape == (len(pruned.edge_index), 2)
+    """Check types, order, edges between kept nodes, nodes, and the way back to the whole graph."""
+    graph = replace(
+        random_layout_graph(0),
+        node_feat=random_nodes(np.random.default_rng(0), n_nodes),
+        node_opcode=np.arange(n_nodes, dtype=np.uint8),
+        edge_index=edges,
+        node_config_ids=ids,
+    )
+    pruned = prune_layout_graph(graph, rule=rule)
     for array in (pruned.kept, pruned.edge_index, pruned.config_ids):
         assert array.dtype == np.int64
-    assert pruned.kept.tolist() == kept
+    assert pruned.kept.tolist() == pruned.opcode.tolist() == kept
     assert pruned.kept[pruned.config_ids].tolist() == ids.tolist()
     inside = [[u, v] for u, v in edges.tolist() if u in set(kept) and v in set(kept)]
     assert pruned.kept[pruned.edge_index].tolist() == inside
+    np.testing.assert_array_equal(pruned.node_feat, graph.node_feat[kept])
+    np.testing.assert_array_equal(pruned.minor_to_major, minor_to_major(graph.node_feat)[kept])
 
 
 # What a rule keeps of edges, n and configurable nodes, in a slow and obvious way.
@@ -91,15 +100,6 @@ def test_unknown_rules_are_refused_with_the_known_ones(name: str) -> None:
     known = ", ".join([*pruning.RULES, "hops-k (k = 1 to 99)"])
     assert str(caught.value) == f"pruning rule '{name}': no such rule; known: {known}"
     assert {"none", "config"} <= pruning.RULES.keys()
-
-
-def test_nodes_of_a_pruned_graph_are_those_that_it_keeps(layout_graph: LayoutGraph) -> None:
-    pruned, nodes = prune_layout_graph(layout_graph, rule="hops-1")
-    assert len(layout_graph.node_config_ids) < len(pruned.kept) < layout_graph.n_nodes
-    np.testing.assert_array_equal(nodes.node_feat, layout_graph.node_feat[pruned.kept])
-    np.testing.assert_array_equal(nodes.opcode, layout_graph.node_opcode[pruned.kept])
-    layouts = minor_to_major(layout_graph.node_feat)[pruned.kept]
-    np.testing.assert_array_equal(nodes.minor_to_major, layouts)
 
 
 def test_kept_nodes_of_the_largest_graph_are_known_for_every_rule() -> None:
