@@ -178,14 +178,6 @@ def as_dict(row: AuditRow) -> dict[str, object]:
     return {**place, **values}
 
 
-def by_part(rows: Sequence[AuditRow]) -> dict[str, list[AuditRow]]:
-    """Sort rows by "collection/split", in the order given."""
-    parts: dict[str, list[AuditRow]] = {}
-    for row in rows:
-        parts.setdefault(row.file.part, []).append(row)
-    return parts
-
-
 def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
     """Add up files by collection and split.
 
@@ -234,9 +226,11 @@ def leaks(rows: Sequence[AuditRow]) -> list[str]:
 
 def file_notes(rows: Sequence[AuditRow]) -> list[str]:
     """List the notes on single files, up to ten for each split of a collection."""
-    lines = []
-    for part, found in by_part(rows).items():
-        notes = [f"{row.file.submission_id}: {note}" for row in found for note in row.notes]
+    lines, by_part = list[str](), dict[str, list[str]]()
+    for row in rows:
+        notes = [f"{row.file.submission_id}: {note}" for note in row.notes]
+        by_part.setdefault(row.file.part, []).extend(notes)
+    for part, notes in by_part.items():
         lines += notes[:MAX_NOTES]
         if len(notes) > MAX_NOTES:
             lines.append(f"{part}: {len(notes) - MAX_NOTES} more such notes; --json has all")

@@ -7,6 +7,7 @@ the real dataset are not public.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,16 @@ from numpy.typing import NDArray
 from common.errors import PipelineError
 from common.files import atomic_path
 from data.graph_store.stored_graph import is_stored, read_graph
-from data.graphs.graph import Graph, TileGraph, distinct_configs, group_means
+from data.graphs.graph import (
+    TILE,
+    Graph,
+    TileGraph,
+    check_runtimes,
+    distinct_configs,
+    group_means,
+)
 from data.npz.archive import Archive
+from data.npz.graphs import fail_field, read_fields
 from data.tree import GraphFile, find_graphs
 
 WITHHELD = Path("private") / "test_runtimes.npz"
@@ -68,20 +77,11 @@ def read_labels_of(file: GraphFile) -> Labels:
     """
     if is_stored(file):
         return labels_of(read_graph(file))
+    fields = ("runtime_ns", "runtime_normalizers")[: 1 + (file.collection.kind == "tile")]
     with Archive(file.path) as archive:
-        runtime_ns = archive.array("config_runtime", dtype=np.int64, shape=(None,))
-        if not len(runtime_ns):
-            archive.fail("config_runtime", "has zero configs; expected at least one")
-        checked = {"config_runtime": runtime_ns} if runtime_ns.any() else {}
-        normalizers = None
-        if file.collection.kind == "tile":
-            key = "config_runtime_normalizers"
-            checked[key] = normalizers = archive.array(key, dtype=np.int64, shape=runtime_ns.shape)
-        for key, values in checked.items():
-            if (values <= 0).any():
-                row = int(np.argmax(values <= 0))
-                archive.fail(key, f"row {row} is {values[row]}; expected a runtime above 0")
-    return Labels(runtime_ns, normalizers)
+        arrays = read_fields(archive, {field: TILE[field] for field in fields})
+        check_runtimes(arrays, partial(fail_field, archive))
+    return Labels(arrays["runtime_ns"], arrays.get("runtime_normalizers"))
 
 
 def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:

@@ -1,6 +1,5 @@
 """How large the splits of a tree are, by the headers of its files."""
 
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -21,24 +20,25 @@ def sizes_of(data_dir: Path) -> list[PartSize]:
     Raises:
         PipelineError: A file is damaged.
     """
+    sizes = []
     parts = groupby(find_graphs(data_dir), lambda file: (file.collection, file.split))
-    return [_part_size(list(files)) for _, files in parts]
-
-
-def _part_size(files: Sequence[GraphFile]) -> PartSize:
-    nodes, edges, configs = zip(*map(_shape, files), strict=True)
-    return PartSize(
-        collection=files[0].collection.name,
-        split=files[0].split,
-        graphs=len(files),
-        nodes=round(fmean(nodes)),
-        most_nodes=max(nodes),
-        edges=round(fmean(edges)),
-        configs=round(fmean(configs)),
-        most_configs=max(configs),
-        repeated=0.0,
-        counted_in="files",
-    )
+    for (collection, split), files in parts:
+        nodes, edges, configs = zip(*map(_shape, files), strict=True)
+        sizes.append(
+            PartSize(
+                collection=collection.name,
+                split=split,
+                graphs=len(nodes),
+                nodes=round(fmean(nodes)),
+                most_nodes=max(nodes),
+                edges=round(fmean(edges)),
+                configs=round(fmean(configs)),
+                most_configs=max(configs),
+                repeated=0.0,
+                counted_in="files",
+            )
+        )
+    return sizes
 
 
 def _shape(file: GraphFile) -> tuple[int, int, int]:

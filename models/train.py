@@ -13,7 +13,7 @@ from data.graph_store.stored_graph import fingerprint
 from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.custom import source_of
 from models.config.recipe import Recipe
-from models.registry import ModelEntry, TrainJob, model_entry
+from models.registry import TrainJob, model_entry
 from models.run_folder import (
     begin,
     check_done,
@@ -49,7 +49,15 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         check_done(job.run_dir)
     else:
         with alone_in(job.run_dir):
-            _train_begun(job, entry, collection.name)
+            if not is_done(job.run_dir):  # else by another process, meanwhile
+                progress(f"train {job.model} on {collection.name}, into {job.run_dir}", 0, 1)
+                config = getattr(job.recipe, job.model)
+                with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
+                    entry.train(job)
+                files = sorted(path for path in job.run_dir.iterdir() if path.is_file())
+                mark_done(
+                    job.run_dir, (p for p in files if p.name != CHECKPOINT and p.name[0] != ".")
+                )
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -87,14 +95,3 @@ def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str
     own = [recipe.own_class(name) for name in models if name in recipe.own_models]
     checksums = {file: value for network in own for file, value in source_of(network).items()}
     return {"source": checksums} if checksums else {}
-
-
-def _train_begun(job: TrainJob, entry: ModelEntry, place: str) -> None:
-    if is_done(job.run_dir):  # by another process, meanwhile
-        return
-    progress(f"train {job.model} on {place}, into {job.run_dir}", 0, 1)
-    config = getattr(job.recipe, job.model)
-    with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
-        entry.train(job)
-    held = sorted(path for path in job.run_dir.iterdir() if path.is_file())
-    mark_done(job.run_dir, (p for p in held if p.name != CHECKPOINT and p.name[0] != "."))

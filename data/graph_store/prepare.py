@@ -41,21 +41,6 @@ def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
     return [_pack_one(file, store) for file in each(f"pack {len(files)} files", files)]
 
 
-def _pack(files: Sequence[GraphFile], store: Path, workers: Workers) -> list[str | None]:
-    """Pack files as `pack_in_turn`, on several workers if it takes long."""
-    jobs = [
-        Job(
-            f"pack {block[0].submission_id} and {len(block) - 1} more",
-            pack_in_turn,
-            (block, store),
-            weight=file_weight(block),
-        )
-        for block in blocks_of(files)
-    ]
-    is_here = workers.are_here(jobs)
-    return pack_in_turn(files, store) if is_here else workers.do_in_order(jobs, store)
-
-
 def file_weight(files: Sequence[GraphFile]) -> float:
     """Return the weight of a job that reads these files."""
     return sum(file_bytes(file.path) for file in files) / BYTES_PER_WEIGHT
@@ -89,7 +74,18 @@ def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE)
         for collection, split in product(COLLECTIONS, SPLITS):  # what a killed process left
             sweep(store / collection.folder / split, f".*{STORE_SUFFIX}.*.tmp")
         todo = [file for file in good if not is_fresh(stored_file(store, file), file)]
-        errors = faults | dict(zip(todo, _pack(todo, store, workers) if todo else (), strict=True))
+        jobs = [
+            Job(
+                f"pack {block[0].submission_id} and {len(block) - 1} more",
+                pack_in_turn,
+                (block, store),
+                weight=file_weight(block),
+            )
+            for block in blocks_of(todo)
+        ]
+        is_here = not todo or workers.are_here(jobs)
+        lines = pack_in_turn(todo, store) if is_here else workers.do_in_order(jobs, store)
+        errors = faults | dict(zip(todo, lines, strict=True))
     return [
         Prepared(
             source=file,

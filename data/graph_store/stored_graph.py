@@ -115,12 +115,6 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     return arrays | dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
 
 
-def configs_of(tensors: Mapping[str, NDArray[Any]]) -> PackedConfigs:
-    """Return the packed configs among the tensors of a layout graph."""
-    *parts, indices = (tensors[name] for name in CONFIGS)
-    return PackedConfigs(Codebooks(*parts), indices)
-
-
 def read_graph(file: GraphFile) -> Graph:
     """Read a graph from the tree or the store; PipelineError: names the file, the key, and why."""
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
@@ -130,7 +124,8 @@ def read_layout(file: GraphFile) -> LayoutGraph:
     """Read a layout graph; raises as `read_graph`."""
     tensors: Mapping[str, Any] = graph_tensors(file)
     fields = {name: tensors[name] for name in LAYOUT}
-    return LayoutGraph(file=file, configs=configs_of(tensors), **fields)
+    *parts, indices = (tensors[name] for name in CONFIGS)
+    return LayoutGraph(file=file, configs=PackedConfigs(Codebooks(*parts), indices), **fields)
 
 
 def read_tile(file: GraphFile) -> TileGraph:

@@ -144,10 +144,6 @@ def check_tile(arrays: Arrays, fail: Fail) -> None:
     """Check the fields of a TileGraph; shapes and dtypes are right already."""
     _check_shared(arrays, fail)
     _check_finite("config_feat", arrays["config_feat"], fail)
-    normalizers = arrays["runtime_normalizers"]
-    if (normalizers <= 0).any():
-        row = int(np.argmax(normalizers <= 0))
-        fail("runtime_normalizers", f"row {row} is {normalizers[row]}; expected a runtime above 0")
 
 
 def _check_shared(arrays: Arrays, fail: Fail) -> None:
@@ -165,6 +161,11 @@ def _check_shared(arrays: Arrays, fail: Fail) -> None:
             f"expected a dimension number {LOWEST}..{HIGHEST}",
         )
     check_positions("edge_index", arrays["edge_index"], n_nodes, fail)
+    check_runtimes(arrays, fail)
+
+
+def check_runtimes(arrays: Arrays, fail: Fail) -> None:
+    """Check the runtimes of a graph, and of a kernel their normalizers."""
     runtime_ns = arrays["runtime_ns"]
     if len(runtime_ns) == 0:
         fail("runtime_ns", "has zero configs; expected at least one")
@@ -175,6 +176,10 @@ def _check_shared(arrays: Arrays, fail: Fail) -> None:
             "runtime_ns",
             f"row {row} is {runtime_ns[row]}; expected runtimes all above 0, or all 0 (withheld)",
         )
+    normalizers = arrays.get("runtime_normalizers", runtime_ns[:0])
+    if (normalizers <= 0).any():
+        row = int(np.argmax(normalizers <= 0))
+        fail("runtime_normalizers", f"row {row} is {normalizers[row]}; expected a runtime above 0")
 
 
 def _check_finite(name: str, values: NDArray[np.float32], fail: Fail) -> None:

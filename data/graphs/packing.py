@@ -183,11 +183,6 @@ class TiedColumns:
         meant = kept.take(self.group_of, axis=1, mode="clip")  # spares a pass of checks
         return content.startswith(meant.data)  # at memory speed; they are of one length
 
-    @classmethod
-    def all_of(cls, n_columns: int) -> Self:
-        """Tie all columns to each other."""
-        return cls(np.zeros(1, np.int64), np.zeros(n_columns, np.int64))
-
     def split(self, rows: NDArray[np.int64]) -> Self:
         """Part columns that differ in `rows` (r, k); return these very groups if none does."""
         if (rows == rows[:, self.first[self.group_of]]).all():
@@ -205,7 +200,8 @@ class ConfigEncoder:
 
     def __init__(self, n_configurable: int) -> None:
         self.n_configurable = n_configurable
-        self._columns = TiedColumns.all_of(n_configurable)
+        all_tied = np.zeros(n_configurable, np.int64)
+        self._columns = TiedColumns(np.zeros(1, np.int64), all_tied)
         self._waiting: list[Words] = []  # (r, m, 9) of these columns
         # Of some rows their columns, the codes in them (f,), and which of these each has (r, m).
         self._chunks: list[tuple[TiedColumns, NDArray[np.int64], NDArray[Any]]] = []

@@ -95,7 +95,13 @@ def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
 
 def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
     """Return (k,) int64: nodes of equal operation, shapes and dimension numbers share a group."""
-    return numbered([_signature(node) for node in nodes])
+
+    def signature(node: ConfigurableNode) -> Hashable:
+        given = node.instruction
+        numbers = (given.dot_dimension_numbers, given.convolution_dimension_numbers)
+        return (given.opcode, node.shapes, *(message.SerializeToString() for message in numbers))
+
+    return numbered([signature(node) for node in nodes])
 
 
 def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -138,12 +144,6 @@ def usual_choice(options: Sequence[NDArray[np.int8]]) -> Choices:
     faster where layouts that nobody names are lost, as in a loop's body.
     """
     return np.array([n_usual(rows).argmax() for rows in options], np.int64)
-
-
-def _signature(node: ConfigurableNode) -> tuple[object, ...]:
-    given = node.instruction
-    numbers = (given.dot_dimension_numbers, given.convolution_dimension_numbers)
-    return (given.opcode, node.shapes, *(message.SerializeToString() for message in numbers))
 
 
 def _distinct(orders: Sequence[Order], shape: Order) -> list[Order]:

@@ -202,7 +202,8 @@ def read_programs(path: Path) -> list[HloProgram]:
     for entry in message.modules if kind == "TuningData" else [message]:
         name, source = stem, str(path)
         if kind == "TuningData":
-            name = f"{stem}_{signed_hex(entry.fingerprint)}"
+            number = entry.fingerprint  # unsigned: 2**64 - 1 is named "-1"
+            name = f"{stem}_{number - (1 << 64) if number >= 1 << 63 else number:x}"
             source = f"{path}, {name}"
         if name in programs:
             raise PipelineError(f"{source}: a second kernel of this fingerprint; expected one")
@@ -216,11 +217,6 @@ def read_programs(path: Path) -> list[HloProgram]:
 def program_name(path: Path) -> str:
     """Return a file's name without its endings .pb and .hlo, which XLA's dumps have."""
     return path.name.removesuffix(".pb").removesuffix(".hlo") or path.name
-
-
-def signed_hex(fingerprint: int) -> str:
-    """Return an unsigned 64-bit number as signed hexadecimal: 2**64 - 1 gives "-1"."""
-    return f"{fingerprint - (1 << 64) if fingerprint >= 1 << 63 else fingerprint:x}"
 
 
 def _read_message(path: Path) -> tuple[str, Any]:

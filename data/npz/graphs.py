@@ -6,6 +6,7 @@ float32 array, which may have several GB, never exists.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, check_layout, check_tile
+from data.graphs.graph import LAYOUT, N_LAYOUT_VALUES, TILE, Schema, check_layout, check_tile
 from data.graphs.packing import (
     HIGHEST,
     LOWEST,
@@ -45,9 +46,6 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
         PipelineError: names the key and what was expected; a missing key comes first.
     """
 
-    def fail(field: str, problem: str) -> NoReturn:
-        archive.fail(KEYS.get(field, field), problem)
-
     is_layout = kind == "layout"
     if set(archive.keys) == set(KEYS_OF["module"]):
         raise PipelineError(
@@ -55,13 +53,28 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
             "with --candidates"
         )
     archive.require(KEYS_OF[kind])
+    arrays = read_fields(archive, LAYOUT if is_layout else TILE)
+    (check_layout if is_layout else check_tile)(arrays, partial(fail_field, archive))
+    return arrays
+
+
+def read_fields(archive: Archive, schema: Schema) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a schema, by the fields of a graph; lengths of one letter must be equal.
+
+    Raises:
+        PipelineError: An array is missing, damaged or of another shape.
+    """
     arrays, lengths = dict[str, NDArray[Any]](), dict[str | int, int]()
-    for field, (dtype, axes) in (LAYOUT if is_layout else TILE).items():
+    for field, (dtype, axes) in schema.items():
         shape = tuple(axis if isinstance(axis, int) else lengths.get(axis) for axis in axes)
         arrays[field] = archive.array(KEYS.get(field, field), dtype=dtype, shape=shape)
         lengths |= zip(axes, arrays[field].shape, strict=True)
-    (check_layout if is_layout else check_tile)(arrays, fail)
     return arrays
+
+
+def fail_field(archive: Archive, field: str, problem: str) -> NoReturn:
+    """Raise the one-line error that names the file and the key of a field."""
+    archive.fail(KEYS.get(field, field), problem)
 
 
 def are_one_program(paths: Iterable[Path]) -> bool:
