@@ -10,12 +10,14 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
 from common.errors import PipelineError
 from common.files import SEAL_KEY, UNSEALED, check_seal, write_sealed
+from common.json_files import read_json
 from data.tree import Collection
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
@@ -149,7 +151,7 @@ def run_blend(
     """
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
-        return _blend_in(record)
+        return BlendSpec(record["method"], record["weights"])
     return recipe_blend(blending, members)
 
 
@@ -157,6 +159,15 @@ def blend_record(spec: BlendSpec) -> dict[str, Any]:
     """Return `method` and `weights` of a blend for JSON."""
     weights = {name: float(weight) for name, weight in spec.weights.items()}
     return {"method": spec.method, "weights": weights}
+
+
+class Choice(BaseModel):
+    """A file of a choice. Its other keys are for the report."""
+
+    model_config = ConfigDict(extra="allow")
+
+    method: Literal["minmax-mean", "rank-mean"]
+    weights: dict[str, float]
 
 
 def choice_file(out: Path, collection: Collection) -> Path:
@@ -179,18 +190,5 @@ def read_choice(path: Path) -> dict[str, Any] | None:
         return None
     remedy = "remove the file, and the choice is made again"
     check_seal(path, remedy)
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _blend_in(record)
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise PipelineError(
-            f"{path}: cannot be read: {error}; expected a choice with method and weights; {remedy}"
-        ) from error
-    return {key: value for key, value in record.items() if key != SEAL_KEY}
-
-
-def _blend_in(record: Mapping[str, Any]) -> BlendSpec:
-    method = record["method"]
-    if method not in SCALES:
-        raise ValueError(f"no method '{method}'")
-    return BlendSpec(method, {name: float(weight) for name, weight in record["weights"].items()})
+    record = read_json(path, Choice, expected=f"a choice with method and weights; {remedy}")
+    return record.model_dump(exclude={SEAL_KEY})

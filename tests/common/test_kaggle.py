@@ -3,9 +3,6 @@
 import base64
 import json
 import logging
-import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +14,6 @@ from common.credentials import known_secrets
 from common.errors import PipelineError
 from common.http import RetryPolicy
 from common.kaggle import LOOK_AFTER_S, ask, kaggle_session
-from common.settings import ROOT
 from kernels.build import METADATA_FILE, KernelMetadata, build
 from kernels.datasets import push_dataset
 from kernels.remote import push, status
@@ -299,20 +295,6 @@ def test_request_that_did_not_arrive_is_reported_as_doubt_and_not_sent_again(
     assert sending.made() == 1
 
 
-def test_doubt_is_reported_if_looking_fails_as_well(
-    fake_kaggle: FakeKaggle, sending: Sending, policy: RetryPolicy, waits: list[float]
-) -> None:
-    def fail_from_now_on(seconds: float) -> None:
-        waits.append(seconds)
-        fake_kaggle.will_answer(sending.look, Answer(503, {}))
-
-    object.__setattr__(policy, "sleep", fail_from_now_on)
-    fake_kaggle.will_answer(sending.method, Answer(500, {}, acts=True))
-    line = sending.failure()
-    assert "HTTP 500" in line and sending.in_doubt in line
-    assert sending.made() == 1
-
-
 @pytest.mark.parametrize(
     ("status", "expected"),
     [(400, "expected valid names"), (403, "the token allows it"), (418, "refused the request")],
@@ -385,40 +367,3 @@ def test_storage_gets_the_file_again_until_it_accepts_or_refuses(
     sending.send()
     assert sending.made() == 1
     assert waits == [2.0, 4.0, 8.0]
-
-
-@WITH_FILES
-def test_invalid_upload_address_is_not_shown(fake_kaggle: FakeKaggle, sending: Sending) -> None:
-    method = "StartBlobUpload" if "Dataset" in sending.method else "StartSubmissionUpload"
-    bad = {"token": "1", "createUrl": "file:///etc/x?signed=1"}
-    fake_kaggle.will_answer(method, Answer(body=bad))
-    line = sending.failure()
-    assert "the Kaggle client failed" in line
-    assert "signed" not in line
-
-
-NO_HOME = """
-import pwd
-
-def getpwuid(uid):
-    raise KeyError(uid)
-
-pwd.getpwuid = getpwuid
-"""
-
-
-def test_user_without_home_gets_one_line_and_no_folder_called_tilde(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(NO_HOME)
-    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", "submission", "list"],
-        cwd=tmp_path,
-        env={**kept, "PYTHONPATH": os.pathsep.join((str(tmp_path / "site"), str(ROOT)))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "no Kaggle credentials: none found" in done.stderr
-    assert not (tmp_path / "~").exists()

@@ -1,6 +1,5 @@
 """The configs to measure: against the definition, in any order of rows, and in bounded memory."""
 
-import math
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,10 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
+from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
 from data.graphs.packing import pack_values
 from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from data.tree import find_graphs
-from ensembles import picks
 from ensembles.picks import (
     MAX_CANDIDATES,
     TILE_LENGTH,
@@ -84,16 +82,6 @@ def test_k_distinct_configs_are_chosen(n: int, k: int, tile_graph: TileGraph) ->
         assert chosen[0] == 0
 
 
-def test_only_the_best_tiles_by_score_are_candidates(tile_graph: TileGraph) -> None:
-    tiles = tiles_at(*((1 + i % 20, 1 + i // 20) for i in range(MAX_CANDIDATES + 9)))
-    scores = 1e-6 * np.arange(len(tiles), dtype=np.float32)
-    for place in (MAX_CANDIDATES - 1, MAX_CANDIDATES):
-        far = tiles.copy()
-        far[place, 8:16] = 5000
-        chosen = top_k_to_measure(scores, with_tiles(tile_graph, far), 5)
-        assert (place in chosen) is (place < MAX_CANDIDATES)
-
-
 def test_layout_distance_is_the_share_of_nodes_that_differ(tiny_tree: Path) -> None:
     """Also if nodes are tied, and some more than others."""
     n_unlike = 0
@@ -118,19 +106,6 @@ def test_copies_and_row_order_change_no_choice(layout_graph: LayoutGraph) -> Non
     mixed = np.random.default_rng(0).permutation(whole.n_configs)
     again = top_k_to_measure(scores[mixed], whole.only(mixed), 5)
     assert hashes[mixed][again].tolist() == hashes[chosen].tolist()
-
-
-def test_layouts_are_chosen_from_the_best_fifth(
-    layout_graph: LayoutGraph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However unlike the best config the worst are, and however little the scores say."""
-    monkeypatch.setattr(picks, "LAYOUT_ERROR", 20.0)
-    first, group = distinct_configs(layout_graph)
-    distances = layout_distances(layout_graph.configs, first)[0]
-    place = np.argsort(np.argsort(distances, kind="stable"))
-    scores = place[group].astype(np.float32)
-    chosen = scores[top_k_to_measure(scores, layout_graph, 5)]
-    assert 5 < chosen.max() < math.ceil(len(first) / 5)
 
 
 LEFT, ROWS, COLUMNS, CUBE = (), (1, 0), (0, 1), (2, 1, 0)

@@ -21,7 +21,7 @@ from models.config.recipe import Recipe, _with_own_models, load_recipe
 from models.registry import TrainJob, load_model
 from models.train import train_model
 from tests.common.jobs.work import handed_back
-from tests.support.command_line import call, stderr_of
+from tests.support.command_line import call
 
 GAT = 'layout.models=["layout_linear", "examples.gat:Gat"]'
 MYGAT = ["mygat:Gat"]
@@ -191,35 +191,6 @@ def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
 def test_what_does_not_fit_is_refused(overrides: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         load_recipe("smoke", overrides)
-
-
-SPACE = """
-[study]
-collection = "layout:xla:random"
-model = "mygat"
-folds = 2
-
-["mygat.training.learning_rate"]
-low = 0.001
-high = 0.01
-"""
-
-
-def test_a_run_and_a_search_are_not_gone_on_with_by_another_class(
-    tiny_tree: Path, importable: Path
-) -> None:
-    """Refused before anything is trained, so that the file can be brought back."""
-    text = (ROOT / "examples" / "gat.py").read_text(encoding="utf-8")
-    (importable / "space.toml").write_text(SPACE)
-    asked = ("--data", tiny_tree, "--recipe", "smoke", "--set", 'layout.models=["mygat:Gat"]')
-    asked += ("--set", "mygat.hidden=8", "--set", "mygat.training.steps=1")
-    run = ("run", *asked, "--collections", COLLECTION.name, "--resume", "--out", importable / "run")
-    tune = ("tune", *asked, "--space", importable / "space.toml", "--trials", "1")
-    for words in (run, (*tune, "--out", importable / "search")):
-        (importable / "mygat.py").write_text(text)
-        call(*words)
-        (importable / "mygat.py").write_text(text.replace("F.gelu(layer", "F.relu(layer"))
-        assert "was begun with source.mygat.py = '" in stderr_of(*words, expect=2)[-1]
 
 
 def test_ranking_asks_for_consent(tiny_tree: Path, importable: Path) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from common.jobs import local_executors
 from common.jobs.local_executors import (
     InlineExecutor,
     Processes,
-    interrupts_held,
 )
 from common.jobs.run_jobs import Done, Job, run_jobs
 from common.progress import teller_or, time_limit, watched_by
@@ -142,21 +140,6 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
     subprocess.run([*words, str(max(reached.values()) + 1)], cwd=ROOT, check=True)
     assert (tmp_path / "c").read_text() == "1"
     assert all(len((tmp_path / f"{n}.begun").read_text().split()) == 2 for n in "ab")
-
-
-def test_an_interrupt_that_another_thread_takes_is_held_too() -> None:
-    reached = False
-    done = threading.Event()
-    with pytest.raises(KeyboardInterrupt):
-        threading.Thread(target=done.wait, args=(20,)).start()  # its mask lets the signal through
-        try:
-            with interrupts_held():
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.05)
-                reached = True
-        finally:
-            done.set()
-    assert reached
 
 
 def test_the_first_process_of_multiprocessing_gets_no_interrupt_either() -> None:
