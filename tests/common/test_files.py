@@ -5,15 +5,31 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from common import files
 from common.errors import PipelineError, UsageError
-from common.files import LOCK, alone_in, atomic_path, locked, write_bytes, write_text
+from common.files import (
+    LOCK,
+    UNSEALED,
+    alone_in,
+    atomic_path,
+    checksum_of,
+    locked,
+    read_table,
+    write_bytes,
+    write_sealed,
+    write_table,
+    write_text,
+)
 from common.progress import heard_by
 from common.settings import ROOT
+from tests.data.npz.damaged_archives import flipped
 
 
 def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
@@ -134,3 +150,29 @@ def test_long_wait_for_a_lock_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         holder.join()
     [line] = lines
     assert line.startswith(f"note: {tmp_path}: another process works in it (lock ")
+
+
+TEXT = f'{{"weights": [0.25, 0.75], "checksum": "{UNSEALED}", "more": true}}'.encode()
+TABLE = pl.DataFrame({"graph": ["one", "two"] * 50, "score": np.linspace(0, 1, 100)})
+
+
+def test_seal_is_the_crc_32_of_the_unsealed_file(tmp_path: Path) -> None:
+    digits = f"{zlib.crc32(TEXT):08x}"
+    write_sealed(tmp_path / "file", TEXT)
+    assert (tmp_path / "file").read_bytes() == TEXT.replace(b"00000000", digits.encode())
+    assert checksum_of(TEXT) == digits
+
+
+def test_table_from_elsewhere_is_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    TABLE.write_parquet(path)
+    assert read_table(path).equals(TABLE)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(PipelineError, match=r"table\.parquet: cannot be read: ") as error:
+        read_table(path)
+    assert "\n" not in str(error.value)
+    write_table(path, TABLE)
+    assert pl.read_parquet(path).equals(TABLE)  # any other reader reads it
+    path.write_bytes(flipped(path.read_bytes(), 50, 1))
+    with pytest.raises(PipelineError, match=r"table\.parquet: damaged: "):
+        read_table(path)

@@ -326,25 +326,6 @@ def test_busy_server_is_waited_for_within_limits(
     assert sending.made() == 1
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ([Answer(500, {})] * 4, "HTTP 500; gave up after 4 tries"),
-        ([refusal(401)], "HTTP 401"),
-    ],
-)
-def test_nothing_is_sent_if_looking_before_fails(
-    fake_kaggle: FakeKaggle, sending: Sending, answers: list[Answer], expected: str
-) -> None:
-    fake_kaggle.will_answer(sending.look, *answers)
-    line = sending.failure()
-    assert expected in line and sending.in_doubt not in line
-    assert {call.method for call in fake_kaggle.received} == {sending.look}
-    fake_kaggle.will_answer(sending.look, Answer(500, {}), DROPPED)
-    sending.send()
-    assert sending.made() == 1
-
-
 def test_refused_connection_leaves_no_doubt(
     fake_kaggle: FakeKaggle, sending: Sending, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,13 +147,6 @@ def test_a_loss_that_no_model_has_is_refused_with_the_recipe(
         train_copy(tiny_tree, importable, 1, LOSS)
 
 
-def test_a_module_that_raises_is_named(importable: Path) -> None:
-    (importable / "raises.py").write_text("1 / 0\n")
-    told = "model 'raises:Gat': cannot be imported: ZeroDivisionError: division by zero; expected"
-    with pytest.raises(UsageError, match=told):
-        load_recipe("smoke", ['layout.models=["raises:Gat"]'])
-
-
 def test_its_recipe_can_be_written_and_sent_to_a_worker() -> None:
     recipe = load_recipe("smoke", [GAT, "gat.hidden=8", "blend.weights.gat=0.5"])
     done = run_jobs([Job("sent", handed_back, (recipe,))], Processes([None]))

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
-from data.labels import Labels, read_labels
+from data.labels import Labels
 from data.tree import COLLECTIONS
 from submissions.report.page import write_report_page
 from submissions.run_report import RunReport
 from submissions.score import FEW_GRAPHS, remarks_on, score_submission
-from tests.submissions.made_up import ints, place_npz
+from tests.submissions.made_up import ints
 
 XLA = "layout:xla:default"
 A, B, K = f"{XLA}:a", f"{XLA}:b.1:x", "tile:xla:k"
@@ -160,46 +160,6 @@ def test_remarks_are_on_the_page_too(
     assert expected in line
     write_report_page(report, tmp_path / "p.html")
     assert expected in (tmp_path / "p.html").read_text()
-
-
-# Labels
-
-
-def test_labels_are_read_per_split(tmp_path: Path) -> None:
-    place_npz(tmp_path, "layout/nlp/random/valid", "g", config_runtime=ints(3, 2))
-    place_npz(tmp_path, "layout/nlp/random/train", "g", config_runtime=ints(9, 9))
-    tile = {"config_runtime": ints(6, 8), "config_runtime_normalizers": ints(3, 2)}
-    place_npz(tmp_path, "tile/xla/valid", "g", **tile)
-    labels = read_labels(tmp_path, "valid")
-    assert list(labels) == ["tile:xla:g", "layout:nlp:random:g"]
-    assert labels["layout:nlp:random:g"].runtime.tolist() == [3, 2]
-    assert labels["layout:nlp:random:g"].normalizers is None
-    assert labels["tile:xla:g"].runtime.tolist() == [2, 4]
-    with pytest.raises(PipelineError, match=r"no graph of .* found"):
-        read_labels(tmp_path, "test")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"config_runtime": ints(1, 2)}, "config_runtime_normalizers' is missing"),
-        (
-            {"config_runtime": ints(5, 0), "config_runtime_normalizers": ints(1, 1)},
-            "row 1 is 0; expected a runtime above 0",
-        ),
-        ({"config_runtime": ints()}, "zero configs"),
-    ],
-)
-def test_bad_labels_are_named(
-    tmp_path: Path, arrays: dict[str, NDArray[np.generic]], message: str
-) -> None:
-    path = place_npz(tmp_path, "tile/xla/valid", "g", **arrays)
-    with pytest.raises(PipelineError, match=message) as raised:
-        read_labels(tmp_path, "valid")
-    assert str(path) in str(raised.value)
-
-
-# Noise ceilings
 
 
 def test_the_report_holds_each_graph_s_and_the_median_of_those_known() -> None:
