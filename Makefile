@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms bench bench-largest rehearsal gpu accuracy sample clean
+.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms bench rehearsal gpu accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -104,28 +104,25 @@ platforms: $(VENV)/.runtime  ## all requirements have wheels in the package inde
 		{ echo "Python $$1: $$log" >&2; exit 1; }' sh
 
 bench: setup  ## speed and memory: writes docs/results/speed.md
-	$(BIN)/python -m benchmarks
-
-bench-largest: setup  ## packing of a 43,615-node graph: writes docs/results/packing_largest.md
-	$(BIN)/python -m benchmarks.speed.packing
+	$(BIN)/python -m benchmarks.speed
 
 REHEARSAL ?= runs/rehearsal
-REHEARSAL_PAGE ?= docs/results/rehearsal.md
 SHARE ?= 1
-STAGE = $(BIN)/python -m benchmarks.rehearsal $(REHEARSAL)
+PIPELINE = $(BIN)/python -m pipeline
 PLACES = --data $(REHEARSAL)/data --store $(REHEARSAL)/store
-# Training data of one collection at a time fits a small disk.
-rehearsal: setup  ## the whole volume with synthetic content, resumable: writes docs/results/rehearsal.md
+# Training data of one collection at a time fits a small disk. A collection is done when its run is.
+rehearsal: setup  ## the whole volume with synthetic content, to an accepted submission; resumable
 	@set -e; for name in tile:xla layout:xla:default layout:xla:random layout:nlp:default layout:nlp:random; do \
 		folder=$$(echo $$name | tr : /); \
-		$(STAGE) $$name synthesize --out $(REHEARSAL)/data --plan published --share $(SHARE) --collections $$name; \
-		$(STAGE) $$name prepare $(PLACES); \
-		$(STAGE) $$name run $(PLACES) --recipe trees --collections $$name --out $(REHEARSAL)/runs/$$name --resume; \
+		test -e $(REHEARSAL)/$$name.done && continue; \
+		$(PIPELINE) synthesize --out $(REHEARSAL)/data --plan published --share $(SHARE) --collections $$name; \
+		$(PIPELINE) prepare $(PLACES); \
+		$(PIPELINE) run $(PLACES) --recipe trees --collections $$name --out $(REHEARSAL)/runs/$$name --resume; \
 		rm -rf $(REHEARSAL)/data/npz/$$folder/train $(REHEARSAL)/store/$$folder/train; \
+		touch $(REHEARSAL)/$$name.done; \
 	done
-	@$(STAGE) all run $(PLACES) --recipe trees --models $(REHEARSAL)/runs --out $(REHEARSAL)/joined --resume
-	@$(STAGE) all submission check $(REHEARSAL)/joined/submission.csv --data $(REHEARSAL)/data --json
-	@$(STAGE) $(REHEARSAL_PAGE)
+	$(PIPELINE) run $(PLACES) --recipe trees --models $(REHEARSAL)/runs --out $(REHEARSAL)/joined --resume
+	$(PIPELINE) submission check $(REHEARSAL)/joined/submission.csv --data $(REHEARSAL)/data
 
 gpu: setup  ## time the networks on a CUDA GPU: writes docs/results/gpu.md; DRY=1: tiny, on the CPU
 	$(BIN)/python -m benchmarks.gpu $(if $(DRY),--dry)
