@@ -6,50 +6,35 @@ deviations of the first rewards: later deviations would amplify the noise once a
 setting is hundreds of decisions, whose joint probability moves by orders of magnitude in one
 update: the ratio is clipped for each decision by itself.
 
-A reward is measured, or guessed by a small ranker that learned from what was measured: a cheap one
-for pre-training. In it GraphSAGE embeds the graph as in the policy; what is decided is added to the
-nodes that decide, and passes over edges; the mean over nodes gives the score. No edge leads to what
-is decided of the whole program: that adds a score of its own.
-
 b settings drawn at once, g decisions (knobs) of a graph; tensors as in autotune/go/network.py.
 """
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from autotune.go.network import (
     Decided,
     DecisionGraph,
-    GraphEmbedding,
     Policy,
-    PolicyConfig,
     drawn,
     given,
     likeliest,
-    passed_on,
-    sage_blocks,
 )
 from autotune.measure.search import Search
 from common.settings import FrozenConfig
 from models.config.networks import Positive, PositiveFloat, Weight
-from models.layout.network import N_OPCODES
-from models.training.losses import pairwise_logistic
 
 FAILED_RATIO = 100.0  # so slow a setting counts that does not run: its reward is GO's, -10
 REWARD_DECAY = 0.7  # of a graph's mean reward, when new rewards come in
 MAX_IDLE_STEPS = 10  # batches without a new setting, after which a search ends
-LEARNING_RATE = 2e-3  # of a ranker
-BLOCKS = 2  # after the decisions
-CHOICES_PER_STEP = 32
 
 Choices = NDArray[np.int64]
 # Runtimes of settings (b, g) of a graph over its baseline's, (b,) float64; inf for those that fail.
@@ -71,15 +56,6 @@ class PpoConfig(FrozenConfig):
 # A policy that is sure repeats its draws: hence more entropy than usual.
 PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
 FINE_TUNING = PpoConfig(steps=15, settings=8, entropy=0.2)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """What a step drew for a graph, (b, g), and how long it ran over the baseline, (b,)."""
-
-    graph: str
-    settings: Choices
-    ratios: NDArray[np.float64]
 
 
 def rewards_of(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -199,62 +175,3 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
         old = Decided(*(values[torch.tensor(known)] for values in old))
         ratios = [runtimes[row] / default_ns for row in rows if row in runtimes]
         trainer.learn(graph, old, np.array(ratios))
-
-
-class ChoiceRanker(nn.Module):
-    """Scores settings of a graph; lower = faster."""
-
-    def __init__(self, config: PolicyConfig) -> None:
-        super().__init__()
-        self.embed = GraphEmbedding(config)
-        self.blocks = sage_blocks(config.hidden, BLOCKS)
-        self.norm = nn.LayerNorm(config.hidden)
-        self.head = nn.Linear(config.hidden, 1, bias=False)
-        width = config.hidden
-        self.whole = nn.Sequential(
-            nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, 1, bias=False)
-        )
-
-    def forward(self, graph: DecisionGraph, settings: Tensor) -> Tensor:
-        """Score settings (b, g) int64; (b,)."""
-        x = self.embed(graph)
-        for task in graph.tasks:
-            x = self.embed.tell(x, task, settings[:, task.knobs])
-        x = self.norm(passed_on(self.blocks, x, graph))
-        scores: Tensor = self.head(x.mean(dim=0)).squeeze(-1)
-        is_whole = graph.opcode >= N_OPCODES
-        if is_whole.any():
-            both = torch.cat([x[is_whole].sum(dim=0), x[~is_whole].mean(dim=0)], dim=-1)
-            scores = scores + self.whole(both).squeeze(-1)
-        return scores
-
-    @torch.no_grad()
-    def score(self, graph: DecisionGraph, settings: Choices) -> NDArray[np.float32]:
-        """Score settings (b, g); (b,)."""
-        return self(graph, torch.from_numpy(settings)).numpy()
-
-
-def fit_ranker(
-    ranker: ChoiceRanker,
-    graphs: Sequence[DecisionGraph],
-    tried: Sequence[Tried],
-    *,
-    steps: int,
-    seed: int,
-) -> None:
-    """Learn the order of settings, a graph per step, by RankNet's loss (Burges et al., 2005)."""
-    rng = np.random.default_rng(seed)
-    optimizer = torch.optim.Adam(ranker.parameters(), lr=LEARNING_RATE)
-    measured = [
-        (graph, np.concatenate([t.settings for t in own]), np.concatenate([t.ratios for t in own]))
-        for graph in graphs
-        if (own := [t for t in tried if t.graph == graph.name])
-    ]
-    for step in range(steps):
-        graph, settings, ratios = measured[step % len(measured)]
-        rows = rng.permutation(len(settings))[:CHOICES_PER_STEP]
-        runtime = torch.from_numpy(np.minimum(ratios[rows], FAILED_RATIO))
-        loss = pairwise_logistic(ranker(graph, torch.from_numpy(settings[rows])), runtime)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()

@@ -44,7 +44,7 @@ POLICY = Path(__file__).with_name("policy.safetensors")
 # All 96 settings of the options (c, g), the default first.
 ALL_SETTINGS = np.indices(N_OPTIONS.tolist()).reshape(len(N_OPTIONS), -1).T
 CONFIG = PolicyConfig(tasks={"options": int(N_OPTIONS.max())})
-N_ROUNDS = 6
+N_ROUNDS = 3
 SCALING = "log1p-standardise"
 SCALER = "scaler."
 
@@ -56,22 +56,11 @@ class OptionTable(NamedTuple):
 
     Attributes:
         description: The program's graph, knobs and facts.
-        seen: Median runtime over the default's in the first half of the rounds, (96,). inf means
-            that the setting failed.
-        unseen: The same for the second half of the rounds, (96,).
-        same: Runtime of the default over itself in the second half.
+        ratios: Median runtime over the default's, (96,). inf means that the setting failed.
     """
 
     description: Description
-    seen: Times
-    unseen: Times
-    same: float
-
-
-def rows_of(settings: Choices) -> NDArray[np.int64]:
-    """Return the rows (…) of settings (…, g) in `ALL_SETTINGS`."""
-    knobs = tuple(np.moveaxis(settings, -1, 0))
-    return np.asarray(np.ravel_multi_index(knobs, N_OPTIONS.tolist()))
+    ratios: Times
 
 
 def measure_options(program: str, out: Path) -> OptionTable:
@@ -81,10 +70,8 @@ def measure_options(program: str, out: Path) -> OptionTable:
         program: Name in the catalogue, or module:function.
         out: Folder of journals. The same call resumes.
     """
-    settings, rng = (
-        np.concatenate([ALL_SETTINGS[:1], ALL_SETTINGS]),
-        generator(0, "options", program),
-    )
+    settings = np.concatenate([ALL_SETTINGS[:1], ALL_SETTINGS])
+    rng = generator(0, "options", program)
     rounds_ns = np.empty((N_ROUNDS, len(settings)))
     with Session(partial(open_decided, program, ("options",), None), timeout_s=60) as session:
         description = session.describe()
@@ -94,25 +81,11 @@ def measure_options(program: str, out: Path) -> OptionTable:
         for turn in range(N_ROUNDS):
             for number in rng.permutation(len(settings)).tolist():
                 rounds_ns[turn, number] = visit(number, 1 + turn, settings[number])
-    return summarize_rounds(description, rounds_ns)
-
-
-def summarize_rounds(description: Description, rounds_ns: Times) -> OptionTable:
-    """Summarise rounds (r, 1 + 96) of the default and all settings by medians of either half.
-
-    Runtimes are compared with the mean of the two visits to the default in the same round.
-
-    Args:
-        description: The program's graph, knobs and facts.
-        rounds_ns: Runtimes in ns. Columns 0 and 1 are the default.
-    """
-    seen, unseen = (
-        np.median(half[:, 1:] / half[:, :2].mean(axis=1, keepdims=True), axis=0)
-        for half in np.split(rounds_ns, 2)
-    )
-    same = float(np.median(np.divide(*rounds_ns[len(rounds_ns) // 2 :, [1, 0]].T)))
-    seen[0] = unseen[0] = 1.0
-    return OptionTable(description, seen, unseen, same)
+    # The default is compared with the mean of its two visits in the same round.
+    default_ns = rounds_ns[:, :2].mean(axis=1, keepdims=True)
+    ratios = np.median(rounds_ns[:, 1:] / default_ns, axis=0)
+    ratios[0] = 1.0
+    return OptionTable(description, ratios)
 
 
 def train_policy(
@@ -128,7 +101,8 @@ def train_policy(
     policy = Policy(CONFIG)
 
     def reward(graph: DecisionGraph, settings: Choices) -> Times:
-        return tables[graph.name].seen[rows_of(settings)]
+        rows = np.ravel_multi_index(tuple(settings.T), N_OPTIONS.tolist())
+        return tables[graph.name].ratios[rows]
 
     train(policy, graphs, reward, PRE_TRAINING, seed=seed)
     return policy

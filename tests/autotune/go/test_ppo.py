@@ -1,4 +1,4 @@
-"""That a policy learns by trying, also for unseen programs; rewards measured and guessed."""
+"""That a policy learns by trying, also for unseen programs."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -17,18 +17,14 @@ from autotune.go.network import (
     likeliest,
 )
 from autotune.go.ppo import (
-    ChoiceRanker,
     PpoConfig,
-    Tried,
     clipped_objective,
-    fit_ranker,
     go_search,
     rewards_of,
     train,
 )
 from autotune.go.pretrain import CONFIG, POLICY, load_policy, save_policy
 from common.errors import PipelineError
-from common.metrics import kendall_tau
 from data.hlo.compiler_options import N_OPTIONS
 from models.training.device import CPU, torch_prepared
 from tests.autotune.go.programs import UNSCALED, described, random_arrays, runtimes, two_tasks
@@ -114,40 +110,3 @@ def test_shipped_policy_is_small_and_trained() -> None:
     policy, _ = load_policy()
     assert POLICY.stat().st_size < 2**20
     assert all(weight.any() for weight in policy.heads.parameters())
-
-
-def test_a_ranker_learns_the_order_of_settings_and_ranks_those_of_an_unseen_program() -> None:
-    rng = np.random.default_rng(0)
-    arrays = {f"program {seed}": random_arrays(seed) for seed in range(9)}
-    graphs = [two_tasks(name, own) for name, own in arrays.items()]
-    settings = [rng.integers(0, 2, (100, graph.n_knobs)) for graph in graphs]
-    tried = [
-        Tried(graph.name, own, runtimes(arrays[graph.name], own))
-        for graph, own in zip(graphs, settings, strict=True)
-    ]
-    with torch_prepared(threads=1, device=CPU, seed=0):
-        ranker = ChoiceRanker(PolicyConfig(tasks=TASKS, hidden=32))
-        fit_ranker(ranker, graphs[:8], tried, steps=200, seed=0)
-        scores = ranker.score(graphs[8], settings[8])
-    assert kendall_tau(scores, tried[8].ratios) > 0.5
-
-
-def test_a_ranker_learns_what_a_whole_programs_decisions_do_together_and_to_which_programs() -> (
-    None
-):
-    """In programs of low opcodes two options are fast if they agree, in others if they differ."""
-    settings = np.indices((2, 3)).reshape(2, -1).T
-    graphs, tried = [], []
-    for seed in range(13):
-        arrays, is_high = random_arrays(seed), seed % 2
-        arrays["node_opcode"] = (arrays["node_opcode"] % 3 + 3 * is_high).astype(np.uint8)
-        known = described(arrays, [WHOLE_PROGRAM] * 2, [2, 3], {"options": 2})
-        graphs.append(decision_graph(f"program {seed}", known, UNSCALED))
-        agree = settings[:, 0] == settings[:, 1] % 2
-        tried.append(Tried(graphs[-1].name, settings, 1.0 + (agree == is_high)))
-    with torch_prepared(threads=1, device=CPU, seed=0):
-        ranker = ChoiceRanker(PolicyConfig(tasks={"options": 3}, hidden=32))
-        fit_ranker(ranker, graphs[:11], tried, steps=200, seed=0)
-        for graph, own in zip(graphs[11:], tried[11:], strict=True):
-            scores = ranker.score(graph, settings)
-            assert scores[own.ratios == 1].max() < scores[own.ratios == 2].min()
