@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from benchmarks import PAGES, errors_in_one_line, render, write_page
 from benchmarks.moved_bytes import moved_bytes
-from benchmarks.speed.layout_model import PlainLayoutModel
+from benchmarks.plain_pyg import PlainLayoutModel
 from common.errors import UsageError
 from common.files import write_text
 from common.metrics import kendall_tau

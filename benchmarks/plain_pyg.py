@@ -1,44 +1,22 @@
-"""The layout GNN beside a plain version of the same equations, and beside the winning model.
+"""The layout network by plain PyTorch Geometric: the baseline of its speed, and a test's reference.
 
 `PlainLayoutModel` has the equations of models/layout/cross_config_sage.py as one would write them
 first: configs come first, (c, n, f); every config carries all features of every node; messages are
 gathered and scattered edge by edge; the attention is a softmax over the batch's configs.
 """
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from benchmarks import render
-from benchmarks.speed import in_own_process, in_turn
-from common.machine import own_peak_mib
 from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
-from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
-from features.scaling import fit_node_scaler
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.config.recipe import Recipe, load_recipe
 from models.layout.cross_config_sage import ChannelAttention, CrossConfigSage
 from models.layout.inputs import LayoutInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
-from models.layout.tgraph import Tgraph
-from models.training.device import prepare_torch
-from models.training.losses import LOSSES
-
-# Pruning keeps about this many nodes for each configurable one; the real graphs are alike.
-KEPT_PER_CONFIGURABLE = 2.76
-NODES_PER_CONFIGURABLE = 20
-ROUNDS = 2
-OURS = "cross_config_sage"
-NETWORKS = (OURS, "plain PyG", "tgraph")
-HEADER = (
-    *("n, c, our width", "network", "forward s", "times ours"),
-    *("forward+backward s", "times ours", "peak MiB", "times ours"),
-)
 
 
 class PlainBlock(nn.Module):
@@ -138,79 +116,3 @@ def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
             _, number, rest = name.split(".", 2)
             plain[f"blocks.{number}.{moved.get(rest, rest)}"] = value
     return plain
-
-
-class Setting(NamedTuple):
-    """The nodes that pruning keeps of a graph, the configs scored at once, our channels."""
-
-    n_nodes: int
-    n_configs: int = 64
-    hidden: int = 64
-
-
-SETTINGS = (Setting(500), Setting(2_000), Setting(5_000), Setting(2_000, hidden=256))
-
-
-class Work(NamedTuple):
-    """What a network can do with a graph of so many kept nodes: its scores, and a step."""
-
-    n_nodes: int
-    forward: Callable[[], object]
-    step: Callable[[], None]
-
-
-def make_work(name: str, setting: Setting) -> Work:
-    """Make a graph and one of NETWORKS, for one thread; the first configs are scored."""
-    prepare_torch(seed=0, threads=1)
-    k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
-    size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
-    graph = make_layout_graph(sized_graph(size))
-    config = CrossConfigSageConfig(hidden=setting.hidden)
-    if name == "tgraph":
-        recipe = load_recipe("reference")
-        network: LayoutNetwork = Tgraph(recipe.tgraph)
-    else:
-        recipe = Recipe()
-        network = (CrossConfigSage if name == OURS else PlainLayoutModel)(config)
-    scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
-    inputs, sample = network.reader(recipe.features, scaler)(graph), np.arange(setting.n_configs)
-
-    @torch.inference_mode()
-    def forward() -> object:
-        return network.eval()(inputs, sample)
-
-    def step() -> None:
-        network.train().zero_grad()
-        LOSSES[network.config.loss](network(inputs, sample), inputs.runtimes(sample)).backward()
-
-    return Work(len(inputs.opcode), forward, step)
-
-
-def step_mib(name: str, setting: Setting) -> float:
-    """Return what a forward and backward pass adds to the peak memory of this process."""
-    work, before = make_work(name, setting), own_peak_mib()
-    work.step()
-    return own_peak_mib() - before
-
-
-def measure(setting: Setting) -> list[list[str]]:
-    """Measure one case; return a line of cells for each network."""
-    works = {name: make_work(name, setting) for name in NETWORKS}
-    costs = []  # by network, and how they are written
-    for part in ("forward", "step"):
-        runs = {name: getattr(work, part) for name, work in works.items()}
-        costs.append(({name: min(s) for name, s in in_turn(runs, ROUNDS).items()}, ".2f"))
-    imported = "from benchmarks.speed.layout_model import Setting, step_mib"
-    peaks = [in_own_process(imported, f"step_mib({name!r}, {setting!r})") for name in NETWORKS]
-    costs.append((dict(zip(NETWORKS, peaks, strict=True)), ",.0f"))
-    rows = []
-    for name, work in works.items():
-        cells = [(f"{of[name]:{form}}", f"{of[name] / of[OURS]:.2f}") for of, form in costs]
-        size = f"{work.n_nodes:,}, {setting.n_configs}, {setting.hidden}"
-        rows.append([size, name, *(text for pair in cells for text in pair)])
-    return rows
-
-
-def report(settings: Sequence[Setting] = SETTINGS) -> str:
-    rows = [row for setting in settings for row in measure(setting)]
-    return render("layout_model", rounds=ROUNDS, header=HEADER, rows=rows)

@@ -1,0 +1,183 @@
+"""`make bench`: time the layout networks and packing, and write docs/results/speed.md."""
+
+import multiprocessing
+import platform
+import tempfile
+import time
+import timeit
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks.plain_pyg import PlainLayoutModel
+from common.machine import own_peak_mib
+from common.reproducibility import revision
+from data.graph_store.prepare import keep_freed_memory, prepare
+from data.npz.archive import CHUNK_BYTES
+from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
+from data.synthetic.write import write_sized
+from data.tree import file_from_path
+from features.scaling import fit_node_scaler
+from models.config.networks import CrossConfigSageConfig
+from models.config.recipe import Recipe, load_recipe
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.network import LayoutNetwork
+from models.layout.tgraph import Tgraph
+from models.training.device import prepare_torch
+from models.training.losses import LOSSES
+
+# Pruning keeps about this many nodes for each configurable one, as in the real graphs.
+KEPT_PER_CONFIGURABLE = 2.76
+NODES_PER_CONFIGURABLE = 20
+ROUNDS = 3
+OURS = "cross_config_sage"
+NETWORKS = (OURS, "plain PyG", "tgraph")
+NETWORKS_HEADER = (
+    *("n, c, our width", "network", "forward s", "times ours"),
+    *("forward+backward s", "times ours", "peak MiB", "times ours"),
+)
+LARGEST = GraphSize(43_615, 3_142, 70_000)
+PACKING_HEADER = ("step", "wall seconds", "CPU seconds", "peak MiB")
+
+
+class Setting(NamedTuple):
+    """The nodes that pruning keeps of a graph, the configs scored at once, our channels."""
+
+    n_nodes: int
+    n_configs: int = 64
+    hidden: int = 64
+
+
+SETTINGS = (Setting(500), Setting(2_000), Setting(5_000), Setting(2_000, hidden=256))
+
+
+class Work(NamedTuple):
+    """What a network can do with a graph of so many kept nodes: its scores, and a step."""
+
+    n_nodes: int
+    forward: Callable[[], object]
+    step: Callable[[], None]
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: object) -> Any:
+    """Return the result of a function that is called in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def make_work(name: str, setting: Setting) -> Work:
+    """Make a graph and one of NETWORKS, for one thread; the first configs are scored."""
+    prepare_torch(seed=0, threads=1)
+    k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
+    size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
+    graph = make_layout_graph(sized_graph(size))
+    config = CrossConfigSageConfig(hidden=setting.hidden)
+    if name == "tgraph":
+        recipe = load_recipe("reference")
+        network: LayoutNetwork = Tgraph(recipe.tgraph)
+    else:
+        recipe = Recipe()
+        network = (CrossConfigSage if name == OURS else PlainLayoutModel)(config)
+    scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
+    inputs, sample = network.reader(recipe.features, scaler)(graph), np.arange(setting.n_configs)
+
+    @torch.inference_mode()
+    def forward() -> object:
+        return network.eval()(inputs, sample)
+
+    def step() -> None:
+        network.train().zero_grad()
+        LOSSES[network.config.loss](network(inputs, sample), inputs.runtimes(sample)).backward()
+
+    return Work(len(inputs.opcode), forward, step)
+
+
+def step_mib(name: str, setting: Setting) -> float:
+    """Return what a forward and backward pass adds to the peak memory of this process."""
+    work, before = make_work(name, setting), own_peak_mib()
+    work.step()
+    return own_peak_mib() - before
+
+
+def network_rows(setting: Setting) -> list[list[str]]:
+    """Measure one case; return a line of cells for each network."""
+    costs = []
+    for name in NETWORKS:
+        work = make_work(name, setting)
+        runs = (timeit.repeat(run, number=1, repeat=1 + ROUNDS) for run in work[1:])
+        costs.append([*(min(seconds[1:]) for seconds in runs), 0.0])
+        costs[-1][2] = in_fresh_process(step_mib, name, setting)
+    size = f"{work.n_nodes:,}, {setting.n_configs}, {setting.hidden}"
+    rows = []
+    for name, own in zip(NETWORKS, costs, strict=True):
+        cells = [f"{cost:,.2f}" for cost in own]
+        times = [f"{cost / ours:.2f}" for cost, ours in zip(own, costs[0], strict=True)]
+        rows.append([size, name, *np.stack([cells, times], 1).ravel().tolist()])
+    return rows
+
+
+def read_with_zipfile(path: Path, out: Path) -> None:
+    """Read every member once with the standard library."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                while member.read(CHUNK_BYTES):
+                    pass
+
+
+def store(path: Path, out: Path) -> None:
+    """Check and pack the whole file into a store."""
+    (entry,) = prepare([file_from_path(path)], out)
+    assert entry.stored is not None, entry.error
+
+
+# A step takes the file and an empty folder.
+STEPS = {"inflate with Python's zipfile": read_with_zipfile, "`prepare`": store}
+
+
+def run_step(name: str, path: Path) -> tuple[float, float, float]:
+    """Return the wall and CPU seconds of a step, and the peak MiB of this process."""
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory() as out:
+        cpu, wall = time.process_time(), time.perf_counter()
+        STEPS[name](path, Path(out))
+        return time.perf_counter() - wall, time.process_time() - cpu, own_peak_mib()
+
+
+def packing_rows(path: Path) -> list[list[str]]:
+    """Measure each step on a file; return a line of cells for each."""
+    rows = []
+    for name in STEPS:
+        costs = [in_fresh_process(run_step, name, path) for _ in range(ROUNDS)]
+        wall_s, cpu_s, peak_mib = np.min(costs, axis=0)
+        rows.append([name, f"{wall_s:.2f}", f"{cpu_s:.2f}", f"{peak_mib:,.0f}"])
+    return rows
+
+
+@errors_in_one_line()
+def main() -> None:
+    """Measure both sections and write the page."""
+    networks = [row for setting in SETTINGS for row in network_rows(setting)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_sized(Path(folder), LARGEST).path
+        packing, file_mb = packing_rows(path), path.stat().st_size / 1e6
+    page = render(
+        "speed",
+        **{"networks": networks, "networks_header": NETWORKS_HEADER, "rounds": ROUNDS},
+        **{"packing": packing, "packing_header": PACKING_HEADER},
+        **{"size": LARGEST, "file_mb": file_mb},
+        machine=platform.machine(),
+        revision=revision(),
+    )
+    write_page(PAGES / "speed.md", page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The plain model and ours compute the same, and the benchmark of speed measures both."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import speed
+from benchmarks.plain_pyg import plain_copy, plain_names
+from data.graphs.graph import LayoutGraph
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
+from features.scaling import fit_node_scaler
+from models.config.networks import CrossConfigSageConfig
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.inputs import layout_inputs
+
+
+def numbers(cells: list[str]) -> list[float]:
+    return [float(cell.replace(",", "")) for cell in cells]
+
+
+@pytest.mark.slow
+def test_layout_models_are_compared_in_time_and_memory() -> None:
+    rows = speed.network_rows(speed.Setting(60, 8, hidden=16))
+    assert [row[1] for row in rows] == [*speed.NETWORKS]
+    for row in rows:
+        assert len(row) == len(speed.NETWORKS_HEADER)
+        assert min(numbers(row[2:])) >= 0
+
+
+def test_packing_is_measured_in_fresh_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "ROUNDS", 1)
+    rows = speed.packing_rows(write_sized(tmp_path, GraphSize(300, 10, 20)).path)
+    assert [row[0] for row in rows] == [*speed.STEPS]
+    assert all(min(numbers(row[1:])) >= 0 for row in rows)
+
+
+CONFIGS = [
+    CrossConfigSageConfig(hidden=16, blocks=blocks, cross_config=cross, channel_reduction=reduction)
+    for blocks, cross, reduction in [(1, True, 8), (2, True, 1), (3, True, 8), (2, False, 8)]
+]
+
+
+@pytest.mark.parametrize("rule", ["hops-1", "hops-2", "none"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_scores_and_gradients_equal_the_plain_models(
+    config: CrossConfigSageConfig, rule: str, layout_graph: LayoutGraph
+) -> None:
+    torch.manual_seed(0)
+    ours = CrossConfigSage(config)
+    plain = plain_copy(ours)
+    with torch.no_grad():  # a temperature of 1 would hide mistakes
+        for name, parameter in [*ours.named_parameters(), *plain.named_parameters()]:
+            if name.endswith("log_temperature"):
+                parameter.fill_(-0.4)
+    scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
+    inputs = layout_inputs(layout_graph, rule=rule, scaler=scaler)
+    target = torch.linspace(-1, 3, 9)
+    scores = ours(inputs, np.arange(9))
+    expected = plain(inputs, np.arange(9))
+    assert expected.std() > 1e-4
+    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
+    (scores * target).sum().backward()
+    (expected * target).sum().backward()
+    gradients = plain_names({name: one.grad for name, one in ours.named_parameters()})
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        difference = (gradients[name] - parameter.grad).norm()
+        assert difference < 1e-3 * parameter.grad.norm() + 1e-5, name
