@@ -21,15 +21,13 @@ MIN_GAIN = 0.02
 MAX_LOSS = 1.02
 # Rounds of one process agree more closely than processes do.
 N_PROCESSES, MIN_PROCESSES = 4, 2
-# After so many processes, an undecided candidate waits until no other candidate gains.
-MAX_PROCESSES = 8
+# The stages that confirm a candidate; journals have these names.
+CONFIRM, ON_ALL_CORES = "confirm", "all-cores-median"
 MAX_ORDERS = 6  # instructions of a setting whose layouts are printed
 DEFAULT = "as the compiler has it"
-SIMPLIFIED = "simplified"
 
 Times = NDArray[np.float64]
 Setting = tuple[int, ...]
-Decided = frozenset[tuple[int, int]]
 
 
 class Ratio(NamedTuple):
@@ -101,14 +99,10 @@ class Candidate:
         screened: Shortest screened runtime over the default's. inf if it was not screened.
         failure: Reason why it failed, or "".
         description: What the setting decides. Only candidates that were verified have it.
-        verified: Comparison by the newest process that verified it.
-        is_finalist: True if that was the newest pass.
+        verified: Comparison by the process that verified the finalists.
         alone: Comparison on one thread, pooled over processes. None with less than two processes.
         together: The same on all cores.
-        n_alone: Number of processes that measured it on one thread.
-        n_together: Number of processes that measured it on all cores.
         needs_all_cores: True if a gain on one thread has to be checked on all cores.
-        is_duplicate: True if a confirmed candidate compiles to the same code.
     """
 
     setting: Setting
@@ -117,16 +111,12 @@ class Candidate:
     failure: str = ""
     description: Decisions = field(default=Decisions({}), hash=False)
     verified: Comparison | None = None
-    is_finalist: bool = False
     alone: Comparison | None = None
     together: Comparison | None = None
-    n_alone: int = 0
-    n_together: int = 0
     needs_all_cores: bool = True
-    is_duplicate: bool = False
 
     @property
-    def decided(self) -> Decided:
+    def decided(self) -> frozenset[tuple[int, int]]:
         """Return the knobs that are not the default's, each with its option."""
         return frozenset((knob, option) for knob, option in enumerate(self.setting) if option)
 
@@ -164,19 +154,11 @@ class Candidate:
         return Status.UNDECIDED if is_open else Status.LOSS
 
     @property
-    def is_due(self) -> bool:
-        """Return True if the candidate is undecided by fewer than `MAX_PROCESSES` processes."""
-        gains = self.alone is not None and self.alone.gains
-        n_processes = self.n_together if gains else self.n_alone
-        return self.status is Status.UNDECIDED and n_processes < MAX_PROCESSES
-
-    @property
-    def is_half_confirmed(self) -> bool:
-        """Return True if the time ended in the middle of a batch of processes."""
+    def open_stage(self) -> str:
+        """Return the stage that needs more processes; "" if the candidate is decided."""
         if self.status not in (Status.SCREENED, Status.VERIFIED, Status.UNDECIDED):
-            return False
-        is_unchecked = self.alone is not None and self.alone.gains and self.together is None
-        return bool(self.n_alone % N_PROCESSES or self.n_together % N_PROCESSES or is_unchecked)
+            return ""
+        return ON_ALL_CORES if self.alone and self.alone.gains else CONFIRM
 
     @property
     def why_not(self) -> str:

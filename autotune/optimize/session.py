@@ -4,9 +4,9 @@ Each fresh process has a journal of its own, so a call that was killed resumes. 
 knobs, r rounds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from autotune.collect import program_digest
 from autotune.measure.search import Journal, Visitor, open_journal, run_rounds
 from autotune.measure.worker import ConfigFailed, Decisions, Description, MeasurableProgram, Session
 from autotune.optimize.candidate import (
+    CONFIRM,
     FAILED_RATIO,
-    MIN_PROCESSES,
     N_PROCESSES,
-    SIMPLIFIED,
+    ON_ALL_CORES,
     Candidate,
     Comparison,
     Setting,
@@ -34,14 +34,13 @@ from autotune.spaces import SPACES, TILES, open_decided
 from autotune.tiles.catalogue import catalogue as kernels
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.machine import granted
-from common.progress import log, out_of_time, seconds_left, time_limit
+from common.progress import out_of_time, seconds_left, time_limit
 from common.reproducibility import generator
 from data.hlo.choices import Choices
 
-JOURNALS, SCREEN, VERIFY, CONFIRM = "journal", "screen", "verify", "confirm"
-ON_ALL_CORES = "all-cores-median"
-# A process with fewer rounds is ignored; so is a verifying process of several finalists.
-MIN_ROUNDS, MIN_VERIFY_ROUNDS = 2, 8
+JOURNALS = "journal"
+# A process with fewer rounds is ignored.
+MIN_ROUNDS = 2
 RANKED = ("layouts", TILES)  # the spaces that models rank
 SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
 FEWEST_STEPS = "fewest steps"  # the source of tiles that no run proposes
@@ -186,8 +185,6 @@ class OptimizeSession:
         settings: Choices,
         n_rounds: tuple[int, int],
         share_s: float,
-        *,
-        message: str = "",
     ) -> tuple[list[int], Times]:
         """Visit the default, the default again and other settings in a fresh process.
 
@@ -196,7 +193,6 @@ class OptimizeSession:
             settings: Settings (c, g). The first two are the default.
             n_rounds: Minimum and maximum number of rounds.
             share_s: Seconds that it may take. The minimum of rounds may take more.
-            message: Line that is logged if something is left to measure.
 
         Returns:
             As `whole_rounds`.
@@ -209,8 +205,6 @@ class OptimizeSession:
         if len(known[1]) >= n_rounds[1]:
             return known
         what, rest_s = f"{request.program}: {name}", seconds_left() - share_s
-        if message:
-            log.info(message)
         if self.description.facts["platform"] != "cpu":
             self.worker.stop()  # an accelerator serves one process
         with request.open_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
@@ -250,69 +244,39 @@ class OptimizeSession:
             found.setdefault(tuple(journal.settings[2]), []).append(own)
         return found
 
-    def verifying_processes(self) -> list[tuple[Comparison, dict[Setting, Comparison]]]:
-        """Return of each verifying process the default over itself, and its finalists.
-
-        The oldest is first. Processes with too few rounds are left out.
-        """
-        found = []
-        paths = (self.out / JOURNALS).glob(f"{VERIFY}-*.jsonl")
-        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-            journal = self.journal(path.stem)
-            ran, times = whole_rounds(journal, max(2, len(journal.settings)))
-            if journal.failed.keys() & {0, 1} or len(times) < min_verify_rounds(len(ran) - 2):
-                continue
-            default, same, *others = times.T
-            comparisons = {
-                tuple(journal.settings[config]): compare_rounds(default, same, own)
-                for config, own in zip(ran[2:], others, strict=True)
-            }
-            found.append((compare_rounds(default, same, same), comparisons))
-        return found
-
-    def read_candidates(self, screened: list[Candidate]) -> list[Candidate]:
-        """Return screened and simplified candidates with all measurements in the journals.
+    def with_measurements(
+        self, candidates: Iterable[Candidate], verified: Mapping[Setting, Comparison]
+    ) -> list[Candidate]:
+        """Return candidates with all measurements in the journals.
 
         Each batch of processes, of any candidate, is one more look that may be lucky: intervals
         share 5 % of error among them all.
 
         Args:
-            screened: Candidates of the screening.
+            candidates: Candidates of the screening.
+            verified: Comparison of each finalist that ran.
         """
         stages = [self.confirming_processes(stage) for stage in (CONFIRM, ON_ALL_CORES)]
         n_looks = [sum(-(-len(own) // N_PROCESSES) for own in by.values()) for by in stages]
-        passes = self.verifying_processes()
-        verified = {setting: own for _, by_setting in passes for setting, own in by_setting.items()}
-        known = {candidate.setting: candidate for candidate in screened}
-        known |= {s: Candidate(s, SIMPLIFIED) for s in (*stages[0], *verified) if s not in known}
-        confirmed = {s for s, own in stages[0].items() if len(own) >= MIN_PROCESSES}
-        codes = {self.code(setting) for setting in confirmed}
-        found = []
-        for setting, candidate in known.items():
+
+        def measured(candidate: Candidate) -> Candidate:
+            setting = candidate.setting
             if setting not in verified and setting not in stages[0]:
-                found.append(candidate)
-                continue
-            alone, together = (by_setting.get(setting, []) for by_setting in stages)
-            found.append(
-                Candidate(
-                    *(setting, candidate.source, candidate.screened, candidate.failure),
-                    description=self.describe(setting),
-                    verified=verified.get(setting),
-                    is_finalist=bool(passes) and setting in passes[-1][1],
-                    alone=pool_processes(alone, n_looks[0]),
-                    together=pool_processes(together, n_looks[1]),
-                    n_alone=len(alone),
-                    n_together=len(together),
-                    needs_all_cores=self.needs_all_cores,
-                    is_duplicate=setting not in confirmed and self.code(setting) in codes,
-                )
+                return candidate
+            alone, together = (
+                pool_processes(by_setting.get(setting, []), looks)
+                for by_setting, looks in zip(stages, n_looks, strict=True)
             )
-        return found
+            return replace(
+                candidate,
+                description=self.describe(setting),
+                verified=verified.get(setting),
+                alone=alone,
+                together=together,
+                needs_all_cores=self.needs_all_cores,
+            )
 
-
-def min_verify_rounds(n_finalists: int) -> int:
-    """Return the rounds that verifying needs: of one finalist nothing is chosen."""
-    return MIN_VERIFY_ROUNDS if n_finalists > 1 else MIN_ROUNDS
+        return [measured(candidate) for candidate in candidates]
 
 
 def whole_rounds(journal: Journal, n_settings: int) -> tuple[list[int], Times]:

@@ -133,8 +133,8 @@ def optimize(
 ) -> None:
     """Find a faster config of a JAX function, and verify it.
 
-    It is measured on this machine. It writes OUT/best.json and OUT/optimize.html. If a config is
-    faster than the compiler's default, OUT/apply.py is the faster function.
+    It is measured on this machine. It writes OUT/best.json. If a config is faster than the
+    compiler's default, OUT/apply.py is the faster function.
 
     Example: python -m pipeline optimize --program my_model:step --out DIR
     """
@@ -174,9 +174,8 @@ def optimize(
         print_table(("from", "time / default's", "decisions"), rows)
     default = f"{result.measured.default_ms:.3f} ms"
     if not result.is_faster:
-        typer.echo(f"default     {default}; {write.verdict_text(result)}")
-    for half in write.half_confirmed_text(result):
-        typer.echo(f"unfinished  {half}")
+        reason = f"nothing is surely faster than the default: {result.why_not}"
+        typer.echo(f"default     {default}; {reason}")
     if best := result.best:
         label = "faster      " if result.is_faster else "best tried  "
         comparison, together = best.comparison, write.all_cores_text(best)
@@ -190,7 +189,7 @@ def optimize(
         typer.echo(f"confirmed   {alone}, {processes} ({setting_text(own.description)})")
     itself = f"the default ({setting_text(result.default_description)}) over itself"
     typer.echo(f"itself      {write.ratio_text(result.measured.same)}: {itself}")
-    reasons = [candidate.failure for candidate in result.tried if candidate.failure]
+    reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(result)}{failed}")
     typer.echo(f"as screened {write.sources_text(result)}")
@@ -198,4 +197,3 @@ def optimize(
         typer.echo(f"compared    {uncompared}")
     if result.is_faster:
         typer.echo(f"use         {out / write.APPLY}")
-    typer.echo(f"page        {out / write.PAGE}")
