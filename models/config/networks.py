@@ -20,25 +20,29 @@ TileLossName = Literal[LossName, "best_of_five"]
 
 
 class TrainingConfig(FrozenConfig):
-    """How a GNN is trained: AdamW, linear warm-up, cosine decay, clipped gradients.
+    """How a network is trained: AdamW, a linear warm-up, a cosine decay, and clipped gradients.
 
     Attributes:
-        steps: updates of the weights.
-        learning_rate: at its highest, when the warm-up ends.
-        warmup_steps: the first steps, over which the learning rate rises to that.
-        weight_decay: AdamW's.
-        clip_norm: a step's gradients are scaled down to this norm where theirs is larger.
-        checkpoint_every: steps between checkpoints, which a killed training goes on from.
-        log_every: steps between lines of metrics.jsonl.
-        precision: what activations are stored in, in training and in ranking; weights, norms and
-            sums are float32. "auto": float32 on a CPU and, for tile networks, everywhere; else on
-            a GPU bfloat16 from compute capability 8.0 on and float16 below.
-        swa_start: the model ends with the mean of its weights after this share of the steps;
-            1 = with the last ones.
-        early_stop: stop after so many evaluations in a row that were no better than the best, and
-            end with the best weights; 0 = take every step. What is judged on is held out of the
-            train split, see data/families.py.
-        eval_interval: steps between evaluations, where `early_stop` asks for such.
+        steps: Number of updates of the weights, for example 12000 for the full dataset.
+        learning_rate: Highest learning rate, reached at the end of the warm-up.
+        warmup_steps: Number of steps in which the learning rate rises from 0 to
+            `learning_rate`.
+        weight_decay: Weight decay of AdamW.
+        clip_norm: Largest norm of the gradients of a step. Larger gradients are scaled down to it.
+        checkpoint_every: Number of steps between checkpoints. A stopped training resumes from the
+            last checkpoint.
+        log_every: Number of steps between lines of `metrics.jsonl`.
+        precision: Number format of the activations in training and ranking. Weights, norms and sums
+            are always float32. "auto" is bfloat16 on a GPU of compute capability 8.0 or higher,
+            float16 on an older GPU, and float32 on a CPU. For tile networks "auto" is always
+            float32.
+        swa_start: Share of the steps after which the weights are averaged. For example, 0.8
+            averages the last 20 % of the steps. 1 turns averaging off.
+        early_stop: Number of evaluations without a better result before training stops. The model
+            then has the weights of the best evaluation. 0 turns early stopping off. The evaluations
+            use graphs that are held out of the train split.
+        eval_interval: Number of steps between these evaluations. It has no effect if `early_stop`
+            is 0.
     """
 
     steps: Positive = 300
@@ -61,15 +65,16 @@ def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:
 
 
 class LayoutGnnConfig(FrozenConfig):
-    """What all layout GNNs share: the loss, what a step takes, and how training goes.
+    """The keys that all layout networks share.
 
     Attributes:
-        loss: what training brings down, see models/training/losses.py.
-        graphs_per_step: how many graphs a step takes.
-        configs_per_step: how many configs of each of them, drawn at random.
-        inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
-            so many MiB. It decides speed and memory; scores do not depend on it.
-        training: how the weights are found.
+        loss: Ranking loss that training minimizes. "pairwise_hinge" and "pairwise_logistic" compare
+            pairs of configs. "list_mle" compares each config with all slower ones.
+        graphs_per_step: Number of graphs in a training step.
+        configs_per_step: Number of configs of each graph in a training step, drawn at random.
+        inference_tensor_mib: Limit in MiB for the largest tensor in ranking. Configs are ranked in
+            chunks that respect the limit. The key changes speed and memory, but not the scores.
+        training: How the weights are trained.
     """
 
     loss: LossName = "pairwise_hinge"
@@ -80,16 +85,17 @@ class LayoutGnnConfig(FrozenConfig):
 
 
 class SageConfig(LayoutGnnConfig):
-    """What the layout GNNs for pruned and for whole graphs share.
+    """The keys that the layout networks for pruned and for whole graphs share.
 
     Attributes:
-        hidden: channels of a node and config.
-        blocks: rounds of message passing.
-        opcode_width: channels of an opcode's embedding.
-        layout_width: channels of the embedding of each of a layout's 18 entries.
-        channel_reduction: channel attention squeezes `hidden` channels into so many times fewer.
-        cross_config: configs see each other, by attention across them.
-        fused: on a GPU, work on nodes goes through fused Triton kernels; false = plain torch.
+        hidden: Number of channels of a node in one config.
+        blocks: Number of rounds of message passing.
+        opcode_width: Number of channels of an opcode's embedding.
+        layout_width: Number of channels for each of the 18 numbers of a node's layouts.
+        channel_reduction: Factor by which channel attention narrows `hidden`. For example, 8
+            narrows 64 channels to 8.
+        cross_config: Use attention across the configs of a graph.
+        fused: Use fused Triton kernels on a GPU. If false, the network uses plain PyTorch.
     """
 
     hidden: Positive = 64
@@ -102,13 +108,12 @@ class SageConfig(LayoutGnnConfig):
 
 
 class CrossConfigSageConfig(SageConfig):
-    """The layout GNN; see models/layout/cross_config_sage.py.
+    """The layout network for pruned graphs, in `models/layout/cross_config_sage.py`.
 
     Attributes:
-        statistics: also read hand-crafted statistics of each config beside the graph, see
-            features/statistics/configs.py.
-        pool_by_bytes: also sum nodes weighted by their share of the bytes that all put out: what a
-            layout costs grows with the tensor, and a plain mean counts all nodes alike.
+        statistics: Read the statistics of each config in addition to the graph.
+        pool_by_bytes: Also sum the nodes weighted by the bytes of their outputs. The cost of a
+            layout grows with its tensor, but a plain mean counts all nodes equally.
     """
 
     statistics: bool = False
@@ -116,14 +121,15 @@ class CrossConfigSageConfig(SageConfig):
 
 
 class SegmentSageConfig(SageConfig):
-    """The layout GNN for whole graphs, trained by segments; see models/segments/network.py.
+    """The layout network for whole graphs, trained by segments, in `models/segments/network.py`.
 
     Attributes:
-        segment_nodes: nodes in a segment, at most.
-        keep_stale: the share of the other segments' remembered embeddings that a step keeps; what
-            it drops is made up for by the live segment's weight, see models/segments/network.py.
-        table_configs: of each graph so many configs are learned from, and remembered.
-        head_steps: steps that then train the head alone, on fresh embeddings of all segments.
+        segment_nodes: Largest number of nodes in a segment.
+        keep_stale: Share of the stored segment embeddings that a training step uses, between 0 and
+            1. The weight of the current segment compensates for the embeddings that are left out.
+        table_configs: Number of configs of each graph that are used in training and stored.
+        head_steps: Number of final steps that train only the head, on fresh embeddings of all
+            segments.
     """
 
     segment_nodes: Positive = 1000
@@ -133,16 +139,16 @@ class SegmentSageConfig(SageConfig):
 
 
 class TgraphConfig(LayoutGnnConfig):
-    """The competition's winning layout model, for comparison; see models/layout/tgraph.py.
+    """The layout model of the competition's winners, in `models/layout/tgraph.py`.
 
     Attributes:
-        hidden: channels of a node and config.
-        blocks: residual blocks, after two linear ones.
-        dropout: the share of values that a training step drops.
-        cross_config: configs of a batch see each other.
-        inference_configs: configs are ranked in batches of at most so many; scores depend on it,
-            and here `inference_tensor_mib` is not read.
-        permutations: shuffles into batches whose scores are averaged.
+        hidden: Number of channels of a node in one config.
+        blocks: Number of residual blocks after the two linear layers.
+        dropout: Share of the activations that a training step sets to 0.
+        cross_config: Use attention across the configs of a batch.
+        inference_configs: Largest number of configs in a ranking batch. The scores depend on it.
+            This model does not read `inference_tensor_mib`.
+        permutations: Number of random divisions into batches whose scores are averaged.
     """
 
     hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
@@ -154,11 +160,11 @@ class TgraphConfig(LayoutGnnConfig):
 
 
 class BaselineGcnConfig(LayoutGnnConfig):
-    """The dataset paper's layout baseline, for comparison; see models/layout/gcn.py.
+    """The layout baseline of the dataset's authors, in `models/layout/gcn.py`.
 
     Attributes:
-        hidden: channels of a node and config.
-        layers: graph convolutions.
+        hidden: Number of channels of a node in one config.
+        layers: Number of graph convolutions.
     """
 
     hidden: Positive = 32
@@ -169,16 +175,19 @@ class BaselineGcnConfig(LayoutGnnConfig):
 
 
 class TileGnnConfig(FrozenConfig):
-    """What all tile GNNs share: the loss, what a step takes, and how training goes.
+    """The keys that all tile networks share.
 
     Attributes:
-        loss: what training brings down, see models/training/losses.py.
-        statistics: what it reads of each config, see RowsConfig.
-        relative_configs: also read how each config differs from the mean of its kernel's.
-        kernels_per_step: how many kernels a step takes.
-        configs_per_kernel: how many configs of each of them.
-        opcode_width: channels of an opcode's embedding.
-        training: how the weights are found.
+        loss: Ranking loss that training minimizes. "best_of_five" is made for the tile score. The
+            other losses are those of the layout networks.
+        statistics: Statistics that the network reads of each config: "plain" or "all". See
+            docs/reference/statistics.md.
+        relative_configs: Also read the difference between a config and the mean config of its
+            kernel.
+        kernels_per_step: Number of kernels in a training step.
+        configs_per_kernel: Number of configs of each kernel in a training step.
+        opcode_width: Number of channels of an opcode's embedding.
+        training: How the weights are trained.
     """
 
     loss: TileLossName = "list_mle"
@@ -191,12 +200,13 @@ class TileGnnConfig(FrozenConfig):
 
 
 class LateFusionSageConfig(TileGnnConfig):
-    """The tile GNN; see models/tile/late_fusion_sage.py.
+    """The tile network that joins configs after pooling, in `models/tile/late_fusion_sage.py`.
 
     Attributes:
-        hidden: channels of a node, and of a config.
-        blocks: rounds of message passing, and as many blocks over configs after pooling.
-        cross_config: configs of a kernel see each other.
+        hidden: Number of channels of a node, and of a config.
+        blocks: Number of rounds of message passing, and number of blocks over configs after
+            pooling.
+        cross_config: Use attention across the configs of a kernel.
     """
 
     hidden: Positive = 64
@@ -205,13 +215,13 @@ class LateFusionSageConfig(TileGnnConfig):
 
 
 class EarlyFusionSageConfig(TileGnnConfig):
-    """The dataset paper's tile baseline, for comparison; see models/tile/early_fusion_sage.py.
+    """The tile baseline of the dataset's authors, in `models/tile/early_fusion_sage.py`.
 
     Attributes:
-        hidden: channels of a node and config.
-        layers: rounds of message passing.
-        inference_tensor_mib: configs are ranked in chunks as large as keep the widest tensor within
-            so many MiB.
+        hidden: Number of channels of a node in one config.
+        layers: Number of rounds of message passing.
+        inference_tensor_mib: Limit in MiB for the largest tensor in ranking. Configs are ranked in
+            chunks that respect the limit.
     """
 
     hidden: Positive = 64

@@ -87,13 +87,13 @@ def _called_apart(models: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FeaturesConfig(FrozenConfig):
-    """What models read of a graph.
+    """The features that models read of a graph.
 
     Attributes:
-        prune: which nodes and edges layout networks see, see features/pruning.py. "none": all
-            of them. "config": configurable nodes and the edges between them. "hops-k": nodes at
-            most k edges from a configurable one; k from 1 to 99.
-        scaling: how numeric node features are scaled, see features/scaling.py.
+        prune: Nodes and edges that layout networks read. "none" keeps all nodes. "config" keeps
+            only configurable nodes. "hops-k" keeps nodes at most k edges from a configurable node,
+            for example "hops-1", with k from 1 to 99.
+        scaling: Scaling of numeric node features: logarithms, standardisation, or both.
     """
 
     prune: str = "hops-1"
@@ -110,13 +110,15 @@ class FeaturesConfig(FrozenConfig):
 
 
 class RowsConfig(FrozenConfig):
-    """Which configs of each graph a ranker on statistics learns from, and which statistics.
+    """The configs and statistics that a ranker on statistics learns from.
 
     Attributes:
-        statistics: "plain" are those that networks read as well, "all" add details of each config
-            and statistics of the program; features/statistics/STATISTICS.md has the formulas.
-        configs_per_graph: distinct configs of a graph that are learned from, at most; drawn.
-        relevance_levels: into how many levels of relevance "lambdarank" cuts a graph's runtimes.
+        statistics: Statistics of each config: "plain" or "all". "all" adds details of the config
+            and statistics of the program. See docs/reference/statistics.md.
+        configs_per_graph: Largest number of distinct configs of a graph in training. More configs
+            are sampled at random.
+        relevance_levels: Number of relevance levels into which "lambdarank" divides the runtimes of
+            a graph.
     """
 
     statistics: StatisticsName = "plain"
@@ -125,10 +127,10 @@ class RowsConfig(FrozenConfig):
 
 
 class LinearConfig(RowsConfig):
-    """The linear rankers; see models/trees/linear.py.
+    """Ridge regression on statistics, in `models/trees/linear.py`.
 
     Attributes:
-        penalty: of the squares of the weights, on standardised statistics.
+        penalty: Weight of the squared coefficients in the loss, on standardised statistics.
     """
 
     statistics: StatisticsName = "all"
@@ -136,24 +138,25 @@ class LinearConfig(RowsConfig):
 
 
 class BoostingConfig(RowsConfig):
-    """The gradient-boosting rankers; see models/trees/boosting.py.
+    """Gradient-boosted trees on statistics, in `models/trees/boosting.py`.
 
     Attributes:
-        objective: "lambdarank", or "pairwise_logistic": every pair alike.
-        linear_start: trees begin from the scores of the linear ranker, fitted to the same configs'
-            plain statistics, and mend what it gets wrong; folds of `early_stop` begin alike.
-        num_boost_round: trees, one after the other.
-        learning_rate: how much of each tree is taken.
-        num_leaves: of a tree, at most.
-        min_rows_per_leaf: a leaf holds at least so many configs, of all graphs; fewer where there
-            are few.
-        feature_fraction: the share of the statistics that a tree may read, drawn for each.
-        configs_per_group: configs are compared within groups of at most so many of a graph's; time
-            grows with it.
-        early_stop: take as many rounds as are best on folds of the train graphs, at most
-            `num_boost_round`, each fold given up after so many rounds without progress; 0 = take
-            all rounds.
-        folds: of those, families kept apart.
+        objective: Loss of the trees. "lambdarank" weighs the fastest configs most.
+            "pairwise_logistic" weighs all pairs of configs equally.
+        linear_start: Start from the scores of a linear ranker on plain statistics, and correct its
+            errors. The folds of `early_stop` start in the same way.
+        num_boost_round: Number of trees.
+        learning_rate: Factor for the contribution of each tree, for example 0.04.
+        num_leaves: Largest number of leaves of a tree.
+        min_rows_per_leaf: Smallest number of configs in a leaf. A small training set lowers it.
+        feature_fraction: Share of the statistics that a tree may use, drawn for each tree.
+        configs_per_group: Largest number of configs of a graph that are compared with each other.
+            The time grows with this number.
+        early_stop: Number of rounds without a better result before a fold stops. The model then
+            gets the number of trees that is best on average over the folds. 0 trains all
+            `num_boost_round` trees.
+        folds: Number of cross-validation folds for `early_stop`. All graphs of a family are in one
+            fold.
     """
 
     objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
@@ -169,19 +172,16 @@ class BoostingConfig(RowsConfig):
 
 
 class ConfigColumnsConfig(BoostingConfig):
-    """Trees on one program's own configs; see models/trees/one_program.py.
+    """Trees for the configs of one program, in `models/trees/one_program.py`.
 
-    The boosters' settings were chosen on configs of one real graph that docs/results/accuracy.md
-    never reports, three splits of them. 800 rounds for 200, on four other splits: .809 of tau for
-    .797 of 545 configs, .760 for .752 of 100; slower rounds (.04) .748. A third ranker by
-    cross-validation, and no statistics of the file: .839 for .835 of 545 (ten splits), .784 for
-    .775 of 100 (twenty), .745 for .723 on the sample's train graphs.
+    The defaults were chosen on configs of one TPU program that docs/results/accuracy.md does not
+    report.
 
     Attributes:
-        statistics: what a second booster reads beside the columns, and a third one alone, "plain"
-            or "all"; without what a config has of the file that it lies in.
-        folds: of the program's configs, which tell what helps as a third; those of `early_stop`
-            too.
+        statistics: Statistics that the second and the third ranker read: "plain" or "all".
+            Statistics that depend on the other configs of the file are left out.
+        folds: Number of cross-validation folds over the program's configs. They decide whether a
+            third ranker is added, and they serve `early_stop`.
     """
 
     statistics: StatisticsName = "all"
@@ -197,14 +197,15 @@ class ConfigColumnsConfig(BoostingConfig):
 
 
 class LayoutConfig(FrozenConfig):
-    """Which models rank layout configs.
+    """The models that rank layout configs.
 
     Attributes:
-        models: by name, or one's own as "package.module:Class", see docs/guides/add_a_model.md.
-        together: one model learns from the train graphs of all layout collections and ranks them
-            all; false = each collection has its own.
-        one_program: take the place of `models`, each collection by itself, where all layout graphs
-            of a run are one program and a collection has one file to learn from.
+        models: Names of the models, for example ["cross_config_sage", "layout_boosting"]. A custom
+            model is named by its class, for example "my_pkg.gat:Gat".
+        together: Train one model on the train graphs of all layout collections. If false, each
+            collection has its own model.
+        one_program: Models that replace `models` if all layout graphs of a run are the same program
+            and a collection has one file to train on. Each collection is trained on its own.
     """
 
     models: Annotated[
@@ -217,10 +218,11 @@ class LayoutConfig(FrozenConfig):
 
 
 class TileConfig(FrozenConfig):
-    """Which models rank tile configs.
+    """The models that rank tile configs.
 
     Attributes:
-        models: as for layouts.
+        models: Names of the models, for example ["late_fusion_sage", "tile_boosting"]. Custom
+            models are named as in `layout.models`.
     """
 
     models: Annotated[
@@ -231,14 +233,16 @@ class TileConfig(FrozenConfig):
 
 
 class BlendConfig(FrozenConfig):
-    """How the scores of several models become one ranking; see ensembles/blend.py.
+    """The blend: the weighted mean of the scores of all models.
 
     Attributes:
-        method: how the scores of the models are scaled and averaged.
-        choose: choose blends by the labels of the valid split, of a source's two searches
-            together; what stands here stays where nothing beats it beyond noise. See
-            ensembles/choice.py.
-        weights: by model; 1 where none is given.
+        method: Scaling of the scores before averaging. "minmax-mean" maps the scores of a graph to
+            0..1. "rank-mean" replaces them by their ranks.
+        choose: Choose the weights by the labels of the valid split. Both searches of a source, for
+            example `xla:default` and `xla:random`, get the same weights. The weights of the recipe
+            stay unless other weights are better beyond noise.
+        weights: Weight of each model, for example {layout_boosting = 0.25}. The default of each
+            model is 1.
     """
 
     method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
@@ -247,18 +251,18 @@ class BlendConfig(FrozenConfig):
 
 
 class Recipe(FrozenConfig):
-    """Everything that decides what a run does, but for the data and the folder it writes to.
+    """All settings of a run except for the data and the output folder.
 
     Attributes:
-        name: of the recipe; its file's name where it says none.
-        seeds: each model is trained once with each of them.
-        threads: of torch and LightGBM; 0 = as many as this process may use cores. On a CPU the last
-            digits of a network's scores depend on it, trees' scores do not.
-        valid_configs: of a layout graph of the valid split so many configs are ranked and judged,
-            as many as by the dataset's authors; drawn by content, the same in every order of the
-            file. 0 = all, else at least 2. The test split is always ranked whole.
-        accelerator: where networks are trained and rank: "auto" on a CUDA GPU where there is one,
-            else on the CPU; "cuda" refuses to train without one. See models/training/device.py.
+        name: Name of the recipe. The default is the name of its file.
+        seeds: Seeds of the trainings. Each model is trained once per seed.
+        threads: Number of threads of PyTorch and LightGBM. 0 uses all available cores. On a CPU,
+            the last digits of a network's scores depend on this number. Scores of trees do not.
+        valid_configs: Number of configs of each layout graph in the valid split that are ranked and
+            scored. 0 takes all configs, and 1 is an error. The same configs are chosen in every
+            run. The test split is always ranked completely.
+        accelerator: Device for the networks. "auto" uses a CUDA GPU if there is one, and otherwise
+            the CPU. "cuda" is an error if there is no GPU.
     """
 
     # By name, the classes of the custom models that may be imported; see models/config/custom.py.

@@ -1,4 +1,7 @@
-"""Every key of a recipe on one page, docs/reference/recipes.md, which this module writes."""
+"""Write docs/reference/recipes.md: a table of all recipe keys.
+
+Run `.venv/bin/python -m models.config.reference` after a change of a key or its description.
+"""
 
 import inspect
 import json
@@ -21,25 +24,35 @@ KINDS = {
     **{"string": "text", "integer": "whole number", "number": "number"},
     **{"boolean": "true or false", "array": "a list", "object": "a table"},
 }
-HEADER = """# Recipes
+HEADER = """# Recipe keys
 
-Written by `.venv/bin/python -m models.config.reference` from the classes that check recipes.
+This page lists each key of a recipe, with its values, default and meaning.
 
-A recipe is one TOML file; `configs/` has those that come with the project, and
-`--set features.prune=hops-2` changes a key for one call. What a recipe leaves out has the default
-below. An unknown key, or a value that does not fit, is refused with what was expected. Models of
-one's own have a table of their own: [Add a model](../guides/add_a_model.md)."""
+A recipe is a TOML file with the settings of a run. `configs/` contains the recipes of the project,
+for example `cpu.toml`. A recipe needs only the keys that differ from their defaults:
+
+```toml
+seeds = [0, 1, 2]
+
+[cross_config_sage.training]
+steps = 800
+```
+
+`--set KEY=VALUE` changes a key in one command, for example `--set features.prune=hops-2`. The
+key of a table has its name in front, as in `--set cross_config_sage.training.steps=800`. An
+unknown key or a wrong value is an error, and the message lists the allowed values.
+[Custom models](../guides/add_a_model.md) have a table of their own."""
 
 
 def page() -> str:
-    lines = [HEADER, "", "## The recipe itself", "", *_table(Recipe)]
+    lines = [HEADER, "", "## Keys outside tables", "", *_table(Recipe)]
     for name, field in Recipe.model_fields.items():
         if _is_table(field):
             config = field.default
             lines += ["", f"## [{name}]", "", _summary(type(config)), "", *_table(type(config))]
             if "training" in type(config).model_fields:
-                lines += ["", f"and [{name}.training](#training)."]
-    text = "Each network has a table of these, such as `[cross_config_sage.training]`."
+                lines += ["", f"The keys of `[{name}.training]` are [below](#training)."]
+    text = "Each network has such a table, for example `[cross_config_sage.training]`."
     lines += ["", "## training", "", _summary(TrainingConfig), text, "", *_table(TrainingConfig)]
     return "\n".join(lines) + "\n"
 
@@ -53,7 +66,7 @@ def _table(config: type[FrozenConfig]) -> list[str]:
     for name, schema in config.model_json_schema()["properties"].items():
         if not _is_table(config.model_fields[name]):
             default = json.dumps(schema["default"])
-            cells = (f"`{name}`", _values(schema), f"`{default}`", _told(config, name))
+            cells = (f"`{name}`", _values(schema), f"`{default}`", _meaning(config, name))
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return rows
 
@@ -62,15 +75,16 @@ def _summary(config: type[FrozenConfig]) -> str:
     return (inspect.getdoc(config) or "").split("\n\n")[0].replace("\n", " ")
 
 
-def _told(config: type[FrozenConfig], name: str) -> str:
+def _meaning(config: type[FrozenConfig], name: str) -> str:
     for one in config.__mro__:
         text = one.__dict__.get("__doc__") or ""
         _, _, attributes = inspect.cleandoc(text).partition("Attributes:\n")
         for entry in re.split(r"\n    (?=\S)", "\n" + attributes):
             names, _, meaning = entry.partition(": ")
             if name in names.split(", "):
-                return re.sub(r"\s+", " ", meaning).strip()
-    raise ValueError(f"{config.__name__} does not say what `{name}` means")
+                text = re.sub(r"\s+", " ", meaning).strip()
+                return re.sub(r"docs/reference/(\w+\.md)", r"[\1](\1)", text)
+    raise ValueError(f"{config.__name__}: no description of `{name}` under Attributes")
 
 
 def _values(schema: dict[str, Any]) -> str:
