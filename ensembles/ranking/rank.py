@@ -157,7 +157,7 @@ class Ranked:
             by member, with the mean of equals; `runtime_ns` as measured, the mean of the `n_equal`
             rows that hold this config, None where the file has none; `decided`: how many of the k
             configurable nodes a layout config does not leave to the compiler, None of a tile;
-            `statistics`: value by name, as of features/statistics/STATISTICS.md.
+            `statistics`: value by name, see docs/reference/statistics.md.
 
         Raises:
             UsageError: there is no such config.

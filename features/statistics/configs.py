@@ -1,7 +1,7 @@
 """Hand-crafted statistics of some configs of a graph: rows for trees, inputs for networks.
 
 Two sets: "plain" is what networks read as well; "all" adds details of each config and statistics
-of the whole program. features/statistics/STATISTICS.md has the formula of each.
+of the whole program. docs/reference/statistics.md has the formula of each.
 """
 
 import io

@@ -107,7 +107,7 @@ _GRAPH_STATISTICS = (
     *("log_nodes", "log_configurable", "log_bytes"),
     *(f"share_{group}" for group in OPCODE_GROUPS),
 )
-# STATISTICS.md has the formulas of these and of those in the other files.
+# docs/reference/statistics.md has the formulas of all statistics.
 LAYOUT_STATISTICS = (
     *(f"{TENSORS[tensor]}_{ROLES[role]}_{group}" for tensor, role, group in _ROLES),
     *("open_nodes", "all_open"),

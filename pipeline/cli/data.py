@@ -222,7 +222,7 @@ def statistics(
 ) -> None:
     """Write statistics of all configs, a parquet file per graph.
 
-    features/statistics/STATISTICS.md says what each is.
+    docs/reference/statistics.md has the formula of each.
 
     Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
     """
