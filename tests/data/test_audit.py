@@ -14,7 +14,6 @@ from scipy.stats import kendalltau
 from common.progress import watched_by
 from common.settings import SAMPLE
 from data.audit import AuditRow, as_dict, audit, leaks, totals
-from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
 from data.graphs.noise import Noise
@@ -176,17 +175,6 @@ def test_unusual_noise_and_runtimes_are_noted(
     assert row.notes == ("runtimes are withheld",)
     for row in audit(find_graphs(tiny_tree, splits=("test",))):
         assert (row.noise, row.notes) == (None, ())
-
-
-def test_graphs_of_the_store_give_the_same_rows(tiny_tree: Path, tmp_path: Path) -> None:
-    files = find_graphs(tiny_tree)
-    prepared = prepare(files, tmp_path / "store")
-    stored = audit(files, prepared=prepared)
-    assert [row.file for row in stored] == [entry.stored for entry in prepared]
-    expected = [
-        replace(row, file=entry.stored) for row, entry in zip(audit(files), prepared, strict=True)
-    ]
-    assert stored == expected
 
 
 @requires_real_data

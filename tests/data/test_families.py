@@ -137,15 +137,3 @@ def test_configs_held_out_of_one_collection_are_held_out_of_all() -> None:
     held_out = hold_out([*named(["neta", "netb", "netc"]), *single], 0)
     assert held_out.by_config
     assert {*single} < {*held_out.learned} and {*single} < {*held_out.judged}
-
-
-def test_collections_that_leave_no_graph_are_named() -> None:
-    xla = named(["neta_batch_1", "neta_batch_2", "netb"])  # netb is nearest to a tenth
-    random = collection_named("layout:xla:random")
-    others = [replace(f, collection=random) for f in named(["netb_batch_1", "netb_batch_2"])]
-    others += [replace(file, collection=random) for file in named(["neta"])]
-    with pytest.raises(PipelineError, match="leaves no graph for one model of all to learn from"):
-        hold_out([*xla, *others], 0)
-
-
-TILE = collection_named("tile:xla")

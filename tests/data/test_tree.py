@@ -202,15 +202,3 @@ def test_common_beginning_names_several_collections(
 def test_half_a_word_names_no_collection(names: str) -> None:
     with pytest.raises(UsageError, match="no such collection; known: tile:xla, layout:xla:default"):
         collections_named(names)
-
-
-def test_path_is_placed_by_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("a.npz", "/npz/tile/xla/a.npz", "/npz/tile/nlp/train/a.npz", "/xla/train/a.npz"):
-        with pytest.raises(PipelineError, match="cannot tell its collection"):
-            file_from_path(Path(place))
-    for place in ("/npz/tile/xla/training/a.npz", "/npz/layout/xla/random/a/a.npz"):
-        with pytest.raises(PipelineError, match="cannot tell its collection"):
-            file_from_path(Path(place))
-    make(tmp_path, "npz/tile/xla/valid/k.npz")
-    monkeypatch.chdir(tmp_path / "npz" / "tile" / "xla" / "valid")
-    assert file_from_path(Path("k.npz")).submission_id == "tile:xla:k"

@@ -199,23 +199,6 @@ def test_a_seed_an_epoch_and_a_graph_decide(measured: TpuGraph) -> None:
     assert len({tuple(d) for d in (drawn(0), drawn(1), drawn(0, 1), drawn(0, 0, "b"))}) == 4
 
 
-def test_without_a_seed_torch_decides(measured: TpuGraph) -> None:
-    sampler = ConfigSampler(8)
-    draws = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        draws.append([sampler(measured).config_rows.tolist() for _ in range(2)])
-    assert draws[0] == draws[1] != draws[2]
-    assert draws[0][0] != draws[0][1]
-
-
-def test_splits_and_collections(tiny_tree: Path) -> None:
-    one = TpuGraphsLayout(tiny_tree, "test", collections="layout:nlp:random")
-    assert {graph.collection for graph in one} == {"layout:nlp:random"}
-    assert not any(graph.configs.runtime.any() for graph in one)
-    assert {graph.collection for graph in TpuGraphsTile(tiny_tree, "valid")} == {"tile:xla"}
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -158,20 +158,6 @@ def test_full_disk_is_one_line_and_the_same_command_resumes(
     assert contents(store) == want
 
 
-@pytest.mark.parametrize("place", ["", ".lock", "layout", "tile/xla/train"])
-def test_file_in_the_place_of_a_folder_is_one_line(
-    place: str, tiny_tree: Path, tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    way = store / place
-    way.parent.mkdir(parents=True, exist_ok=True)
-    way.mkdir() if place == ".lock" else way.write_text("in the way")
-    with pytest.raises(PipelineError) as error:
-        prepare(find_graphs(tiny_tree), store)
-    line = str(error.value)
-    assert line.startswith(str(store)) and ": cannot be written: " in line and line.isprintable()
-
-
 def run_prepare(tree: Path, store: Path, *options: object, expect: int = 0) -> str:
     return call("prepare", "--data", tree, "--store", store, *options, expect=expect)
 

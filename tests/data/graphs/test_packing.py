@@ -3,7 +3,6 @@
 Packed configs give back the rows of the file; what is no layout vector is refused with its place.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,8 @@ from common.errors import PipelineError
 from data.graphs.packing import (
     ConfigEncoder,
     PackedConfigs,
-    UnknownValueError,
-    checked_codes,
-    decoded,
     n_usual,
     pack_values,
-    vector_codes,
-    vector_hashes,
 )
 from data.npz.archive import Archive
 from data.npz.graphs import encode_configs
@@ -182,17 +176,6 @@ def config_tables(draw: st.DrawFn) -> NDArray[np.int8]:
     return values
 
 
-def test_code_is_a_number_in_base_7() -> None:
-    values = random_vectors(np.random.default_rng(0), 200)
-    values[:3] = np.asarray([[-1], [5], [0]])
-    codes = vector_codes(values)
-    assert codes.tolist() == [reference_code(vector) for vector in values.tolist()]
-    assert codes[:2].tolist() == [0, 7**18 - 1]
-    np.testing.assert_array_equal(checked_codes(values.astype(np.float32)), codes)
-    np.testing.assert_array_equal(decoded(codes), values)
-    assert (codes.dtype, decoded(codes).dtype) == (np.int64, np.int8)
-
-
 def test_usual_layouts_are_counted() -> None:
     left, rows, cube, scalar = [-1] * 6, [1, 0, *[-1] * 4], [2, 1, 0, -1, -1, -1], [0, *[-1] * 5]
     columns, shuffled = [0, 1, *[-1] * 4], [2, 0, 1, -1, -1, -1]
@@ -220,19 +203,6 @@ def test_indices_have_the_narrowest_type(n_vectors: int, dtype: type[np.generic]
     assert configs.indices.dtype == dtype
     assert configs.codebooks.sizes.tolist() == ([n_vectors, 1] if n_vectors > 1 else [1])
     check_rows(configs, values)
-
-
-@pytest.mark.parametrize("rows_per_chunk", [1, 5])
-@pytest.mark.parametrize(("bad", "node"), [(2, 2), (slice(None), 0)])
-def test_bad_vector_with_the_code_of_a_legal_one_is_refused(
-    rows_per_chunk: int, bad: int | slice, node: int
-) -> None:
-    values = np.zeros((5, 4, 18), np.float32)
-    values[4, :, 2:4] = (-1, 1)
-    values[4, bad, 2:4] = (6, 0)
-    with pytest.raises(UnknownValueError) as error:
-        encoded(values, rows_per_chunk=rows_per_chunk)
-    assert (error.value.vector, error.value.place, error.value.value) == (4 * 4 + node, 2, 6.0)
 
 
 @STEADY
@@ -312,13 +282,3 @@ def test_error_names_config_node_and_value(
         f"{path}: key '{KEY}': config {config}, node {node}, value {place} is {shown}; "
         "expected a whole number -1..5"
     )
-
-
-def test_all_configs_of_few_vectors_do_not_collide() -> None:
-    """Nearly equal configs, moved ones and exchanged ones among them."""
-    vectors = np.full((12, 18), -1, np.int8)
-    vectors[np.arange(1, 12), np.arange(11)] = 0  # each differs from the first in one value by 1
-    codes = vector_codes(vectors)[np.asarray(list(itertools.product(range(12), repeat=5)))]
-    assert len(codes) == 12**5 > 200_000
-    hashes = vector_hashes(np.arange(5), codes).sum(axis=1, dtype=np.uint64)
-    assert len(np.unique(hashes)) == len(codes)

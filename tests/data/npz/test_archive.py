@@ -139,17 +139,6 @@ def test_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path) -> None:
             archive.array("a", dtype=np.int64, shape=(None, None))
 
 
-def test_first_missing_key_is_named_with_what_is_there(tmp_path: Path) -> None:
-    names = [f"k{i:02d}.npy" for i in range(30)]
-    path = write(tmp_path, packed([(name, npy(COUNTING)) for name in names]))
-    with Archive(path) as archive, pytest.raises(PipelineError) as caught:
-        archive.require(("k00", "wanted", "also"))
-    line = str(caught.value)
-    assert "key 'wanted' is missing; expected k00, wanted, also; holds k00, k01" in line
-    assert "k20" not in line
-    assert line.endswith("…")
-
-
 @pytest.mark.slow
 def test_member_of_more_than_4_gib_is_read(tmp_path: Path) -> None:
     """As the largest layout files hold; mostly zeros, so that it packs small."""

@@ -27,7 +27,6 @@ from data.labels import read_withheld
 from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
 from data.synthetic import graphs as model
 from data.synthetic.graphs import GraphSize, PlannedGraph, sized_graph
-from data.synthetic.programs import FAMILIES, sibling
 from data.synthetic.write import (
     MOST_OF_TILES,
     PLANS,
@@ -77,15 +76,6 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     assert max(graph.size.n_configurable for graph in graphs) < 3_144
 
 
-def test_share_holds_graphs_of_every_part_small_and_large() -> None:
-    few = published_graphs(share=0.02)
-    assert {(g.collection, g.split) for g in few} == {
-        (g.collection, g.split) for g in published_graphs()
-    }
-    kernels = [g.size.n_configs for g in few if g.collection.kind == "tile" and g.split == "train"]
-    assert len(kernels) == 114 and np.mean(kernels) == pytest.approx(1_842, rel=0.25)
-
-
 @pytest.mark.parametrize("collection", ["layout:xla:default", "layout:nlp:random", "tile:xla"])
 def test_file_does_not_depend_on_other_files(collection: str, tmp_path: Path) -> None:
     graphs = small(collection)
@@ -103,18 +93,6 @@ def test_file_does_not_depend_on_other_files(collection: str, tmp_path: Path) ->
             if graph.size.n_configurable:
                 assert archive["node_config_feat"].shape[1] == graph.size.n_configurable
                 assert archive["node_config_feat"].nbytes == graph.size.config_bytes
-
-
-def test_existing_files_stay_and_test_runtimes_are_withheld(tmp_path: Path) -> None:
-    graphs = small("tile:xla", "test")
-    (file,) = made(tmp_path, graphs[:1])
-    before = file.path.stat()
-    (file.path.parent / f".{file.name}.npz.0.tmp").touch()  # what a killed one left
-    both = made(tmp_path, graphs)
-    assert file.path.stat() == before
-    assert sorted(file.path.parent.iterdir()) == sorted(file.path for file in both)
-    with np.load(file.path) as archive:
-        assert not archive["config_runtime"].any()
 
 
 def test_killed_command_resumes_to_the_same_bytes(
@@ -228,13 +206,6 @@ def test_default_search_starts_at_the_default_repeats_and_finds_faster_configs(t
         assert len(np.unique(graph.config_runtime[twice])) > 1  # each measurement has its own noise
         other = load(Path(str(path).replace("/default/", "/random/")))
         assert np.median(graph.config_runtime) < np.median(other.config_runtime)
-
-
-def test_splits_share_no_family_and_siblings_differ_in_their_names() -> None:
-    for source in ("xla", "nlp"):
-        splits = [FAMILIES[source, split] for split in ("train", "valid", "test")]
-        assert sum(map(len, splits)) == len({family.name for split in splits for family in split})
-        assert len({sibling(source, "train", number) for number in range(200)}) == 200
 
 
 def test_tile_configs_are_distinct_and_hold_sums_and_products(tree: Path) -> None:

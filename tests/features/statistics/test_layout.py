@@ -175,17 +175,6 @@ def test_random_and_measured_graphs_equal_the_loop() -> None:
         assert len(np.unique(together[:, column])) > 1, name
 
 
-def test_a_graph_without_edges_or_bytes_has_finite_statistics() -> None:
-    graph = random_layout_graph(3)
-    no_edge, no_size = np.empty((0, 2), np.int64), np.zeros_like(graph.node_feat)
-    bare = replace(graph, edge_index=no_edge, node_feat=no_size)
-    values = bare.configs.rows(np.arange(bare.n_configs))
-    statistics = layout_statistics(layout_tables(bare), minor_codes(values))
-    assert np.isfinite(statistics).all()
-    copies = list(LAYOUT_STATISTICS).index("copied_bytes_share")
-    assert not statistics[:, copies : copies + 3].any()
-
-
 def check_pairs(graph: LayoutGraph) -> None:
     bytes_of = np.arange(1.0, graph.n_nodes + 1)
     sources = layout_sources(graph, bytes_of)

@@ -14,10 +14,9 @@ from data.graphs.packing import N_SYMBOLS
 from data.tree import GraphFile
 from features.pruning import RULES
 from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
-from models.config.networks import CrossConfigSageConfig
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
-from models.layout.cross_config_sage import Aggregate, CrossConfigSage
+from models.layout.cross_config_sage import Aggregate
 from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix, layout_inputs
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
@@ -69,15 +68,6 @@ def test_neighbours_are_means_over_edges() -> None:
         readers = [int(u) for u, v in EDGES if v == node]
         np.testing.assert_allclose(operands[node], x[read].mean(0) if read else 0, rtol=1e-6)
         np.testing.assert_allclose(users[node], x[readers].mean(0) if readers else 0, rtol=1e-6)
-
-
-def test_graph_without_edges_takes_nodes_alone(norm: nn.LayerNorm, weights: torch.Tensor) -> None:
-    x, added = torch.randn(3, 2, WIDTH), torch.randn(WIDTH)
-    neighbours = SparseAggregation(
-        torch.zeros(0, 2, dtype=torch.int64), 3, varying=torch.tensor([1])
-    )
-    found = aggregate(neighbours.every, x, norm, weights, added)
-    torch.testing.assert_close(found, norm(x) @ weights[0].T + added)
 
 
 @pytest.mark.parametrize("rows", ["every", "some", "of some nodes"])
@@ -177,17 +167,6 @@ def test_statistics_are_what_tells_the_configs_of_a_graph_apart(layout_graph: La
     )
     np.testing.assert_allclose(add_query_configs[: -(len(rows) // 2)].mean(axis=0), 0, atol=1e-5)
     assert np.abs(add_query_configs - centred).max() > 1e-4
-
-
-def test_scores_depend_on_statistics_and_not_on_chunks(layout_graph: LayoutGraph, scaler) -> None:
-    inputs = layout_inputs(layout_graph, rule="hops-1", scaler=scaler, with_statistics=True)
-    torch.manual_seed(0)
-    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, statistics=True)).eval()
-    whole = model.score_all(inputs, chunk_configs=10_000)
-    np.testing.assert_allclose(model.score_all(inputs, chunk_configs=7), whole, atol=1e-5)
-    model.set_statistics_scale(np.full(N_CONFIG_STATISTICS, 0.1, np.float32))
-    other = model.score_all(inputs, chunk_configs=10_000)
-    assert np.abs(other - whole).max() > 1e-3
 
 
 def test_training_learns_and_keeps_the_scale_of_statistics(

@@ -47,15 +47,6 @@ def neighbours_of(config_ids: list[int]) -> SparseAggregation:
     return SparseAggregation(EDGES, N_NODES, varying=torch.tensor(config_ids, dtype=torch.int64))
 
 
-def test_configs_reach_one_edge_further_with_each_block() -> None:
-    reach = receptive_field(neighbours_of([5, 4]), DEPTH)
-    after = [[3, 4, 5], [2, 3, 4, 5], [1, 2, 3, 4, 5]]
-    assert [ring.after.tolist() for ring in reach.rings] == after
-    assert reach.reached.tolist() == [1, 2, 3, 4, 5]
-    assert reach.constant.tolist() == [0, 6, 7, 8]
-    assert reach.reached[reach.configurable].tolist() == [5, 4]
-
-
 @pytest.mark.parametrize("config_ids", [[2], [5, 4], [0, 8], list(range(N_NODES))])
 def test_advancing_the_receptive_field_equals_advancing_every_node(
     blocks: list[SageBlock], config_ids: list[int]

@@ -29,7 +29,6 @@ from models.training.loop import (
     CHECKPOINT,
     WEIGHTS,
     StepLoss,
-    TrainingState,
     TrainingTask,
     learning_rate_factor,
     load_network,
@@ -120,24 +119,6 @@ def test_every_way_of_training_resumes_exactly(tmp_path: Path, keys, make) -> No
     assert_alike(undisturbed, resumed, tmp_path)
 
 
-@every_variant
-def test_a_run_in_slices_of_time_ends_as_an_undisturbed_one(tmp_path: Path, keys) -> None:
-    config = CONFIG.model_copy(update=keys)
-    undisturbed = new_model()
-    fit(undisturbed, Line(peak=2.0), config, seed=5, run_dir=tmp_path / "a")
-    for calls in range(1, 41):
-        sliced, task = new_model(), Line(peak=2.0)
-        try:
-            with time_limit(0):
-                fit(sliced, task, config, seed=5, run_dir=tmp_path / "b")
-        except OutOfTime as stop:
-            assert task.calls == 1
-            assert f"step {calls} of 40" in str(stop)
-        else:
-            break
-    assert_alike(undisturbed, sliced, tmp_path)
-
-
 def assert_alike(one: nn.Module, other: nn.Module, folder: Path) -> None:
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert a.dtype == torch.float32 and torch.equal(a, b)
@@ -154,18 +135,6 @@ def test_averaged_weights_are_the_mean_of_the_last_steps(tmp_path: Path) -> None
     assert mean.weight.item() != last.weight.item()
 
 
-def test_a_model_has_its_own_weights_again_though_judging_failed() -> None:
-    model, state = nn.Linear(2, 1), TrainingState()
-    state.average(model)
-    own = model.weight.detach() + 1
-    with torch.no_grad():
-        model.weight.copy_(own)
-    with pytest.raises(KeyboardInterrupt), state.averaged(model):
-        assert not torch.equal(model.weight, own)
-        raise KeyboardInterrupt
-    assert torch.equal(model.weight, own)
-
-
 def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"early_stop": 2, "eval_interval": 3})
     model, task = new_model(), Line(peak=1.0)  # passed on the way to 3
@@ -175,16 +144,6 @@ def test_early_stop_ends_with_the_best_weights(tmp_path: Path) -> None:
     assert task.calls == 3 * len(values) < 40
     assert len(values) == best + 3  # two more, no better
     assert -abs(model.weight.item() - 1.0) == pytest.approx(max(values), abs=1e-6)
-
-
-def test_of_equal_values_the_first_is_kept_and_the_others_are_waited_through() -> None:
-    model, state = new_model(), TrainingState()
-    for value in (0.5, 0.5, 0.4, 0.5):
-        state.keep_if_best(value, model)
-        with torch.no_grad():
-            model.weight += 1
-    assert (state.best_value, state.waited) == (0.5, 3)
-    assert torch.equal(state.best["weight"], new_model().weight)
 
 
 def test_a_model_that_holds_nothing_out_cannot_stop_early(tmp_path: Path) -> None:

@@ -109,12 +109,6 @@ def test_every_key_of_boosters_changes_the_trees(
     assert texts[0] != texts[1]
 
 
-def test_relevance_falls_with_runtime_and_many_configs_are_parted_into_groups() -> None:
-    assert relevance(np.asarray([3.0, 1.0, 2.0, 1.0, 9.0]), 4).tolist() == [1, 3, 2, 3, 0]
-    graph = layout_rows("a", [*range(1, 26)])
-    assert (graph.groups(10), graph.groups(25)) == ([9, 8, 8], [25])
-
-
 def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
     for seed, (gain, splits) in enumerate((([3.0, 1.0], [1, 1]), ([0.0, 5.0], [0, 4]))):
         (tmp_path / str(seed)).mkdir()
