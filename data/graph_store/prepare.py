@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from common.errors import PipelineError
 from common.files import locked, sweep
@@ -141,36 +140,6 @@ def stored_graphs(
             raise PipelineError(f"{entry.error}; `audit` lists all damaged files")
         found.append(entry.stored)
     return found
-
-
-def as_dict(entry: Prepared) -> dict[str, object]:
-    return {
-        "id": entry.source.submission_id,
-        "split": entry.source.split,
-        "error": entry.error,
-        "is_new": entry.is_new,
-        "source_bytes": file_bytes(entry.source.path),
-        "stored": None if entry.stored is None else str(entry.stored.path),
-        "stored_bytes": 0 if entry.stored is None else file_bytes(entry.stored.path),
-    }
-
-
-def summary(prepared: Sequence[Prepared]) -> pl.DataFrame:
-    """Add up files by collection and split."""
-    named = {"stored": None}  # a path may be no Unicode, of which tables are
-    files = [
-        {"collection": one.source.collection.name, **as_dict(one), **named} for one in prepared
-    ]
-    parts = pl.DataFrame(files, infer_schema_length=None).group_by(
-        "collection", "split", maintain_order=True
-    )
-    return parts.agg(
-        pl.len().alias("files"),
-        pl.col("error").count().alias("bad"),
-        pl.col("is_new").sum().alias("packed now"),
-        (pl.col("source_bytes").sum() / 2**20).alias("source MiB"),
-        (pl.col("stored_bytes").sum() / 2**20).alias("store MiB"),
-    )
 
 
 def file_bytes(path: Path) -> int:

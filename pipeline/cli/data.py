@@ -168,7 +168,6 @@ def prepare(
     store: options.Store = None,
     workers: options.Workers = None,
     ray: options.Ray = None,
-    json: options.Json = False,
 ) -> None:
     """Pack the files of a data folder into the store, each once.
 
@@ -178,7 +177,6 @@ def prepare(
     """
     from common.jobs.workers import Workers
     from common.settings import default_store_dir
-    from data.graph_store.prepare import as_dict, summary
     from data.graph_store.prepare import prepare as prepare_files
     from data.tree import find_graphs
 
@@ -186,12 +184,9 @@ def prepare(
     who.check()
     target = store or default_store_dir(folder)
     prepared = prepare_files(find_graphs(folder), target, workers=who)
-    if json:
-        print_json({"store": target, "files": [as_dict(entry) for entry in prepared]})
-    else:
-        table = summary(prepared)
-        print_table(table.columns, table.rows())
-        typer.echo(f"store       {target}")
+    n_new = sum(entry.is_new for entry in prepared)
+    typer.echo(f"graphs      {len(prepared)}, of which {n_new} were packed now")
+    typer.echo(f"store       {target}")
     tell_errors([entry.error for entry in prepared if entry.error])
 
 
