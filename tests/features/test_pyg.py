@@ -95,17 +95,6 @@ def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
     assert torch.equal(batch[2].config_node_ids, graphs[2].config_node_ids)
 
 
-def test_kernels_batch_by_rows_and_packed_configs_as_a_list(tiny_tree: Path) -> None:
-    dataset = TpuGraphsTile(tiny_tree, "train", transform=ConfigSampler(3, seed=0))
-    graphs = list(dataset)[:3]
-    batch = Batch.from_data_list(graphs)
-    assert batch.config_feat.shape == (3, 3, 24)
-    assert torch.equal(batch.config_feat[1], graphs[1].config_feat[0])
-    packed = list(TpuGraphsLayout(tiny_tree, "train"))[:2]
-    tables = Batch.from_data_list(packed).configs
-    assert [len(table) for table in tables] == [len(graph.configs) for graph in packed]
-
-
 def test_a_recipes_network_is_given_the_same(layout_graph: LayoutGraph) -> None:
     scaler = fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
     inputs = layout_inputs(layout_graph, rule="hops-1", scaler=scaler)

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data.graphs.graph import LayoutGraph
 from data.tree import GraphFile, collection_named, find_graphs
-from ensembles.ranking.program import add_query_configs
 from features.scaling import NodeScaler, fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
 
@@ -21,15 +19,6 @@ def layout_files(tiny_tree: Path) -> list[GraphFile]:
 @pytest.fixture(scope="session")
 def scaler(layout_graph: LayoutGraph) -> NodeScaler:
     return fit_node_scaler([layout_graph.node_feat], scaling="log1p-standardise")
-
-
-@pytest.fixture
-def with_query_configs(layout_graph: LayoutGraph) -> LayoutGraph:
-    """The graph with three configs behind its own, which do not count among them."""
-    own = layout_graph.configs.rows(np.arange(6))
-    new = own[:3].copy()
-    new[:, :3] = own[3:, :3]
-    return add_query_configs(layout_graph, [new])
 
 
 @pytest.fixture

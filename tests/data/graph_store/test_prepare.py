@@ -1,6 +1,5 @@
 """The store is brought up to date: what changed is packed again, what is damaged is named."""
 
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,29 +132,6 @@ def test_only_files_of_a_killed_process_are_removed(tree: Path, store: Path) -> 
     prepare(files[:1], store)
     kept = {str(path.relative_to(store)): b"somebody's" for path in others}
     assert contents(store) == want | kept
-
-
-def test_full_disk_is_one_line_and_the_same_command_resumes(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    files = find_graphs(tiny_tree)
-    prepare(files, tmp_path / "want")
-    want = contents(tmp_path / "want")
-    largest = max(map(len, want.values()))
-    store = tmp_path / "store"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, before[1]))  # as a quota does
-    try:
-        with pytest.raises(PipelineError) as error:
-            prepare(files, store)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    packed = contents(store)
-    first = stored_file(store, files[len(packed)]).path
-    assert str(error.value) == f"{first}: cannot be written: File too large"
-    assert packed.items() <= want.items()
-    assert [entry.is_new for entry in prepare(files, store)].count(False) == len(packed)
-    assert contents(store) == want
 
 
 def test_command_counts_graphs_and_those_that_it_packed(tree: Path, store: Path) -> None:

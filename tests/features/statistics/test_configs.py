@@ -12,7 +12,6 @@ import pytest
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
 from data.tree import COLLECTIONS, find_graphs
-from ensembles.ranking.program import add_query_configs
 from features.statistics.configs import (
     ALL_STATISTICS,
     statistics_frame,
@@ -84,24 +83,6 @@ def test_those_that_depend_on_what_else_a_file_holds_are_named() -> None:
         unlike = ~np.isclose(whole, part).all(axis=0)
         differ |= {name for name, is_unlike in zip(names, unlike, strict=True) if is_unlike}
     assert differ == OF_THE_FILE, "OF_THE_FILE of features/statistics/layout_details.py names them"
-
-
-def test_query_configs_change_no_statistic_of_others() -> None:
-    """Neither those of the file's own configs, nor one another's."""
-    for seed in range(10):
-        graph = random_layout_graph(seed)
-        own = graph.configs.rows(np.arange(graph.n_configs))
-        query_configs = np.concatenate(
-            [own[:1], np.random.default_rng(seed).permutation(own, axis=1)]
-        )
-        every = np.arange(graph.n_configs)
-        usual = statistics_of(graph, "all")(every)
-        beside = statistics_of(add_query_configs(graph, [query_configs]), "all")
-        np.testing.assert_allclose(beside(every), usual, rtol=1e-6)
-        for place, one in enumerate(query_configs):
-            alone = statistics_of(add_query_configs(graph, [one[None]]), "all")
-            rows = np.array([len(every) + place])
-            np.testing.assert_allclose(beside(rows), alone(np.array([len(every)])), rtol=1e-6)
 
 
 def test_files_are_scanned_as_one_table(tiny_tree: Path, tmp_path: Path) -> None:

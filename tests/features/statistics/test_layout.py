@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import NODE_FEATURE_NAMES, dimension_sizes, minor_codes
+from data.graphs.node_columns import NODE_FEATURE_NAMES, minor_codes
 from data.tree import COLLECTIONS, find_graphs
 from features.statistics.layout import (
     BATCH,
@@ -37,7 +37,6 @@ from tests.features.graphs import check_by_name, node_bytes, random_layout_graph
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
 
-LINEAR_ATTENTION = "layout:nlp:random:linear_attention_d2_b2"
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 Pair = tuple[int, int]
 
@@ -256,24 +255,3 @@ def test_all_dots_of_measured_programs_are_understood(split: str) -> None:
             assert bytes_share.sum() == pytest.approx(1, abs=1e-4)
             assert (bytes_share[dots] > 0).all()
     assert n_dots > 50
-
-
-def test_a_kernel_that_is_listed_first_is_weighed_as_the_kernel() -> None:
-    """Edges come sorted by number, not in the order of operands."""
-    (file,) = [f for f in find_graphs(SAMPLE) if f.submission_id == LINEAR_ATTENTION]
-    graph = read_layout(file)
-    sizes = dimension_sizes(graph.node_feat)
-    bytes_of = output_bytes(graph.node_feat)
-    _, shares = tensor_roles(graph, bytes_of)
-    seen = 0
-    for place, node in enumerate(graph.node_config_ids.tolist()):
-        operands = graph.edge_index[graph.edge_index[:, 0] == node, 1]
-        if graph.node_opcode[node] == OPCODES["dot"] and len(operands) == 2:
-            # The output's last dimension is the kernel's own, where but one operand has it.
-            last = [size for size in sizes[node] if size >= 0][-1]
-            has = [last in sizes[operand] for operand in operands]
-            if sum(has) == 1 and has[0]:
-                seen += 1
-                kernel, given = bytes_of[operands]
-                assert shares[place, 2] / shares[place, 1] == pytest.approx(kernel / given)
-    assert seen

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from data.tree import collection_named, find_graphs
 from features.statistics.tile import (
     TILE_DETAILS,
     TILE_STATISTICS,
-    output_node,
     tile_details,
     tile_statistics,
 )
@@ -145,11 +143,3 @@ def test_kernels_equal_the_loop(
     for file in find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("valid",)):
         graph = read_tile(file)
         check(statistics(graph), names, slow, graph)
-
-
-def test_the_output_is_the_root_of_most_bytes() -> None:
-    for graph in map(random_tile_graph, range(80)):
-        rootless = graph.node_feat.copy()
-        rootless[:, 0] = 0
-        for each in (graph, replace(graph, node_feat=rootless)):
-            assert output_node(each) == slow_output(each)

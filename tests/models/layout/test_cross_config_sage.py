@@ -1,17 +1,13 @@
 """The layers against slow, obvious formulations of the same equations."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from data.graphs.graph import LayoutGraph
-from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig
 from models.layout import plain_ops
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
-from models.layout.inputs import LayoutInputs, layout_inputs
+from models.layout.inputs import LayoutInputs
 
 
 def test_slices_of_nodes_change_neither_results_nor_gradients(monkeypatch) -> None:
@@ -50,23 +46,6 @@ def test_scores_do_not_depend_on_the_chunk_nor_on_what_is_kept(
     kept_bytes = int(kept_share * all_bytes)
     chunked = model.score_all(inputs, chunk_configs=chunk_configs, kept_bytes=kept_bytes)
     np.testing.assert_allclose(chunked, whole, atol=1e-5)
-
-
-def test_query_configs_do_not_count_in_the_normaliser(
-    layout_graph: LayoutGraph, with_query_configs: LayoutGraph, scaler: NodeScaler
-) -> None:
-    torch.manual_seed(0)
-    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, blocks=2)).eval()
-
-    def scores(graph: LayoutGraph) -> np.ndarray:
-        read = layout_inputs(graph, rule="hops-1", scaler=scaler)
-        return model.score_all(read, chunk_configs=7)
-
-    alone, beside = scores(layout_graph), scores(with_query_configs)
-    assert len(beside) == len(alone) + 3
-    np.testing.assert_allclose(beside[:-3], alone, rtol=0, atol=1e-5 * np.ptp(alone))
-    counted = scores(replace(with_query_configs, n_query_configs=0))
-    assert np.abs(counted[:-3] - alone).max() > 1e-3 * np.ptp(alone)
 
 
 def test_opcodes_never_trained_on_share_one_embedding(inputs: LayoutInputs) -> None:

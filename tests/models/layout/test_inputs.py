@@ -10,14 +10,13 @@ from torch import nn
 
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.graphs.packing import N_SYMBOLS
 from data.tree import GraphFile
 from features.pruning import RULES
 from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
 from models.layout.cross_config_sage import Aggregate
-from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix, layout_inputs
+from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
 from tests.models.rearrange import relabel_nodes
@@ -133,22 +132,6 @@ def test_models_train_and_rank_under_every_rule(
     order = np.random.default_rng(0).permutation(graph.n_nodes)
     relabelled = ranker.score(relabel_nodes(graph, order))
     np.testing.assert_allclose(relabelled, scores, atol=1e-4 * np.abs(scores).max())
-
-
-@pytest.mark.parametrize("rule", ALL_RULES)
-def test_inputs_hold_one_row_per_pruned_node(rule: str, layout_graph: LayoutGraph, scaler) -> None:
-    inputs = layout_inputs(layout_graph, rule=rule, scaler=scaler)
-    n_pruned = len(inputs.opcode)
-    assert inputs.node_feat.shape == (n_pruned, 140)
-    assert inputs.node_feat.isfinite().all()
-    assert inputs.layout.shape == (n_pruned, 6)
-    assert set(inputs.layout.unique().tolist()) <= set(range(N_SYMBOLS))
-    opcode = layout_graph.node_opcode[layout_graph.node_config_ids]
-    np.testing.assert_array_equal(inputs.opcode[inputs.config_ids].numpy(), opcode)
-    own = scaler(layout_graph.node_feat[layout_graph.node_config_ids])
-    configurable = inputs.node_feat[inputs.config_ids].numpy()
-    np.testing.assert_array_equal(configurable[:, :134], own[:, :134])
-    assert not configurable[:, 134:].any()
 
 
 def test_statistics_are_what_tells_the_configs_of_a_graph_apart(layout_graph: LayoutGraph) -> None:

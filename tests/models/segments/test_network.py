@@ -1,7 +1,6 @@
 """The layout GNN for whole graphs: its segments, what varies, what it remembers, how it resumes."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from data.graphs.graph import LayoutGraph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SegmentSageConfig
 from models.config.recipe import Recipe
-from models.graph_task import load
 from models.layout.cross_config_sage import SageBlock
 from models.layout.inputs import SparseAggregation, joint_matrix
 from models.registry import TrainJob
@@ -88,21 +86,6 @@ def segments_of(graph: LayoutGraph, scaler: NodeScaler, segment_nodes: int) -> S
 def model() -> SegmentSage:
     torch.manual_seed(0)
     return SegmentSage(SegmentSageConfig(hidden=16)).eval()
-
-
-def test_query_configs_do_not_count_in_the_normaliser(
-    layout_graph: LayoutGraph,
-    with_query_configs: LayoutGraph,
-    scaler: NodeScaler,
-    model: SegmentSage,
-) -> None:
-    graphs = (layout_graph, with_query_configs, replace(with_query_configs, n_query_configs=0))
-    alone, beside, counted = (
-        model.score_all(segments_of(graph, scaler, SEGMENT_NODES)) for graph in graphs
-    )
-    assert len(beside) == len(alone) + 3
-    np.testing.assert_allclose(beside[:-3], alone, rtol=0, atol=1e-5 * np.ptp(alone))
-    assert np.abs(counted[:-3] - alone).max() > 1e-3 * np.ptp(alone)
 
 
 def test_segments_keep_their_own_edges_and_every_configurable_node(
@@ -207,27 +190,6 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
         torch.testing.assert_close(loss.detach(), full)
 
 
-def test_what_is_remembered_is_what_was_last_computed(
-    model: SegmentSage, layout_graph: LayoutGraph, parts: SegmentedGraph
-) -> None:
-    task = one_graph_task(model, layout_graph, parts, keep_stale=0.5)
-    for seed in range(6):
-        task.step_loss(model, np.random.default_rng(seed))
-    _, pool, _ = task.drawn(0, np.random.default_rng(0))
-    choices = parts.choices(pool)
-    known = 0
-    for number, segment in enumerate(parts.segments):
-        rows = task.history.rows(0, number, torch.arange(len(pool)))
-        with torch.no_grad():
-            fresh = model.encode(segment, choices)
-        is_known = task.history.known[rows]
-        torch.testing.assert_close(
-            task.history.values[rows][is_known], fresh[is_known], atol=1e-6, rtol=1e-5
-        )
-        known += int(is_known.sum())
-    assert known > 0.9 * len(task.history.known)
-
-
 def small_recipe(**changes: object) -> Recipe:
     training = {"steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "log_every": 4}
     config = {"hidden": 8, "segment_nodes": SEGMENT_NODES, "head_steps": 8, "table_configs": 16}
@@ -262,20 +224,6 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
     assert count_steps("b", None) == 20 - stop_at // 4 * 4  # it goes on from the last checkpoint
     one, other = ((tmp_path / folder / WEIGHTS).read_bytes() for folder in "ab")
     assert one == other and b"history" not in one
-
-
-def test_a_graph_of_many_segments_is_learned(layout_graph: LayoutGraph, tmp_path: Path) -> None:
-    training = {"steps": 200, "learning_rate": 5e-3, "warmup_steps": 5, "checkpoint_every": 100}
-    recipe = small_recipe(
-        hidden=16, training=training, head_steps=40, table_configs=64, configs_per_step=32
-    )
-    train(TrainJob("segment_sage", recipe, [layout_graph.file], 0, tmp_path), SegmentSage)
-    ranker = load("segment_sage", tmp_path, recipe, SegmentSage)
-    scores = ranker.score(layout_graph)
-    agreement = np.corrcoef(scores.argsort().argsort(), layout_graph.runtime_ns.argsort().argsort())
-    assert agreement[0, 1] > 0.8
-    silent = replace(layout_graph, runtime_ns=np.zeros_like(layout_graph.runtime_ns))
-    np.testing.assert_array_equal(ranker.score(silent), scores)
 
 
 def test_one_segment_in_which_configs_differ_carries_gradients(

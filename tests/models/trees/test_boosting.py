@@ -2,7 +2,6 @@
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import lightgbm
 import numpy as np
@@ -82,31 +81,6 @@ def test_a_few_rows_are_enough_and_other_statistics_are_refused(
     other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
     with pytest.raises(PipelineError, match="of other statistics; remove its folder, and those"):
         load("layout_boosting", tmp_path, other)
-
-
-KEYS: dict[str, object] = {  # another value of each; of folds a slow reference tells, below
-    "objective": "pairwise_logistic",
-    "linear_start": True,
-    "num_boost_round": 5,
-    "learning_rate": 0.2,
-    "num_leaves": 3,
-    "min_rows_per_leaf": 4,
-    "feature_fraction": 0.3,
-    "configs_per_group": 4,
-    "early_stop": 1,
-}
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_of_boosters_changes_the_trees(
-    key: str, files: list[GraphFile], tmp_path: Path
-) -> None:
-    usual: dict[str, Any] = {"min_rows_per_leaf": 1, "num_boost_round": 20}
-    texts = [
-        train(files, BoostingConfig(**(usual | own)), tmp_path / name)
-        for name, own in (("usual", {}), ("other", {key: KEYS[key]}))
-    ]
-    assert texts[0] != texts[1]
 
 
 def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
