@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES, Graph, LayoutGraph, TileGraph
+from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX, tensor_ranks
 from data.graphs.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
 from data.npz.archive import Archive
@@ -353,45 +353,35 @@ def change_of(before: NodeLayouts, after: NodeLayouts) -> str:
 
 
 def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
-    """Return a program with other configs.
+    """Return a program with other layout configs.
 
     Args:
-        configs: of layouts (c, k, 18), minor-to-major orders of output, input and kernel of each
-            of the program's configurable nodes, six values -1..5 each, -1 = left to the compiler;
-            of tiles (c, 24), kernel, output and input bounds, each 6 sizes, sum, product.
+        named: Program of layouts.
+        configs: (c, k, 18) minor-to-major orders of output, input and kernel of each of the
+            program's configurable nodes, six values -1..5 each, -1 = left to the compiler.
 
     Raises:
-        PipelineError: another shape, no config, or a value that is illegal in this program.
+        UsageError: The program's configs are tiles.
+        PipelineError: Another shape, no config, or a value that is illegal in this program.
     """
     graph, values = named.graph, np.asarray(configs)
-    of_tiles = isinstance(graph, TileGraph)
-    axes = {"value": N_TILE_VALUES}
-    if isinstance(graph, LayoutGraph):
-        axes = {"node": len(graph.node_config_ids), "value": N_LAYOUT_VALUES}
-    lowest, highest = (0, np.inf) if of_tiles else (LOWEST, HIGHEST)
-    if values.shape[1:] != (*axes.values(),) or not len(values):
-        expected = ", ".join(map(str, axes.values()))
-        raise PipelineError(
-            f"configs of {named.name}: have shape {values.shape}; expected (c, {expected})"
-        )
-    is_whole = np.isfinite(values) & (values == np.rint(values))
-    wrong = np.argwhere(~is_whole | (values < lowest) | (values > highest))
+    if not isinstance(graph, LayoutGraph):
+        raise UsageError(f"{named.name}: its configs are tiles; only layouts can be given")
+    n_nodes, source = len(graph.node_config_ids), f"configs of {named.name}"
+    if values.shape[1:] != (n_nodes, N_LAYOUT_VALUES) or not len(values):
+        expected = f"(c, {n_nodes}, {N_LAYOUT_VALUES})"
+        raise PipelineError(f"{source}: have shape {values.shape}; expected {expected}")
+    wrong = np.argwhere((values != np.rint(values)) | (values < LOWEST) | (values > HIGHEST))
     if len(wrong):
-        where = ", ".join(f"{n} {i}" for n, i in zip(("config", *axes), wrong[0], strict=True))
+        config, node, value = wrong[0].tolist()
         raise PipelineError(
-            f"configs of {named.name}: {where} is {values[tuple(wrong[0])]}; expected a whole "
-            f"number from {lowest}{'' if of_tiles else f' to {highest}'}"
+            f"{source}: config {config}, node {node}, value {value} is "
+            f"{values[config, node, value]}; expected a whole number from {LOWEST} to {HIGHEST}"
         )
-    changes: dict[str, Any] = {"runtime_ns": np.zeros(len(values), np.int64)}
-    if of_tiles:
-        changes["config_feat"] = np.ascontiguousarray(values, np.float32)
-        changes["runtime_normalizers"] = np.ones(len(values), np.int64)
-    else:
-        changes["configs"] = pack_values(values.astype(np.int8))
-    whole = replace(graph, **changes)
+    runtime_ns = np.zeros(len(values), np.int64)
+    whole = replace(graph, configs=pack_values(values.astype(np.int8)), runtime_ns=runtime_ns)
     given = replace(named, graph=whole, run_numbers=None, has_configs=True)
-    if not of_tiles:
-        check_layout_configs(given, "configs")
+    check_layout_configs(given, "configs")
     return given
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection as Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -275,8 +275,8 @@ def rank(
     Args:
         ranker: Trained models.
         graph: Graph to rank.
-        configs: to rank instead of the graph's own: (c, k, 18) layouts, -1 = the compiler's choice,
-            or (c, 24) tiles; `graph.candidates` makes layouts.
+        configs: Layouts (c, k, 18) to rank instead of the graph's own, -1 = the compiler's choice;
+            `graph.candidates` makes some.
         top: Number of configs that `best` lists; None = all.
 
     Raises:
@@ -308,7 +308,8 @@ def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
     if isinstance(whole, LayoutGraph):
         ranker.score(whole.only(np.zeros(1, np.int64)))
     elif isinstance(whole, TileGraph):
-        ranker.score(with_configs(graph, whole.config_feat[:1]).graph)
+        names = ("config_feat", "runtime_ns", "runtime_normalizers")
+        ranker.score(replace(whole, **{name: getattr(whole, name)[:1] for name in names}))
 
 
 def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
