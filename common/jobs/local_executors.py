@@ -1,6 +1,5 @@
 """Executors on this machine: this process itself, or a pool of processes."""
 
-import importlib
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, get_start_method, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,9 +37,7 @@ POLL_S, STOP_S = 1.0, 10.0
 TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
-FIRST_TO_END = "common.jobs.first_to_end"
 IMPORTED_ONCE = (
-    FIRST_TO_END,
     "polars",
     "lightgbm",
     "sklearn.linear_model",
@@ -217,7 +215,8 @@ def _news(worker: _Worker) -> Event | None:
 
 def _work(connection: Connection, gpu: str | None, threads: int) -> None:
     end_with_parent()
-    importlib.import_module(FIRST_TO_END)
+    with suppress(OSError):  # not Linux; if memory runs out, Linux ends this process first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
     for name in THREAD_POOLS:  # read by what is not imported yet
