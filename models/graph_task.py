@@ -32,9 +32,8 @@ from models.training.device import (
     computing,
     device_of,
     memory_told,
-    ranking_device,
+    network_device,
     torch_prepared,
-    training_device,
 )
 from models.training.loop import StepLoss, load_network
 
@@ -162,7 +161,7 @@ def begin_layout_network(
 def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.device]]:
     """Prepare torch to train a network by its recipe; yield the network's config and its device."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
-    device, tf32 = training_device(recipe.accelerator), allows_tf32(config.training)
+    device, tf32 = network_device(recipe.accelerator), allows_tf32(config.training)
     prepared = torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32)
     with prepared, faults_of(network):
         yield config, device
@@ -210,7 +209,7 @@ def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> Networ
     Raises:
         PipelineError: the weights are missing, damaged or of another model.
     """
-    device, config = ranking_device(recipe.accelerator), getattr(recipe, name)
+    device, config = network_device(recipe.accelerator), getattr(recipe, name)
     with torch_prepared(threads=recipe.n_threads, device=device), faults_of(network):
         model = network(config)
         scaler = load_network(model, run_dir)

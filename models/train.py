@@ -20,7 +20,7 @@ from models.run_folder import (
     is_done,
     mark_done,
 )
-from models.training.device import TRAINING_KEYS, memory_told, training_device
+from models.training.device import TRAINING_KEYS, memory_told
 from models.training.loop import CHECKPOINT
 
 PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2", "matplotlib")
@@ -32,7 +32,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     `collection` is that of the job's graphs, or LAYOUTS of a model that ranks all of layouts.
 
     Raises:
-        UsageError: the folder is in use or another run's, or there is no GPU as asked for.
+        UsageError: the folder is in use or another run's.
         PipelineError: a damaged file, a loss that is not finite, no space.
         OutOfTime: the time is over; the folder has no DONE mark and can be resumed.
     """
@@ -41,7 +41,6 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         raise PipelineError(
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
         )
-    check_device(job.recipe, job.model)
     if out_of_time() and not is_done(job.run_dir):
         raise OutOfTime(f"{job.run_dir}: out of time before a step")
     begin(job.run_dir, _config(job, collection), resume=resume)
@@ -59,12 +58,6 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
                     job.run_dir, (p for p in files if p.name != CHECKPOINT and p.name[0] != ".")
                 )
     (job.run_dir / CHECKPOINT).unlink(missing_ok=True)
-
-
-def check_device(recipe: Recipe, model: str) -> None:
-    """Raise UsageError where the recipe asks for a GPU that its model cannot be trained on."""
-    if recipe.training_of(model):
-        training_device(recipe.accelerator)
 
 
 def check_packages() -> None:

@@ -115,15 +115,11 @@ class Archive:
 
     def require(self, keys: tuple[str, ...]) -> None:
         """Raise a PipelineError that names the first missing key and what the file holds."""
-        for key in keys:
-            if key not in self._members:
-                held = [shown(name) for name in sorted(self._members)]
-                listed = ", ".join(held[:MAX_LISTED]) or "nothing"
-                more = ", …" if len(held) > MAX_LISTED else ""
-                raise PipelineError(
-                    f"{self.path}: key '{shown(key)}' is missing; expected {', '.join(keys)}; "
-                    f"holds {listed}{more}"
-                )
+        missing = [key for key in keys if key not in self._members]
+        if missing:
+            listed = ", ".join(map(shown, sorted(self._members)[:MAX_LISTED])) or "nothing"
+            expected = f"expected {', '.join(keys)}; holds {listed}"
+            self.fail(missing[0], f"is missing; {expected}")
 
     def array(
         self, key: str, *, dtype: type[np.generic], shape: tuple[int | None, ...]

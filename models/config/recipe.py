@@ -262,7 +262,7 @@ class Recipe(FrozenConfig):
             scored. 0 takes all configs, and 1 is an error. The same configs are chosen in every
             run. The test split is always ranked completely.
         accelerator: Device for the networks. "auto" uses a CUDA GPU if there is one, and otherwise
-            the CPU. "cuda" is an error if there is no GPU.
+            the CPU.
     """
 
     # By name, the classes of the custom models that may be imported; see models/config/custom.py.
@@ -274,7 +274,7 @@ class Recipe(FrozenConfig):
     ] = (0,)
     threads: Annotated[int, Field(ge=0)] = 1
     valid_configs: Annotated[int, Field(ge=0), AfterValidator(_all_or_several)] = 1000
-    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    accelerator: Literal["auto", "cpu"] = "auto"
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()
     tile: TileConfig = TileConfig()

@@ -126,22 +126,8 @@ def torch_prepared(
         yield
 
 
-def training_device(accelerator: str) -> torch.device:
-    """Return what a network is trained on, by a recipe's key.
-
-    Raises:
-        UsageError: a GPU is asked for where there is none.
-    """
-    if accelerator == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "accelerator = cuda: torch finds no CUDA GPU on this machine; expected auto or cpu; "
-            '`python -c "import torch; torch.cuda.init()"` says why'
-        )
-    return ranking_device(accelerator)
-
-
-def ranking_device(accelerator: str) -> torch.device:
-    """Return what a trained network ranks on; without a GPU, "cuda" does not keep it from that."""
+def network_device(accelerator: str) -> torch.device:
+    """Return what networks are trained on and rank on, by a recipe's key."""
     return GPU if accelerator != "cpu" and torch.cuda.is_available() else CPU
 
 
@@ -231,7 +217,7 @@ def tell_device(recipe: Recipe) -> dict[str, Any]:
         UsageError: it does not compute the precision that the recipe asks for.
     """
     trainings = [t for t in map(recipe.training_of, recipe.all_models) if t is not None]
-    if not trainings or ranking_device(recipe.accelerator) == CPU:
+    if not trainings or network_device(recipe.accelerator) == CPU:
         log.info(f"device: CPU, {recipe.n_threads} thread{'s' * (recipe.n_threads > 1)}")
         return {"device": "CPU"}
     card, architectures = torch.cuda.get_device_properties(0), torch.cuda.get_arch_list()

@@ -21,15 +21,13 @@ from torch import Tensor, nn
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.files import SEAL_KEY, UNSEALED, check_seal, write_sealed, write_text
 from common.progress import out_of_time, progress
-from data.graphs.graph import N_NODE_FEATURES
-from features.scaling import SCALINGS, NodeScaler
+from features.scaling import NodeScaler
 from models.config.networks import TrainingConfig
 from models.registry import TrainJob
 from models.run_folder import METRICS
 from models.training.device import computing, precision_on
 
 WEIGHTS = "model.safetensors"
-NOT_OURS = (SafetensorError, LookupError, ValueError, AttributeError, TypeError, RecursionError)
 CHECKPOINT = "checkpoint.safetensors"
 
 Tensors = dict[str, Tensor]
@@ -312,18 +310,16 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Read what `save_tensors` wrote.
 
     Raises:
-        PipelineError: the file is missing, damaged, or not one of ours.
+        PipelineError: the file is missing or damaged.
     """
     check_seal(path, "remove it, and train again")
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
     try:
-        content = path.read_bytes()
-        tensors, length = load(content), int.from_bytes(content[:8], "little")
         facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["facts"])
-        facts.pop(SEAL_KEY, None)
-        return tensors, facts
-    except OSError as error:
-        raise PipelineError(f"{path}: weights cannot be read: {error}") from error
-    except NOT_OURS as error:
+        del facts[SEAL_KEY]
+        return load(content), facts
+    except (SafetensorError, LookupError, ValueError) as error:
         raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
 
 
@@ -343,14 +339,11 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     """
     path = run_dir / WEIGHTS
     tensors, facts = load_tensors(path)
-    names, scaling = ("nodes.shift", "nodes.factor"), facts.get("scaling")
-    shift, factor = (tensors.pop(name, torch.empty(0)).numpy() for name in names)
-    if scaling not in SCALINGS or not shift.shape == factor.shape == (N_NODE_FEATURES,):
-        raise PipelineError(f"{path}: does not say how nodes are scaled; train again")
+    shift, factor = (tensors.pop(f"nodes.{name}").numpy() for name in ("shift", "factor"))
     try:
         model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items()})
     except RuntimeError as error:
         message = f"{path}: holds the weights of another model than its recipe's"
         raise PipelineError(message) from error
     model.eval()
-    return NodeScaler(str(scaling), shift, factor)
+    return NodeScaler(str(facts["scaling"]), shift, factor)

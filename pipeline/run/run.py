@@ -42,7 +42,7 @@ from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
 from models.run_folder import CONFIG, begin, check_free, is_done, mark_done, with_original_name
-from models.train import check_device, check_packages, sources_of
+from models.train import check_packages, sources_of
 from models.training.device import tell_device
 from pipeline.run.report import (
     build_report,
@@ -158,8 +158,6 @@ def _prepared(
     if recipe.layout.one_program and _is_one_program(files):
         recipe = recipe.for_one_program()
         log.info(f"one program alone: {', '.join(recipe.models_of('layout'))} ranks its layouts")
-    for model in recipe.all_models:
-        check_device(recipe, model)
     recipe = with_original_name(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],

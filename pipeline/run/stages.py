@@ -16,7 +16,7 @@ from ensembles.ensemble import ranked_by
 from models.config.recipe import Recipe
 from models.registry import TrainJob, model_entry
 from models.run_folder import CONFIG, check_free, models_of, with_original_name
-from models.train import check_device, check_packages
+from models.train import check_packages
 from models.training.device import tell_device
 from pipeline.run.jobs import (
     Ranking,
@@ -65,8 +65,6 @@ def train_collection(
     chosen = names if model is None else (model,)
     workers.check()
     check_packages()
-    for name in chosen:
-        check_device(recipe, name)
     device = tell_device(recipe)
     recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]

@@ -38,7 +38,7 @@ from models.predict import read_scores
 from models.registry import MODELS, Ranker, TrainJob, load_model
 from models.run_folder import REPORT, begin, flat, is_done, mark_done
 from models.train import sources_of, train_model
-from models.training.device import training_device
+from models.training.device import network_device
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class TuningObjective:
     def job(self, name: str, function: Callable[..., Any], *arguments: Any) -> Job:
         """Return a piece of the search as a job; all machines must see the files of this one."""
         networks = filter(self.recipe.training_of, self.space.study.models(self.recipe))
-        on_gpu = training_device(self.recipe.accelerator).type == "cuda" and any(networks)
+        on_gpu = network_device(self.recipe.accelerator).type == "cuda" and any(networks)
         return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
 
     def cross_validate(

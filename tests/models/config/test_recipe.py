@@ -16,7 +16,7 @@ from models.config.reference import PAGE, page
         ("seeds=[0,0]", r"^recipe smoke: key 'seeds' is \[0, 0\]: expected each entry once$"),
         ("seeds=[]", "seeds.*: expected at least one entry"),
         ("seeds=[-1]", "seeds"),
-        ("accelerator=tpu", "accelerator.*'auto', 'cpu' or 'cuda'"),
+        ("accelerator=tpu", "accelerator.*'auto' or 'cpu'"),
         ('layout.models=["layout_boosting","layout_boosting"]', "each entry once"),
         ('tile.models=["layout_boosting"]', "tile.models"),
         ("blend.weights.typo=3", "blend.weights.typo: no such model; expected .*tile_boosting, "),

@@ -23,14 +23,12 @@ from models.training.device import (
     computing,
     device_of,
     has_code_for,
+    network_device,
     precision_on,
     prepare_torch,
-    ranking_device,
     storage_dtype,
     tell_device,
-    training_device,
 )
-from tests.support.command_line import call
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
 # A GPU stores activations in 16 bits by itself: values are compared in 32.
@@ -79,35 +77,20 @@ def assert_close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> N
 
 def test_the_accelerator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert training_device("auto").type == training_device("cuda").type == "cuda"
-    assert training_device("cpu") == ranking_device("cpu") == CPU
+    assert (network_device("auto"), network_device("cpu")) == (GPU, CPU)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert training_device("auto") == ranking_device("cuda") == CPU
-    with pytest.raises(UsageError, match=r"accelerator = cuda: torch finds no CUDA GPU"):
-        training_device("cuda")
-
-
-@pytest.mark.parametrize("words", [["run"], ["train", "--collection", "tile:xla"]])
-def test_a_gpu_that_is_not_there_is_said_in_one_line(
-    words: list[str], tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    arguments = ["--data", tiny_tree, "--recipe", "smoke", "--out", tmp_path / "out"]
-    printed = call(*words, *arguments, "--set", "accelerator=cuda", expect=2)
-    assert printed.startswith("error: accelerator = cuda: torch finds no CUDA GPU")
-    assert printed.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert network_device("auto") == CPU
 
 
 @needs_gpu
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_gpu_gives_the_scores_of_the_cpu(name: str, tiny_tree: Path, tmp_path: Path) -> None:
     graph = read_graph(files_for(name, tiny_tree)[0])
-    for accelerator in ("cpu", "cuda"):
+    for accelerator in ("cpu", "auto"):
         recipe = recipe_of(name, accelerator=accelerator)
         train(job_of(name, recipe, tiny_tree, tmp_path / accelerator))
     on_cpu = score(tmp_path / "cpu", graph)
-    assert_close(score(tmp_path / "cuda", graph), on_cpu, 1e-3)
+    assert_close(score(tmp_path / "auto", graph), on_cpu, 1e-3)
     on_gpu = MODELS[name].load(tmp_path / "cpu", recipe_of(name, accelerator="auto"))
     assert device_of(on_gpu.model).type == "cuda"  # type: ignore[attr-defined]
     assert_close(on_gpu.score(graph), on_cpu, 1e-4)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
 from torch import nn
 
 from common.errors import OutOfTime, PipelineError, UsageError
@@ -27,11 +26,9 @@ from models.training import loop
 from models.training.device import CPU
 from models.training.loop import (
     CHECKPOINT,
-    WEIGHTS,
     StepLoss,
     TrainingTask,
     learning_rate_factor,
-    load_network,
     load_tensors,
     save_tensors,
 )
@@ -277,30 +274,10 @@ def test_tensors_and_facts_come_back_and_equal_ones_are_equal_bytes(tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 8 + 1  # no temporary file stays
 
 
-BROKEN_FACTS = ("[]", "1", "null", "{", "[" * 100_000)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"not safetensors", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "),
-        *(save({"model.weight": torch.zeros(2)}, {"facts": facts}) for facts in BROKEN_FACTS),
-    ],
-    ids=lambda content: content[-20:].hex(),
-)
-def test_damaged_weights_give_one_line_with_the_file(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"not safetensors", b"\x08\0\0\0\0\0\0\0{}      "])
+def test_other_files_than_weights_are_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(PipelineError, match=r"model\.safetensors: not a weights file") as caught:
         load_tensors(path)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("scaling", "width"), [("log1p", 3), ("other", 140), ([], 140)])
-def test_weights_that_do_not_say_how_nodes_are_scaled_are_refused(
-    tmp_path: Path, scaling: object, width: int
-) -> None:
-    tensors = {"nodes.shift": torch.zeros(width), "nodes.factor": torch.zeros(width)}
-    save_tensors(tmp_path / WEIGHTS, tensors, {"scaling": scaling})
-    with pytest.raises(PipelineError, match=f"{WEIGHTS}: does not say how nodes are scaled"):
-        load_network(torch.nn.ReLU(), tmp_path)
