@@ -40,10 +40,7 @@ def cells_of(
     *,
     overrides: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Yield the cells that can be trained here, seed by seed; print tasks without data.
-
-    Candidates that share the training of the default recipe have no cell of their own next to it.
-    """
+    """Yield the cells that can be trained here, seed by seed; print tasks without data."""
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
         if reason:
@@ -51,9 +48,7 @@ def cells_of(
     for seed in seeds:
         for task in (task for task in tasks if not reasons[task]):
             every = [*candidates_of(task), *filter(is_own, names)]
-            cells = [Cell(task, name, seed, tuple(overrides)) for name in every if name in names]
-            shared = [own for cell in cells for own in cell.with_same_training]
-            yield from (cell for cell in cells if cell not in shared)
+            yield from (Cell(task, name, seed, tuple(overrides)) for name in every if name in names)
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:

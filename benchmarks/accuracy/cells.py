@@ -20,7 +20,7 @@ from data.graphs.graph import Graph, TileGraph, distinct_configs
 from data.graphs.noise import measure_noise
 from data.labels import labels_of, read_withheld
 from data.manifest import read_manifest
-from data.tree import Collection, GraphFile
+from data.tree import GraphFile
 from ensembles.blend import recipe_blend
 from ensembles.ensemble import Ensemble
 from ensembles.picks import top_k_to_measure
@@ -140,21 +140,6 @@ class Cell:
         seeds = [self.seed + number * SEED_STEP for number in range(own.n_seeds)]
         return {f"{model}-seed{seed}": (model, seed) for model in own.models for seed in seeds}
 
-    @property
-    def with_same_training(self) -> "list[Cell]":
-        """Return the other cells whose members are all trained for this one, if it is DEFAULT."""
-        if self.name != DEFAULT:
-            return []
-        others = [replace(self, name=name) for name in candidates_of(self.task)]
-        return [
-            cell
-            for cell in others
-            if cell != self
-            and cell.members.keys() <= self.members.keys()
-            and not cell.candidate.overrides
-            and (not cell.candidate.models or cell.candidate.recipe == self.candidate.recipe)
-        ]
-
     def path(self, out: Path) -> Path:
         """Return the path of the cell's JSON file."""
         return out / "cells" / f"{self.task}--{self.name}--{self.seed}.json"
@@ -203,44 +188,37 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         return False
     work = out / "work" / path.stem
     shutil.rmtree(work, ignore_errors=True)
-    for judged, results in _results(cell, sources, work).items():
-        text = json.dumps(judged.head(sources) | results, indent=1, allow_nan=False)
-        write_text(judged.path(out), text + "\n")
+    text = json.dumps(head | _result(cell, sources, work), indent=1, allow_nan=False)
+    write_text(path, text + "\n")
     shutil.rmtree(work, ignore_errors=True)
     return True
 
 
-def _results(cell: Cell, sources: Sources, work: Path) -> dict[Cell, dict[str, Any]]:
-    """Train on each part; return the results of the cell and of all with the same training."""
+def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
     import lightgbm  # noqa: F401  its import would count as training time
 
-    facts = {"environment": environment(1), "revision": revision(), "set": cell.overrides}
-    results: dict[Cell, dict[str, Any]] = {
-        judged: {"graphs": {}, **facts, "train_cpu_s": 0.0}
-        for judged in (*cell.with_same_training, cell)
-    }
+    graphs: dict[str, dict[str, Any]] = {}
     measured, task = read_manifest(sources.sample)["graphs"], TASKS[cell.task]
+    train_cpu_s = 0.0
     parts = task.parts(sources, cell.seed, work / "data")
     if task.kind == "layout" and not cell.recipe().layout.together:
         parts = [half for part in parts for half in by_source(part)]
     for number, part in enumerate(parts, start=1):
-        begin = time.perf_counter()
-        rankers, cpu_s = _train(cell, part, work / part.name)
-        graphs = [(file, read_judged(file, sources)) for file in part.judged]
-        for judged, result in results.items():
-            result["train_cpu_s"] += sum(cpu_s[name] for name in judged.members)
-            ensemble = _ensemble(judged, rankers, part.train[0].collection)
-            for file, graph in graphs:
-                known = measured.get(file.submission_id, {})
-                result["graphs"][file.submission_id] = {
-                    "split": file.split,
-                    "family": known.get("family", family_of(file)),
-                    "again_tau": known.get("again_tau"),
-                    **judge(ensemble, graph),
-                }
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        ensemble = _train(cell, part, work / part.name)
+        train_cpu_s += time.process_time() - begin_cpu
+        for file in part.judged:
+            known = measured.get(file.submission_id, {})
+            graphs[file.submission_id] = {
+                "split": file.split,
+                "family": known.get("family", family_of(file)),
+                "again_tau": known.get("again_tau"),
+                **judge(ensemble, read_judged(file, sources)),
+            }
         name = f"{work.name}: {part.name}, {number} of {len(parts)}"
         print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)  # noqa: T201
-    return results
+    facts = {"environment": environment(1), "revision": revision(), "set": cell.overrides}
+    return {"graphs": graphs, **facts, "train_cpu_s": train_cpu_s if cell.members else 0.0}
 
 
 def read_judged(file: GraphFile, sources: Sources) -> Graph:
@@ -254,25 +232,16 @@ def read_judged(file: GraphFile, sources: Sources) -> Graph:
     return replace(graph, runtime_ns=labels.runtime_ns)
 
 
-def train_ranker(cell: Cell, part: Part, folder: Path) -> Ensemble:
+def _train(cell: Cell, part: Part, folder: Path) -> Ensemble:
     """Train a cell's models on a part, below `folder`, and return them as one."""
-    rankers, _ = _train(cell, part, folder)
-    return _ensemble(cell, rankers, part.train[0].collection)
-
-
-def _train(cell: Cell, part: Part, folder: Path) -> tuple[dict[str, Ranker], dict[str, float]]:
-    recipe, cpu_s = cell.recipe(), {}
+    recipe, collection = cell.recipe(), part.train[0].collection
+    rankers: dict[str, Ranker] = {}
     for name, (model, seed) in cell.members.items():
-        begin = time.process_time()
         job = TrainJob(model, recipe, part.train, seed, folder / name)
-        train_model(job, part.train[0].collection, resume=False)
-        cpu_s[name] = time.process_time() - begin
-    return {name: load_model(folder / name, recipe.trust) for name in cell.members}, cpu_s
-
-
-def _ensemble(cell: Cell, rankers: dict[str, Ranker], collection: Collection) -> Ensemble:
-    own = {name: rankers[name] for name in cell.members} or {BASELINE: BASELINES[collection.kind]}
-    return Ensemble(collection, own, recipe_blend(cell.recipe().blend, list(own)))
+        train_model(job, collection, resume=False)
+        rankers[name] = load_model(folder / name, recipe.trust)
+    own = rankers or {BASELINE: BASELINES[collection.kind]}
+    return Ensemble(collection, own, recipe_blend(recipe.blend, list(own)))
 
 
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:

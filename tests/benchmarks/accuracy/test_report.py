@@ -109,9 +109,7 @@ def test_models_of_a_folder_are_compared_with_one_of_them(
     assert mine.startswith("layouts, my_pkg:Mine: tau **+0.100 [+0.100, +0.100]**")
     with pytest.raises(SystemExit, match="1"):
         main(["--out", str(tmp_path), "--against", "gat"])
-    printed = capsys.readouterr().err
-    assert "--against gat: has no task and seed in common with" in printed
-    assert "or one of gcn, my_pkg:Mine" in printed
+    assert "--against gat: has no task and seed in common with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", ["layouts", "tiles"])
