@@ -6,7 +6,7 @@ A graph that was begun goes on where its journal ends; one that is done is passe
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,6 @@ from data.tree import names_beside
 
 MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
 MIN_SPREAD = 1.2
-MIN_REPEAT_TAU = 0.8
-MIN_MODULES = 8  # of fewer that differ tau says little
 REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
 
 
@@ -78,9 +76,7 @@ class Outcome:
         )
 
 
-def collect_jobs(
-    jobs: Sequence[Job], out: Path, *, remeasure: bool = False, keep_noisy: bool = False
-) -> list[Outcome]:
+def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> list[Outcome]:
     """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
 
     What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
@@ -98,7 +94,7 @@ def collect_jobs(
             if out_of_time():
                 break
             try:
-                made = collect_graph(job, out, remeasure=remeasure, keep_noisy=keep_noisy)
+                made = collect_graph(job, out, remeasure=remeasure)
                 outcomes.append(made)
             except OutOfTime:
                 break
@@ -113,16 +109,13 @@ def collect_jobs(
     return outcomes
 
 
-def collect_graph(
-    job: Job, out: Path, *, remeasure: bool = False, keep_noisy: bool = False
-) -> Outcome:
+def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
     """Measure one graph and write it below `out`, unless that is done.
 
-    A graph whose slowest config takes less than 1.2 times its fastest, or the halves of whose
-    rounds disagree (`_is_noisy`), is left out and named in the manifest. Its journal stays.
+    A graph whose slowest config takes less than 1.2 times its fastest is left out and named in the
+    manifest. Its journal stays.
 
     Args:
-        keep_noisy: write a graph whose rounds disagree too; one that was left out for it as well.
         remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
             and note the Kendall tau between the two measurements.
 
@@ -136,10 +129,9 @@ def collect_graph(
     """
     manifest = read_manifest(out)
     check_family(manifest, job)
-    left_out = manifest["left_out"].get(job.submission_id, {})
-    was_there = is_done(manifest, job, out) and not (keep_noisy and _is_noisy(left_out))
+    was_there = is_done(manifest, job, out)
     if not was_there:
-        _measure_and_write(job, out, keep_noisy=keep_noisy)
+        _measure_and_write(job, out)
         manifest = read_manifest(out)
     known = manifest["left_out"] | manifest["graphs"]
     entry = known[job.submission_id]
@@ -157,7 +149,7 @@ def collect_graph(
     return Outcome(job, job.file(out).path, entry, was_there)
 
 
-def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
+def _measure_and_write(job: Job, out: Path) -> None:
     start = time.monotonic()
     with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
         description = session.describe(timeout_s=opening_s())
@@ -190,7 +182,7 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         entry["environment"] = add_environment(manifest, machine)
         manifest["left_out"].pop(job.submission_id, None)
         n_choices = math.prod(description.n_options.tolist())
-        reason = _why_left_out(entry, n_choices, keep_noisy=keep_noisy)
+        reason = _why_left_out(entry, n_choices)
         if reason:
             manifest["graphs"].pop(job.submission_id, None)
             for path in (job.file(out).path, names_beside(job.file(out).path)):
@@ -209,7 +201,7 @@ def _measure_and_write(job: Job, out: Path, *, keep_noisy: bool) -> None:
         manifest["graphs"][job.submission_id] = entry
 
 
-def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) -> str:
+def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
     if entry["default_over_fastest"] is None:
         reason = next((f"; {failed['reason']}" for failed in entry["failed"]), "")
         return f"the compiler's own setting failed{reason}; expected it to run"
@@ -221,30 +213,7 @@ def _why_left_out(entry: dict[str, Any], n_choices: int, *, keep_noisy: bool) ->
             f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more: "
             f"its time hardly depends on what was tried; {more}"
         )
-    if _is_noisy(entry) and not keep_noisy:
-        reason, expected = f"agree to tau {entry['repeat_tau']:.2f}", f"{MIN_REPEAT_TAU} or more"
-        if entry["n_modules"] < MIN_MODULES:
-            low, high = entry["aa_range"]
-            reason = f"differ by {low:.2f} to {high:.2f} times in each config"
-            expected = f"less than half of its spread of {entry['spread']:.2f}"
-        return (
-            f"the halves of its rounds {reason}; expected {expected}; "
-            "more --rounds may tell more, --keep-noisy writes it as it is"
-        )
     return ""
-
-
-def _is_noisy(entry: Mapping[str, Any]) -> bool:
-    """Tell whether the halves of a graph's rounds disagree.
-
-    By the tau between them; where too few modules differ, by what 95 % of the configs take over
-    themselves in the other half: that may be up to half of the spread, as a ratio.
-    """
-    if entry.get("n_modules", MIN_MODULES) < MIN_MODULES:
-        low, high = entry["aa_range"]
-        return bool((high / low) ** 2 > entry["spread"])
-    tau = entry.get("repeat_tau")
-    return tau is not None and bool(tau < MIN_REPEAT_TAU)
 
 
 def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:

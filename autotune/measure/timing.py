@@ -149,7 +149,6 @@ def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str
         repeat_tau: Kendall tau between the shortest runs of the modules in the odd and in the even
             interleaved rounds; nan without an order.
         aa_ratio: median over configs of even / odd of these: of each with itself.
-        aa_range: what 95 % of these ratios lie between.
         relative_noise: median over configs of |even - odd| / odd of these.
     """
     runtime_ns = rounds_ns.min(axis=0)
@@ -163,6 +162,5 @@ def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str
         "n_modules": halves.shape[1],
         "repeat_tau": kendall_tau(*halves),
         "aa_ratio": float(np.median(ratios)),
-        "aa_range": np.quantile(ratios, (0.025, 0.975)).tolist(),
         "relative_noise": float(np.median(np.abs(even - odd) / odd)),
     }

@@ -47,9 +47,6 @@ def collect(
     remeasure: Annotated[
         bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
     ] = False,
-    keep_noisy: Annotated[
-        bool, typer.Option(help="Write graphs too whose repeats agree to a tau below .8.")
-    ] = False,
     list_programs: Annotated[
         bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
     ] = False,
@@ -80,7 +77,7 @@ def collect(
         jobs = [
             make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
         ]
-    outcomes = collect_jobs(jobs, out, remeasure=remeasure, keep_noisy=keep_noisy)
+    outcomes = collect_jobs(jobs, out, remeasure=remeasure)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
     else:

@@ -27,7 +27,6 @@ class SpinSource:
     flat: bool = False  # every option takes the same time
     alike: bool = False  # odd options of the first knob are one module, and even ones another
     broken: bool = False  # the subject cannot be opened
-    ends: int | None = None  # the exit code with which opening it ends the process
     collection_kind: str = "layout"  # or "tile": whose arrays it has
     n_nodes: int = 3
     function: str = "digest"  # of what is lowered
@@ -35,8 +34,6 @@ class SpinSource:
     def __call__(self) -> "SpinSubject":
         if self.broken:
             raise PipelineError("no such device")
-        if self.ends is not None:
-            os._exit(self.ends)
         return SpinSubject(self)
 
 

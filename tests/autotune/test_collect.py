@@ -3,20 +3,17 @@
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
-from typer.testing import CliRunner
 
 from autotune.collect import MIN_SPREAD, collect_graph, collect_jobs
 from autotune.job import Job, sample_jobs
@@ -25,20 +22,17 @@ from autotune.measure.timing import Visit
 from autotune.tiles.catalogue import catalogue
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.progress import log, time_limit, watched_by
-from common.settings import ROOT, SAMPLE
+from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.labels import read_withheld
 from data.manifest import MANIFEST, read_manifest
 from data.tree import COLLECTIONS, collection_named, find_graphs, names_beside
 from ensembles.ranking.program import load_graph
-from pipeline.__main__ import app
 from tests.autotune.fakes import STEP_NS, SpinSource, layout_job
 
 JOBS = sample_jobs()
 TILE = collection_named("tile:xla")
-collect_any = partial(collect_graph, keep_noisy=True)  # a busy machine may reorder what is alike
-PAGE = (ROOT / "docs" / "guides" / "measure.md").read_text(encoding="utf-8")
 
 
 def test_the_sample_plan_covers_every_collection_and_keeps_families_in_one_split() -> None:
@@ -77,7 +71,7 @@ def visits_of(journal: Path) -> list[tuple[int, int]]:
 
 
 def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
-    outcome = collect_any(layout_job(), tmp_path)
+    outcome = collect_graph(layout_job(), tmp_path)
     (file,) = find_graphs(tmp_path)
     assert outcome.path == file.path
     assert file.path == tmp_path / "npz/layout/xla/random/train/spin_b8.npz"
@@ -99,7 +93,7 @@ def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_kernel_has_its_default_as_normalizer(tmp_path: Path) -> None:
-    collect_any(tile_job(), tmp_path)
+    collect_graph(tile_job(), tmp_path)
     graph = read_graph(find_graphs(tmp_path)[0])
     assert isinstance(graph, TileGraph)
     assert len(set(graph.runtime_normalizers.tolist())) == 1
@@ -109,7 +103,7 @@ def test_a_kernel_has_its_default_as_normalizer(tmp_path: Path) -> None:
 
 
 def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
-    done = [collect_any(job(split="test"), tmp_path) for job in (layout_job, tile_job)]
+    done = [collect_graph(job(split="test"), tmp_path) for job in (layout_job, tile_job)]
     for outcome in done:
         assert len(outcome.job.stem) == 32 and int(outcome.job.stem, 16) >= 0
         assert not read_graph(outcome.job.file(tmp_path)).is_labelled
@@ -123,8 +117,8 @@ def test_test_runtimes_are_withheld(tmp_path: Path) -> None:
 
 def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
     job = layout_job(seed=3)
-    once = collect_any(job, tmp_path).entry["seconds"]
-    entry = collect_any(job, tmp_path, remeasure=True).entry
+    once = collect_graph(job, tmp_path).entry["seconds"]
+    entry = collect_graph(job, tmp_path, remeasure=True).entry
     manifest = read_manifest(tmp_path)
     assert set(manifest["graphs"]) == {"layout:xla:random:spin_b8"}
     assert manifest == json.loads((tmp_path / MANIFEST).read_text())
@@ -153,59 +147,10 @@ def test_the_manifest_says_how_it_was_measured(tmp_path: Path) -> None:
     assert entry["seconds"] > once > 0  # of both measurements
 
 
-def test_a_graph_whose_rounds_disagree_is_left_out_unless_it_is_wanted(tmp_path: Path) -> None:
-    job = layout_job(search="default", n_configs=24)
-    collect_any(job, tmp_path / "first")
-    header, *lines = job.journal(tmp_path / "first").read_text().splitlines()
-    journal = job.journal(tmp_path / "noisy")
-    journal.parent.mkdir(parents=True)
-    visits = [json.loads(line) for line in lines]
-    for visit in visits:
-        if visit["round"] == 2:  # the fastest config of the other rounds is the slowest here
-            visit["runtime_ns"] = 20 * STEP_NS**2 // visit["runtime_ns"]
-    journal.write_text("\n".join([header, *map(json.dumps, visits), ""]))
-    left_out = collect_graph(job, tmp_path / "noisy")
-    assert left_out.path is None
-    assert "agree to tau -" in left_out.line() and "--keep-noisy" in left_out.line()
-    assert collect_graph(job, tmp_path / "noisy").was_there
-    kept = collect_graph(job, tmp_path / "noisy", keep_noisy=True)
-    assert kept.path == job.file(tmp_path / "noisy").path
-    assert read_graph(job.file(tmp_path / "noisy")).n_configs == 24
-    manifest = read_manifest(tmp_path / "noisy")
-    assert not manifest["left_out"]
-    low, high = kept.entry["aa_range"]
-    assert low < kept.entry["aa_ratio"] < high
-    assert len(visits_of(journal)) == len(visits)  # nothing was measured again
-
-
-@pytest.mark.parametrize(("stretched", "is_kept"), [(1.1, True), (1.9, False)])
-def test_configs_of_equal_modules_are_not_asked_for_an_order(
-    stretched: float, is_kept: bool, tmp_path: Path
-) -> None:
-    """Two modules, one of which takes twice as long: the order of its configs is noise alone."""
-    job = layout_job(SpinSource(alike=True), n_configs=16)
-    collect_any(job, tmp_path / "first")
-    header, *lines = job.journal(tmp_path / "first").read_text().splitlines()
-    visits = [json.loads(line) for line in lines]
-    for visit in visits:  # each config's halves are apart by that ratio, one way or the other
-        is_longer = visit["round"] == 1 + visit["config"] % 2
-        module_ns = STEP_NS * int(visit["code"])
-        visit["runtime_ns"] = int(module_ns * (stretched if is_longer else 1)) + visit["config"]
-    journal = job.journal(tmp_path / "again")
-    journal.parent.mkdir(parents=True)
-    journal.write_text("\n".join([header, *map(json.dumps, visits), ""]))
-    outcome = collect_graph(job, tmp_path / "again")
-    assert (outcome.entry["n_modules"], outcome.entry["n_configs"]) == (2, 16)
-    assert (outcome.path is not None) is is_kept
-    if not is_kept:
-        assert "differ by 0.53 to 1.90 times in each config; expected less" in outcome.line()
-        assert collect_any(job, tmp_path / "again").path is not None
-
-
 def test_failing_and_hanging_configs_are_recorded_and_skipped(tmp_path: Path) -> None:
     source = SpinSource(crashes=1, hangs=2, refuses=3)
     job = layout_job(source, n_configs=16, search="random", timeout_s=1)
-    entry = collect_any(job, tmp_path).entry
+    entry = collect_graph(job, tmp_path).entry
     graph = read_graph(job.file(tmp_path))
     assert graph.n_configs + len(entry["failed"]) == 16
     reasons = {failure["reason"] for failure in entry["failed"]}
@@ -227,7 +172,7 @@ def test_a_graph_without_spread_or_default_is_left_out_and_named(
     source: SpinSource, reason: str, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        outcome = collect_any(layout_job(source, n_configs=16), tmp_path)
+        outcome = collect_graph(layout_job(source, n_configs=16), tmp_path)
         assert outcome.path is None
         assert reason in outcome.entry["reason"]
     assert "layout:xla:random:spin_b8" in read_manifest(tmp_path)["left_out"]
@@ -235,25 +180,25 @@ def test_a_graph_without_spread_or_default_is_left_out_and_named(
 
 
 def test_what_is_done_is_passed_over_and_other_options_are_refused(tmp_path: Path) -> None:
-    first = collect_any(layout_job(), tmp_path)
+    first = collect_graph(layout_job(), tmp_path)
     assert first.path is not None
     before = first.path.stat().st_mtime_ns
-    collect_any(layout_job(SpinSource(broken=True)), tmp_path)  # opens nothing
+    collect_graph(layout_job(SpinSource(broken=True)), tmp_path)  # opens nothing
     assert first.path.stat().st_mtime_ns == before
     with pytest.raises(UsageError, match="measured with n_configs_asked 10, not 11"):
-        collect_any(layout_job(n_configs=11), tmp_path)
+        collect_graph(layout_job(n_configs=11), tmp_path)
 
 
 def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path) -> None:
     job, more = layout_job(), layout_job(n_rounds=4)
-    first = collect_any(job, tmp_path, remeasure=True)
+    first = collect_graph(job, tmp_path, remeasure=True)
     before = visits_of(job.journal(tmp_path))
     known = read_graph(job.file(tmp_path)).runtime_ns
     with watched_by(stop_at(9)), pytest.raises(OutOfTime):
-        collect_any(more, tmp_path)
+        collect_graph(more, tmp_path)
     with pytest.raises(UsageError, match="n_configs_asked 10, not 11"):
-        collect_any(replace(more, n_configs=11), tmp_path)
-    entry = collect_any(more, tmp_path, remeasure=True).entry
+        collect_graph(replace(more, n_configs=11), tmp_path)
+    entry = collect_graph(more, tmp_path, remeasure=True).entry
     visits = visits_of(job.journal(tmp_path))
     assert visits[: len(before)] == before
     assert len(visits) == len(set(visits)) == 10 * 5
@@ -261,7 +206,7 @@ def test_more_rounds_keep_what_was_measured_and_fewer_are_refused(tmp_path: Path
     assert len(visits_of(job.journal(tmp_path, again=True))) == 4 * entry["again_configs"]
     assert (read_graph(job.file(tmp_path)).runtime_ns <= known).all()
     with pytest.raises(UsageError, match="measured with rounds 4, not 2; give another --out"):
-        collect_any(job, tmp_path)
+        collect_graph(job, tmp_path)
 
 
 def stop_at(n_configs: int) -> Callable[[str, int, int], None]:
@@ -278,7 +223,7 @@ from pathlib import Path
 from autotune.collect import collect_jobs
 from tests.autotune.fakes import layout_job
 job = layout_job(n_configs=int(sys.argv[1]), search="default")
-collect_jobs([job], Path(sys.argv[2]), keep_noisy=True)
+collect_jobs([job], Path(sys.argv[2]))
 """
 
 
@@ -301,7 +246,7 @@ def test_a_killed_collection_goes_on_and_repeats_nothing(tmp_path: Path) -> None
         stream.write(b'{"config": 3, "round": 1, "runti')  # a line that the kill cut off
     before = visits_of(journal)
     assert not job.file(tmp_path).path.exists()
-    collect_any(job, tmp_path)
+    collect_graph(job, tmp_path)
     visits = visits_of(journal)
     assert visits[: len(before)] == before
     assert len(visits) == len(set(visits)) == 24 * 3
@@ -324,7 +269,7 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
         for split in ("train", "test", "valid")
     ]
     with time_limit(0):
-        assert collect_jobs(jobs, tmp_path, keep_noisy=True) == []
+        assert collect_jobs(jobs, tmp_path) == []
     seen: list[tuple[str, int, int]] = []
 
     def watch(what: str, done: int, total: int) -> None:
@@ -333,7 +278,7 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
         seen.append((what, done, total))
 
     with watched_by(watch):
-        (done,) = collect_jobs(jobs, tmp_path, keep_noisy=True)
+        (done,) = collect_jobs(jobs, tmp_path)
     first = "first measurement"
     begun = [(f"configs of spin_test, {first}", n, 6) for n in range(3)]
     assert seen == [(f"configs of spin_train, {first}", n, 6) for n in range(7)] + begun
@@ -341,7 +286,7 @@ def test_time_over_leaves_a_valid_tree_that_the_same_call_completes_and_none_sto
     broken = layout_job(SpinSource(broken=True), program="broken")
     caplog.clear()
     with caplog.at_level(logging.INFO, log.name):
-        outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True, keep_noisy=True)
+        outcomes = collect_jobs([broken, *jobs], tmp_path, remeasure=True)
     assert [outcome.job for outcome in outcomes] == jobs
     told = [line.split()[0] for line in caplog.messages[1:]]
     assert caplog.messages[0] == "1/4  left out: no such device"
@@ -373,16 +318,19 @@ def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: 
     edited = replace(job, open_measurable=SpinSource(function="longer loop"))
     compiled_otherwise = replace(job, open_measurable=SpinSource(n_nodes=4))
     with watched_by(stop_at(4)), pytest.raises(OutOfTime):
-        collect_any(job, tmp_path)
+        collect_graph(job, tmp_path)
     for other in (edited, compiled_otherwise):
         with pytest.raises(UsageError, match="the program was edited since, or differs each"):
-            collect_any(other, tmp_path)
-    assert not collect_any(job, tmp_path).was_there
-    assert collect_any(job, tmp_path).was_there
-    assert collect_any(compiled_otherwise, tmp_path).was_there  # the function is the same
+            collect_graph(other, tmp_path)
+    assert not collect_graph(job, tmp_path).was_there
+    assert collect_graph(job, tmp_path).was_there
+    assert collect_graph(compiled_otherwise, tmp_path).was_there  # the function is the same
     with pytest.raises(UsageError, match="the program is another one than was measured"):
-        collect_any(edited, tmp_path)
-    assert [collect_any(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [False, True]
+        collect_graph(edited, tmp_path)
+    assert [collect_graph(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [
+        False,
+        True,
+    ]
 
 
 def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None:
@@ -394,26 +342,3 @@ def test_ctrl_c_ends_soon_and_no_config_counts_as_failed(tmp_path: Path) -> None
     lines = [line for path in tmp_path.rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert len(lines) >= 8
     assert not [line for line in lines if '"failed"' in line]
-
-
-def test_the_documented_program_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("jax")
-    (source,) = re.findall(r"Save this as `my_model\.py`:\n\n```python\n(.*?)```", PAGE, re.S)
-    (command,) = re.findall(r"fast-or-slow (collect [^\n]* --program my_model:step [^\n]*)", PAGE)
-    (tmp_path / "my_model.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    words = command.replace("--configs 30", "--configs 10").split()
-    done = CliRunner().invoke(app, [*words, "--keep-noisy"])
-    out = tmp_path / words[words.index("--out") + 1]
-    manifest, name = read_manifest(out), "layout:xla:random:my_model.step"
-    entry = (manifest["graphs"] | manifest["left_out"])[name]
-    assert (entry["family"], entry["n_configs"], entry["failed"]) == ("two_layers", 10, [])
-    assert entry["n_genes"] >= 2
-    assert done.exit_code == int(name in manifest["left_out"])
-    if done.exit_code:
-        assert "slowest over fastest config" in entry["reason"]
-    else:
-        assert read_graph(find_graphs(out)[0]).is_labelled

@@ -23,12 +23,11 @@ from autotune.measure.timing import (
     Clock,
     Stops,
     Visit,
-    clock_for,
     figures,
     host_stops,
     time_visit,
 )
-from autotune.measure.worker import ProgramFailed, Session, one_line, open_device
+from autotune.measure.worker import Session, one_line, open_device
 from common.errors import PipelineError
 from data.hlo.choices import Space, draw_choices
 from tests.autotune.fakes import SpinSource
@@ -126,12 +125,6 @@ def test_a_host_that_has_ceased_to_stop_takes_nothing_off() -> None:
     assert visit.runtime_ns == pytest.approx(40_000_000, rel=0.01)
 
 
-def test_a_cpu_is_timed_by_what_the_process_uses_and_an_accelerator_by_the_wall() -> None:
-    cpu, gpu = clock_for("cpu"), clock_for("gpu")
-    assert (cpu.name, gpu.name) == ("process CPU time", "wall time")
-    assert (cpu.now_ns, gpu.now_ns) == (time.process_time_ns, time.perf_counter_ns)
-
-
 def test_figures_agree_with_scipy() -> None:
     rng = np.random.default_rng(0)
     true_ns = rng.integers(10_000, 20_000, 80)
@@ -147,7 +140,6 @@ def test_figures_agree_with_scipy() -> None:
     assert found["spread"] == shortest.max() / shortest.min()
     ratios = even / odd
     assert found["aa_ratio"] == np.median(ratios)
-    assert found["aa_range"] == pytest.approx(np.quantile(ratios, [0.025, 0.975]))
     relative = sorted(abs(int(a) - int(b)) / a for a, b in zip(odd, even, strict=True))
     assert found["relative_noise"] == pytest.approx((relative[39] + relative[40]) / 2)
 
@@ -160,15 +152,6 @@ def test_where_jax_is_missing_both_ways_to_install_it_are_told(
     with pytest.raises(PipelineError, match=rf"{told} environment, pip install -r \S*") as failure:
         open_device(None)
     assert Path(str(failure.value).split()[-1]).is_file()
-
-
-def test_a_program_that_ends_the_process_is_named() -> None:
-    told = "^mine:step: the process ended with 3: it said nothing; expected a program that returns$"
-    with (
-        Session(SpinSource(ends=3), timeout_s=5, what="mine:step") as session,
-        pytest.raises(ProgramFailed, match=told),
-    ):
-        session.describe()
 
 
 def test_an_error_is_told_in_one_line_without_frames() -> None:

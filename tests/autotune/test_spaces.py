@@ -16,7 +16,7 @@ from autotune.programs.compiled import applied
 from autotune.spaces import DecidedProgram, SameOutputs, edited_module, fusible, menu, open_program
 from common.errors import PipelineError, UsageError
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
-from data.hlo.compiler_options import GENES, N_OPTIONS, joined
+from data.hlo.compiler_options import GENES
 from data.hlo.layouts import CONFIGURABLE, read_row, spell_row
 
 jax = pytest.importorskip("jax", reason="pip install -r requirements-collect.txt")
@@ -238,15 +238,6 @@ def test_each_chosen_tensor_gets_one_constraint_of_its_layout(laid_out: DecidedP
     assert sorted(found) == sorted(expected)
 
 
-def test_what_the_compiler_refuses_is_said_in_one_line() -> None:
-    program = DecidedProgram(source_of(network, *arguments()), ["fusion"])
-    entry = program.message.computations[-1]
-    next(i for i in entry.instructions if i.opcode == "tanh").opcode = "no-such-operation"
-    with pytest.raises(PipelineError, match=r"^mine: the compiler refuses: ") as caught:
-        program.load(choice_of(program, fusion=1))
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("returned", [None, 3, {"a": "text"}])
 def test_a_function_that_returns_no_array_is_refused(returned: object) -> None:
     with pytest.raises(PipelineError, match=r"^mine: returns no array; expected at least one"):
@@ -355,12 +346,3 @@ def test_spaces_without_a_decision_are_left_out() -> None:
     assert list(DecidedProgram(source, ("options", "layouts")).describe().spaces) == ["options"]
     with pytest.raises(UsageError, match=r"^layouts: tiny has no dot, .*; expected options"):
         DecidedProgram(source, ("layouts",))
-
-
-def test_the_menu_tries_combinations_and_then_each_option_alone() -> None:
-    tried, n_alone = menu(), sum(N_OPTIONS - 1)
-    decided = (tried > 0).sum(axis=1)
-    assert (decided[:-n_alone] > 1).all() and (decided[-n_alone:] == 1).all()
-    assert (tried < N_OPTIONS).all()
-    assert len(np.unique(tried, axis=0)) == len(tried)
-    assert joined({"a": "1"}, {"b": True}) == {"a": "1", "b": True}

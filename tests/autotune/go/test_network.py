@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.go.network import Policy, PolicyConfig, SegmentAttention, drawn, given, likeliest
-from tests.autotune.go.programs import mixed_tasks, random_arrays, two_tasks
+from autotune.go.network import Policy, PolicyConfig, SegmentAttention, drawn, given
+from tests.autotune.go.programs import mixed_tasks, random_arrays
 
 TASKS = {"first": 3, "second": 4}
 SMALL = PolicyConfig(tasks=TASKS, hidden=16, heads=2, segment=8)
@@ -95,26 +93,3 @@ def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_afte
     assert (base[4:6] - first[4:6]).abs().max() > 1e-4
     torch.testing.assert_close(base[:4], second[:4])
     torch.testing.assert_close(base[5:], second[5:])
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes."""
-
-    n_values = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, Tensor):
-                self.n_values = max(self.n_values, tensor.numel())
-        return made
-
-
-def test_no_tensor_grows_faster_than_the_graph() -> None:
-    policy, most = opinionated(), []
-    for n_nodes in (500, 4_000):
-        graph = two_tasks("long", random_arrays(0, n_nodes))
-        with torch.no_grad(), _Largest() as largest:
-            policy(graph, likeliest)
-        most.append(largest.n_values / n_nodes)
-    assert most[1] <= 1.05 * most[0]

@@ -37,7 +37,7 @@ def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
     monkeypatch.syspath_prepend(str(tmp_path))
     options = ("--kind", "tile", "--program", "own_kernels:kernel", "--configs", 12)
     place = ("--out", tmp_path / "data", "--device", "cpu")
-    words = ("collect", *options, *place, "--keep-noisy", "--json")
+    words = ("collect", *options, *place, "--json")
     entry = json.loads(call(*words))["tile:xla:doubled"]
     assert entry["n_configs"] == 12
     assert entry["failed"] == []
