@@ -4,7 +4,6 @@ from DIR.apply import step  # the faster function; an edited module is a file ne
 """
 
 import json
-from collections import Counter
 from pathlib import Path
 from pprint import pformat
 from textwrap import shorten
@@ -69,7 +68,6 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
         "candidates": {
             "drawn": result.n_drawn,
             "tried": len(result.candidates),
-            "by_source": dict(Counter(c.source for c in result.candidates)),
             "failed": sum(bool(candidate.failure) for candidate in result.candidates),
             "verified": sum(candidate.verified is not None for candidate in result.candidates),
         },
@@ -143,14 +141,6 @@ def processes_text(comparison: Comparison) -> str:
 def ratio_text(ratio: Ratio) -> str:
     """Return a ratio with its interval."""
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-
-
-def sources_text(result: OptimizeResult) -> str:
-    """Return the number of candidates by source, and the best of each as screened."""
-    best = {c.source: c.screened for c in sorted(result.candidates, key=lambda c: -c.screened)}
-    count = Counter(c.source for c in result.candidates)
-    parts = [f"{source} {count[source]}, best {best[source]:.3f}" for source in count]
-    return "; ".join(["default 1", *parts[1:]])
 
 
 def tried_text(result: OptimizeResult) -> str:

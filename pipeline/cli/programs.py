@@ -189,7 +189,6 @@ def optimize(
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
     typer.echo(f"tried       {write.tried_text(result)}{failed}")
-    typer.echo(f"as screened {write.sources_text(result)}")
     if uncompared := write.uncompared_text(result):
         typer.echo(f"compared    {uncompared}")
     if result.is_faster:
