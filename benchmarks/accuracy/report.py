@@ -34,6 +34,14 @@ LABELS = {
     "tile": {"tile_score": "tile score", **RANKED, **SLOWDOWNS},
 }
 PICTURE = "accuracy.png"
+# The README's picture: layouts of held-out families, by these candidates.
+OVERVIEW = "overview.png"
+OVERVIEW_LABELS = {
+    BASELINE: "untrained rule",
+    "gcn": "dataset's baseline",
+    "tgraph": "winner's network, 250 steps",
+    DEFAULT: "this project",
+}
 # Candidates whose first configs the default recipe must beat.
 RIVALS = (BASELINE, "linear", "boosting")
 # Layout graphs of the sample's first measurement, on which choices were made.
@@ -165,6 +173,7 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
     """
     by_task = by_candidate(cells)
     draw(by_task, folder / PICTURE)
+    draw_overview(by_task.get("layouts", {}), folder / OVERVIEW)
     page = render(
         "accuracy",
         options=options or "--out runs/accuracy --report",
@@ -277,6 +286,33 @@ def draw(by_task: Mapping[str, ByName], path: Path) -> None:
             axes.set_yticks(range(len(found)), list(by_name))
             axes.set_ylim(len(found) - 0.4, -0.6)
             axes.set_title(f"{TASKS[task].title} ({label})", loc="right")
+
+
+def draw_overview(by_name: ByName, path: Path) -> None:
+    """Draw Kendall's tau on held-out families as horizontal bars, with the noise ceiling.
+
+    Args:
+        by_name: Cells of the task "layouts" by candidate. Nothing is drawn if one has no cell.
+        path: File of the picture.
+    """
+    if not set(OVERVIEW_LABELS) <= set(by_name):
+        return
+    found = [estimate_of(by_name[name], "kendall_tau") for name in OVERVIEW_LABELS]
+    again = [graph["again_tau"] for graph in by_name[DEFAULT][0]["graphs"].values()]
+    ceiling = float(np.mean([tau for tau in again if tau]))
+    with picture(path, (7.5, 2.4)) as figure:
+        axes = figure.add_axes((0.27, 0.2, 0.69, 0.62))
+        for row, (label, value) in enumerate(zip(OVERVIEW_LABELS.values(), found, strict=True)):
+            axes.barh(row, value.mean, color=OURS, alpha=1 if label == "this project" else 0.45)
+            axes.plot([value.low, value.high], [row] * 2, color="black", linewidth=1.2)
+            axes.text(value.high + 0.012, row, f"{value.mean:.3f}", va="center")
+        axes.axvline(ceiling, color=FAINT, linestyle="--")
+        axes.text(ceiling, -0.55, f"noise ceiling {ceiling:.3f}", ha="right", va="bottom")
+        axes.set_yticks(range(len(found)), list(OVERVIEW_LABELS.values()))
+        axes.set_axisbelow(True)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_xlabel("Kendall's tau on programs of held-out families (95 % intervals)")
 
 
 def value_text(found: Estimate, metric: str, sign: str = "") -> str:

@@ -16,11 +16,14 @@ TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 CALL = "fast-or-slow "
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMANDS = sorted(
     {
         line.removeprefix(CALL)
         for text in TEXTS.values()
-        for line in text.replace("\\\n", " ").splitlines()
+        for language, block in FENCE.findall(text)
+        if not language
+        for line in block.replace("\\\n", " ").splitlines()
         if line.startswith(CALL)
     }
 )

@@ -13,8 +13,8 @@ from tests.support.command_line import python_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CALL = "fast-or-slow "
-# An account on Kaggle, or the dataset. (`make test` is what runs this.)
-ELSEWHERE = ("data/raw/tpugraphs", "kernel ", "dataset ", "submission upload", "submission list")
+# These need an account on Kaggle, the dataset, or a program of the reader's.
+ELSEWHERE = ("data/raw/tpugraphs", "submission upload", "my_model:step")
 
 
 def blocks(language: str) -> list[str]:
@@ -58,18 +58,18 @@ def test_a_command_that_needs_nothing_else_runs(workplace: Path, line: str) -> N
 def test_the_example_in_python_runs(workplace: Path) -> None:
     (example,) = blocks("python")
     lines = python_in(workplace, "-c", example).splitlines()
-    assert [line.split()[0] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
-    assert len(lines) > 5 and all(line.split()[0].isdigit() for line in lines)
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5"]
 
 
-def test_nearly_all_that_can_be_run_is() -> None:
-    assert len(RUN) >= 6
+def test_every_line_of_a_shell_block_is_a_command_that_is_tested() -> None:
+    assert len(RUN) >= 2
     others = [line for line in SHELL if line not in RUN]
-    assert all(line in ("make run", "make test") or line.startswith(CALL) for line in others)
+    targets = ("make run", "make test", "make setup-collect")
+    assert all(line in targets or line.startswith(CALL) for line in others)
 
 
 def test_it_is_short() -> None:
-    assert len(README.splitlines()) <= 200
+    assert len(README.splitlines()) <= 150
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_the_score_of_a_model_is_the_pages(model: str) -> None:
     section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
     measured = re.search(rf"^\| {name} \| \d+ \| (\S+)", section, re.MULTILINE)
     row = next(
-        line for line in README.splitlines() if line.startswith("| `") and f"`{model}`" in line
+        line for line in README.splitlines() if line.startswith("| [`") and f"`{model}`" in line
     )
     told = re.findall(r"\.\d{3}", row.split("|")[-2])
     named = re.findall(r"`(\w+)`", row.split("|")[1])
