@@ -1,6 +1,8 @@
-"""The notebook docs/start/tour.ipynb: what is committed of it, and that it runs."""
+"""The notebook docs/start/tour.ipynb: its outputs, its page of the site, and that it runs."""
 
+import json
 import re
+import runpy
 import shutil
 from pathlib import Path
 
@@ -32,6 +34,16 @@ def test_every_link_leads_somewhere() -> None:
     links = [link for text in texts for link in re.findall(r"\]\(([^)#]+)", text)]
     assert len(links) > 4
     assert [link for link in links if not (TOUR.parent / link).exists()] == []
+
+
+def test_page_of_a_notebook_has_its_texts_code_and_outputs() -> None:
+    hook = runpy.run_path(str(ROOT / "docs" / "notebook_pages.py"))
+    markdown, images = hook["page_of"](json.loads(TOUR.read_text()), "tour")
+    assert markdown.startswith("# A tour\n")
+    assert all(cell.source in markdown for cell in COMMITTED.cells)
+    assert "accepted    runs/tour/trees/submission.csv" in markdown
+    assert len(images) >= 2 and all(image.startswith(b"\x89PNG") for image in images.values())
+    assert all(f"({name})" in markdown for name in images)
 
 
 @pytest.mark.slow

@@ -1,0 +1,63 @@
+"""Hook of MkDocs that shows the notebooks of docs/ as pages, with their outputs.
+
+A notebook becomes Markdown before MkDocs reads the pages. MkDocs then checks the links of a
+notebook like the links of any other page.
+"""
+
+import base64
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+IMAGE = "image/png"
+
+
+def page_of(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as a Markdown page.
+
+    Args:
+        notebook: Content of the .ipynb file, of nbformat 4.
+        stem: Start of the names of the images.
+
+    Returns:
+        The page, and the PNG images that it shows, by file name.
+    """
+    blocks: list[str] = []
+    images: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        blocks.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                blocks.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            elif IMAGE in output.get("data", {}):
+                name = f"{stem}-{len(images) + 1}.png"
+                images[name] = base64.b64decode("".join(output["data"][IMAGE]))
+                blocks.append(f"![Output of the cell above]({name})")
+    return "\n\n".join(blocks) + "\n", images
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Replace each notebook by a page. MkDocs calls this function.
+
+    Args:
+        files: All files of docs/.
+        config: Settings of mkdocs.yml.
+
+    Returns:
+        The files, with pages and images in place of notebooks.
+    """
+    from mkdocs.structure.files import File
+
+    class NotebookPage(File):  # type: ignore[misc]
+        def is_documentation_page(self) -> bool:
+            return True
+
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        path = PurePosixPath(file.src_uri)
+        markdown, images = page_of(json.loads(file.content_string), path.stem)
+        files.remove(file)
+        files.append(NotebookPage.generated(config, file.src_uri, content=markdown))
+        for name, content in images.items():
+            files.append(File.generated(config, str(path.parent / name), content=content))
+    return files
