@@ -226,7 +226,7 @@ def tell_device(recipe: Recipe) -> dict[str, Any]:
     if not has_code_for(version, architectures):
         raise PipelineError(
             f"{gpu}: this torch has no code for it, only for {', '.join(architectures)}; install "
-            "torch's cu126 wheel (docs/training.md), or pass --set accelerator=cpu"
+            "torch's cu126 wheel (docs/guides/gpu.md), or pass --set accelerator=cpu"
         )
     log.info(f"device: {gpu}")
     types = {precision_on(GPU, t.precision, version=version) for t in trainings}
