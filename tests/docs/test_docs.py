@@ -28,7 +28,8 @@ COMMANDS = sorted(
     }
 )
 REPRODUCE = TEXTS[ROOT / "docs" / "guides" / "compete.md"]
-STAGES = {line.split()[0] for line in COMMANDS if line in REPRODUCE}
+KAGGLE = TEXTS[ROOT / "docs" / "guides" / "kaggle.md"]
+STAGES = {line.split()[0] for line in COMMANDS if line in REPRODUCE or line in KAGGLE}
 
 
 def anchors(text: str) -> set[str]:
