@@ -23,11 +23,6 @@ def test_retries_without_progress_end(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages[0] == "x: no luck; next try in 1 s"
 
 
-def test_waits_double_up_to_the_longest() -> None:
-    policy = RetryPolicy()
-    assert [policy.wait_s(n, None) for n in (1, 2, 3, 7, 40)] == [1, 2, 4, 60, 60]
-
-
 def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_after_s("7") == 7.0
     assert retry_after_s("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0

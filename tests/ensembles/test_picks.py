@@ -16,7 +16,6 @@ from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from data.tree import find_graphs
 from ensembles.picks import (
     MAX_CANDIDATES,
-    TILE_LENGTH,
     first_layouts,
     layout_distances,
     lowest_expected_minimum,
@@ -63,12 +62,6 @@ def test_second_choice_has_the_lowest_expected_minimum() -> None:
     first, second = lowest_expected_minimum(scores, correlation, 1.0, 2)
     assert first == 0
     assert expected[second] <= expected.min() + 0.05  # the number of draws is finite
-
-
-def test_correlation_of_tiles_falls_with_their_distance() -> None:
-    places = tile_places(tiles_at((1, 1), (1, 2), (4, 8)))
-    squares = np.square(places[:, None] - places).sum(axis=-1)
-    np.testing.assert_allclose(tile_correlation(places), np.exp(-squares / (2 * TILE_LENGTH**2)))
 
 
 @pytest.mark.parametrize("n", [1, 5, MAX_CANDIDATES + 50])
