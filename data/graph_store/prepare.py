@@ -82,8 +82,11 @@ def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE)
             )
             for block in blocks_of(todo)
         ]
-        is_here = not todo or workers.are_here(jobs)
-        lines = pack_in_turn(todo, store) if is_here else workers.do_in_order(jobs, store)
+        lines: list[str | None] = []
+        if todo and workers.are_here(jobs):
+            lines = pack_in_turn(todo, store)
+        elif todo:
+            lines = workers.do_in_order(jobs, store)
         errors = faults | dict(zip(todo, lines, strict=True))
     return [
         Prepared(
