@@ -2,6 +2,9 @@
 
 import json
 import re
+import tomllib
+from functools import reduce
+from operator import getitem
 
 import pytest
 import typer
@@ -89,6 +92,15 @@ def test_the_plan_of_the_tree_names_all_that_lies_in_data() -> None:
 def test_all_stages_of_the_way_to_a_submission_are_there() -> None:
     wanted = {"fetch", "audit", "prepare", "plan", "run", "train", "kernel", "dataset"}
     assert wanted | {"score", "submission"} <= STAGES
+
+
+def test_settings_with_reasons_are_those_of_the_recipe() -> None:
+    recipe = load_recipe("leaderboard").model_dump()
+    rows = re.findall(r"^\| `([a-z_.]+) = (.+?)` \|", REPRODUCE, flags=re.MULTILINE)
+    assert len(rows) > 5
+    for key, value in rows:
+        found = reduce(getitem, key.split("."), recipe)
+        assert found == type(found)(tomllib.loads(f"value = {value}")["value"]), key
 
 
 def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
