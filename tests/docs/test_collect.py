@@ -23,7 +23,7 @@ def test_the_kernel_on_the_page_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
-    section = PAGE.split("### A kernel of your own")[1].split("###")[0]
+    section = PAGE.split("### A kernel of your own")[1].split("\n## ")[0]
     (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (line,) = re.findall(r"^fast-or-slow (.*)$", section, re.MULTILINE)
     (tmp_path / "my_kernel.py").write_text(example)
