@@ -1,17 +1,18 @@
 """Search a recipe's hyper-parameters on the train split, with Optuna.
 
-The valid and test splits are never opened. Workers of one call, or of several with one storage,
-take their trials one after the other, so that together they never begin more than the budget.
+The valid and test splits are never opened. Workers that share OUT take their trials one after the
+other. Machines that share a database do not wait for each other: each machine but one may begin a
+trial more than the budget.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+import json
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import OutOfTime, PipelineError, UsageError
+from common.files import write_text
 from common.jobs.workers import HERE, Workers
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
@@ -29,39 +30,67 @@ from pipeline.tuning.objective import (
     Parameters,
     SearchSpace,
     TuningObjective,
-    give_up_or_go_on,
     pruner_of,
+    report_folds,
     tuning_objective,
 )
-from pipeline.tuning.result import (
-    BASELINE,
-    TuneResult,
-    judge_finalists,
-    records_of,
-    result_of,
-    write_history,
-)
 from pipeline.tuning.storage import (
-    AGAIN,
-    HEARTBEAT_S,
     INTERRUPTED,
-    NUMBER,
     REASON,
-    REPEATS,
     SharedStorage,
     count_trials,
-    numbered,
+    latest_tries,
     open_storage,
-    repeats_in_a_row,
     requeue_lost,
 )
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial, Trial, TrialState
+    from optuna.trial import Trial, TrialState
 
-QUESTION = "objective"  # an attribute of the study
+OBJECTIVE = "objective"  # an attribute of the study
+BASELINE = "baseline"  # marks the trial that is the recipe as it was given
+LOST = "did not come to its end: killed, interrupted, or out of disk"
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial of a search.
+
+    Attributes:
+        number: Number of the trial, from 0 without a gap.
+        state: "complete", "pruned", "fail", "running" or "waiting".
+        value: Its cross-validated metric, higher is better. None unless complete.
+        params: Values by dotted recipe key. Those of the baseline are in the space.
+        is_baseline: Whether it is the recipe as it was given.
+        reason: Why it failed or was pruned.
+        seconds: Wall time.
+    """
+
+    number: int
+    state: str
+    value: float | None
+    params: Parameters
+    is_baseline: bool
+    reason: str | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The result of a search so far.
+
+    Attributes:
+        best_recipe: TOML file of the best trial's recipe.
+        best: The trial with the highest value.
+        baseline_value: Value of the recipe as given. None if that trial failed.
+        trials: All trials.
+    """
+
+    best_recipe: Path
+    best: TrialRecord
+    baseline_value: float | None
+    trials: tuple[TrialRecord, ...]
 
 
 def tune(
@@ -77,17 +106,20 @@ def tune(
     """Search the space until `trials` trials have ended or time is up; the same call resumes.
 
     The first trial is the recipe as it is. A trial that fails or is pruned is recorded with its
-    reason, and counts. One that was kept from its end is tried again, and goes on where it was. A
-    draw of what has been tried is no trial; after REPEATS of them in a row the search has ended.
+    reason, and counts. One that was kept from its end is tried again, and goes on where it was.
 
     Args:
-        storage: a journal file's path, for workers on one disk, or a database URL.
-        trials: the whole budget, earlier calls' and other workers' trials included.
-        workers: who runs trials, as many at once as they are; 1 = this process itself.
+        recipe: The recipe.
+        space: The search space.
+        data_dir: Folder of the data.
+        storage: Path of a journal file, for workers on one disk, or a database URL.
+        trials: Number of trials, with those of earlier calls and of other workers.
+        out: Folder of the trials.
+        workers: Workers that run trials, as many at once as they are.
 
     Raises:
-        UsageError: a recipe that does not fit, `out` or the storage is another study's.
-        PipelineError: damaged or too little data, a storage that cannot be opened, not one trial
+        UsageError: The recipe does not fit, or `out` or the storage is another study's.
+        PipelineError: Damaged or too little data, a storage that cannot be opened, not one trial
             succeeded, or all workers were killed.
     """
     workers.check()
@@ -101,45 +133,21 @@ def tune(
     if isinstance(place, Path) and out.absolute() in place.parents:
         begin(out, objective.config(), resume=True)  # no journal of another search can be in it
     with open_storage(place, out) as shared:
-        study, selection = _enter(objective, shared), None
         begin(out, objective.config(), resume=True)
+        study = _enter(objective, shared)
         (out / DONE).unlink(missing_ok=True)
         parts = [f"search {number} of {n}" for number in range(1, n + 1)]
         with suppress(OutOfTime):
             jobs = [objective.job(part, search, objective, place, trials) for part in parts]
             workers.do([replace(job, repeats=True) for job in jobs], out)
-        with shared.turn(study.study_name):
+        with shared.turn():
             requeue_lost(study, shared)  # what the time limit has just cut short
-            counted, records = count_trials(study), records_of(study)
-            is_searched = repeats_in_a_row(study) >= REPEATS
-        states = Counter(record.state for record in records)
-        ended = (counted >= trials or is_searched) and not states["running"] + states["waiting"]
-        if counted < trials and is_searched:
-            log.info(
-                f"the space is searched: after {counted} of {trials} trials, {REPEATS} draws in a "
-                "row were of what had been tried"
-            )
-        if counted < trials and not is_searched:
-            told = f"time is up after {counted} of {trials} trials"
-            log.info(f"{told}; the same command goes on")
-        elif states["waiting"] and not states["running"]:
-            more = counted + states["waiting"]
-            log.info(
-                f"trials that were cut short wait to be tried again: --trials {more} ends them"
-            )
-        elif not ended:
-            dead = f"; one that died is noticed after {3 * HEARTBEAT_S} s" * bool(shared.silent)
-            log.info(
-                f"other workers' last trials are still running{dead}; the same command goes on"
-            )
-        elif space.study.finalists:
-            with suppress(OutOfTime):
-                selection = judge_finalists(objective, records, workers)
-            if selection is None:
-                log.info("the finalists have not been judged yet; best.toml is the best trial's")
-        result = result_of(study, objective, selection)
-    if ended and (selection or not space.study.finalists):
+        result = _result(study, objective)
+    n_ended = sum(trial.state not in ("running", "waiting") for trial in result.trials)
+    if n_ended >= max(trials, len(result.trials)):
         mark_done(out)
+    else:
+        log.info(f"{n_ended} of {trials} trials have ended; the same command resumes")
     return result
 
 
@@ -147,11 +155,11 @@ def _enter(objective: TuningObjective, shared: SharedStorage) -> "Study":
     import optuna
 
     config, name = objective.config(), objective.space.study.name
-    with shared.turn(name):
+    with shared.turn():
         study = optuna.create_study(
             storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
         )
-        if known := study.user_attrs.get(QUESTION):
+        if known := study.user_attrs.get(OBJECTIVE):
             if difference := first_difference(known, config):
                 raise UsageError(
                     f"storage: holds a search of {name} with {difference}; choose another --storage"
@@ -160,23 +168,28 @@ def _enter(objective: TuningObjective, shared: SharedStorage) -> "Study":
         params = objective.baseline_params()
         for key in objective.space.parameters.keys() - params.keys():
             log.info(f"the recipe's {key} lies outside the search space; the baseline keeps it")
-        study.enqueue_trial(params, user_attrs={BASELINE: True, NUMBER: 0})
-        study.set_user_attr(QUESTION, config)  # last: killed before, the next call begins again
+        study.enqueue_trial(params, user_attrs={BASELINE: True}, skip_if_exists=True)
+        study.set_user_attr(OBJECTIVE, config)  # last: killed before, the next call begins again
     return study
 
 
 def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool:
     """Run the next trial, beside others that do the same; return False if none is left.
 
+    Args:
+        objective: The objective.
+        storage: Path of the journal file, or a database URL.
+        trials: Number of trials of the search.
+
     Raises:
-        PipelineError: the storage has gone, or is not seen from here.
-        OutOfTime: the time is over.
+        PipelineError: The storage has gone, or is not seen from here.
+        OutOfTime: The time is over.
     """
     with open_storage(storage, objective.out) as shared:
         study = shared.study(objective.space.study.name, pruner_of(objective.space.study))
         has_run = _run_next(objective, shared, study, trials)
         if has_run:
-            write_history(study, objective)
+            _write_trials(study, objective)
             progress("trial", count_trials(study), trials)
         return has_run
 
@@ -188,129 +201,126 @@ def _run_next(
     from optuna.storages._heartbeat import get_heartbeat_thread
 
     with ExitStack() as running:
-        with shared.turn(study.study_name) as check_turn:
+        with shared.turn():
             for number in requeue_lost(study, shared):
                 log.info(f"trial {number} did not come to its end; it is tried again")
-            repeats, known = repeats_in_a_row(study), numbered(study)
-            if count_trials(study) >= trials or repeats >= REPEATS:
+            if count_trials(study) >= trials:
                 return False
             if out_of_time():
                 raise OutOfTime("out of time before a trial")
-            study.sampler = _sampler(objective, study, is_random=repeats > 0)
             trial = study.ask()
             running.enter_context(shared.running(study.study_name, trial.number))
             running.enter_context(get_heartbeat_thread(trial._trial_id, shared.optuna))
-            params = _drawn(trial, objective)
-            number = trial.user_attrs.get(NUMBER, len(known))
-            check_turn()
-            if number not in known and _is_again(trial, params, known, objective, repeats):
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)  # it learns nothing from this
-                return True
-            trial.set_user_attr(NUMBER, number)
-        folder = objective.out / "trials" / _folder_name(study, trial, number, shared)
+            number = [one.number for one in latest_tries(study)].index(trial.number)
+            params = _draw(trial, number, study, objective)
         try:
-            state, value = _judged(trial, number, folder, params, objective)
-            is_ours = study.tell(trial, value, state, skip_if_finished=True).state == state
+            state, value = _judge(trial, number, params, objective)
+            study.tell(trial, value, state, skip_if_finished=True)
         except optuna.exceptions.UpdateFinishedTrialError:
-            is_ours = False
+            log.info(f"trial {number}: this worker was silent for long, and another one took over")
         except BaseException:
             with suppress(Exception):  # on a full disk
                 study.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             raise
-        if not is_ours:
-            log.info(f"trial {number}: this worker was silent for long, and another one took over")
     return True
 
 
-def _is_again(
-    trial: "Trial",
-    params: Parameters,
-    known: Mapping[int, "FrozenTrial"],
-    objective: TuningObjective,
-    repeats: int,
-) -> bool:
-    """Tell whether a known trial has such parameters, note which one, and say so the first time."""
-    for other, earlier in known.items():
-        if objective.decisive(earlier.params) == objective.decisive(params):
-            trial.set_user_attr(AGAIN, other)
-            value = earlier.value
-            told = earlier.state.name.lower() if value is None else f"{value:.4f}"
-            if not repeats:
-                log.info(f"trial {other} again, not counted: {told}{_shown(params, objective)}")
-            return True
-    return False
+def _draw(trial: "Trial", number: int, study: "Study", objective: TuningObjective) -> Parameters:
+    """Choose the parameters of a trial.
 
-
-def _folder_name(study: "Study", trial: "Trial", number: int, shared: SharedStorage) -> str:
-    """Return the trial's number, or another name while the worker of an earlier try lives."""
-    from optuna.storages import RetryHeartbeatStaleTrialCallback as Retry
-
-    earlier = Retry.retry_history(shared.optuna.get_trial(trial._trial_id))
-    is_used = any(shared.is_running_here(study.study_name, one) for one in earlier)
-    return f"{number}-{trial.number}" if is_used else str(number)
-
-
-def _sampler(objective: TuningObjective, study: "Study", *, is_random: bool) -> "BaseSampler":
-    """Return what draws the next trial.
-
-    It is seeded anew for each, so that a study that was stopped draws what an undisturbed one would
-    have drawn.
+    The sampler is seeded for each trial, so a search that was stopped draws what an undisturbed
+    search would have drawn.
     """
     import numpy as np
-    from optuna.samplers import RandomSampler, TPESampler
+    from optuna.samplers import TPESampler
 
-    trials = study.get_trials(deepcopy=False)
-    n_drawn = len(numbered(study)) + sum(AGAIN in trial.user_attrs for trial in trials)
-    drawn = np.random.SeedSequence([objective.space.study.seed, n_drawn])
-    seed = int(drawn.generate_state(1)[0])
-    return RandomSampler(seed) if is_random else TPESampler(seed=seed, constant_liar=True)
-
-
-def _drawn(trial: "Trial", objective: TuningObjective) -> Parameters:
+    seed = np.random.SeedSequence([objective.space.study.seed, number]).generate_state(1)[0]
+    study.sampler = TPESampler(seed=int(seed), constant_liar=True)
     parameters = objective.space.parameters
     keys = objective.baseline_params() if BASELINE in trial.user_attrs else parameters
     return {key: parameters[key].suggest(trial, key) for key in keys}
 
 
-def _judged(
-    trial: "Trial", number: int, folder: Path, params: Parameters, objective: TuningObjective
+def _judge(
+    trial: "Trial", number: int, params: Parameters, objective: TuningObjective
 ) -> "tuple[TrialState, float | None]":
     """Return how a trial ends, and its value if it is complete; say so, and note a reason."""
     import optuna
 
     is_baseline, states = BASELINE in trial.user_attrs, optuna.trial.TrialState
+    prefix = f"{objective.space.study.model}."
+    texts = ((k, f"{v:.3g}" if isinstance(v, float) else v) for k, v in params.items())
+    shown = "".join(f"  {key.removeprefix(prefix)}={value}" for key, value in texts)
     try:
         recipe = objective.recipe if is_baseline else objective.recipe_with(params)
-        after_fold = give_up_or_go_on(trial, objective.space.study, never=is_baseline)
-        value = objective.cross_validate(recipe, folder, after_fold).value
-        log.info(f"trial {number}: {value:.4f}{_shown(params, objective)}")
+        after_fold = report_folds(trial, objective.space.study, never_prune=is_baseline)
+        folder = objective.out / "trials" / str(number)
+        value = objective.cross_validate(recipe, folder, after_fold)
+        log.info(f"trial {number}: {value:.4f}{shown}")
         return states.COMPLETE, value
     except optuna.TrialPruned as pruned:
-        log.info(f"trial {number} {pruned}{_shown(params, objective)}")
+        log.info(f"trial {number} {pruned}{shown}")
         return states.PRUNED, None
     except (Exception, KeyboardInterrupt) as error:
-        if _is_the_worlds(error) or out_of_time():  # of a signal a library may make another error
+        if _is_from_outside(error) or out_of_time():  # a library may wrap what a signal raised
             with suppress(Exception):  # on a full disk
                 trial.set_user_attr(INTERRUPTED, True)
             raise
-        told = (
-            str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
-        )
-        reason = " ".join(told.split())
-        log.info(f"trial {number} failed: {reason}{_shown(params, objective)}")
+        is_known = isinstance(error, PipelineError)
+        text = str(error) if is_known else f"{type(error).__name__}: {error}"
+        reason = " ".join(text.split())
+        log.info(f"trial {number} failed: {reason}{shown}")
         trial.set_user_attr(REASON, reason)
         return states.FAIL, None
 
 
-def _shown(params: Parameters, objective: TuningObjective) -> str:
-    own = f"{objective.space.study.model}."
-    shown = ((k, f"{v:.3g}" if isinstance(v, float) else v) for k, v in params.items())
-    return "".join(f"  {key.removeprefix(own)}={value}" for key, value in shown)
-
-
-def _is_the_worlds(error: BaseException) -> bool:
+def _is_from_outside(error: BaseException) -> bool:
     import optuna
 
     lost = optuna.exceptions.StorageInternalError | optuna.exceptions.UpdateFinishedTrialError
-    world = KeyboardInterrupt | OSError | OutOfTime | lost
-    return isinstance(error, world) or isinstance(error.__cause__, OSError)
+    outside = KeyboardInterrupt | OSError | OutOfTime | lost
+    return isinstance(error, outside) or isinstance(error.__cause__, OSError)
+
+
+def _write_trials(study: "Study", objective: TuningObjective) -> TuneResult | None:
+    """Write trials.json, and best.toml if a trial has succeeded; else return None."""
+    records = tuple(
+        TrialRecord(
+            number=number,
+            state=(state := trial.state.name.lower()),
+            value=trial.value if state == "complete" else None,
+            params=dict(trial.params),
+            is_baseline=BASELINE in trial.user_attrs,
+            reason=str(trial.user_attrs.get(REASON, LOST)) if state in ("fail", "pruned") else None,
+            seconds=trial.duration.total_seconds() if trial.duration else None,
+        )
+        for number, trial in enumerate(latest_tries(study))
+    )
+    rows = [asdict(record) for record in records]
+    write_text(objective.out / "trials.json", json.dumps(rows, indent=1, allow_nan=False))
+    complete = [record for record in records if record.value is not None]
+    if not complete:
+        return None
+    # Of equal values the baseline, then the earliest.
+    best = min(complete, key=lambda r: (-(r.value or 0.0), not r.is_baseline, r.number))
+    recipe, path = objective.recipe, objective.out / "best.toml"
+    if not best.is_baseline:
+        tuned = objective.recipe_with(best.params)
+        recipe = tuned.model_copy(update={"name": f"{recipe.name}-tuned"})
+    write_text(path, recipe.to_toml())
+    baseline = next((record.value for record in complete if record.is_baseline), None)
+    return TuneResult(path, best, baseline, records)
+
+
+def _result(study: "Study", objective: TuningObjective) -> TuneResult:
+    result = _write_trials(study, objective)
+    if result is None:
+        tries = latest_tries(study)
+        reasons = [trial.user_attrs[REASON] for trial in tries if REASON in trial.user_attrs]
+        why = "no trial has come to its end yet; the same command resumes"
+        if reasons:
+            why = f"none of {len(tries)} trials succeeded; the last one: {reasons[-1]}"
+        raise PipelineError(f"{objective.out}: {why}")
+    if result.best.is_baseline:
+        log.info("no trial beat the recipe as it was; best.toml is that recipe")
+    return result

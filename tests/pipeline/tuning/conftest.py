@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.tuning.result import TuneResult
+from pipeline.tuning.tune import TuneResult
 from tests.pipeline.tuning.small_study import search
 
 UNPRIVILEGED = "postgres"  # Debian's; the server refuses to run as root
@@ -46,31 +46,10 @@ class Server:
     def stop(self) -> None:
         self.control("stop", "-m", "immediate")
 
-    def restart(self) -> None:
-        self.control("restart", "-m", "immediate")
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server that the test may stop; skip without PostgreSQL."""
-    yield from _started()
-
-
-@pytest.fixture(scope="session")
-def shared_server() -> Iterator[Server]:
-    """A server that tests share, each with a `database` of its own."""
-    yield from _started()
-
-
-@pytest.fixture
-def database(shared_server: Server, request: pytest.FixtureRequest) -> str:
-    """The name of an empty database of the shared server."""
-    name = f"test_{abs(hash(request.node.name))}"
-    shared_server.run(f"CREATE DATABASE {name}")
-    return name
-
-
-def _started() -> Iterator[Server]:
     pytest.importorskip("psycopg", reason="needs psycopg, see requirements-dev.txt")
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
     if not programs:
