@@ -1,26 +1,24 @@
 """Show a run in TensorBoard, Weights & Biases or MLflow, from its first checkpoint to its report.
 
 A thread per tracker reads the files that the run writes: metrics.jsonl of each model, then
-report.json and report.png. OUT/tracking records what was sent, so a resumed run sends the rest.
+report.json and report.png. Each call is a run of its own in the tracker, with all values so far.
 If a tracker raises or hangs, the run ends with the same bytes.
 """
 
 import json
 import os
-import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from secrets import token_hex
 from threading import Event, Thread
 from typing import Any
 
 from common.credentials import one_line
 from common.errors import UsageError, hide_credentials
-from common.files import locked, write_text
 from common.progress import log
 from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
@@ -35,25 +33,22 @@ QUIET = {  # WANDB_SILENT also keeps the client from asking for a key
     "MLFLOW_CONFIGURE_LOGGING": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-SECRET = re.compile("KEY|TOKEN|PASSWORD|SECRET", re.IGNORECASE)  # variables of the environment
 
 Config = Mapping[str, Any]  # a recipe, as in TOML
 Points = Sequence[tuple[int, Mapping[str, float]]]  # values by name, at a step
-Report = Mapping[str, float]  # values by name; empty if there are none, or they were sent before
-Sent = dict[str, Any]  # the run's `id` there, `lines` of metrics.jsonl by place, and the `report`
+Report = Mapping[str, float]  # values by name; empty without a report
 
 
 class _TensorBoard:
-    def __init__(self, out: Path, config: Config, sent: Sent) -> None:
+    def __init__(self, out: Path, config: Config) -> None:
         from torch.utils.tensorboard.summary import hparams
 
         self._root = out / FOLDER / "tensorboard"
-        if "id" not in sent:
-            params = {k: v if isinstance(v, int | float) else str(v) for k, v in flat(config)}
-            with self._writer("") as writer:
-                for summary in hparams(params, {"score/mean": 0.0})[:2]:
-                    writer.file_writer.add_summary(summary)
-            sent["id"] = str(self._root)
+        shutil.rmtree(self._root, ignore_errors=True)
+        params = {k: v if isinstance(v, int | float) else str(v) for k, v in flat(config)}
+        with self._writer("") as writer:
+            for summary in hparams(params, {"score/mean": 0.0})[:2]:
+                writer.file_writer.add_summary(summary)
 
     def _writer(self, place: str) -> Any:
         from torch.utils.tensorboard import SummaryWriter
@@ -76,21 +71,17 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    def __init__(self, out: Path, config: Config, sent: Sent) -> None:
+    def __init__(self, out: Path, config: Config) -> None:
         import wandb
 
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=out.name,
-            id=sent.setdefault("id", token_hex(4)),
-            resume="allow",
             dir=os.environ.get("WANDB_DIR", str(out.parent)),
             config=dict(config),
             reinit="finish_previous",
             settings=wandb.Settings(init_timeout=FINISH_S, finish_timeout=FINISH_S),
         )
-        if self._run.offline:  # `wandb sync` replaces what it has synced of the run before
-            sent |= {"lines": {}, "report": {}}
 
     def log(self, place: str, points: Points) -> None:
         self._run.define_metric(f"{place}/*", step_metric=f"{place}/step")
@@ -107,23 +98,18 @@ class _WeightsAndBiases:
 
 
 class _MLflow:
-    def __init__(self, out: Path, config: Config, sent: Sent) -> None:
+    def __init__(self, out: Path, config: Config) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
         own = None if os.environ.get("MLFLOW_TRACKING_URI") else out.parent
         self._client = client = MlflowClient(f"sqlite:///{own / 'mlflow.db'}" if own else None)
-        if "id" in sent:
-            client.update_run(sent["id"], status="RUNNING")
-        else:
-            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-            known = client.get_experiment_by_name(name)
-            place = (own / "mlartifacts").as_uri() if own else None
-            experiment_id = known.experiment_id if known else client.create_experiment(name, place)
-            sent["id"] = client.create_run(experiment_id, run_name=out.name).info.run_id
-            params = [Param(key, str(value)) for key, value in flat(config)]
-            client.log_batch(sent["id"], params=params)
-        self._id = sent["id"]
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        known = client.get_experiment_by_name(name)
+        place = (own / "mlartifacts").as_uri() if own else None
+        experiment_id = known.experiment_id if known else client.create_experiment(name, place)
+        self._id = client.create_run(experiment_id, run_name=out.name).info.run_id
+        client.log_batch(self._id, params=[Param(key, str(v)) for key, v in flat(config)])
 
     def log(self, place: str, points: Points) -> None:
         from mlflow.entities import Metric
@@ -142,8 +128,7 @@ class _MLflow:
         self._client.set_terminated(self._id, "FINISHED" if is_done else "KILLED")
 
 
-# Each is built from the run's folder, its recipe and the record of what was sent, to which it adds
-# the run's `id`.
+# Each is built from the run's folder and its recipe.
 TRACKERS: dict[str, Any] = {
     "tensorboard": _TensorBoard,
     "wandb": _WeightsAndBiases,
@@ -200,40 +185,28 @@ def logged_to(names: Sequence[str], out: Path, config: Config) -> Iterator[None]
         for name, thread in threads.items():
             thread.join(FINISH_S if done.is_set() else STOP_S)
             if thread.is_alive():
-                log.info(
-                    f"--log-to {name}: not done in time; the same with --resume sends the rest"
-                )
+                log.info(f"--log-to {name}: not done in time; the same with --resume sends all")
 
 
 def _follow(name: str, out: Path, config: Config, end: Event, done: Event) -> None:
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
-    path = out / FOLDER / f"{name}.json"
+    n_sent: dict[Path, int] = {}
     try:
-        with locked(path.with_name(f".{name}.lock")):  # two `train` may have one OUT
-            sent = json.loads(path.read_text()) if path.exists() else {"lines": {}, "report": {}}
-            tracker, is_over = TRACKERS[name](out, config, sent), False
-            write_text(path, json.dumps(sent))
-            while not is_over:
-                is_over = end.wait(POLL_S)
-                _send(tracker, out, sent, path)
-            report = _report(out) if done.is_set() else {}
-            new = report if report != sent["report"] else {}
-            tracker.finish(new, out / REPORT_PICTURE, is_done=done.is_set())
-            write_text(path, json.dumps(sent | {"report": new or sent["report"]}))
+        tracker, is_over = TRACKERS[name](out, config), False
+        while not is_over:
+            is_over = end.wait(POLL_S)
+            for path in sorted(out.rglob(METRICS)):
+                lines = [json.loads(line) for line in path.read_text().splitlines()]
+                if new := lines[n_sent.get(path, 0) :]:
+                    place = path.parent.relative_to(out).as_posix().removeprefix("models/")
+                    tracker.log(place, [(line.pop("step"), line) for line in new])
+                    n_sent[path] = len(lines)
+        report = _report(out) if done.is_set() else {}
+        tracker.finish(report, out / REPORT_PICTURE, is_done=done.is_set())
     except Exception as error:
-        log.info(f"--log-to {name}: given up, the run goes on: {_message(error)}")
-
-
-def _send(tracker: Any, out: Path, sent: Sent, record: Path) -> None:
-    for path in sorted(out.rglob(METRICS)):
-        place = path.parent.relative_to(out).as_posix().removeprefix("models/")
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        new = lines[sent["lines"].get(place, 0) :]
-        if new:
-            tracker.log(place, [(line.pop("step"), line) for line in new])
-            sent["lines"][place] = len(lines)
-            write_text(record, json.dumps(sent))
+        message = one_line(hide_credentials(f"{type(error).__name__}: {error}"))
+        log.info(f"--log-to {name}: given up, the run goes on: {message}")
 
 
 def _report(out: Path) -> dict[str, float]:
@@ -247,12 +220,3 @@ def _report(out: Path) -> dict[str, float]:
     values |= {f"seconds/{stage}": seconds for stage, seconds in report.seconds.items()}
     # Not all trackers take a colon in a name.
     return {name.replace(":", "-"): v for name, v in values.items() if v is not None}
-
-
-def _message(error: BaseException) -> str:
-    """Return a client's error on one line, without what the environment holds of credentials."""
-    text = hide_credentials(f"{type(error).__name__}: {error}")
-    for name, value in os.environ.items():
-        if SECRET.search(name) and value:
-            text = text.replace(value, "***")
-    return one_line(text)
