@@ -1,17 +1,12 @@
-"""The commands that train and rank a whole dataset, and those that look at what was made.
+"""The commands that train and rank a whole dataset: run, train, predict, blend, tune."""
 
-`run`, its stages `train`, `predict` and `blend`, `tune`, which searches for a recipe, and `report`,
-`runs` and `compare`.
-"""
-
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from common.errors import PipelineError, UsageError, blame
+from common.errors import PipelineError, UsageError
 from pipeline.cli import options
 from pipeline.cli.console import (
     LOADING,
@@ -24,11 +19,6 @@ from pipeline.cli.console import (
     say,
 )
 from pipeline.cli.submission import print_scores
-
-COMPARED = (
-    *("collection", "metric", "graphs", "families", "first", "second"),
-    *("second - first", "ci95 low", "ci95 high", "P(second better)"),
-)
 
 
 @command
@@ -220,7 +210,8 @@ def blend(
     if whole and not named:
         raise UsageError(f"{whole[0]}: a whole run; pass --collection, such as tile:xla")
     paths = {run: _score_file(run, split) for run in every if run not in whole}
-    _check_places(out, submission, (*paths.values(), *whole))
+    check_output("--out", out, ".parquet")
+    check_output("--submission", submission)
     members = {}
     for run in every:
         if named and run in whole:
@@ -243,19 +234,6 @@ def blend(
             files = find_graphs(data_dir(data), collections=(named,), splits=(split,))
         write_submission(submission, submission_rows([(named, blended)], files))
         typer.echo(f"submission  {submission}")
-
-
-def _check_places(out: Path, submission: Path | None, read: Iterable[Path]) -> None:
-    """Refuse to write over, or into, what is read."""
-    for option, file in (("--out", out), ("--submission", submission)):
-        for path in read:
-            if file and file.resolve().is_relative_to(path.resolve()):
-                told = f"is or lies in {path}, which is read; expected another place"
-                raise UsageError(f"{option} {file}: {told}")
-    if submission and submission.resolve() == out.resolve():
-        raise UsageError(f"--submission {submission}: is --out; expected another place")
-    check_output("--out", out, ".parquet")
-    check_output("--submission", submission)
 
 
 def _is_whole(run: Path) -> bool:
@@ -318,112 +296,3 @@ def tune(
     typer.echo(f"recipe      {result.best_recipe}")
     if not result.best.is_baseline:
         say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
-
-
-@command
-def report(
-    run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
-) -> None:
-    """Draw a run's report again.
-
-    That is report.html, report.png, and a page per graph in graphs/.
-
-    Example: python -m pipeline report --run runs/first
-    """
-    from models.run_folder import REPORT, REPORT_PICTURE
-    from pipeline.run.report import draw_report
-    from submissions.run_report import read_report
-
-    check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
-    with blame(run / REPORT, "the report of a run"):
-        page = draw_report(run, read_report(run))
-    typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
-
-
-@command
-def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
-    json: options.Json = False,
-) -> None:
-    """List run folders, their scores, and what sets them apart.
-
-    That is recipe, seeds, revision, models and keys: of a recipe in configs/ the keys that --set
-    changed, of one's own those that it sets.
-
-    Example: python -m pipeline runs runs
-    """
-    from data.tree import COLLECTIONS
-    from pipeline.run.folders import list_runs
-
-    rows = list_runs(folder)
-    if json:
-        print_json(rows)
-    elif rows:
-        names = list(dict.fromkeys(name for row in rows for name in row["values"] or {}))
-        header = ("folder", "state", "recipe", "seeds", "revision", "score", "mean of", *names)
-        lines: list[tuple[object, ...]] = []
-        for row in rows:
-            seeds = " ".join(map(str, row["seeds"])) or None
-            revision = row["revision"] and str(row["revision"])[:12]
-            facts = (str(row["folder"]), row["state"], row["recipe"], seeds, revision, row["score"])
-            values = row["values"] or {}
-            cut = f", {row['limit_graphs']} graphs of each" if row["limit_graphs"] else ""
-            among = f"{len(values)} of {len(COLLECTIONS)}{cut}" if values else None
-            changed = (f"{key}={value}" for key, value in row["changed"].items())
-            made_with = " ".join(map(str, (*row["models"], *changed))) or None
-            lines.append((*facts, among, *map(values.get, names), made_with))
-        print_table((*header, "models, and keys that differ"), lines)
-    else:
-        typer.echo(f"no runs     {folder}")
-    for row in rows:
-        if row["problem"]:
-            say(f"error: {row['problem']}")
-
-
-@command
-def compare(
-    first: Annotated[Path, typer.Argument(help="A run's folder, or what `score --json` printed.")],
-    second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
-    json: options.Json = False,
-) -> None:
-    """Compare two runs graph by graph.
-
-    Prints in which keys of their configs they differ, the difference of their scores, its interval,
-    and the probability that the second run is better.
-
-    Example: python -m pipeline compare runs/first runs/hops2
-    """
-    from pipeline.run.folders import differing_keys
-    from submissions.compare import compare_reports
-    from submissions.run_report import read_report
-
-    reports = [read_report(run) for run in (first, second)]
-    with blame(f"{first} or {second}", "the reports of two runs"):
-        compared = compare_reports(*reports)
-        keys = differing_keys(*(report.config for report in reports))
-        if json:
-            print_json({"first": first, "second": second, "config": keys, **compared})
-            return
-        typer.echo(f"first = {first}, second = {second}")
-        if keys:
-            print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
-            typer.echo("")
-        elif all(report.config for report in reports):
-            typer.echo("no key of their configs differs")
-        _print_comparison(compared)
-
-
-def _print_comparison(compared: Mapping[str, Any]) -> None:
-    from submissions.compare import comparison_notes, probability_texts
-
-    rows, told = [], probability_texts(compared)
-    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
-        shown = f"mean of {len(compared['collections'])}" if name == "mean" else name
-        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
-        values = (entry["first"], entry["second"], entry["difference"])
-        interval = entry["ci95"] or (None, None)
-        probability = (told[name] or "-").rjust(len(COMPARED[-1]))
-        rows.append((shown, *counts, *values, *interval, probability))
-    print_table(COMPARED, rows)
-    for note in comparison_notes(compared):
-        say(f"note: {note}")

@@ -5,7 +5,6 @@ And its stages on their own: `train` out of time, `blend`, a recipe's blend.choo
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -254,21 +253,8 @@ def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_
     said = call(*other, "--collection", "layout:xla:random", "--submission", file, expect=2)
     assert "out.parquet: holds scores of tile:xla; expected those of layout:xla:random" in said
     assert not (tmp_path / "again.parquet").exists()
-    kept = (tmp_path / "a.parquet").read_bytes()
-    for places, told in (
-        (
-            ("--out", tmp_path / "a.parquet"),
-            "--out .*: is or lies in .*, which is read; expected another",
-        ),
-        (("--out", tmp_path / "sub.csv"), "--out .*: expected a name that ends in .parquet"),
-        (
-            ("--out", tmp_path / "c.parquet", "--submission", tmp_path / "x/../c.parquet"),
-            "--submission .*c.parquet: is --out; expected another place",
-        ),
-    ):
-        said = call("blend", *scores, *places, expect=2)
-        assert re.search(told, said) and said.count("\n") == 1, said
-    assert (tmp_path / "a.parquet").read_bytes() == kept and not (tmp_path / "c.parquet").exists()
+    said = call("blend", *scores, "--out", tmp_path / "sub.csv", expect=2)
+    assert "expected a name that ends in .parquet" in said and said.count("\n") == 1
     call(*other, "--submission", tmp_path / "same.csv")  # which the file itself tells
     assert (tmp_path / "same.csv").read_text() == file.read_text()
 
@@ -300,11 +286,6 @@ def test_whole_runs_are_blended_by_their_members(chosen_run: Path, tmp_path: Pat
     both = ("--runs", one, two, "--out", tmp_path / "out.parquet")
     words = ("blend", *both, "--data", tree, "--collection", "tile:xla")
     call(*words, "--submission", tmp_path / "both.csv")
-    before = (one / "submission.csv").read_bytes()
-    said = call(*words, "--submission", one / "submission.csv", expect=2)
-    told = f"--submission {one / 'submission.csv'}: is or lies in {one}, which is read; expected"
-    assert told in said
-    assert (one / "submission.csv").read_bytes() == before
     assert (tmp_path / "both.csv").read_bytes() == (one / "submission.csv").read_bytes()
     other = next(path for path in one.glob("scores/tile-xla/*/valid.parquet"))
     words_of_valid = ("blend", "--runs", other, "--data", tree, "--out", tmp_path / "valid.parquet")
@@ -355,19 +336,6 @@ def test_a_run_blends_both_splits_by_its_choice_and_so_does_rank(chosen_run: Pat
     ranked = call("rank", graph.path, "--run", other, "--json")
     configs = [[c["config"] for c in json.loads(text)["configs"]] for text in (alone, ranked)]
     assert configs[0] == configs[1]
-
-
-def test_a_damaged_choice_is_named(chosen_run: Path) -> None:
-    other = chosen_run.with_name("damaged")
-    shutil.copytree(chosen_run, other)
-    path = other / "scores/tile-xla/blend/choice.json"
-    graph = find_graphs(SAMPLE, collections=(TILE,), splits=("test",))[0]
-    path.write_text(path.read_text().replace("n_graphs", "n_graphz"))  # all can be read
-    assert f"{path}: damaged" in call("rank", graph.path, "--run", other, expect=1)
-    for damaged in ("{}", "[]", "{", '{"method": "x", "weights": {}}'):
-        path.write_text(damaged)
-        text = call("rank", graph.path, "--run", other, expect=1)
-        assert f"{path}: " in text and "expected a choice with method and weights" in text
 
 
 def test_a_training_that_is_out_of_time_goes_on_later(tmp_path: Path) -> None:
