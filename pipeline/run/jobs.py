@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -166,15 +165,6 @@ def ranking_jobs(
                 after=frozenset(_training_name(m.folder) for m in members).intersection(trained),
                 stage=name,
             )
-
-
-def uses_gpu(device: Mapping[str, Any]) -> bool:
-    """Return whether networks are computed on a GPU.
-
-    Args:
-        device: Facts of the device, from `tell_device`.
-    """
-    return bool(device["device"] != "CPU")
 
 
 def rank(ranking: Ranking) -> None:

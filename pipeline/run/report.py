@@ -2,7 +2,6 @@
 
 import json
 import platform
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.errors import PipelineError, blame
+from common.errors import blame
 from common.files import read_table, write_table, write_text
 from common.metrics import TILE_PICKS, ranking_from_scores
 from common.reproducibility import revision
@@ -29,8 +28,6 @@ from ensembles.blend import (
     run_blend,
 )
 from ensembles.picks import top_k_to_measure
-from ensembles.ranking.explain import default_row
-from ensembles.ranking.program import NamedGraph, change_of, layouts_of, read_names, tile_of
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
@@ -38,7 +35,6 @@ from models.trees.boosting import read_importances
 from pipeline.run.state import RunState
 from submissions.check import by_graph
 from submissions.report.charts import (
-    BEST_SCHEMA,
     CURVE_PICKS,
     RANKS_SCHEMA,
     rank_points,
@@ -58,8 +54,7 @@ from submissions.run_report import (
 from submissions.score import score_submission
 
 REPORT_PAGE = "report.html"
-RANKS, BEST = "valid-ranks.parquet", "valid-best.parquet"
-N_CONFIGS, MOST_NODES = 5, 40  # of the best configs, that are told of a graph
+RANKS = "valid-ranks.parquet"
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
@@ -74,9 +69,8 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
     """Score the rankings of the valid split and describe the run, without the costs of its stages.
 
     `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` and all values of tiles but
-    the baseline are of the five configs to measure, as a row of the submission has them. The files
-    valid-ranks.parquet and valid-best.parquet, from which the pages of graphs are made, are written
-    too.
+    the baseline are of the five configs to measure, as a row of the submission has them. The file
+    valid-ranks.parquet, from which the pages of graphs are made, is written too.
 
     Args:
         state: State of the run, with all scores written.
@@ -101,7 +95,7 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
     ]
     return RunReport(
         score=scored.score,
-        collections=_with_evidence(state, scored.collections, labels, files, blended),
+        collections=_with_evidence(state, scored.collections, labels, blended),
         left_out=scored.left_out,
         recipe=state.recipe.name,
         seeds=list(state.recipe.seeds),
@@ -124,23 +118,11 @@ def keep_original_report(out: Path, report: RunReport) -> RunReport:
         out: Folder of the run.
         report: The new report.
     """
-    first = written_report(out) if is_done(out) else None
-    if first is None:
+    if not (is_done(out) and (out / REPORT).exists()):
         return report
+    first = read_report(out)
     of_the_call = {key: getattr(first, key) for key in OF_A_CALL}
     return first if first.to_text() == report.changed(**of_the_call).to_text() else report
-
-
-def written_report(out: Path) -> RunReport | None:
-    """Return the report in a run folder, None if it is missing or damaged.
-
-    Args:
-        out: Folder of the run.
-    """
-    try:
-        return read_report(out)
-    except PipelineError:
-        return None
 
 
 def write_report(out: Path, report: RunReport) -> Path:
@@ -164,14 +146,11 @@ def draw_report(out: Path, report: RunReport) -> Path:
     Raises:
         PipelineError: A parquet file of the run is damaged, or a file cannot be written.
     """
-    ranks, best = (
-        read_table(out / name, schema) if (out / name).exists() else None
-        for name, schema in ((RANKS, RANKS_SCHEMA), (BEST, BEST_SCHEMA))
-    )
+    ranks = read_table(out / RANKS, RANKS_SCHEMA) if (out / RANKS).exists() else None
     write_report_page(report, out / REPORT_PAGE, ranks)
     write_overview(report, out / REPORT_PICTURE)
     if ranks is not None:
-        write_graph_pages(out, report, ranks, best)
+        write_graph_pages(out, report, ranks)
     return out / REPORT_PAGE
 
 
@@ -227,11 +206,10 @@ def _with_evidence(
     state: RunState,
     parts: Mapping[str, CollectionReport],
     labels: Mapping[str, Labels],
-    files: Files,
     blended: Tables,
 ) -> dict[str, CollectionReport]:
     """Add the baseline, the slowdown curve and the seeds; write the points of graphs' pages."""
-    points, best, reports = [pl.DataFrame(schema=RANKS_SCHEMA)], [], dict(parts)
+    points, reports = [pl.DataFrame(schema=RANKS_SCHEMA)], dict(parts)
     for name, part in parts.items():
         if part.value is None:
             continue
@@ -249,7 +227,6 @@ def _with_evidence(
             scored = [table[key] for table in (blended, *members)]
             ranking, graph = rankings["model"][key], key.removeprefix(f"{name}:")
             points.append(rank_points(name, graph, ranking, labels[key], scored))
-            best.append(best_configs(files[key], blended[key][ranking]))
         values = _seed_values(state, collection, labels)
         reports[name] = part.changed(
             baseline=_judge(collection, baseline, labels),
@@ -258,7 +235,6 @@ def _with_evidence(
             seed_sd=stdev(values.values()) if values else None,
         )
     write_table(state.out / RANKS, pl.concat(points))
-    write_table(state.out / BEST, pl.DataFrame(best, schema=BEST_SCHEMA))
     return reports
 
 
@@ -321,57 +297,6 @@ def _seed_values(
         if any(weights.values()):
             values[str(seed)] = _value(state, collection, spec._replace(weights=weights), labels)
     return {seed: value for seed, value in values.items() if value is not None and len(values) > 1}
-
-
-def best_configs(file: GraphFile, ranked: pl.DataFrame) -> dict[str, Any]:
-    """Describe what the first five configs of a graph decide.
-
-    Args:
-        file: File of the graph.
-        ranked: `config` and `config_hash` of all c, sorted by score.
-
-    Returns:
-        A row of BEST_SCHEMA: of five distinct configs what differs from the config nearest to the
-        compiler's own choice, first the nodes that most of them set alike; of tiles, the bounds.
-
-    Raises:
-        PipelineError: the file is damaged.
-    """
-    distinct = ranked.unique("config_hash", keep="first", maintain_order=True)
-    configs: list[int] = distinct["config"].head(N_CONFIGS).to_list()
-    graph = read_graph(file)
-    names = read_names(file.path, graph.n_nodes)
-    named, against = NamedGraph(graph, file.collection, names=names), None
-    if isinstance(named.graph, LayoutGraph):
-        against = default_row(named.graph)
-        rows = _changes(named, against, configs)
-    else:
-        tiles = [tile_of(named, config) for config in configs]
-        rows = [
-            (field, [" × ".join(map(str, tile[field])) for tile in tiles]) for field in tiles[0]
-        ]
-    return {
-        **{"collection": file.collection.name, "graph": file.name},
-        **{"configs": configs, "against": against},
-        "names": [name for name, _ in rows[:MOST_NODES]],
-        "cells": [cells for _, cells in rows[:MOST_NODES]],
-        "n_more": max(0, len(rows) - MOST_NODES),
-    }
-
-
-def _changes(
-    named: NamedGraph, against: int, configs: Sequence[int]
-) -> list[tuple[str, list[str]]]:
-    default, *chosen = (layouts_of(named, config) for config in (against, *configs))
-    rows = []
-    for before, *after in zip(default, *chosen, strict=True):
-        cells = [change_of(before, own) for own in after]
-        if any(cells):
-            rows.append((f"{before.opcode} (node {before.node})", cells))
-
-    alike = [max(Counter(filter(None, cells)).values()) for _, cells in rows]
-    order = sorted(range(len(rows)), key=alike.__getitem__, reverse=True)
-    return [rows[place] for place in order]
 
 
 def learning_curves(run: Path) -> list[LearningCurve]:

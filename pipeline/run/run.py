@@ -16,7 +16,6 @@ from common.errors import PipelineError, UsageError
 from common.files import TEMPORARY, alone_in, check_writable, sweep
 from common.jobs.workers import HERE, Workers
 from common.progress import in_one_step, log
-from common.reproducibility import revision
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
 from data.graph_store.prepare import prepare
@@ -25,7 +24,6 @@ from data.manifest import read_manifest
 from data.npz.graphs import are_one_program
 from data.tree import (
     COLLECTIONS,
-    LAYOUT_COLLECTIONS,
     SPLITS,
     Collection,
     GraphFile,
@@ -48,7 +46,6 @@ from pipeline.run.report import (
     build_report,
     keep_original_report,
     write_report,
-    written_report,
 )
 from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
@@ -173,13 +170,7 @@ def _prepared(
     asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
-    device = tell_device(recipe)
-    n_layouts = sum(collection in inputs.collections for collection in LAYOUT_COLLECTIONS)
-    if recipe.layout.together and not models and 0 < n_layouts < len(LAYOUT_COLLECTIONS):
-        log.info(
-            "layout models learn from the named collections alone, not as without --collections "
-            "from all: what a change of the recipe gains, runs of the same collections tell"
-        )
+    device = tell_device(recipe, gpu_here())
     for stray in stray_folders(inputs.data_dir):
         log.info(stray)
     if missing:
@@ -240,10 +231,6 @@ def _tidy(out: Path) -> None:
             f"{out}: goes on; done are {n_done} trainings ({len(begun) - n_done} more begun) and "
             f"{len(scores)} score files"
         )
-    report, now = written_report(out), revision()
-    if is_done(out) and report and report.revision != now:
-        was = f"{report.revision}, now {now}"
-        log.info(f"{out} was made by other code ({was}); with another --out it is made again")
 
 
 def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:

@@ -24,7 +24,6 @@ from pipeline.run.jobs import (
     is_network,
     ranking_jobs,
     training_jobs,
-    uses_gpu,
 )
 from pipeline.run.trackers import logged_to
 
@@ -65,7 +64,9 @@ def train_collection(
     chosen = names if model is None else (model,)
     workers.check()
     check_packages()
-    device = tell_device(recipe)
+    for name in chosen:
+        check_device(recipe, name)
+    has_gpu = tell_device(recipe, gpu_here())["device"] != "CPU"
     recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]
     for folder in folders:
@@ -83,7 +84,7 @@ def train_collection(
         (place, TrainJob(name, recipe, usable, seed, folder))
         for (name, seed), folder in zip(product(chosen, recipe.seeds), folders, strict=True)
     ]
-    jobs = list(training_jobs(trainings, has_gpu=uses_gpu(device), resume=resume))
+    jobs = list(training_jobs(trainings, has_gpu=has_gpu, resume=resume))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
         workers.do(jobs, out)
     return folders
@@ -129,7 +130,7 @@ def predict_split(
     for model in models:
         model_entry(recipe, model)
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), workers=workers)
-    has_gpu = uses_gpu(tell_device(recipe))
+    has_gpu = tell_device(recipe, gpu_here())["device"] != "CPU"
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
     ranking = Ranking(

@@ -19,7 +19,7 @@ from ensembles.scores import scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import TrainJob
-from pipeline.run.jobs import Ranking, is_network, ranking_jobs, training_jobs, uses_gpu
+from pipeline.run.jobs import Ranking, is_network, ranking_jobs, training_jobs
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
@@ -99,7 +99,8 @@ class RunState:
 
     @property
     def has_gpu(self) -> bool:
-        return uses_gpu(self.device)
+        """Return whether networks are computed on a GPU."""
+        return bool(self.device["device"] != "CPU")
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
         """Return the graphs of a split.

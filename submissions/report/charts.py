@@ -37,15 +37,6 @@ RANKS_SCHEMA: dict[str, Any] = {
     "runtime_ns": pl.Int64,
     "members": pl.List(pl.Float32),
 }
-BEST_SCHEMA: dict[str, Any] = {
-    "collection": pl.String,
-    "graph": pl.String,
-    "configs": pl.List(pl.Int64),  # rows of the file, predicted fastest first
-    "against": pl.Int64,  # the config that they are compared with; of tiles none
-    "names": pl.List(pl.String),  # of what differs, such as a node
-    "cells": pl.List(pl.List(pl.String)),  # how each config sets it; "" = as the other one
-    "n_more": pl.Int64,  # how many names were left out
-}
 POINT = ("config", "runtime_ns", "members")
 
 FAINT, OURS, BASELINE, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"

@@ -123,26 +123,18 @@ def graphs_with_pages(
     return pages
 
 
-def write_graph_pages(
-    out: Path,
-    report: RunReport,
-    ranks: pl.DataFrame,
-    best: pl.DataFrame | None,
-) -> None:
+def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None:
     """Write OUT/graphs with the graphs' pages; the same report gives the same bytes.
 
     Args:
         out: Folder of the run.
         report: Content of report.json.
         ranks: Points as `rank_points` makes them.
-        best: Decisions of the configs with the best scores, a row of BEST_SCHEMA per graph.
 
     Raises:
         PipelineError: A file cannot be written.
     """
     points = ranks.partition_by("collection", "graph", as_dict=True)
-    rows = [] if best is None else best.iter_rows(named=True)
-    decided = {(row["collection"], row["graph"]): row for row in rows}
     pages = graphs_with_pages(report.collections, ranks)
     texts = {LIBRARY: library()} if pages else {}
     for collection, graph in pages:
@@ -156,8 +148,6 @@ def write_graph_pages(
             figures={key: value for key, value in figures.items() if value is not None},
             points=own,
             chart=ranks_chart(graph, own, members[: len(own["members"][0])]),
-            best=decided.get((collection, graph)),
-            slowdowns=dict(own.select("config", "slowdown").iter_rows()),
             library=LIBRARY,
         )
     for name, text in texts.items():

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
-from submissions.report.charts import BEST_SCHEMA
 from submissions.report.page import (
     write_graph_pages,
     write_report_page,
 )
-from tests.submissions.pages import LAYOUT, illustrated_report
+from tests.submissions.pages import illustrated_report
 from tests.support.browser import needs_browser, used
 
 pytestmark = pytest.mark.slow
@@ -35,9 +33,6 @@ def test_pages_are_drawn_sorted_searched_and_fit_the_window(width: int, tmp_path
     assert told["plots"] == 1 + 1
     check_table(told)
 
-    rows = {"names": [["dot (node 3)"]], "cells": [[["output - → {0,1}, input - → {0,1}", ""]]]}
-    first = {"collection": [LAYOUT], "graph": ["graph-07"], "configs": [[3, 4]], "against": [0]}
-    best = pl.DataFrame(first | rows | {"n_more": [0]}, schema=BEST_SCHEMA)
-    write_graph_pages(tmp_path, report, ranks, best)
+    write_graph_pages(tmp_path, report, ranks)
     page = tmp_path / "graphs" / "layout-xla-default-graph-07.html"
     assert used(page, width)["plots"] == 1
