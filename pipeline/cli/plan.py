@@ -50,7 +50,6 @@ def plan(
     """
     from data.official.published import official_sizes
     from data.sizes import sizes_of
-    from features.pruning import KEPT_PER_CONFIGURABLE
     from pipeline.planning.plan import make_plan
     from pipeline.planning.step_costs import find_step_costs
 
@@ -69,10 +68,6 @@ def plan(
     say(f"training steps: {costs.source}")
     if not data:
         say("sizes of graphs: the published ones")
-    if (rule := chosen.features.prune) not in ("none", *KEPT_PER_CONFIGURABLE):
-        say(
-            f"features.prune={rule}: the nodes it keeps are not known; networks read all nodes here"
-        )
 
 
 def _print_plan(made: "Plan", recipe: "Recipe") -> None:

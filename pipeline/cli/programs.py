@@ -14,16 +14,10 @@ HEADER = (
     *("graph", "configs", "distinct", "failed"),
     *("spread", "repeat tau", "again tau", "seconds"),
 )
-# Parameters of `collect` that a plan answers itself, with the options' names.
-OF_A_PROGRAM = {
-    name: f"--{name.replace('_', '-')}"
-    for name in ("program", "kind", "configs", "search", "split", "rounds", "timeout_s")
-} | {"list_programs": "--list"}
 
 
 @command
 def collect(
-    context: typer.Context,
     out: Annotated[
         Path, typer.Option(help="Data folder to write to; the same command goes on.")
     ] = Path("data/raw/collected"),
@@ -63,8 +57,8 @@ def collect(
     from autotune.collect import collect_jobs
     from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
 
-    if plan is not None:
-        _check_plan(plan, context)
+    if plan not in (None, "sample"):
+        raise UsageError(f"--plan {plan}: no such plan; known: sample")
     if list_programs:
         print_rows(("program", "family"), known_programs(kind), as_json=json)
         return
@@ -93,19 +87,6 @@ def collect(
         typer.echo(f"data        {out}")
     if program:  # the one graph that was asked for
         tell_errors([outcome.line() for outcome in outcomes if outcome.path is None])
-
-
-def _check_plan(plan: str, context: typer.Context) -> None:
-    """Refuse an unknown plan, and options that it has no use for."""
-    if plan != "sample":
-        raise UsageError(f"--plan {plan}: no such plan; known: sample")
-    idle = [
-        option
-        for name, option in OF_A_PROGRAM.items()
-        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
-    ]
-    if idle:
-        raise UsageError(f"--plan {plan}: has settings of its own; leave out {', '.join(idle)}")
 
 
 @command

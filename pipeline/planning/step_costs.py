@@ -5,7 +5,6 @@ time in which the host launches the kernels. Ranking has no backward pass and ta
 """
 
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from features.pruning import kept_nodes
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
-from models.training.device import CPU, GPU, torch_prepared
+from models.training.device import CPU, torch_prepared
 from pipeline.planning.cards import ARITHMETIC_SHARE, CARDS, MEMORY_SHARE, Card, card_named
 from pipeline.planning.synthetic_graphs import (
     GraphSize,
@@ -164,7 +163,7 @@ class StepCosts:
     Attributes:
         recipe: Recipe with the networks.
         card: The GPU. None for one thread of this machine's processor.
-        times: Steps that were measured on a GPU. None times steps on this machine.
+        times: Steps that were measured on a GPU. None without a GPU.
         source: Where the costs are from, for people.
     """
 
@@ -207,7 +206,7 @@ class StepCosts:
         """Return how long the host launches a step's kernels, 0 if timed here, and they run."""
         card = self.card if self.uses_gpu(model) else None
         if card is None or self.times is None:
-            return 0.0, self._timed(model, size, GPU if card else CPU)
+            return 0.0, self._timed(model, size)
         itemsize = self._itemsize(model)
         n_bytes = size.values * itemsize
         host_s, kernels_s = self.times.host_s(model, n_bytes), self.times.kernels_s(model, n_bytes)
@@ -234,13 +233,12 @@ class StepCosts:
         is_exact = getattr(self.recipe, model).training.precision == "float32"
         return 2 if self.uses_gpu(model) and not is_exact else 4
 
-    def _timed(self, model: str, size: StepSize, device: torch.device) -> float:
-        timed = size.scaled_down() if device == CPU else size
-        key = ("seconds", model, timed, device)
+    def _timed(self, model: str, size: StepSize) -> float:
+        timed = size.scaled_down()
+        key = ("seconds", model, timed)
         if key not in self._known:
-            threads = 1 if device == CPU else self.recipe.n_threads
-            with torch_prepared(threads=threads, device=device):
-                self._known[key] = step_seconds(self._workload(model, timed), device)
+            with torch_prepared(threads=1, device=CPU):
+                self._known[key] = step_seconds(self._workload(model, timed), CPU)
         return float(self._known[key] * size.values / timed.values)
 
     def _probed(self, model: str, size: StepSize) -> tuple[float, float]:
@@ -281,28 +279,22 @@ def find_step_costs(recipe: Recipe, gpu: str | None, file: Path | None) -> StepC
         recipe: Recipe with the networks.
         gpu: Name of a card or "none". None takes the card of `file`, else this machine's device.
         file: Steps as `python -m benchmarks.gpu` writes them. None takes those of this machine, if
-            there are any. For a GPU that is not here, it takes those that this project measured.
+            there are any, else those that this project measured.
 
     Raises:
         PipelineError: The file is missing or damaged.
-        UsageError: The file is of an unknown card.
+        UsageError: The card is not known.
     """
-    here = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     path = file or (MEASURED_HERE if MEASURED_HERE.is_file() else MEASURED)
     times = read_json(path, StepTimes, expected="steps as `python -m benchmarks.gpu` writes them")
+    here = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     name = gpu or (times.card if file else here)
     if name == "none":
         return StepCosts(recipe)
     card = CARDS.get(name) or card_named(name)
-    if card is None and name == here:
-        gib = torch.cuda.get_device_properties(0).total_memory / 2**30
-        card = Card(name, torch.cuda.get_device_capability(), gib, inf, inf, inf)
     if card is None:
-        raise UsageError(f"--steps {file}: the card {name} is not known; pass --gpu NAME")
-    is_here = name == here or card_named(here) == card
-    if is_here and path == MEASURED:
-        return StepCosts(recipe, card, source=f"timed on this machine's {here}")
+        raise UsageError(f"the card {name} is not known; pass --gpu NAME")
     source = f"measured on {times.card}, or computed"
-    if not is_here:
+    if card != card_named(times.card):
         source += "; without a GPU an estimate may be off by a factor of 2"
     return StepCosts(recipe, card, times, source)

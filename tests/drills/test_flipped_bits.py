@@ -5,8 +5,6 @@ see tests/pipeline/test_commands.py and tests/data/graph_store/test_stored_graph
 """
 
 import shutil
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.npz.damaged_archives import flipped
-from tests.drills.processes import POLL_S, Scene, Watched
+from tests.drills.processes import Scene, Watched
 
 FLIPS = 3
 TILE = "models/tile-xla"
@@ -66,23 +64,3 @@ def test_a_flipped_bit_in_a_run_is_noticed(kind: str, calm: Scene, tmp_path: Pat
         flip(path, rng)
         went_on += goes_on_or_is_refused(scene, calm, path)
     assert went_on < FLIPS, "no flip was noticed"
-
-
-@pytest.mark.slow
-def test_a_flipped_bit_in_a_training_that_was_killed_is_noticed(
-    calm: Scene, tmp_path: Path
-) -> None:
-    killed = replace(calm, out=tmp_path / "killed", log=tmp_path)
-    name = Path(TILE, "late_fusion_sage-seed0", "checkpoint.safetensors")
-    watched = Watched(killed)
-    while not (killed.out / name).exists():
-        assert watched.process.poll() is None
-        time.sleep(POLL_S)
-    watched.send(signal.SIGKILL)
-    assert watched.end() == -signal.SIGKILL
-    rng = np.random.default_rng(0)
-    for number in range(FLIPS):
-        scene = replace(killed, out=tmp_path / str(number))
-        shutil.copytree(killed.out, scene.out)
-        flip(scene.out / name, rng)
-        assert str(scene.out / name) in Watched(scene).is_refused()

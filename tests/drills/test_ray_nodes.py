@@ -177,29 +177,6 @@ def test_jobs_of_killed_workers_are_done_again(
     assert any("its worker was lost (WorkerCrashedError)" in line for line in watched.lines)
 
 
-@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
-def test_a_run_that_is_stopped_goes_on(
-    number: signal.Signals, cluster: Cluster, calm: Scene, scene: Scene
-) -> None:
-    watched = started(scene, cluster)
-    struck = wait_for_a_job(cluster, watched)
-    began_s = time.monotonic()
-    watched.send(number)
-    assert watched.is_refused(ENDS[number][0]) == ENDS[number][1] + KEPT
-    wait_until_gone(struck)
-    assert time.monotonic() - began_s < 20
-    started(scene, cluster).ends_as(calm)
-
-
-def test_a_run_out_of_time_stops_at_checkpoints(cluster: Cluster, scene: Scene) -> None:
-    steps = ("--set", "late_fusion_sage.training.steps=1000000", "--max-minutes", 0.5)
-    watched = started(scene, cluster, *steps)
-    assert watched.end() == 0, watched.lines
-    assert "as --max-minutes asks; --resume goes on" in watched.lines[-1]
-    assert watched.ended_s < 60
-    assert list(scene.out.rglob("checkpoint.safetensors"))
-
-
 @pytest.mark.skipif(not has_namespaces(), reason="needs mounts of its own: unshare -rm")
 def test_a_machine_that_does_not_see_the_files_is_refused(
     cluster: Cluster, calm: Scene, scene: Scene

@@ -8,11 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 
-from common.errors import PipelineError
 from common.settings import ROOT
-from pipeline.cli import console
 from tests.drills.processes import (
     POLL_S,
     Scene,
@@ -66,22 +63,6 @@ def test_a_command_that_is_stopped_ends_with_one_line(
         process.send_signal(number)
         kept = KEPT if words else ""
         assert ENDS[number][1] + kept in process.stderr.read().splitlines()
-
-
-@pytest.mark.parametrize("other", [PipelineError("not a weights file"), KeyboardInterrupt()])
-def test_a_stop_that_a_library_turns_into_another_error_is_a_stop_still(
-    other: BaseException,
-) -> None:
-    @console.command
-    def load() -> None:
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except KeyboardInterrupt as stop:
-            raise other from stop
-
-    with pytest.raises(typer.Exit) as caught:
-        load()
-    assert caught.value.exit_code == 143
 
 
 def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from common.errors import UsageError
-from common.files import alone_in
 from models.run_folder import begin, read_config
 from tests.drills.processes import RECIPE, Scene, Watched, check_same_store
 
@@ -30,15 +29,6 @@ def test_of_many_threads_that_begin_one_folder_the_first_one_decides(tmp_path: P
             begun = list(threads.map(has_begun, [folder] * 4, range(4)))
             assert begun == [own == read_config(folder)["seed"] for own in range(4)]
             assert sorted(path.name for path in folder.iterdir()) == ["config.toml"]
-
-
-def test_alone_in_a_folder_sweeps_up_what_a_killed_process_left(tmp_path: Path) -> None:
-    begin(tmp_path, {"seed": 0}, resume=False)
-    (tmp_path / ".model.safetensors.abc.tmp").write_text("half")
-    (tmp_path / "scores.parquet").write_text("whole")
-    with alone_in(tmp_path):
-        left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [".lock", "config.toml", "scores.parquet"]
 
 
 @pytest.mark.slow

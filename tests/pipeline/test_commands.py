@@ -21,12 +21,9 @@ import pytest
 import typer
 
 from common.settings import ROOT
-from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import distinct_configs
 from data.tree import COLLECTIONS, find_graphs
 from models.config.recipe import load_recipe
 from pipeline.__main__ import app
-from pipeline.run.run import Inputs, run
 from submissions.check import read_submission
 from tests.support.command_line import call, parse
 
@@ -73,23 +70,6 @@ def test_help_imports_nothing_heavy() -> None:
     heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
     assert not heavy & imported
     assert len(imported) < MOST_IMPORTED
-
-
-@pytest.mark.parametrize(
-    ("own", "found"),
-    [
-        ({}, "expandable_segments:True None"),
-        ({"PYTORCH_ALLOC_CONF": "a"}, "a None"),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "a"}, "None a"),
-    ],
-)
-def test_torchs_allocator_is_set_up_unless_the_user_has(own: dict[str, str], found: str) -> None:
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    show = f"import os, pipeline.__main__; print(*map(os.environ.get, {names}))"
-    env = {name: value for name, value in os.environ.items() if name not in names} | own
-    command = [sys.executable, "-c", show]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=True)
-    assert done.stdout.decode().strip() == found
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
@@ -237,22 +217,6 @@ def test_stages_on_their_own_give_what_run_gives(
     assert blended["score"].to_list() == pytest.approx(from_run["score"].to_list())
 
 
-def test_rank_prints_the_best_configs_of_one_graph(finished: Path, tiny_tree: Path) -> None:
-    file = find_graphs(tiny_tree, splits=("test",))[-1]
-    ranking = read_submission(finished / "submission.csv")[file.submission_id]
-    _, group = distinct_configs(read_graph(file))
-    distinct = ranking[np.sort(np.unique(group[ranking], return_index=True)[1])].tolist()
-    best = distinct[:5]
-    arguments = ("rank", file.path, "--run", finished, "--top", 5)
-    ranked = json.loads(call(*arguments, "--json"))
-    assert [config["config"] for config in ranked["configs"]] == best
-    default = ranked["default"]
-    assert group[distinct[default["place"] - 1]] == group[default["config"]]
-    text = call(*arguments)
-    assert text.count("\n") == 1 + 1 + 1 + len(best) + 1 + 1
-    assert f"\ndefault     config {default['config']}, place {default['place']} of " in text
-
-
 def test_a_collection_without_train_split_is_ranked_by_its_sibling(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
@@ -338,36 +302,6 @@ def test_a_reader_that_stops_early_is_no_error(finished: Path, tiny_tree: Path) 
     assert done.stderr == ""
 
 
-def test_a_graph_that_is_damaged_in_the_store_names_its_file(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    call("prepare", "--data", tiny_tree, "--store", store)
-    path = sorted(store.glob("layout/xla/random/train/*.safetensors"))[0]
-    whole = path.read_bytes()
-    place = len(whole) - 100
-    path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-    words = (*SMOKE, tiny_tree, "--store", store, "--out", tmp_path / "run")
-    assert f"error: {path}: " in call(*words, expect=1)
-    path.unlink()
-    call(*words)
-    assert path.read_bytes() == whole
-
-
-GNNS = ("cross_config_sage", "late_fusion_sage", "early_fusion_sage")
-TINY = [
-    *(f"{model}.training.steps=3" for model in GNNS),
-    *(f"{model}.training.warmup_steps=1" for model in GNNS),
-    *(f"{model}.training.checkpoint_every=2" for model in GNNS),
-    *(f"{model}.hidden=16" for model in GNNS),
-    *(f"{model}.configs_per_step=8" for model in GNNS[:1]),
-    *(f"{model}.kernels_per_step=2" for model in GNNS[1:]),
-    *(f"{model}.num_boost_round=4" for model in ("layout_boosting", "tile_boosting")),
-    *(f"{model}.early_stop=0" for model in ("layout_boosting", "tile_boosting")),
-    *("seeds=[0]", "threads=1", "accelerator=cpu"),
-]
-
-
 def test_every_table_of_the_recipe_is_of_a_model_that_it_has() -> None:
     recipe = load_recipe("leaderboard")
     models = {*recipe.layout.models, *recipe.tile.models}
@@ -380,14 +314,3 @@ def test_every_table_of_the_recipe_is_of_a_model_that_it_has() -> None:
     }
     assert changed <= models
     assert set(recipe.blend.weights) <= models
-
-
-@pytest.mark.slow
-def test_each_model_runs_in_the_small(tiny_tree: Path, tmp_path: Path) -> None:
-    recipe = load_recipe("leaderboard", TINY)
-    run(Inputs(tiny_tree, store=tmp_path / "store"), tmp_path / "run", recipe, resume=False)
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert (tmp_path / "run" / "submission.csv").exists()
-    assert set(report["collections"]) == {collection.name for collection in COLLECTIONS}
-    trained = {path.parent.name for path in (tmp_path / "run" / "models").rglob("DONE")}
-    assert trained == {f"{m}-seed0" for m in (*recipe.layout.models, *recipe.tile.models)}

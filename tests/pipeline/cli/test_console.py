@@ -65,19 +65,6 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
     assert stream.getvalue() == "stage: train\nstage: train: 1 of 2\nstage: train: 2 of 2\n"
 
 
-def test_an_interrupted_search_says_that_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*args: object, **options: object) -> None:
-        progress("train", 0, 1)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pipeline.tuning.tune.tune", interrupted)
-    said = stderr_of("tune", "--data", tmp_path, "--out", tmp_path / "out", expect=130)
-    told = "interrupted; what was finished is kept; the same command goes on"
-    assert said[-1] == f"error: {told}"
-
-
 def test_an_interrupted_command_that_writes_nothing_says_no_more(
     tiny_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,23 +74,6 @@ def test_an_interrupted_command_that_writes_nothing_says_no_more(
 
     monkeypatch.setattr("data.audit.audit", interrupted)
     assert stderr_of("audit", "--data", tiny_tree, expect=130)[-1] == "error: interrupted"
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "what"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
-)
-def test_optimize_says_by_either_signal_what_is_kept_and_how_to_go_on(
-    number: int, code: int, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*args: object, **options: object) -> None:
-        progress("mine:step", 0, 1)
-        signal.raise_signal(number)
-
-    monkeypatch.setattr("autotune.optimize.optimize.optimize", stopped)
-    words = ("optimize", "--program", "mine:step", "--out", tmp_path / "out")
-    told = "what was finished is kept; the same command goes on"
-    assert stderr_of(*words, expect=code)[-1] == f"error: {what}; {told}"
 
 
 def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:

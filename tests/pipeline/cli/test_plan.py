@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph
 from data.sizes import sizes_of
 from data.tree import find_graphs
 from pipeline.planning import step_costs
-from tests.support.command_line import call, stderr_of
+from tests.support.command_line import call
 
 SMALL = ("--recipe", "smoke", "--set", "cross_config_sage.hidden=8")
 LINEAR = ("--set", "layout.models=[layout_linear]", "--set", "tile.models=[tile_linear]")
@@ -62,23 +61,6 @@ def test_a_network_that_does_not_fit_the_card_has_keys_to_halve() -> None:
     assert told in text
 
 
-def test_a_collection_for_which_nothing_is_trained_has_no_peak() -> None:
-    text = call("plan", "--recipe", "trees", "--set", "layout.together=true")
-    [first, *others] = [line.split() for line in text.splitlines() if line.startswith("layout:")]
-    assert first[-1] == "MiB"
-    assert {line[-1] for line in others} == {"-"}
-
-
-@pytest.mark.parametrize("words", [(), ("--data", SAMPLE), ("--recipe", "reference")])
-def test_a_line_of_a_table_has_at_most_a_hundred_characters(words: tuple[object, ...]) -> None:
-    lines = call("plan", *words, "--gpu", "t4").splitlines()
-    assert max(len(line) for line in lines if ": " not in line) <= 100
-    tables = [line.split()[0] for line in lines if line.startswith(("collection", "tile:", "layo"))]
-    assert [name.partition(":")[0] for name in tables] == [
-        *("collection", "tile", "collection", *["layout"] * 4),
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [
@@ -90,13 +72,6 @@ def test_what_cannot_be_is_one_line(words: tuple[object, ...], code: int, named:
     text = call("plan", *words, expect=code)
     assert named in text
     assert text.count("\n") == 1
-
-
-@pytest.mark.parametrize("rule", ["none", "config", "hops-1", "hops-9"])
-def test_a_pruning_rule_that_was_not_counted_is_named(rule: str) -> None:
-    told = "features.prune=hops-9: the nodes it keeps are not known; networks read all nodes here"
-    said = stderr_of("plan", "--recipe", "smoke", *LINEAR, "--set", f"features.prune={rule}")
-    assert (told in said) == (rule == "hops-9")
 
 
 def test_sizes_of_a_folder_are_those_of_its_files(

@@ -69,12 +69,6 @@ def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
         ),
         (("--program", "mlp_b16", "--device", "npu"), 2, "--device npu: no such value; known: cpu"),
         (("--plan", "huge"), 2, "--plan huge: no such plan; known: sample"),
-        (
-            ("--plan", "sample", "--configs", "100", "--kind", "tile", "--program", "a"),
-            2,
-            "--plan sample: has settings of its own; leave out --program, --kind, --configs",
-        ),
-        (("--plan", "sample", "--timeout-s", "9", "--list"), 2, "leave out --timeout-s, --list"),
     ],
 )
 def test_mistakes_are_one_line(

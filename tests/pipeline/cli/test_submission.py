@@ -1,17 +1,14 @@
 """`submission` and `score` as a user calls them."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.settings import ROOT, SAMPLE, default_store_dir
+from common.settings import SAMPLE, default_store_dir
 from data.labels import WITHHELD, Labels, read_labels, write_withheld
 from submissions.check import SubmissionRow, expected_rows, read_submission, write_submission
 from submissions.score import score_submission
@@ -23,7 +20,7 @@ from tests.submissions.made_up import (
     write_official,
 )
 from tests.support.command_line import call, stderr_of
-from tests.support.fake_kaggle import FIRST_REF, KEY, SIGNATURE, USERNAME, FakeKaggle, refusal
+from tests.support.fake_kaggle import FIRST_REF, KEY, SIGNATURE, FakeKaggle
 
 
 @pytest.fixture(autouse=True)
@@ -118,39 +115,6 @@ def test_a_file_that_answers_other_data_is_never_sent(
     write_official(tmp_path / "submission.csv", [official])
     assert "not the competition's" in upload(tmp_path, *options, "--force", expect=1)
     assert not fake_kaggle.received
-
-
-CODE = """
-import sys
-import pytest
-from pipeline.__main__ import app
-from tests.support.fake_kaggle import point_client_at
-point_client_at(sys.argv[1], pytest.MonkeyPatch())
-app(sys.argv[2:])
-"""
-
-
-def test_a_verbose_environment_makes_a_fresh_process_print_no_address(
-    fake_kaggle: FakeKaggle, run_folder: Path, tmp_path: Path
-) -> None:
-    """Other programs use VERBOSE=1, too; the process's import of the client is its first."""
-    facts = {"HOME": str(tmp_path), "KAGGLE_USERNAME": USERNAME, "KAGGLE_KEY": KEY}
-    loud = {"VERBOSE": "1", "VERBOSE_OUTPUT": "1"}
-    environment = {"PATH": os.environ["PATH"], "NO_PROXY": "127.0.0.1", **facts, **loud}
-    upload = ["submission", "upload", f"{run_folder}/submission.csv", "-m", "x"]
-    command = [sys.executable, "-c", CODE, fake_kaggle.url, *upload]
-    fake_kaggle.will_answer("CreateSubmission", refusal(400, "none left"))
-
-    ended = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-
-    assert len(fake_kaggle.calls("PUT")) == ended.returncode == 1
-    text = ended.stdout + ended.stderr
-    stage, line = text.splitlines()
-    assert stage == "stage: upload submission.csv" and "none left" in line
-    assert SIGNATURE not in text
-    assert fake_kaggle.url not in text
 
 
 X, N = "layout:xla:default", "layout:nlp:random"

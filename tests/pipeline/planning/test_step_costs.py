@@ -11,11 +11,9 @@ from common.errors import PipelineError, UsageError
 from models.config.recipe import load_recipe
 from models.registry import MODELS
 from pipeline.planning import step_costs
-from pipeline.planning.cards import CARDS, card_named
+from pipeline.planning.cards import CARDS
 from pipeline.planning.step_costs import (
     HOST_MS,
-    MAX_VALUES,
-    MEASURED,
     StepCosts,
     StepSize,
     StepTimes,
@@ -108,13 +106,6 @@ def test_without_a_gpu_a_small_step_is_timed_on_one_thread_and_scaled() -> None:
     assert find_step_costs(RECIPE, "none", None).card is None
 
 
-def test_a_step_is_scaled_down_by_graphs_first() -> None:
-    large = StepSize(32, 100, 64, 64).scaled_down()
-    assert (large.n_graphs, large.nodes) == (4, 64) and large.values == MAX_VALUES
-    small = StepSize(2, 40, 16, 16)
-    assert small.scaled_down() == small
-
-
 def test_the_source_says_that_an_estimate_without_a_gpu_may_be_off(tmp_path: Path) -> None:
     costs = find_step_costs(RECIPE, "t4", None)
     assert costs.card == CARDS["t4"] and costs.times is not None
@@ -123,18 +114,6 @@ def test_the_source_says_that_an_estimate_without_a_gpu_may_be_off(tmp_path: Pat
     file.write_text(json.dumps(TABLE))
     assert find_step_costs(RECIPE, None, file).card == CARDS["a100"]
     assert find_step_costs(RECIPE, "h100", file).card == CARDS["h100"]
-
-
-def test_steps_of_a_gpu_that_is_here_are_timed_unless_they_were_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
-    costs = find_step_costs(RECIPE, None, None)
-    assert costs.card == CARDS["t4"] and costs.times is None and "Tesla T4" in costs.source
-    assert find_step_costs(RECIPE, "a100", None).times is not None
-    (tmp_path / "none.json").write_text(MEASURED.read_text())
-    assert find_step_costs(RECIPE, None, None).times is not None
 
 
 def test_a_damaged_file_or_an_unknown_card_is_one_line(tmp_path: Path) -> None:
@@ -146,9 +125,3 @@ def test_a_damaged_file_or_an_unknown_card_is_one_line(tmp_path: Path) -> None:
     file.write_text('{"card": "Radeon", "steps": []}')
     with pytest.raises(UsageError, match=r"the card Radeon is not known; pass --gpu NAME"):
         find_step_costs(RECIPE, None, file)
-
-
-def test_a_card_is_known_by_its_name_to_torch() -> None:
-    assert card_named("Tesla T4") == CARDS["t4"]
-    assert card_named("NVIDIA A100-SXM4-80GB") == CARDS["a100"]
-    assert card_named("NVIDIA GeForce RTX 3090") is None

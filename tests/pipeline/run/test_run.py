@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -10,7 +9,6 @@ import pytest
 
 from common.errors import UsageError
 from common.files import alone_in
-from common.jobs.run_jobs import Done, Job
 from common.jobs.workers import Workers
 from common.reproducibility import revision
 from data.graph_store.stored_graph import read_graph
@@ -39,22 +37,6 @@ def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Pat
     with alone_in(finished):
         assert "another process works in it" in call(*words, expect=2)
     call(*words)
-
-
-def test_what_a_worker_left_that_was_killed_while_it_wrote_is_swept(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = tmp_path / "out" / "scores" / "tile-xla" / "baseline" / ".test.parquet.8c7d1c32.tmp"
-    do = Workers.do
-
-    def killed_once(workers: Workers, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
-        done = do(workers, jobs, folder)
-        left.touch()
-        return done
-
-    monkeypatch.setattr(Workers, "do", killed_once)
-    call("run", "--data", tiny_tree, *TILES, "--out", tmp_path / "out")
-    assert left.parent.is_dir() and not left.exists()
 
 
 @pytest.mark.parametrize(
@@ -151,18 +133,6 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(
         assert named in error
         assert [stage for stage in stages if stage.startswith("stage: ")] in ([], [LOADING])
         assert not out.exists()
-
-
-def test_a_package_that_only_the_report_needs_is_missed_before_any_work(
-    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("models.train.PACKAGES", ("torch", "package_of_the_report"))
-    for command, part in (("run", "--collections"), ("train", "--collection")):
-        words = ("--recipe", "smoke", part, "tile:xla", "--out", tmp_path / command)
-        *stages, error = stderr_of(command, "--data", tiny_tree, *words, expect=1)
-        assert "package package_of_the_report: is not installed; " in error
-        assert "pip install -r " in error
-        assert stages == [LOADING]
 
 
 def test_a_cluster_that_does_not_answer_is_refused_however_little_there_is_to_do(
@@ -292,19 +262,6 @@ def test_resume_logs_what_is_done(finished: Path, tiny_tree: Path, tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("now", ["abc", "def"])
-def test_a_finished_run_of_other_code_is_named(
-    now: str, finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = shutil.copytree(finished, tmp_path / "run")
-    report = json.loads((out / "report.json").read_text())
-    (out / "report.json").write_text(json.dumps(report | {"revision": "abc"}))
-    monkeypatch.setattr("pipeline.run.run.revision", lambda: now)
-    said = stderr_of("run", "--data", tiny_tree, *TILES, "--out", out, "--resume")
-    line = f"{out} was made by other code (abc, now def); with another --out it is made again"
-    assert (line in said) == (now == "def")
-
-
 def test_a_finished_run_that_is_resumed_keeps_what_made_it(
     finished: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
@@ -356,14 +313,3 @@ def test_of_two_programs_it_is_not_asked(one_program: Path, tiny_tree: Path, spl
     assert not _is_one_program(find_graphs(one_program))
     (folder / "other.npz").write_bytes(b"no zip")  # which the audit names
     assert not _is_one_program(find_graphs(one_program))
-
-
-def test_a_run_of_some_collections_says_what_its_layout_models_learn_from(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    words = ["run", "--data", tiny_tree, "--recipe", "smoke", "--set", "layout.together=true"]
-    words += ["--set", "layout.models=[layout_linear]", "--store", tmp_path / "store"]
-    told = "layout models learn from the named collections alone"
-    some = call(*words, "--collections", "layout:xla:random", "--out", tmp_path / "some")
-    assert told in some
-    assert told not in call(*words, "--collections", "layout", "--out", tmp_path / "all")
