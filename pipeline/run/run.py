@@ -170,7 +170,7 @@ def _prepared(
     asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
-    device = tell_device(recipe, gpu_here())
+    device = tell_device(recipe)
     for stray in stray_folders(inputs.data_dir):
         log.info(stray)
     if missing:

@@ -66,7 +66,7 @@ def train_collection(
     check_packages()
     for name in chosen:
         check_device(recipe, name)
-    has_gpu = tell_device(recipe, gpu_here())["device"] != "CPU"
+    has_gpu = tell_device(recipe)["device"] != "CPU"
     recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]
     for folder in folders:
@@ -130,7 +130,7 @@ def predict_split(
     for model in models:
         model_entry(recipe, model)
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), workers=workers)
-    has_gpu = tell_device(recipe, gpu_here())["device"] != "CPU"
+    has_gpu = tell_device(recipe)["device"] != "CPU"
     parts = path.with_name(f".{path.name}.parts")
     shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
     ranking = Ranking(
