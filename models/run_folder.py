@@ -94,8 +94,8 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -> None:
     difference = first_difference(begun, config)
-    if difference and difference.startswith(("data =", "limit_graphs =")):
-        difference = "other graphs (by --data, --collections or --limit-graphs)"
+    if difference and difference.startswith("data ="):
+        difference = "other graphs (by --data or --collections)"
     if difference:
         back = ", bring the file back" if difference.startswith("source.") else ""
         raise UsageError(

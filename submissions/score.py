@@ -243,11 +243,6 @@ def remarks_on(report: RunReport) -> list[str]:
         report: Report of a run or of `score`.
     """
     remarks, few = list[str](), list[str]()
-    if limit := report.config.get("limit_graphs"):
-        remarks.append(
-            f"{limit} graphs at most of each collection and split (--limit-graphs): scores are of "
-            "these, and the submission lacks the others' rows"
-        )
     for name, part in report.collections.items():
         if part.value is None:
             continue

@@ -38,17 +38,11 @@ def rank(
     candidates: Annotated[
         int | None, typer.Option(min=1, help="Rank so many random layouts. Of HLO modules: 200.")
     ] = None,
-    show_layouts: Annotated[
-        bool, typer.Option("--show-layouts", help="Print the layouts of each config listed.")
-    ] = False,
     why: Annotated[
         bool, typer.Option("--why", help="Say of each what members think and what was measured.")
     ] = False,
     explain: Annotated[
         int | None, typer.Option(min=1, help="Say which nodes set the config of this rank apart.")
-    ] = None,
-    against: Annotated[
-        int | None, typer.Option(min=0, help="Compare it with this config, not the default.")
     ] = None,
     trust: options.Trust = None,
     json: options.Json = False,
@@ -60,12 +54,10 @@ def rank(
     score, so that one mistake of the models costs one of them and not all.
 
     A config that the file repeats is listed once. Layouts are minor-to-major orders of a node's
-    output, input and kernel; --json has them too.
+    output, input and kernel; --json has them.
 
     Example: python -m pipeline rank --run runs/first graph.npz --top 5
     """
-    if explain is None and against is not None:
-        raise UsageError("--against: of no use without --explain RANK")
     from ensembles.ranking.program import load_graphs
 
     graphs = load_graphs(file, collection=collection, kernel=kernel)
@@ -86,7 +78,7 @@ def rank(
     printed = [one.as_json(why=why, measure=measure) for one in ranked]
     found = None
     if explain is not None:
-        found = _explained(ranker, ranked[0], explain, against)
+        found = _explained(ranker, ranked[0], explain)
         printed[0]["explained"] = found.as_json()
     if json:
         print_json({"kernels": printed} if several else printed[0])
@@ -96,23 +88,21 @@ def rank(
     for one, part in zip(ranked, printed, strict=True):
         if several:
             typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
-        _print(one, part, show_layouts=show_layouts)
+        _print(one, part)
     if explain is not None and found:
         _print_explained(found, ranked[0], explain)
 
 
-def _explained(
-    ranker: "Ensemble", ranked: "Ranked", rank: int, against: int | None
-) -> "Explanation":
+def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation":
     from ensembles.ranking.explain import explain
 
     listed = ranked.best(rank)
     if len(listed) < rank:
         raise UsageError(f"--explain {rank}: expected a rank, 1..{len(listed)}")
-    found = explain(ranker, ranked.graph, listed[-1]["config"], against)
+    found = explain(ranker, ranked.graph, listed[-1]["config"])
     if not found.parts:
         what = f"config {found.config} is {found.baseline or f'config {found.against}'} itself"
-        raise UsageError(f"--explain {rank}: {what}; expected another rank, or another --against")
+        raise UsageError(f"--explain {rank}: {what}; expected another rank")
     return found
 
 
@@ -127,7 +117,7 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
     return with_configs(graph, drawn)
 
 
-def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> None:
+def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
     from ensembles.ranking.program import TILE_BOUNDS
 
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
@@ -157,9 +147,6 @@ def _print(ranked: "Ranked", part: dict[str, Any], *, show_layouts: bool) -> Non
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], part)
-    if show_layouts and ranked.decides == "layout":
-        for entry in best:
-            _print_layouts(ranked, entry["config"])
 
 
 def _place_text(place: float, part: dict[str, Any]) -> str:
@@ -199,18 +186,3 @@ def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
     header = ("node", "name", "opcode", "output", "change", "part", "share")
     print_table(header, rows, if_known=("name", "share"))
     typer.echo(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
-
-
-def _print_layouts(ranked: "Ranked", config: int) -> None:
-    from ensembles.ranking.program import TENSORS, spelled
-
-    layouts = ranked.layouts(config)
-    chosen = [node for node in layouts if not node.is_left_open]
-    n_open = f"{len(layouts) - len(chosen)} of {len(layouts)} nodes are left to the compiler"
-    typer.echo(f"\nconfig {config}: minor to major, - = compiler's choice; {n_open}")
-    rows = []
-    for node in chosen:
-        orders = [spelled(node.tensors[t]) if t in node.tensors else "" for t in TENSORS]
-        rows.append((node.node, node.name, node.opcode, *orders))
-    if rows:
-        print_table(("node", "name", "opcode", *TENSORS), rows, if_known=("name",))

@@ -30,9 +30,6 @@ def run(
     trust: options.Trust = None,
     resume: options.Resume = False,
     collections: options.Collections = None,
-    limit_graphs: Annotated[
-        int | None, typer.Option(min=1, help="So many graphs of each split, for a quick try.")
-    ] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
     store: options.Store = None,
     models: Annotated[
@@ -59,7 +56,7 @@ def run(
     from pipeline.run.run import Inputs
     from pipeline.run.run import run as run_recipe
 
-    inputs = Inputs(data_dir(data), named, limit_graphs, store, skip_bad)
+    inputs = Inputs(data_dir(data), named, store, skip_bad)
     who = Workers(workers, ray)
     report = run_recipe(
         inputs, out, chosen, resume=resume, models=models, workers=who, trackers=trackers
@@ -72,13 +69,9 @@ def run(
 
     print_scores(report)
     submission = out / SUBMISSION["test"]
-    is_there = submission.exists()
-    parts = [part.split("/") for part in report.missing_parts]
-    lacking = [name for name, split in parts if split == "test" and not collections]
-    kept = "collections" * bool(collections), "graphs" * bool(limit_graphs)
-    part = f", with rows of these {' and '.join(filter(None, kept))} alone" if any(kept) else ""
-    part += f", without rows of {', '.join(lacking)}: no test graphs" if lacking else ""
-    where = f"{submission}{part}" if is_there else "none: the data has no test split"
+    is_whole = not collections and not any(part.endswith("/test") for part in report.missing_parts)
+    note = "" if is_whole else ", without rows of the other collections"
+    where = f"{submission}{note}" if submission.exists() else "none: the data has no test split"
     typer.echo(f"submission  {where}")
     typer.echo(f"report      {out / REPORT_PAGE}")
 
@@ -150,7 +143,6 @@ def predict(
     collection: Annotated[str | None, typer.Option(help="Default: the model's own.")] = None,
     trust: options.Trust = None,
     workers: options.Workers = None,
-    ray: options.Ray = None,
 ) -> None:
     """Score every config of a split with trained models.
 
@@ -160,14 +152,13 @@ def predict(
     from common.jobs.workers import Workers
     from pipeline.run.stages import predict_split
 
-    who = Workers(workers, ray)
     path, n_graphs = predict_split(
         data_dir(data),
         run,
         split=split,
         out=out,
         collection=collection,
-        workers=who,
+        workers=Workers(workers),
         trust=trust or (),
     )
     typer.echo(f"scores      {path} ({n_graphs} graphs)")

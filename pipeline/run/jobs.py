@@ -1,23 +1,21 @@
-"""The jobs of a run: a training for each member, a ranking for each block of graphs.
+"""The jobs of a run: a training for each member, a ranking for each split of a collection.
 
 A ranking waits for the training of its members. Nothing else waits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import polars as pl
-
 from common.jobs.run_jobs import Job
-from data.graph_store.prepare import blocks_of, file_weight
+from data.graph_store.prepare import file_weight
 from data.tree import Collection, GraphFile
-from ensembles.ensemble import BASELINE, Member, load_ranker
+from ensembles.ensemble import BASELINE, Member
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
-from models.predict import read_scores, sampled, write_scores
-from models.registry import Ranker, TrainJob
+from models.predict import sampled
+from models.registry import TrainJob
 from models.run_folder import is_done
 from models.train import train_model
 
@@ -74,24 +72,6 @@ def _training_name(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class WholeRun:
-    """The ensemble of a run folder.
-
-    Attributes:
-        folder: The run folder, or that of a single model.
-        collection: Name of the collection that it ranks. None takes that of a single model.
-        trust: Custom models that may be imported.
-    """
-
-    folder: Path
-    collection: str | None
-    trust: tuple[str, ...] = ()
-
-    def load(self) -> Ranker:
-        return load_ranker(self.folder, collection=self.collection, trust=self.trust)
-
-
-@dataclass(frozen=True)
 class Ranking:
     """Members that rank the graphs of a collection's split, each into a score file.
 
@@ -107,41 +87,15 @@ class Ranking:
     collection: Collection
     split: str
     files: Sequence[GraphFile]
-    members: Mapping[Path, Member | WholeRun]
+    members: Mapping[Path, Member]
     at_most: int
     on_gpu: bool
-
-    def parts(self) -> "list[Ranking]":
-        """Cut the rest of this ranking into blocks of files, with score files of their own.
-
-        The parts are for members without a score file of the whole.
-        """
-        members = {path: member for path, member in self.members.items() if not path.exists()}
-        blocks = list(blocks_of(self.files))
-        if len(blocks) == 1:
-            return [replace(self, members=members)]
-        parts = []
-        for number, block in enumerate(blocks, start=1):
-            part = f".part-{number}-of-{len(blocks)}"
-            own = {p.with_name(f"{p.stem}{part}{p.suffix}"): m for p, m in members.items()}
-            parts.append(replace(self, files=block, members=own))
-        return parts
-
-    def join(self) -> None:
-        """Write the score files from those of the parts, then remove all parts."""
-        parts = self.parts()
-        for number, path in enumerate(path for path in self.members if not path.exists()):
-            own = [list(part.members)[number] for part in parts]
-            write_scores(path, pl.concat(map(read_scores, own)), self.collection.name)
-        for path in self.members:
-            for left in path.parent.glob(f"{path.stem}.*{path.suffix}"):
-                left.unlink()
 
 
 def ranking_jobs(
     rankings: Sequence[Ranking], *, threads: int, trained: Set[str] = frozenset()
 ) -> Iterator[Job]:
-    """Yield the jobs of rankings that are left.
+    """Yield a job for each ranking that is left.
 
     Args:
         rankings: Rankings of a run.
@@ -149,19 +103,16 @@ def ranking_jobs(
         trained: Names of the training jobs. A ranking waits for those of its members.
     """
     for ranking in rankings:
-        name = f"predict {ranking.collection.name}"
-        parts = ranking.parts()
-        for number, part in enumerate(parts, start=1):
-            members = part.members.values()
-            if all(path.exists() for path in part.members):
-                continue
+        members = [member for path, member in ranking.members.items() if not path.exists()]
+        if members:
+            name = f"predict {ranking.collection.name}"
             yield Job(
-                f"{name}/{part.split}" + (f" {number} of {len(parts)}" if len(parts) > 1 else ""),
+                f"{name}/{ranking.split}",
                 rank,
-                (part,),
-                weight=len(members) * file_weight(part.files),
+                (ranking,),
+                weight=len(members) * file_weight(ranking.files),
                 threads=threads,
-                on_gpu=part.on_gpu,
+                on_gpu=ranking.on_gpu,
                 after=frozenset(_training_name(m.folder) for m in members).intersection(trained),
                 stage=name,
             )
@@ -171,7 +122,7 @@ def rank(ranking: Ranking) -> None:
     """Write the score files of a ranking that are missing.
 
     Args:
-        ranking: The ranking, or a part of it.
+        ranking: The ranking.
     """
     scores_by_graph(
         {path: member.load for path, member in ranking.members.items()},

@@ -30,7 +30,7 @@ from ensembles.blend import (
 from ensembles.picks import top_k_to_measure
 from ensembles.scores import scores_path
 from models.predict import read_scores
-from models.run_folder import METRICS, REPORT, REPORT_PICTURE, is_done
+from models.run_folder import METRICS, REPORT, REPORT_PICTURE
 from models.trees.boosting import read_importances
 from pipeline.run.state import RunState
 from submissions.check import by_graph
@@ -49,7 +49,6 @@ from submissions.run_report import (
     ModelsReport,
     RunReport,
     SlowdownCurve,
-    read_report,
 )
 from submissions.score import score_submission
 
@@ -57,8 +56,6 @@ REPORT_PAGE = "report.html"
 RANKS = "valid-ranks.parquet"
 MAX_POINTS = 60  # of a curve; more than a picture can show
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
-
-OF_A_CALL = ("environment", "revision", "seconds", "cpu_seconds", "peak_mib")
 
 # By submission ID.
 Files = Mapping[str, GraphFile]
@@ -109,20 +106,6 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
         revision=revision(),
         config=state.config,
     )
-
-
-def keep_original_report(out: Path, report: RunReport) -> RunReport:
-    """Return the report of a finished run if its results are the same as those of a new report.
-
-    Args:
-        out: Folder of the run.
-        report: The new report.
-    """
-    if not (is_done(out) and (out / REPORT).exists()):
-        return report
-    first = read_report(out)
-    of_the_call = {key: getattr(first, key) for key in OF_A_CALL}
-    return first if first.to_text() == report.changed(**of_the_call).to_text() else report
 
 
 def write_report(out: Path, report: RunReport) -> Path:

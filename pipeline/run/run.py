@@ -6,7 +6,6 @@ run resumes where it stopped, and ends with the same bytes.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,25 @@ from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
 from models.predict import read_scores, write_scores
-from models.run_folder import CONFIG, begin, check_free, is_done, mark_done, with_original_name
-from models.train import check_packages, sources_of
+from models.run_folder import (
+    CONFIG,
+    REPORT,
+    begin,
+    check_free,
+    is_done,
+    mark_done,
+    with_original_name,
+)
+from models.train import check_device, check_packages, sources_of
 from models.training.device import tell_device
 from pipeline.run.report import (
     build_report,
-    keep_original_report,
     write_report,
 )
 from pipeline.run.state import SUBMISSION, Costs, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
-from submissions.run_report import RunReport
+from submissions.run_report import RunReport, read_report
 
 
 @dataclass(frozen=True)
@@ -60,22 +66,18 @@ class Inputs:
     Attributes:
         data_dir: Folder that holds npz/.
         collections: The collections.
-        limit_graphs: Maximum number of graphs of each collection and split, the first by name.
         store: Folder of packed graphs. None takes the default folder.
         skip_bad: Whether damaged files are left out and named in the report.
     """
 
     data_dir: Path
     collections: Sequence[Collection] = COLLECTIONS
-    limit_graphs: int | None = None
     store: Path | None = None
     skip_bad: bool = False
 
     def find(self, splits: Sequence[str]) -> list[GraphFile]:
         """List the files; refuse none at all, and names that no run takes, unless `skip_bad`."""
         files = find_graphs(self.data_dir, collections=self.collections, splits=splits)
-        parts = groupby(files, lambda file: (file.collection, file.split))
-        files = [file for _, part in parts for file in list(part)[: self.limit_graphs]]
         faults = name_faults(files)
         if faults and not self.skip_bad:
             raise PipelineError(f"{faults[0][1]}, or pass --skip-bad")
@@ -113,7 +115,9 @@ def run(
     state, given = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
     begin(out, state.config, resume=resume)
     with alone_in(out), logged_to(trackers, out, state.config["recipe"]):
-        _tidy(out)
+        # Killed processes leave these.
+        sweep(out / "scores", f"**/{TEMPORARY}")
+        sweep(out / "models", f"*/{TEMPORARY}")
         if models is None:
             state.choose_sources()
         else:
@@ -121,17 +125,18 @@ def run(
         take_models(given)
         for event in workers.do(state.jobs(trains=models is None), out).values():
             state.costs.add(event.job.stage, event.cost)
-        for ranking in state.rankings():
-            ranking.join()
         sweep(out / "scores", f"**/{TEMPORARY}")  # of workers that were killed
         blended = _blend_all(state)
         with in_one_step("write and check submissions"):
             for split, parts in blended.items():
                 if parts:
                     _submit(state, parts, split)
-        with state.costs.stage("score"), in_one_step("score the valid split"):
-            report = build_report(state, inputs.data_dir)
-        report = keep_original_report(out, report.changed(**asdict(state.costs)))
+        if is_done(out) and (out / REPORT).exists():
+            report = read_report(out)  # it has the costs of the first call
+        else:
+            with state.costs.stage("score"), in_one_step("score the valid split"):
+                report = build_report(state, inputs.data_dir)
+            report = report.changed(**asdict(state.costs))
         with in_one_step("write the report"):
             write_report(out, report)
         mark_done(out, [out / CONFIG])
@@ -158,7 +163,6 @@ def _prepared(
     recipe = with_original_name(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
-        **({"limit_graphs": inputs.limit_graphs} if inputs.limit_graphs else {}),
         **sources_of(recipe, recipe.all_models),
         "recipe": recipe.model_dump(mode="json"),
     }
@@ -217,20 +221,6 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
         if row.file.split == "test":
             name = row.file.submission_id
             log.info(f"{SUBMISSION['test']} has no row for {name}: its file is damaged")
-
-
-def _tidy(out: Path) -> None:
-    """Remove what killed processes left, and log what is done already."""
-    sweep(out / "scores", f"**/{TEMPORARY}")
-    sweep(out / "models", f"*/{TEMPORARY}")
-    begun = [path.parent for path in sorted(out.glob(f"models/*/*/{CONFIG}"))]
-    scores = [p for p in out.glob("scores/*/*/*.parquet") if p.suffixes == [".parquet"]]
-    if begun or scores:
-        n_done = sum(is_done(folder) for folder in begun)
-        log.info(
-            f"{out}: goes on; done are {n_done} trainings ({len(begun) - n_done} more begun) and "
-            f"{len(scores)} score files"
-        )
 
 
 def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:

@@ -1,28 +1,28 @@
 """Two stages of a run alone: train one collection, or score one split."""
 
-import shutil
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from common.errors import PipelineError, UsageError
 from common.files import check_writable
 from common.jobs.workers import HERE, Workers
+from common.machine import thread_limits
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
 from data.labels import split_usable
 from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, SPLITS, Collection, collection_named
-from ensembles.ensemble import ranked_by
+from ensembles.ensemble import load_ranker, ranked_by
+from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
+from models.predict import sampled
 from models.registry import TrainJob, model_entry
 from models.run_folder import CONFIG, check_free, models_of, with_original_name
 from models.train import check_packages
 from models.training.device import tell_device
 from pipeline.run.jobs import (
-    Ranking,
-    WholeRun,
-    is_network,
-    ranking_jobs,
     training_jobs,
 )
 from pipeline.run.trackers import logged_to
@@ -108,7 +108,7 @@ def predict_split(
         split: The split.
         out: Parquet file. None takes RUN/scores-SPLIT.parquet.
         collection: Collection to score. None takes the model's own.
-        workers: Workers that rank.
+        workers: Workers that pack files.
         trust: Custom models that may be imported, as "package.module:Class".
 
     Returns:
@@ -130,21 +130,14 @@ def predict_split(
     for model in models:
         model_entry(recipe, model)
     files = stored_graphs(data_dir, collections=(target,), splits=(split,), workers=workers)
-    has_gpu = tell_device(recipe)["device"] != "CPU"
-    parts = path.with_name(f".{path.name}.parts")
-    shutil.rmtree(parts, ignore_errors=True)  # of a call that was killed, perhaps on other data
-    ranking = Ranking(
-        target,
-        split,
-        files,
-        members={parts / path.name: WholeRun(run, collection, tuple(trust))},
-        at_most=recipe.valid_configs if split == "valid" else 0,
-        on_gpu=has_gpu and any(is_network(recipe, model) for model in models),
-    )
-    try:
-        workers.do(list(ranking_jobs([ranking], threads=recipe.n_threads)), path.parent)
-        ranking.join()
-        (parts / path.name).replace(path)
-    finally:
-        shutil.rmtree(parts, ignore_errors=True)
+    tell_device(recipe)
+    with TemporaryDirectory(dir=path.parent) as folder, thread_limits(recipe.n_threads):
+        scores = Path(folder) / path.name
+        scores_by_graph(
+            {scores: partial(load_ranker, run, collection=collection, trust=trust)},
+            files,
+            what=f"predict {target.name}/{split}",
+            subsets=sampled(files, recipe.valid_configs if split == "valid" else 0),
+        )
+        scores.replace(path)
     return path, len(files)

@@ -144,17 +144,12 @@ def test_what_cannot_be_explained_is_one_line(
     (rank_of_default,) = (own["rank"] for own in listed["configs"] if own["config"] == 0)
     cases: list[tuple[tuple[object, ...], str]] = [
         ((layouts, "--run", model, "--explain", 1000), "--explain 1000: expected a rank, 1.."),
-        (
-            (layouts, "--run", model, "--explain", 1, "--against", 99),
-            "no config 99; expected 0..39",
-        ),
         ((alone, "--run", model, "--candidates", 1, "--explain", 1), "has one config; expected"),
         ((tiles, "--run", of_tiles, "--explain", 1), "a tile is one decision for all nodes"),
         (
             (alone, "--run", model, "--candidates", 5, "--explain", rank_of_default),
-            "config 0 is the compiler's choice itself; expected another rank, or another --against",
+            "config 0 is the compiler's choice itself; expected another rank",
         ),
-        ((layouts, "--run", model, "--against", 1), "of no use without --explain"),
     ]
     for words, expected in cases:
         line = call("rank", *words, expect=2).splitlines()[-1]

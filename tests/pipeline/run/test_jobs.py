@@ -8,8 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +15,6 @@ import polars as pl
 import pytest
 
 from common.files import write_table
-from common.jobs.run_jobs import Job
-from common.jobs.workers import HERE
-from common.progress import time_limit
 from common.settings import ROOT, SAMPLE
 from data.families import family_of
 from data.graph_store import prepare as preparing
@@ -29,7 +24,7 @@ from ensembles.blend import BlendSpec, apply_blend, write_choice
 from ensembles.choice import GREEDY, RECIPE
 from ensembles.ensemble import BASELINE, Member
 from models.config.recipe import load_recipe
-from models.predict import collection_of_scores, read_scores, scores_table, write_scores
+from models.predict import collection_of_scores, scores_table, write_scores
 from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
 from pipeline.run.jobs import Ranking, ranking_jobs, training_jobs
@@ -43,54 +38,6 @@ WHOLE = "predict tile:xla/test"
 @pytest.fixture(scope="module")
 def kernels(tiny_tree: Path) -> list[GraphFile]:
     return find_graphs(tiny_tree, collections=(TILE,), splits=("test",))
-
-
-@pytest.fixture
-def ranking(kernels: list[GraphFile], tmp_path: Path) -> Ranking:
-    baseline = Member(BASELINE, 0, tmp_path, "tile")
-    members = {tmp_path / name / "test.parquet": baseline for name in ("a", "b")}
-    return Ranking(TILE, "test", kernels, members, at_most=0, on_gpu=False)
-
-
-def cut(n: int, ranking: Ranking, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """Let rankings be cut into n parts; return the jobs that are left then."""
-    monkeypatch.setattr(preparing, "BLOCK_FILES", ceil(len(ranking.files) / n))
-    return list(ranking_jobs([ranking], threads=1))
-
-
-def names(jobs: Iterable[Job]) -> list[str]:
-    return [job.name for job in jobs]
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.parquet")}
-
-
-def test_a_ranking_in_parts_is_the_whole_one(
-    ranking: Ranking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It resumes in another number of parts, after a kill in a part or where parts are joined."""
-    assert names(cut(1, ranking, monkeypatch)) == [WHOLE]
-    with time_limit(0.0), pytest.raises(Exception, match="out of time"):
-        HERE.do(cut(1, ranking, monkeypatch), tmp_path)
-    HERE.do(cut(1, ranking, monkeypatch), tmp_path)
-    whole = files_below(tmp_path)
-    first, second = ranking.members
-    second.rename(tmp_path / "kept")
-    first.unlink()
-    first.with_name("test.begun.parquet").write_bytes(b"of a call with one part")
-    halves = cut(2, ranking, monkeypatch)
-    assert names(halves) == [f"{WHOLE} 1 of 2", f"{WHOLE} 2 of 2"]
-    HERE.do(halves[1:], tmp_path)
-    assert names(cut(2, ranking, monkeypatch)) == [f"{WHOLE} 1 of 2"]
-    thirds = cut(3, ranking, monkeypatch)
-    assert len(thirds) == 3
-    HERE.do(thirds, tmp_path)
-    (tmp_path / "kept").rename(second)  # joined just before the kill
-    assert cut(3, ranking, monkeypatch) == []
-    ranking.join()
-    assert files_below(tmp_path) == whole
-    assert read_scores(first)["graph"].unique().len() == len(ranking.files)
 
 
 def test_rankings_wait_for_the_trainings_of_their_members(
