@@ -53,8 +53,6 @@ Ray = Annotated[
 ]
 LogTo = Annotated[
     list[str] | None,
-    typer.Option(
-        "--log-to", metavar="TRACKER", help="tensorboard, wandb or mlflow; may be repeated."
-    ),
+    typer.Option("--log-to", metavar="TRACKER", help="tensorboard or wandb; may be repeated."),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")]

@@ -1,4 +1,4 @@
-"""Show a run in TensorBoard, Weights & Biases or MLflow, from its first checkpoint to its report.
+"""Show a run in TensorBoard or Weights & Biases, from its first checkpoint to its report.
 
 A thread per tracker reads the files that the run writes: metrics.jsonl of each model, then
 report.json and report.png. Each call is a run of its own in the tracker, with all values so far.
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -30,8 +29,6 @@ QUIET = {  # WANDB_SILENT also keeps the client from asking for a key
     "WANDB_SILENT": "true",
     "WANDB_CONSOLE": "off",
     "WANDB_ERROR_REPORTING": "false",
-    "MLFLOW_CONFIGURE_LOGGING": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 Config = Mapping[str, Any]  # a recipe, as in TOML
@@ -97,42 +94,10 @@ class _WeightsAndBiases:
         self._run.finish(exit_code=0 if is_done else 1)
 
 
-class _MLflow:
-    def __init__(self, out: Path, config: Config) -> None:
-        from mlflow import MlflowClient
-        from mlflow.entities import Param
-
-        own = None if os.environ.get("MLFLOW_TRACKING_URI") else out.parent
-        self._client = client = MlflowClient(f"sqlite:///{own / 'mlflow.db'}" if own else None)
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        known = client.get_experiment_by_name(name)
-        place = (own / "mlartifacts").as_uri() if own else None
-        experiment_id = known.experiment_id if known else client.create_experiment(name, place)
-        self._id = client.create_run(experiment_id, run_name=out.name).info.run_id
-        client.log_batch(self._id, params=[Param(key, str(v)) for key, v in flat(config)])
-
-    def log(self, place: str, points: Points) -> None:
-        from mlflow.entities import Metric
-
-        metrics = [
-            Metric(f"{place}/{name}".lstrip("/"), value, round(1000 * time.time()), step)
-            for step, values in points
-            for name, value in values.items()
-        ]
-        self._client.log_batch(self._id, metrics=metrics)
-
-    def finish(self, report: Report, picture: Path, *, is_done: bool) -> None:
-        if report:
-            self.log("", [(0, report)])
-            self._client.log_artifact(self._id, str(picture))
-        self._client.set_terminated(self._id, "FINISHED" if is_done else "KILLED")
-
-
 # Each is built from the run's folder and its recipe.
 TRACKERS: dict[str, Any] = {
     "tensorboard": _TensorBoard,
     "wandb": _WeightsAndBiases,
-    "mlflow": _MLflow,
 }
 
 
@@ -218,5 +183,5 @@ def _report(out: Path) -> dict[str, float]:
     for name, models in report.models.items():
         values |= {f"member/{name}/{m}": value for m, value in models.member_values.items()}
     values |= {f"seconds/{stage}": seconds for stage, seconds in report.seconds.items()}
-    # Not all trackers take a colon in a name.
+    # TensorBoard takes no colon in a name.
     return {name.replace(":", "-"): v for name, v in values.items() if v is not None}
