@@ -185,15 +185,6 @@ def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[s
 
 
 @dataclass(frozen=True)
-class CrossValidation:
-    """Kendall's tau, or the tile score, of held-out graphs: by graph, per fold, and their mean."""
-
-    value: float
-    folds: list[float]
-    per_graph: dict[str, float]
-
-
-@dataclass(frozen=True)
 class TuningObjective:
     """Which recipe near this one ranks these graphs best; can be handed to another process.
 

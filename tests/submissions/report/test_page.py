@@ -149,7 +149,7 @@ def test_of_many_graphs_some_have_a_page(tmp_path: Path) -> None:
     graphs = report.collections[LAYOUT].per_graph
     ranked = sorted(graphs, key=lambda name: graphs[name]["kendall_tau"])
     assert page.addresses() == [graph_address(LAYOUT, graph) for graph in ranked[:MAX_PAGES]]
-    write_graph_pages(tmp_path, report, ranks, None)
+    write_graph_pages(tmp_path, report, ranks)
     assert len(list(tmp_path.glob("graphs/*.html"))) == MAX_PAGES
 
 
