@@ -32,7 +32,6 @@ from tests.drills.processes import check_same
 from tests.support.command_line import call
 
 TILE, XLA = collection_named("tile:xla"), collection_named("layout:xla:random")
-WHOLE = "predict tile:xla/test"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pipeline.run import trackers
 from pipeline.run.trackers import logged_to
 from tests.support.command_line import call
 
-NET, TREE = "tile-xla/late_fusion_sage-seed0", "tile-xla/tile_boosting-seed0"
+NET = "tile-xla/late_fusion_sage-seed0"
 TILES = ("--recipe", "smoke", "--collections", "tile:xla", "--set", "threads=1", "--workers", 1)
 ALL = [word for name in trackers.TRACKERS for word in ("--log-to", name)]
 KEY = "planted-key-93af17c2"
