@@ -4,7 +4,6 @@ A ranking waits for the training of its members. Nothing else waits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -71,62 +70,47 @@ def _training_name(folder: Path) -> str:
     return f"train {folder.parent.name}/{folder.name}"
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Members that rank the graphs of a collection's split, each into a score file.
+def ranking_job(
+    recipe: Recipe,
+    files: Sequence[GraphFile],
+    members: Mapping[Path, Member],
+    *,
+    has_gpu: bool,
+    trained: Set[str],
+) -> Job:
+    """Return the job that ranks the graphs of a split.
 
-    Attributes:
-        collection: The collection.
-        split: The split.
-        files: Its graphs.
+    Args:
+        recipe: The recipe.
+        files: Graphs of one split of a collection.
+        members: The member of each score file that is missing.
+        has_gpu: Whether networks are computed on a GPU.
+        trained: Names of the training jobs. The job waits for those of its members.
+    """
+    name, split = f"predict {files[0].collection.name}", files[0].split
+    return Job(
+        f"{name}/{split}",
+        rank,
+        (members, files, recipe.valid_configs if split == "valid" else 0),
+        weight=len(members) * file_weight(files),
+        threads=recipe.n_threads,
+        on_gpu=has_gpu and any(is_network(recipe, member.model) for member in members.values()),
+        after=frozenset(_training_name(m.folder) for m in members.values()).intersection(trained),
+        stage=name,
+    )
+
+
+def rank(members: Mapping[Path, Member], files: Sequence[GraphFile], at_most: int) -> None:
+    """Write the score files of a split that are missing.
+
+    Args:
         members: The member of each score file.
+        files: Graphs of the split.
         at_most: Number of configs of a graph that are ranked, drawn by content. 0 = all.
-        on_gpu: Whether a member is a network on a GPU.
-    """
-
-    collection: Collection
-    split: str
-    files: Sequence[GraphFile]
-    members: Mapping[Path, Member]
-    at_most: int
-    on_gpu: bool
-
-
-def ranking_jobs(
-    rankings: Sequence[Ranking], *, threads: int, trained: Set[str] = frozenset()
-) -> Iterator[Job]:
-    """Yield a job for each ranking that is left.
-
-    Args:
-        rankings: Rankings of a run.
-        threads: Threads of a job.
-        trained: Names of the training jobs. A ranking waits for those of its members.
-    """
-    for ranking in rankings:
-        members = [member for path, member in ranking.members.items() if not path.exists()]
-        if members:
-            name = f"predict {ranking.collection.name}"
-            yield Job(
-                f"{name}/{ranking.split}",
-                rank,
-                (ranking,),
-                weight=len(members) * file_weight(ranking.files),
-                threads=threads,
-                on_gpu=ranking.on_gpu,
-                after=frozenset(_training_name(m.folder) for m in members).intersection(trained),
-                stage=name,
-            )
-
-
-def rank(ranking: Ranking) -> None:
-    """Write the score files of a ranking that are missing.
-
-    Args:
-        ranking: The ranking.
     """
     scores_by_graph(
-        {path: member.load for path, member in ranking.members.items()},
-        ranking.files,
-        what=f"predict {ranking.collection.name}/{ranking.split}",
-        subsets=sampled(ranking.files, ranking.at_most),
+        {path: member.load for path, member in members.items()},
+        files,
+        what=f"predict {files[0].collection.name}/{files[0].split}",
+        subsets=sampled(files, at_most),
     )

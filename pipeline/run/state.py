@@ -19,7 +19,7 @@ from ensembles.scores import scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import TrainJob
-from pipeline.run.jobs import Ranking, is_network, ranking_jobs, training_jobs
+from pipeline.run.jobs import ranking_job, training_jobs
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
@@ -141,38 +141,28 @@ class RunState:
             for own in members_of(self.recipe, place, self.out)
         ]
 
-    def rankings(self) -> list[Ranking]:
-        """List the rankings of the test and the valid split of each collection.
-
-        The valid split is also ranked by the baseline, which the report compares with.
-        """
-        rankings = []
-        for collection, split in product(self.ranked, SUBMISSION):
-            members = {
-                scores_path(self.out, collection, member.name, split): member
-                for member in self.members(collection)
-            }
-            on_gpu = self.has_gpu and any(
-                is_network(self.recipe, m.model) for m in members.values()
-            )
-            if split == "valid":
-                baseline = Member(BASELINE, 0, self.out / "models" / BASELINE, collection.kind)
-                members[scores_path(self.out, collection, BASELINE, split)] = baseline
-            at_most = self.recipe.valid_configs if split == "valid" else 0
-            if files := self.of(collection, split):
-                rankings.append(Ranking(collection, split, files, members, at_most, on_gpu))
-        return rankings
-
     def jobs(self, *, trains: bool = True) -> list[Job]:
         """List the jobs that are left, once sources are chosen.
+
+        The valid split is also ranked by the baseline, which the report compares with.
 
         Args:
             trains: Whether models are trained.
         """
-        trainings = list(training_jobs(self.trainings(), has_gpu=self.has_gpu)) if trains else []
-        trained = {job.name for job in trainings}
-        ranked = ranking_jobs(self.rankings(), threads=self.recipe.n_threads, trained=trained)
-        return [*trainings, *ranked]
+        jobs = list(training_jobs(self.trainings(), has_gpu=self.has_gpu)) if trains else []
+        trained = {job.name for job in jobs}
+        for collection, split in product(self.ranked, SUBMISSION):
+            members = {member.name: member for member in self.members(collection)}
+            if split == "valid":
+                baseline = Member(BASELINE, 0, self.out / "models" / BASELINE, collection.kind)
+                members[BASELINE] = baseline
+            paths = {n: scores_path(self.out, collection, n, split) for n in members}
+            left = {paths[n]: member for n, member in members.items() if not paths[n].exists()}
+            files = self.of(collection, split)
+            if files and left:
+                job = ranking_job(self.recipe, files, left, has_gpu=self.has_gpu, trained=trained)
+                jobs.append(job)
+        return jobs
 
     def choose_sources(self) -> None:
         """Find the collections with usable train graphs, and models for the others."""

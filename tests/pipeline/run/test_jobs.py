@@ -27,7 +27,7 @@ from models.config.recipe import load_recipe
 from models.predict import collection_of_scores, scores_table, write_scores
 from models.registry import TrainJob
 from models.run_folder import CONFIG, mark_done
-from pipeline.run.jobs import Ranking, ranking_jobs, training_jobs
+from pipeline.run.jobs import ranking_job, training_jobs
 from tests.drills.processes import check_same
 from tests.support.command_line import call
 
@@ -60,9 +60,8 @@ def test_rankings_wait_for_the_trainings_of_their_members(
             (BASELINE, "no training"),
         )
     }
-    ranking = Ranking(XLA, "valid", kernels, members, at_most=0, on_gpu=True)
     trained = {net.name, other.name, trees.name}
-    (job,) = ranking_jobs([ranking], threads=1, trained=trained)
+    job = ranking_job(recipe, kernels, members, has_gpu=True, trained=trained)
     assert job.after == {net.name, trees.name} and job.on_gpu
 
 
