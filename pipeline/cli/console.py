@@ -53,10 +53,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         debug, max_minutes = bool(kwargs.pop("debug", False)), kwargs.get("max_minutes")
-        begun, stops = set[str](), list[int]()
+        limit, stops = time_limit(cast(float | None, max_minutes)), list[int]()
         try:
-            told = _told_here(begun, debug=debug)
-            with told, time_limit(cast(float | None, max_minutes)), _stopped_by_signals(stops):
+            with _report_progress(debug=debug), limit, _stopped_by_signals(stops):
                 function(*args, **kwargs)
         except BrokenPipeError:  # the reader, such as `head`, has all it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,10 +71,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
                 code = 128 + (stops or [signal.SIGINT])[0]
                 line = "terminated" if code == 128 + signal.SIGTERM else "interrupted"
                 how = " with --resume" if kwargs.get("resume") is False else ""
-                can_go_on = bool({"resume", "max_minutes", "minutes"} & kwargs.keys())
-                goes_on = f"; the same command{how} goes on" if can_go_on else ""
-                is_kept = begun and (can_go_on or "out" in kwargs)
-                line += f"; what was finished is kept{goes_on}" if is_kept else ""
+                if {"resume", "max_minutes", "minutes"} & kwargs.keys():
+                    line += f"; the same command{how} resumes"
             else:
                 line, code = _fault(error)
             if debug:
@@ -103,13 +100,12 @@ def _fault(error: Exception) -> tuple[str, int]:
 
 
 @contextmanager
-def _told_here(begun: set[str], *, debug: bool) -> Iterator[None]:
+def _report_progress(*, debug: bool) -> Iterator[None]:
     bars = _Bars() if sys.stderr.isatty() else None
     told_s = time.monotonic()
 
     def watch(what: str, done: int, total: int) -> None:
         nonlocal told_s
-        begun.add(what)
         if bars:
             bars.update(what, done, total)
         elif done == 0 or time.monotonic() - told_s > TOLD_EVERY_S:

@@ -20,16 +20,13 @@ from tests.drills.processes import (
     wait_until_gone,
 )
 
-KEPT = "; what was finished is kept; the same command goes on"
+KEPT = "; the same command resumes"
 ENDS = {signal.SIGINT: (130, "error: interrupted"), signal.SIGTERM: (143, "error: terminated")}
 SLEEPER = """
-import sys, time
-from common.progress import progress
+import time
 from pipeline.cli import console
 @console.command
 def wait(resume: bool = False) -> None:
-    if sys.argv[1:]:
-        progress("work", 0, 1)
     print("begun", flush=True)
     time.sleep(60)
 wait(resume=True)
@@ -45,14 +42,10 @@ talk()
 """
 
 
-@pytest.mark.parametrize("words", [[], ["a stage begins"]])
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
-def test_a_command_that_is_stopped_ends_with_one_line(
-    number: signal.Signals, words: list[str]
-) -> None:
-    """And says that something is kept only where something had begun."""
+def test_a_command_that_is_stopped_ends_with_one_line(number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, *words],
+        [sys.executable, "-c", SLEEPER],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -61,8 +54,7 @@ def test_a_command_that_is_stopped_ends_with_one_line(
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)
-        kept = KEPT if words else ""
-        assert ENDS[number][1] + kept in process.stderr.read().splitlines()
+        assert ENDS[number][1] + KEPT in process.stderr.read().splitlines()
 
 
 def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:
@@ -106,8 +98,7 @@ def test_a_run_can_be_stopped_in_every_stage(
         if watched.end() == 0:
             continue  # the stage was over before the signal came
         code, line = ENDS[number]
-        line += KEPT if len(watched.stages) > 1 else ""  # the libraries are not kept
-        assert watched.is_refused(code) == line == watched.lines[-1], stage
+        assert watched.is_refused(code) == line + KEPT == watched.lines[-1], stage
         assert not list(scene.out.rglob(".*.tmp"))
         assert time.monotonic() - told_s < 30
         wait_until_gone(below)

@@ -104,19 +104,6 @@ def test_without_the_requirements_a_line_says_what_to_do() -> None:
     assert "run `make setup`, then .venv/bin/python -m pipeline" in done.stderr
 
 
-def test_what_earlier_calls_did_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    @console.command
-    def work(out: str) -> None:
-        progress("measure", 3, 5)  # of which three were done by an earlier call
-        progress("measure", 4, 5)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    with pytest.raises(typer.Exit):
-        work(out="x")
-    assert stream.getvalue() == "error: interrupted; what was finished is kept\n"
-
-
 @pytest.mark.parametrize(
     ("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
 )
