@@ -1,12 +1,15 @@
 """The commands that train and rank a whole dataset: run, train, predict, blend, tune."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from common.errors import PipelineError, UsageError
+from common.files import check_writable
 from pipeline.cli import options
 from pipeline.cli.console import (
     LOADING,
@@ -148,20 +151,38 @@ def predict(
 
     Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
+    from data.tree import SPLITS, collection_named
+
+    if split not in SPLITS:
+        raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
+    wanted = collection_named(collection) if collection else None
+    path = out or run / f"scores-{split}.parquet"
     say(LOADING)
     from common.jobs.workers import Workers
-    from pipeline.run.stages import predict_split
+    from common.machine import thread_limits
+    from data.graph_store.prepare import stored_graphs
+    from ensembles.ensemble import load_ranker, ranked_by
+    from ensembles.scores import scores_by_graph
+    from models.predict import sampled
+    from models.run_folder import models_of
+    from models.training.device import tell_device
 
-    path, n_graphs = predict_split(
-        data_dir(data),
-        run,
-        split=split,
-        out=out,
-        collection=collection,
-        workers=Workers(workers),
-        trust=trust or (),
-    )
-    typer.echo(f"scores      {path} ({n_graphs} graphs)")
+    learned = ranked_by(run, wanted)  # refuses a run without models of that kind
+    target = wanted or learned
+    check_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    recipe, _ = models_of(run, target.kind, trust or ())
+    folder, parts = data_dir(data), (split,)
+    files = stored_graphs(folder, collections=(target,), splits=parts, workers=Workers(workers))
+    tell_device(recipe)
+    load = partial(load_ranker, run, collection=collection, trust=trust or ())
+    subsets = sampled(files, recipe.valid_configs if split == "valid" else 0)
+    what = f"predict {target.name}/{split}"
+    with TemporaryDirectory(dir=path.parent) as temporary, thread_limits(recipe.n_threads):
+        scores = Path(temporary) / path.name
+        scores_by_graph({scores: load}, files, what=what, subsets=subsets)
+        scores.replace(path)
+    typer.echo(f"scores      {path} ({len(files)} graphs)")
 
 
 @command

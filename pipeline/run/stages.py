@@ -1,30 +1,22 @@
-"""Two stages of a run alone: train one collection, or score one split."""
+"""A stage of a run alone: train one collection."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from common.errors import PipelineError, UsageError
 from common.files import check_writable
 from common.jobs.workers import HERE, Workers
-from common.machine import thread_limits
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
 from data.labels import split_usable
-from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, SPLITS, Collection, collection_named
-from ensembles.ensemble import load_ranker, ranked_by
-from ensembles.scores import scores_by_graph
+from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, Collection
 from models.config.recipe import Recipe
-from models.predict import sampled
-from models.registry import TrainJob, model_entry
-from models.run_folder import CONFIG, check_free, models_of, with_original_name
-from models.train import check_packages
+from models.registry import TrainJob
+from models.run_folder import CONFIG, check_free, with_original_name
+from models.train import check_device, check_packages
 from models.training.device import tell_device
-from pipeline.run.jobs import (
-    training_jobs,
-)
+from pipeline.run.jobs import training_jobs
 from pipeline.run.trackers import logged_to
 
 
@@ -88,56 +80,3 @@ def train_collection(
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
         workers.do(jobs, out)
     return folders
-
-
-def predict_split(
-    data_dir: Path,
-    run: Path,
-    *,
-    split: str,
-    out: Path | None,
-    collection: str | None,
-    workers: Workers = HERE,
-    trust: Sequence[str] = (),
-) -> tuple[Path, int]:
-    """Score the configs of a split with a run's models: of valid as its recipe says, else all.
-
-    Args:
-        data_dir: Folder of the data.
-        run: Folder of the run, or of a single model.
-        split: The split.
-        out: Parquet file. None takes RUN/scores-SPLIT.parquet.
-        collection: Collection to score. None takes the model's own.
-        workers: Workers that pack files.
-        trust: Custom models that may be imported, as "package.module:Class".
-
-    Returns:
-        The parquet file, and the number of graphs.
-
-    Raises:
-        UsageError: A custom model is not in `trust`.
-        PipelineError: No such split, a damaged file, or models of another kind.
-    """
-    if split not in SPLITS:
-        raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
-    wanted = collection_named(collection) if collection else None
-    learned = ranked_by(run, wanted)  # refuses a run without models of that kind
-    target = wanted or learned
-    path = out or run / f"scores-{split}.parquet"
-    workers.check()
-    check_writable(path)
-    recipe, models = models_of(run, target.kind, trust)
-    for model in models:
-        model_entry(recipe, model)
-    files = stored_graphs(data_dir, collections=(target,), splits=(split,), workers=workers)
-    tell_device(recipe)
-    with TemporaryDirectory(dir=path.parent) as folder, thread_limits(recipe.n_threads):
-        scores = Path(folder) / path.name
-        scores_by_graph(
-            {scores: partial(load_ranker, run, collection=collection, trust=trust)},
-            files,
-            what=f"predict {target.name}/{split}",
-            subsets=sampled(files, recipe.valid_configs if split == "valid" else 0),
-        )
-        scores.replace(path)
-    return path, len(files)
