@@ -71,17 +71,19 @@ def plan(
 
 
 def _print_plan(made: "Plan", recipe: "Recipe") -> None:
+    from pipeline.planning.plan import total
+
     for kind in ("tile", "layout"):
         rows = [_row(row) for row in made.collections if row.collection.startswith(f"{kind}:")]
         if rows:
             print_table(HEADER, rows, if_known=HEADER)
             typer.echo("")
-    gpu_s, cpu_s = (HOUR_S * made.total(table) for table in ("gpu_hours", "cpu_hours"))
+    gpu_s, cpu_s = (HOUR_S * total(made.collections, table) for table in ("gpu_hours", "cpu_hours"))
     typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
     if made.card and gpu_s:
         typer.echo(f"GPU         {_time(gpu_s)} of one {made.card.name}")
     typer.echo(f"CPU         {_time(cpu_s)} of one thread")
-    typer.echo(f"disk        {_size(made.total('disk_bytes'))}")
+    typer.echo(f"disk        {_size(total(made.collections, 'disk_bytes'))}")
     cards = f"{made.n_cards} {made.card.name} and " if made.card and gpu_s else ""
     least = _time(HOUR_S * made.min_run_hours)
     typer.echo(f"run         at least {least} on {cards}{made.n_cores} cores")

@@ -42,61 +42,6 @@ STORE_NODE, STORE_TILE_CONFIG = 800.0, 182.0
 SCORES_OF_CONFIG = {"layout": 46.0, "tile": 25.0}
 
 
-@dataclass(frozen=True)
-class StageCost:
-    """The time of one stage on one card, or on one thread of the processor.
-
-    Attributes:
-        collection: The collection, or the first layout collection of a model that learns from all.
-        stage: "prepare", "train", "rank" or "score".
-        model: The model, "" for a stage without one.
-        seconds: The time.
-        on_gpu: Whether the stage runs on a GPU.
-    """
-
-    collection: str
-    stage: str
-    model: str
-    seconds: float
-    on_gpu: bool
-
-
-def stage_costs(recipe: Recipe, sizes: Sequence[PartSize], steps: StepCosts) -> list[StageCost]:
-    """Return the cost of every stage of a recipe.
-
-    Args:
-        recipe: The recipe.
-        sizes: Sizes of the splits of all collections.
-        steps: Costs of training steps of the recipe's networks.
-
-    Raises:
-        UsageError: The recipe has a model with an unknown cost.
-    """
-    for model in recipe.all_models:
-        if model not in STATISTICS_RANKERS and not model_entry(recipe, model).network:
-            known = f"networks, {', '.join(STATISTICS_RANKERS)}"
-            raise UsageError(
-                f"recipe {recipe.name}: the cost of {model} is not known; expected {known}"
-            )
-    costs: list[StageCost] = []
-    learned = {part.collection: part for part in _learned_parts(recipe, sizes)}
-    for name in each("estimate", list(dict.fromkeys(part.collection for part in sizes))):
-        parts = [part for part in sizes if part.collection == name]
-        ranked = [_as_ranked(recipe, part) for part in parts if part.split != "train"]
-        prepare_s = sum(p.graphs * _processor_s("prepare", p, p.configs) for p in parts)
-        costs.append(StageCost(name, "prepare", "", prepare_s, on_gpu=False))
-        for model in recipe.models_of(parts[0].kind):
-            seconds = {"rank": sum(p.graphs * _ranking_s(recipe, model, p, steps) for p in ranked)}
-            if name in learned:
-                seconds["train"] = _training_s(recipe, model, learned[name], steps)
-            for stage, own_s in seconds.items():
-                cost = StageCost(name, stage, model, own_s, steps.uses_gpu(model))
-                costs += [cost] * len(recipe.seeds)
-        score_s = sum(part.graphs * _processor_s("score", part, part.distinct) for part in ranked)
-        costs.append(StageCost(name, "score", "", score_s, on_gpu=False))
-    return costs
-
-
 def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
     """Return the train splits. With `layout.together`, all layouts are one split, the first."""
     parts = [part for part in sizes if part.split == "train"]
@@ -199,6 +144,8 @@ class CollectionPlan:
         cpu_hours: Hours of one thread, by stage.
         disk_bytes: Bytes of files: "raw", "store" and "run".
         peak_mib: Memory of training, by model.
+        training_hours: Hours of one training, by model. A model that learns from all layout
+            collections is in the first of them.
     """
 
     collection: str
@@ -206,6 +153,33 @@ class CollectionPlan:
     cpu_hours: dict[str, float]
     disk_bytes: dict[str, float]
     peak_mib: dict[str, float]
+    training_hours: dict[str, float]
+
+
+def _collection_plan(
+    recipe: Recipe, parts: Sequence[PartSize], train: PartSize | None, steps: StepCosts
+) -> CollectionPlan:
+    """Return the cost on the splits of one collection, None for `train` if nothing is learned."""
+    kind, n_seeds = parts[0].kind, len(recipe.seeds)
+    models = recipe.models_of(kind)
+    ranked = [_as_ranked(recipe, part) for part in parts if part.split != "train"]
+    gpu_s, cpu_s = (dict.fromkeys(STAGES, 0.0) for _ in range(2))
+    cpu_s["prepare"] = sum(p.graphs * _processor_s("prepare", p, p.configs) for p in parts)
+    cpu_s["score"] = sum(p.graphs * _processor_s("score", p, p.distinct) for p in ranked)
+    training_s = {m: _training_s(recipe, m, train, steps) for m in models if train}
+    for model in models:
+        own_s = gpu_s if steps.uses_gpu(model) else cpu_s
+        ranking_s = sum(part.graphs * _ranking_s(recipe, model, part, steps) for part in ranked)
+        own_s["rank"] += n_seeds * ranking_s
+        own_s["train"] += n_seeds * training_s.get(model, 0.0)
+    return CollectionPlan(
+        collection=parts[0].collection,
+        gpu_hours={stage: seconds / HOUR_S for stage, seconds in gpu_s.items()},
+        cpu_hours={stage: seconds / HOUR_S for stage, seconds in cpu_s.items()},
+        disk_bytes=_disk_bytes(recipe, parts),
+        peak_mib={model: _training_mib(recipe, model, train, steps) for model in models if train},
+        training_hours={model: seconds / HOUR_S for model, seconds in training_s.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -219,7 +193,8 @@ class Plan:
         card: The GPU, None without one.
         n_cards: Number of GPUs.
         n_cores: Number of cores.
-        min_run_hours: Lower bound for the wall time of `run` on all cards and cores.
+        min_run_hours: Lower bound for the wall time of `run`, the largest of three: GPU time by
+            cards, thread time by cores, the longest training.
         card_gib: Memory that the training of each network needs of a card, in GiB.
     """
 
@@ -232,20 +207,22 @@ class Plan:
     min_run_hours: float
     card_gib: dict[str, float]
 
-    def total(self, table: str) -> float:
-        """Return the sum of a table over stages and collections.
-
-        Args:
-            table: "gpu_hours", "cpu_hours" or "disk_bytes".
-        """
-        return float(sum(sum(getattr(row, table).values()) for row in self.collections))
-
     def as_json(self) -> dict[str, Any]:
         """Return the plan as plain values, with totals over stages and collections."""
         card = self.card and {"name": self.card.name, "memory_gib": self.card.memory_gib}
         tables = ("gpu_hours", "cpu_hours", "disk_bytes")
-        totals = {table: self.total(table) for table in tables}
+        totals = {table: total(self.collections, table) for table in tables}
         return {**asdict(self), "card": card, "total": totals}
+
+
+def total(rows: Sequence[CollectionPlan], table: str) -> float:
+    """Return the sum of a table over stages and collections.
+
+    Args:
+        rows: Costs by collection.
+        table: "gpu_hours", "cpu_hours" or "disk_bytes".
+    """
+    return float(sum(sum(getattr(row, table).values()) for row in rows))
 
 
 def make_plan(
@@ -262,21 +239,28 @@ def make_plan(
     Raises:
         UsageError: The recipe has a model with an unknown cost.
     """
-    recipe, costs = steps.recipe, stage_costs(steps.recipe, sizes, steps)
-    learned, rows = _learned_parts(recipe, sizes), []
-    for name in dict.fromkeys(part.collection for part in sizes):
-        hours = {True: dict.fromkeys(STAGES, 0.0), False: dict.fromkeys(STAGES, 0.0)}
-        for cost in (cost for cost in costs if cost.collection == name):
-            hours[cost.on_gpu][cost.stage] += cost.seconds / HOUR_S
-        peaks = {
-            model: _training_mib(recipe, model, part, steps)
-            for part in learned
-            if part.collection == name
-            for model in recipe.models_of(part.kind)
-        }
-        disk = _disk_bytes(recipe, [part for part in sizes if part.collection == name])
-        rows.append(CollectionPlan(name, hours[True], hours[False], disk, peaks))
-    min_s = min_run_s(costs, n_cards, n_cores, threads=recipe.threads or n_cores)
+    recipe = steps.recipe
+    for model in recipe.all_models:
+        if model not in STATISTICS_RANKERS and not model_entry(recipe, model).network:
+            known = f"networks, {', '.join(STATISTICS_RANKERS)}"
+            raise UsageError(
+                f"recipe {recipe.name}: the cost of {model} is not known; expected {known}"
+            )
+    learned = {part.collection: part for part in _learned_parts(recipe, sizes)}
+    parts: dict[str, list[PartSize]] = {}
+    for part in sizes:
+        parts.setdefault(part.collection, []).append(part)
+    rows = [
+        _collection_plan(recipe, parts[name], learned.get(name), steps)
+        for name in each("estimate", list(parts))
+    ]
+    threads = recipe.threads or n_cores
+    trainings = [
+        hours / (1 if steps.uses_gpu(model) else threads)
+        for row in rows
+        for model, hours in row.training_hours.items()
+    ]
+    shares = total(rows, "gpu_hours") / n_cards, total(rows, "cpu_hours") / n_cores
     return Plan(
         recipe=recipe.name,
         seeds=len(recipe.seeds),
@@ -284,29 +268,10 @@ def make_plan(
         card=steps.card,
         n_cards=n_cards,
         n_cores=n_cores,
-        min_run_hours=min_s / HOUR_S,
+        min_run_hours=max(*shares, *trainings),
         card_gib={
             model: max(row.peak_mib.get(model, 0.0) for row in rows) / 1024
             for model in recipe.all_models
             if steps.uses_gpu(model)
         },
     )
-
-
-def min_run_s(costs: Sequence[StageCost], n_cards: int, n_cores: int, *, threads: int) -> float:
-    """Return a lower bound for the wall time of `run`, in seconds.
-
-    Args:
-        costs: Cost of every stage of the run.
-        n_cards: Number of GPUs.
-        n_cores: Number of cores.
-        threads: Threads of a training on the processor.
-
-    Returns:
-        The largest of three: GPU time by cards, thread time by cores, the longest training.
-    """
-    gpu_s = sum(cost.seconds for cost in costs if cost.on_gpu)
-    cpu_s = sum(cost.seconds for cost in costs if not cost.on_gpu)
-    trainings = (cost for cost in costs if cost.stage == "train")
-    trainings_s = (cost.seconds / (1 if cost.on_gpu else threads) for cost in trainings)
-    return max(gpu_s / n_cards, cpu_s / n_cores, *trainings_s)

@@ -1,7 +1,5 @@
 """The cost of a recipe by stage and collection, from known costs of training steps."""
 
-from dataclasses import replace
-
 import pytest
 
 from common.errors import UsageError
@@ -10,13 +8,7 @@ from features.statistics.configs import ALL_STATISTICS
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
 from pipeline.planning.cards import CARDS, Card
-from pipeline.planning.plan import (
-    CONTEXT_MIB,
-    StageCost,
-    make_plan,
-    min_run_s,
-    stage_costs,
-)
+from pipeline.planning.plan import CONTEXT_MIB, Plan, make_plan, total
 from pipeline.planning.step_costs import StepCosts, StepSize
 
 LAYOUT, TILE = "layout:xla:random", "tile:xla"
@@ -63,30 +55,38 @@ RECIPE = load_recipe(
 )
 
 
-def hours(recipe: Recipe = RECIPE, card: Card | None = CARDS["t4"]) -> dict[tuple[str, str], float]:
-    """Return the hours of one seed, by stage and model."""
-    costs = stage_costs(recipe, SIZES, KnownSteps(recipe, card))
-    return {(cost.stage, cost.model): cost.seconds / 3600 for cost in costs if cost.model}
+def plan_of(recipe: Recipe = RECIPE, card: Card | None = CARDS["t4"], **counts: int) -> Plan:
+    return make_plan(KnownSteps(recipe, card), SIZES, **counts)
+
+
+def hours(model: str, stage: str) -> float:
+    """Return the hours of one seed of a model."""
+    kind = MODELS[model].kind
+    recipe = RECIPE.model_copy(update={"seeds": (0,)})
+    one = recipe.model_copy(
+        update={kind: getattr(recipe, kind).model_copy(update={"models": (model,)})}
+    )
+    rows = [row for row in plan_of(one).collections if row.collection.startswith(kind)]
+    return sum(row.gpu_hours[stage] + row.cpu_hours[stage] for row in rows)
 
 
 def test_networks_take_their_steps_and_trees_their_rows() -> None:
-    found = hours()
-    assert found["train", MODEL] == pytest.approx(36 * 1000 * 64 * 8 * 1e-9 / 3600)
+    assert hours(MODEL, "train") == pytest.approx(36 * 1000 * 64 * 8 * 1e-9 / 3600)
     # Five graphs of 100 configs, without a backward pass.
-    assert found["rank", MODEL] == pytest.approx(5 * 1000 * 100 * 8 * 1e-9 / 3 / 3600)
-    assert found["train", "tile_linear"] == pytest.approx(20 * 0.035 / 3600)
+    assert hours(MODEL, "rank") == pytest.approx(5 * 1000 * 100 * 8 * 1e-9 / 3 / 3600)
+    assert hours("tile_linear", "train") == pytest.approx(20 * 0.035 / 3600)
     trees = 10 * 1000 * 100 * 3.2e-8 + 40 * 1.6e-6 * 10 * 100
-    assert found["train", "layout_boosting"] == pytest.approx(trees / 3600)
-    assert found["rank", "layout_boosting"] == pytest.approx(5 * 1e5 * 8e-9 / 3600)
+    assert hours("layout_boosting", "train") == pytest.approx(trees / 3600)
+    assert hours("layout_boosting", "rank") == pytest.approx(5 * 1e5 * 8e-9 / 3600)
 
 
 def test_a_plan_adds_up_seeds_time_memory_and_disk() -> None:
-    plan, found = make_plan(KnownSteps(RECIPE, CARDS["t4"]), SIZES), hours()
+    plan = plan_of()
     layout = plan.collections[0]
     assert layout.collection == LAYOUT
     for stage in ("train", "rank"):
-        assert layout.gpu_hours[stage] == pytest.approx(3 * found[stage, MODEL])
-    assert layout.cpu_hours["train"] == pytest.approx(3 * found["train", "layout_boosting"])
+        assert layout.gpu_hours[stage] == pytest.approx(3 * hours(MODEL, stage))
+    assert layout.cpu_hours["train"] == pytest.approx(3 * hours("layout_boosting", "train"))
     assert layout.cpu_hours["prepare"] == pytest.approx(15 * 1e5 * 2.5e-9 / 3600)
     n_bytes = 10 * 1e2 * 3 * len(ALL_STATISTICS["layout"])
     assert layout.peak_mib["layout_boosting"] == pytest.approx(n_bytes / 2**20)
@@ -96,32 +96,27 @@ def test_a_plan_adds_up_seeds_time_memory_and_disk() -> None:
     assert layout.disk_bytes["raw"] == pytest.approx(15 * 0.11 * 1000 * 100)
     # Six members, the blend and the baseline. Five graphs of 100 configs are ranked.
     assert layout.disk_bytes["run"] == pytest.approx(8 * 500 * 46)
-    on_cpu = make_plan(KnownSteps(RECIPE), SIZES)
-    assert on_cpu.total("gpu_hours") == 0 and not on_cpu.card_gib
-    assert on_cpu.total("cpu_hours") > plan.total("cpu_hours")
+    on_cpu = plan_of(card=None)
+    assert total(on_cpu.collections, "gpu_hours") == 0 and not on_cpu.card_gib
+    assert total(on_cpu.collections, "cpu_hours") > total(plan.collections, "cpu_hours")
 
 
 def test_a_run_takes_at_least_its_longest_training_or_an_even_share_of_all_work() -> None:
-    assert RECIPE.threads == 1
-    for card in (CARDS["t4"], None):
-        steps = KnownSteps(RECIPE, card)
-        plan = make_plan(steps, SIZES, n_cards=2, n_cores=3)
-        shares = plan.total("gpu_hours") / 2, plan.total("cpu_hours") / 3
-        assert plan.min_run_hours == pytest.approx(max(shares))
-        trainings = (cost for cost in stage_costs(RECIPE, SIZES, steps) if cost.stage == "train")
-        longest_s = max(cost.seconds for cost in trainings)
-        many = make_plan(steps, SIZES, n_cards=1000, n_cores=2000)
-        assert many.min_run_hours == pytest.approx(longest_s / 3600)
-    training = StageCost(LAYOUT, "train", MODEL, 8.0, on_gpu=False)
-    assert min_run_s([training], 1, 100, threads=4) == 2
-    assert min_run_s([training], 1, 2, threads=4) == 4
-    assert min_run_s([replace(training, on_gpu=True)], 1, 100, threads=4) == 8
+    for threads, card in ((1, CARDS["t4"]), (1, None), (4, None)):
+        recipe = RECIPE.model_copy(update={"threads": threads})
+        plan = plan_of(recipe, card, n_cards=2, n_cores=3)
+        rows = plan.collections
+        shares = total(rows, "gpu_hours") / 2, total(rows, "cpu_hours") / 3
+        assert plan.min_run_hours >= max(shares)
+        many = plan_of(recipe, card, n_cards=1000, n_cores=2000)
+        longest = max(h / (1 if card else threads) for r in rows for h in r.training_hours.values())
+        assert many.min_run_hours == pytest.approx(longest)
 
 
 def test_a_model_whose_cost_is_not_known_is_refused() -> None:
     recipe = load_recipe("within_graph", ["layout.models=[config_columns_boosting]"])
     with pytest.raises(UsageError, match=r"the cost of config_columns_boosting is not known"):
-        stage_costs(recipe, SIZES, KnownSteps(recipe))
+        plan_of(recipe)
 
 
 def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> None:
@@ -129,8 +124,8 @@ def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> N
         sets = ["segment_sage.segment_nodes=500", f"segment_sage.head_steps={head_steps}"]
         recipe = load_recipe("segments", [*sets, "seeds=[0]", "features.prune=none"])
         sizes = [part(LAYOUT, split, 10, nodes=nodes) for split in ("train", "test")]
-        costs = stage_costs(recipe, sizes, KnownSteps(recipe))
-        return {cost.stage: cost.seconds for cost in costs}
+        (row,) = make_plan(KnownSteps(recipe), sizes).collections
+        return row.cpu_hours
 
     small, large = seconds(2_000, 0), seconds(8_000, 0)
     assert small["train"] == large["train"] > 0
@@ -147,16 +142,12 @@ def test_one_model_of_all_layouts_is_trained_once() -> None:
     sets = ["seeds=[0]", f"layout.models=[{MODEL}, layout_linear]"]
     recipes = [load_recipe("smoke", [*sets, f"layout.together={key}"]) for key in ("true", "false")]
     together, apart = (
-        [cost for cost in stage_costs(recipe, sizes, KnownSteps(recipe)) if cost.stage == "train"]
+        [row.training_hours for row in make_plan(KnownSteps(recipe), sizes).collections]
         for recipe in recipes
     )
-    first = sizes[0].collection
-    assert [(cost.collection, cost.model) for cost in together] == [
-        (first, MODEL),
-        (first, "layout_linear"),
-    ]
-    each = [cost.seconds for cost in apart if cost.model == "layout_linear"]
-    assert len(each) == 4 and together[1].seconds == pytest.approx(sum(each), rel=1e-3)
+    assert together[0].keys() == {MODEL, "layout_linear"} and not any(together[1:])
+    each = [trainings["layout_linear"] for trainings in apart]
+    assert len(each) == 4 and together[0]["layout_linear"] == pytest.approx(sum(each), rel=1e-3)
 
 
 def test_every_network_and_statistics_ranker_has_a_cost() -> None:
@@ -164,5 +155,5 @@ def test_every_network_and_statistics_ranker_has_a_cost() -> None:
     for kind in ("layout", "tile"):
         models = [name for name in known if MODELS[name].kind == kind]
         recipe = load_recipe("smoke", [f"{kind}.models=[{', '.join(models)}]"])
-        costs = stage_costs(recipe, SIZES, KnownSteps(recipe))
-        assert {cost.model for cost in costs if cost.stage == "train"} >= {*models}
+        trained = [row.training_hours.keys() for row in plan_of(recipe).collections]
+        assert any(own == {*models} for own in trained)
