@@ -25,9 +25,6 @@ HEADER = (
 @command
 def plan(
     recipe: options.Recipe = "leaderboard",
-    data: Annotated[
-        Path | None, typer.Option(help="Count this folder's graphs. Default: the published ones.")
-    ] = None,
     gpu: Annotated[
         Literal["none", "t4", "p100", "a100", "h100", "h200"] | None,
         typer.Option(case_sensitive=False, help="The card. Default: this machine's device."),
@@ -49,7 +46,6 @@ def plan(
     Example: python -m pipeline plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
     from data.official.published import official_sizes
-    from data.sizes import sizes_of
     from pipeline.planning.plan import make_plan
     from pipeline.planning.step_costs import find_step_costs
 
@@ -59,15 +55,12 @@ def plan(
     costs = find_step_costs(chosen, gpu, steps)
     if gpus > 1 and not costs.card:
         raise UsageError(f"--gpus {gpus}: there is no GPU; pass --gpu NAME")
-    sizes = sizes_of(data) if data else official_sizes()
-    made = make_plan(costs, sizes, n_cards=gpus, n_cores=cores or CORES_PER_GPU * gpus)
+    made = make_plan(costs, official_sizes(), n_cards=gpus, n_cores=cores or CORES_PER_GPU * gpus)
     if json:
         print_json(made.as_json() | {"steps": costs.source})
         return
     _print_plan(made, chosen)
     say(f"training steps: {costs.source}")
-    if not data:
-        say("sizes of graphs: the published ones")
 
 
 def _print_plan(made: "Plan", recipe: "Recipe") -> None:

@@ -14,8 +14,7 @@ from features.statistics.configs import ALL_STATISTICS
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.registry import model_entry
-from pipeline.planning.cards import Card
-from pipeline.planning.step_costs import StepCosts, step_size
+from pipeline.planning.step_costs import Card, StepCosts, step_size
 
 STAGES = ("prepare", "train", "rank", "score")
 HOUR_S, MIB = 3600.0, 2**20

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from data.graphs.graph import LayoutGraph
-from data.sizes import sizes_of
-from data.tree import find_graphs
 from pipeline.planning import step_costs
 from tests.support.command_line import call
 
@@ -72,20 +69,3 @@ def test_what_cannot_be_is_one_line(words: tuple[object, ...], code: int, named:
     text = call("plan", *words, expect=code)
     assert named in text
     assert text.count("\n") == 1
-
-
-def test_sizes_of_a_folder_are_those_of_its_files(
-    tiny_tree: Path, layout_graph: LayoutGraph
-) -> None:
-    sizes = sizes_of(tiny_tree)
-    name = layout_graph.file.collection.name
-    [part] = [part for part in sizes if (part.collection, part.split) == (name, "train")]
-    assert part.most_nodes >= max(part.nodes, layout_graph.n_nodes)
-    assert part.most_configs >= layout_graph.n_configs
-    assert sum(part.graphs for part in sizes) == len(find_graphs(tiny_tree))
-    words = ("plan", "--recipe", "smoke", *LINEAR, "--data", tiny_tree)
-    assert "published" not in call(*words)
-    text = call(*words, "--json")
-    assert [row["collection"] for row in json.loads(text)["collections"]] == list(
-        dict.fromkeys(part.collection for part in sizes)
-    )

@@ -7,9 +7,8 @@ from data.official.published import PartSize, official_sizes
 from features.statistics.configs import ALL_STATISTICS
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS
-from pipeline.planning.cards import CARDS, Card
 from pipeline.planning.plan import CONTEXT_MIB, Plan, make_plan, total
-from pipeline.planning.step_costs import StepCosts, StepSize
+from pipeline.planning.step_costs import CARDS, Card, StepCosts, StepSize
 
 LAYOUT, TILE = "layout:xla:random", "tile:xla"
 MODEL = "cross_config_sage"

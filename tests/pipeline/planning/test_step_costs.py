@@ -11,8 +11,8 @@ from common.errors import PipelineError, UsageError
 from models.config.recipe import load_recipe
 from models.registry import MODELS
 from pipeline.planning import step_costs
-from pipeline.planning.cards import CARDS
 from pipeline.planning.step_costs import (
+    CARDS,
     HOST_MS,
     StepCosts,
     StepSize,
