@@ -47,7 +47,7 @@ from models.run_folder import (
     mark_done,
     with_original_name,
 )
-from models.train import check_device, check_packages, sources_of
+from models.train import check_packages, sources_of
 from models.training.device import tell_device
 from pipeline.run.report import (
     build_report,

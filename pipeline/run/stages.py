@@ -14,7 +14,7 @@ from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, Collection
 from models.config.recipe import Recipe
 from models.registry import TrainJob
 from models.run_folder import CONFIG, check_free, with_original_name
-from models.train import check_device, check_packages
+from models.train import check_packages
 from models.training.device import tell_device
 from pipeline.run.jobs import training_jobs
 from pipeline.run.trackers import logged_to
@@ -56,8 +56,6 @@ def train_collection(
     chosen = names if model is None else (model,)
     workers.check()
     check_packages()
-    for name in chosen:
-        check_device(recipe, name)
     has_gpu = tell_device(recipe)["device"] != "CPU"
     recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]

@@ -212,7 +212,7 @@ class TuningObjective:
     def job(self, name: str, function: Callable[..., Any], *arguments: Any) -> Job:
         """Return a piece of the search as a job; all machines must see the files of this one."""
         is_network = self.recipe.training_of(self.space.study.model) is not None
-        on_gpu = is_network and training_device(self.recipe.accelerator).type == "cuda"
+        on_gpu = is_network and network_device(self.recipe.accelerator).type == "cuda"
         return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
 
     def cross_validate(
