@@ -87,11 +87,13 @@ CPU_avx512 := XLA_FLAGS=--xla_cpu_max_isa=AVX512 ATEN_CPU_CAPABILITY=avx512 ONED
 test-cpus: $(VENV)/.dev  ## the tests as on three older x86-64 processors
 	$(foreach cpu,$(CPUS),$(CPU_$(cpu)) $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS) &&) true
 
-lint: $(VENV)/.dev  ## ruff, formatting, types, and that imports run downhill
+lint: $(VENV)/.dev  ## ruff, formatting, types, imports, plain sentences and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.support.prose
+	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.toml' '*.j2' Makefile)
 
 # Local wheels (PIP_FIND_LINKS) can hide a conflict that all other machines have.
 PYTHONS := 3.11.0 3.12 3.13 3.14
