@@ -4,7 +4,8 @@ from tests.support.prose import MARKERS, python_sentences, sentences
 
 PAGE = """# What is no sentence
 
-The command prints one table. It tells nobody what the table hides. `what code says` is not a sentence.
+The command prints one table.
+It tells nobody what the table hides. `what code says` is not a sentence.
 
 ```
 what a command prints is no text either
