@@ -16,7 +16,7 @@ from scipy import sparse
 
 from common.errors import UsageError
 from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
-from data.graphs.node_columns import minor_to_major
+from features.padding import minor_to_major
 
 Positions = NDArray[np.int64]
 # From edges (e, 2), n and the configurable nodes (k,), which are always kept, to a mask (n,).

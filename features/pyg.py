@@ -25,9 +25,10 @@ from data.cache import LRUCache, bytes_held
 from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, distinct_configs, group_means
-from data.graphs.node_columns import MINOR_TO_MAJOR, minor_to_major
+from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.packing import PackedConfigs
 from data.tree import GraphFile, collections_named
+from features.padding import minor_to_major
 from features.pruning import prune_layout_graph, pruning_rule
 from features.scaling import SCALINGS, NodeScaler, fit_node_scaler
 

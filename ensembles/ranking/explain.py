@@ -21,7 +21,7 @@ from common.errors import UsageError
 from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES, dimension_sizes, minor_to_major
+from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES
 from ensembles.ensemble import Ensemble
 from ensembles.ranking.program import (
     COMPILERS_CHOICE,
@@ -33,6 +33,7 @@ from ensembles.ranking.program import (
     check_layout_configs,
     layouts_of,
 )
+from features.padding import dimension_sizes, minor_to_major
 
 VARIANTS = 1024  # about so many are scored, unless two pairs of orders need more
 MIN_PAIRS, MAX_PAIRS = 2, 16

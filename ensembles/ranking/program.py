@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.errors import PipelineError, UsageError
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX, tensor_ranks
+from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
 from data.npz.archive import Archive
 from data.tree import (
@@ -27,6 +27,7 @@ from data.tree import (
     file_from_path,
     names_beside,
 )
+from features.padding import tensor_ranks
 
 if TYPE_CHECKING:
     from data.hlo.programs import HloProgram

@@ -16,8 +16,8 @@ from common.files import write_bytes
 from common.progress import each
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
-from data.graphs.node_columns import minor_codes
 from data.tree import GraphFile
+from features.padding import minor_codes
 from features.statistics.layout import (
     LAYOUT_STATISTICS,
     N_CONFIG_STATISTICS,

@@ -24,17 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import (
-    COLUMN_OF,
-    ELEMENT_BYTES,
-    ELEMENT_TYPE,
-    OPCODES,
-    SHAPE_PRODUCT,
-    dimension_sizes,
-    minor_codes,
-    minor_to_major,
-)
+from data.graphs.node_columns import COLUMN_OF, ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, SHAPE_PRODUCT
 from data.graphs.packing import N_CODES, N_SYMBOLS, N_TENSORS
+from features.padding import dimension_sizes, minor_codes, minor_to_major
 
 TENSORS = ("output", "input", "kernel")
 OPCODE_GROUPS = ("convolution", "dot", "reshape")

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from data.graphs.graph import LayoutGraph, distinct_rows
-from data.graphs.node_columns import OPCODES, dimension_sizes, minor_codes, minor_to_major
+from data.graphs.node_columns import OPCODES
 from data.graphs.packing import N_SYMBOLS
+from features.padding import dimension_sizes, minor_codes, minor_to_major
 from features.statistics.layout import (
     OPCODE_GROUPS,
     TENSORS,

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import Graph
-from data.graphs.node_columns import COLUMN_OF, OPCODES, SHAPE_PRODUCT, dimension_sizes
+from data.graphs.node_columns import COLUMN_OF, OPCODES, SHAPE_PRODUCT
+from features.padding import dimension_sizes
 from features.statistics.layout import output_bytes
 
 COUNTED = (

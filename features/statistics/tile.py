@@ -10,15 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_TILE_VALUES, TileGraph
-from data.graphs.node_columns import (
-    ELEMENT_BYTES,
-    ELEMENT_TYPE,
-    OPCODES,
-    RANK_MAX,
-    SHAPE_PRODUCT,
-    dimension_sizes,
-    minor_to_major,
-)
+from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, RANK_MAX, SHAPE_PRODUCT
+from features.padding import dimension_sizes, minor_to_major
 from features.statistics.layout import TILE_MINOR, TILE_SECOND, output_bytes
 from features.statistics.program import node_flops
 

@@ -14,8 +14,9 @@ from scipy import sparse
 from torch import Tensor
 
 from data.graphs.graph import LayoutGraph, distinct_configs, group_means
-from data.graphs.node_columns import MINOR_TO_MAJOR, layout_symbols
+from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.packing import PackedConfigs
+from features.padding import layout_symbols
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from data.graphs.graph import TileGraph
-from data.graphs.node_columns import MINOR_TO_MAJOR, layout_symbols, minor_to_major
+from data.graphs.node_columns import MINOR_TO_MAJOR
+from features.padding import layout_symbols, minor_to_major
 from features.scaling import NodeScaler
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.networks import TileGnnConfig

@@ -10,9 +10,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from data.graphs.graph import Graph, LayoutGraph, TileGraph
-from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES, tensor_ranks
+from data.graphs.node_columns import ELEMENT_BYTES, NODE_FEATURE_NAMES
 from data.graphs.packing import pack_values
 from data.tree import GraphFile, collection_named
+from features.padding import tensor_ranks
 
 CONVOLUTION = [i for i, name in enumerate(NODE_FEATURE_NAMES) if "convolution_dim" in name]
 SIZES = (1, 2, 7, 8, 64, 128, 129, 1000)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from data.graphs.node_columns import minor_to_major
 from features import pruning
+from features.padding import minor_to_major
 from features.pruning import prune_layout_graph, pruning_rule
 from tests.features.graphs import random_layout_graph, random_nodes
 

@@ -16,9 +16,9 @@ from data.graphs.node_columns import (
     NODE_FEATURE_NAMES,
     OPCODE_NAMES,
     OPCODES,
-    minor_to_major,
 )
 from data.hlo.graph import featurize_module, sequence_features
+from features.padding import minor_to_major
 from tests.features.hlo_modules import ModuleBuilder, small_module
 
 XLA_TYPE_NUMBERS = dict(zip(ELEMENT_TYPES[:13], range(13), strict=True)) | {

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.reproducibility import generator
-from data.graphs.node_columns import minor_to_major
 from ensembles import explain, load_graph, load_ranker, rank
 from ensembles.ranking.explain import default_row, shares
 from ensembles.ranking.program import add_query_configs, with_configs
+from features.padding import minor_to_major
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
     LAYOUTS,

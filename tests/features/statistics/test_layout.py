@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import NODE_FEATURE_NAMES, minor_codes
+from data.graphs.node_columns import NODE_FEATURE_NAMES
 from data.tree import COLLECTIONS, find_graphs
+from features.padding import minor_codes
 from features.statistics.layout import (
     BATCH,
     COLUMNS,

@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 
 from data.graph_store.stored_graph import read_graph
-from data.graphs.node_columns import dimension_sizes, minor_codes, minor_to_major
 from data.graphs.packing import (
     N_CODES,
 )
 from data.tree import GraphFile
+from features.padding import dimension_sizes, minor_codes, minor_to_major
 from tests.support.real_data import real_files, requires_real_data
 
 VALUES = range(-1, 6)
