@@ -1,7 +1,7 @@
 """The cores and the memory that this process may use, and its peak of memory.
 
-Linux bounds a process by its affinity and by control groups of version 2 (cgroups(7)). Each group
-on the way to the root of its hierarchy has limits of its own, for example a systemd slice.
+Linux bounds a process by its affinity and by control groups of version 1 or 2 (cgroups(7)). Each
+group on the way to the root of its hierarchy has limits of its own, for example a systemd slice.
 """
 
 import os
@@ -27,10 +27,12 @@ def granted(root: Path = Path("/")) -> tuple[int, int]:
     n_cores, n_bytes = len(affinity(0)) if affinity else os.cpu_count() or 1, _installed_bytes()
     with suppress(OSError, ValueError):
         for group in _control_groups(root):
-            n_bytes = min([n_bytes, *_numbers(group / "memory.max")])
-            if limits := _numbers(group / "cpu.max"):
-                quota_us, period_us = limits
-                n_cores = min(n_cores, max(1, round(quota_us / period_us)))
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                n_bytes = min([n_bytes, *_numbers(group / name)])
+            for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+                quota_us, period_us = _numbers(*(group / name for name in names)) or (0, 1)
+                if quota_us > 0:
+                    n_cores = min(n_cores, max(1, round(quota_us / period_us)))
     return n_cores, n_bytes
 
 
@@ -40,24 +42,25 @@ def _installed_bytes() -> int:
     return sys.maxsize
 
 
-def _numbers(file: Path) -> list[int]:
-    """Return the numbers in a file; none if it is missing or its limit is "max"."""
+def _numbers(*files: Path) -> list[int]:
+    """Return the numbers in files; none if a file is missing or its limit is "max"."""
     try:
-        return [int(word) for word in file.read_text().split()]
+        return [int(word) for file in files for word in file.read_text().split()]
     except (OSError, ValueError):
         return []
 
 
 def _control_groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of all visible groups above it.
+    """Yield the folders of this process's control groups and of all visible groups above them.
 
     A container sees its own group as the root, or under a path that it does not have.
     """
-    for line in os.fsdecode((root / "proc/self/cgroup").read_bytes()).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2
-            group = PurePosixPath("" if ".." in path else path.lstrip("/"))
-            yield from (root / "sys/fs/cgroup" / folder for folder in (group, *group.parents))
+    lines = (root / "proc/self/cgroup").read_bytes().decode(errors="surrogateescape")
+    for line in lines.splitlines():
+        _, controllers, path = line.split(":", 2)  # version 2 has no controllers here
+        group = PurePosixPath("" if ".." in path else path.lstrip("/"))
+        mount = root / "sys/fs/cgroup" / controllers
+        yield from (mount / folder for folder in (group, *group.parents))
 
 
 def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run as run_pip
 from typing import Annotated, Any, NamedTuple
@@ -93,7 +94,7 @@ def write_wheels(out: Path) -> list[Path]:
     """
     _require_free(out)
     wanted, pins = REQUIRED_MODULES.values(), str(settings.ROOT / "requirements.txt")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "-c", pins]
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         ended = run_pip(  # noqa: S603
@@ -111,6 +112,15 @@ def write_wheels(out: Path) -> list[Path]:
     # Each wheel holds its own licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
     return [out / wheel.name for wheel in wheels]
+
+
+def _pip() -> list[str]:
+    """Return the start of a command line that runs pip, also in an environment that uv made."""
+    if find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if uv := shutil.which("uv"):
+        return [uv, "tool", "run", "pip"]
+    raise PipelineError("kernel wheels: neither pip nor uv is installed; install one of them")
 
 
 class DatasetMetadata(FrozenConfig):

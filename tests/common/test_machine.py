@@ -61,6 +61,29 @@ def test_least_limit_on_the_way_to_the_root_counts(tmp_path: Path) -> None:
     assert granted(machine(tmp_path, f"0::/{group}", files)) == (3, 64 * MIB)
 
 
+@pytest.mark.parametrize(
+    ("group", "inside"),
+    [
+        ("/docker/abc", "docker/abc"),
+        ("/docker/abc", "."),  # a container sees its own group as the root
+        ("/../sibling", "."),
+    ],
+)
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_groups_of_version_1_are_found(
+    group: str, inside: str, is_limited: bool, tmp_path: Path
+) -> None:
+    memory = str(64 * MIB) if is_limited else "9223372036854771712"
+    files = {
+        f"{GROUPS}/memory/{inside}/memory.limit_in_bytes": memory,
+        f"{GROUPS}/cpu,cpuacct/{inside}/cpu.cfs_quota_us": "200000" if is_limited else "-1",
+        f"{GROUPS}/cpu,cpuacct/{inside}/cpu.cfs_period_us": "50000",
+    }
+    groups = f"5:memory:{group}\n4:cpu,cpuacct:{group}\n1:name=systemd:/x\n0::/x"
+    whole = granted(tmp_path / "none")
+    assert granted(machine(tmp_path, groups, files)) == ((4, 64 * MIB) if is_limited else whole)
+
+
 def test_systems_without_affinity_or_memory_size_have_all_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
