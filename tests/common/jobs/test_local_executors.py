@@ -134,7 +134,7 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
     codes = {signal.SIGINT: (130, "interrupted"), TERM: (143, "terminated"), KILL: (-KILL, "")}
     code, said = codes[number]
     assert process.returncode == code
-    assert all(line.startswith(f"error: {said}; what was finished") for line in last if said)
+    assert all(line.startswith(f"error: {said}; the same command resumes") for line in last if said)
     reached = {name: int((tmp_path / name).read_text() or 0) for name in "ab"}
     assert max(reached.values()) < steps and not (tmp_path / "c").exists()
     subprocess.run([*words, str(max(reached.values()) + 1)], cwd=ROOT, check=True)
