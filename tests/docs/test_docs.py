@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import tomllib
 from functools import reduce
 from operator import getitem
@@ -111,3 +112,20 @@ def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
         told = re.search(rf"^{name} +([\d.]+) h ", REPRODUCE, flags=re.MULTILINE)
         assert told, name
         assert float(told[1]) == pytest.approx(value, abs=0.06)
+
+
+def test_revisions_of_results_are_in_the_history() -> None:
+    git = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    known = subprocess.run(git, capture_output=True, text=True, check=False)
+    if known.stdout.strip() != "false":
+        pytest.skip("needs the whole history")
+    pages = [page for page in PAGES if page.parent.name == "results" and page.stem != "README"]
+    assert pages
+    for page in pages:
+        revisions = re.findall(
+            r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,12}\b", TEXTS[page]
+        )
+        assert revisions, page
+        for revision in revisions:
+            command = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", revision, "HEAD"]
+            assert subprocess.run(command, check=False).returncode == 0, (page, revision)
