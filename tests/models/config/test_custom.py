@@ -39,7 +39,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_folder_is_listed_without_its_code(sent: Path) -> None:
-    assert "runs.x.evil:Model" in call("runs", "runs")
+    assert "runs/x " in call("runs", "runs")
     recipe = Recipe.from_table({"layout": {"models": [EVIL]}, "evil": {"a": 1}}, source="here")
     assert recipe.trust == () and recipe.model_dump()["evil"] == {"a": 1}
     whole = sent.parent / "whole"
