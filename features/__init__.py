@@ -1,1 +1,1 @@
-"""From graphs as stored to what models read: pruning, padding, node and config features."""
+"""Prepare stored graphs for models: pruning, padding, node features and config features."""

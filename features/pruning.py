@@ -1,8 +1,8 @@
-"""Cut a program's graph down to what its configs can change.
+"""Reduce a program's graph to the nodes that its configs can change.
 
-Only configurable nodes (a few percent) differ between configs; what is far from them is the same
-for all configs of a graph, and costs memory. Pruning to the neighbourhood of configurable nodes
-cut memory to a quarter for the competition's winners.
+Only configurable nodes differ between configs, a few percent of all nodes. Distant nodes are equal
+for all configs of a graph and cost memory. The competition's winners needed a quarter of the memory
+after they pruned to the neighbourhood of configurable nodes.
 """
 
 import re
@@ -19,7 +19,7 @@ from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
 from features.padding import minor_to_major
 
 Positions = NDArray[np.int64]
-# From edges (e, 2), n and the configurable nodes (k,), which are always kept, to a mask (n,).
+# Maps edges (e, 2), n and configurable nodes (k,) to a mask (n,) that includes these nodes.
 PruningRule = Callable[[Positions, int, Positions], NDArray[np.bool_]]
 HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
 
@@ -39,9 +39,18 @@ class PrunedGraph:
 def keep_hops(
     edge_index: Positions, n_nodes: int, config_ids: Positions, *, hops: int
 ) -> NDArray[np.bool_]:
-    """Rule `hops-k`: keep nodes up to `hops` edges, of any direction, from a configurable one.
+    """Mark the nodes that are at most `hops` edges from a configurable node.
 
-    With 0, rule `config`: configurable nodes alone, with the edges between them.
+    The rule `hops-k` follows edges in both directions. The rule `config` is `hops` = 0.
+
+    Args:
+        edge_index: (e, 2) edges.
+        n_nodes: Number of nodes, n.
+        config_ids: (k,) positions of the configurable nodes.
+        hops: Number of edges, 0 or more.
+
+    Returns:
+        (n,) mask of the nodes to keep.
     """
     ones = np.ones(len(edge_index), dtype=np.bool_)
     consumers, producers = edge_index[:, 0], edge_index[:, 1]
@@ -62,13 +71,19 @@ RULES: dict[str, PruningRule] = {
     "config": partial(keep_hops, hops=0),
 }
 
-# Kept nodes by configurable nodes: the maximum of six layout graphs of the competition (hops-1: 3.0
-# to 3.6). In data/sample hops-1 keeps 1.6 to 4.4.
+# The largest ratio of kept nodes to configurable nodes in six layout graphs of the competition.
 KEPT_PER_CONFIGURABLE = {"config": 1.0, "hops-1": 3.6, "hops-2": 7.0}
 
 
 def pruning_rule(name: str) -> PruningRule:
-    """Return one of RULES, or "hops-k" with k from 1 to 99; UsageError: lists the known ones."""
+    """Return a pruning rule by its name.
+
+    Args:
+        name: A key of RULES, or "hops-k" with k from 1 to 99.
+
+    Raises:
+        UsageError: There is no such rule.
+    """
     if name in RULES:
         return RULES[name]
     match = HOPS_RULE.fullmatch(name)
@@ -79,11 +94,11 @@ def pruning_rule(name: str) -> PruningRule:
 
 
 def kept_nodes(rule: str, n_nodes: float) -> float:
-    """Return about how many nodes a rule keeps of a layout graph, rather too many.
+    """Estimate how many nodes a rule keeps of a layout graph, with a bias to too many.
 
     Args:
         rule: Name of a rule. A rule that is not in `KEPT_PER_CONFIGURABLE` keeps all nodes.
-        n_nodes: Nodes of the graph.
+        n_nodes: Number of nodes of the graph.
     """
     share = KEPT_PER_CONFIGURABLE.get(rule)
     return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes
@@ -94,7 +109,7 @@ def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> PrunedGraph:
 
     Args:
         graph: Graph to prune.
-        rule: Name of a rule, as of `pruning_rule`.
+        rule: Name of a rule for `pruning_rule`.
 
     Raises:
         UsageError: There is no such rule.

@@ -1,8 +1,8 @@
-"""Datasets for PyTorch Geometric, and a transform that draws configs; see docs/guides/pyg.md.
+"""Datasets for PyTorch Geometric, and a transform that samples configs; see docs/guides/pyg.md.
 
-A graph is PyG's Data, its configs packed until some are taken or drawn.
+Each graph is a PyG Data object. Its configs stay packed until they are taken or sampled.
 
-Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct ones, r that are taken.
+Shapes: n nodes, e edges, k configurable nodes, c configs, u distinct configs, r chosen configs.
 """
 
 import copy
@@ -35,13 +35,13 @@ from features.scaling import SCALINGS, NodeScaler, fit_node_scaler
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """All configs of a graph, as packed as the store has them, and their runtimes.
+    """Packed configs of a graph, and their runtimes.
 
     Attributes:
-        packed: Configs of a layout graph; of a kernel its configs, (c, 24) float32.
-        runtime: (c,) float64 ns; of a kernel relative to its default config. 0 where withheld.
-        first: (u,) int64 the first row of each distinct config, ascending.
-        mean_runtime: (u,) float64 over the measurements of each distinct config.
+        packed: Configs of a layout graph, or the (c, 24) float32 configs of a kernel.
+        runtime: (c,) float64 in ns, or relative to the default config of a kernel. 0 if withheld.
+        first: (u,) int64 ascending first row of each distinct config.
+        mean_runtime: (u,) float64 mean over the measurements of each distinct config.
     """
 
     packed: PackedConfigs | NDArray[np.float32]
@@ -53,7 +53,14 @@ class ConfigTable:
         return len(self.runtime)
 
     def unpacked(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the configs at `rows` (r,): (k, r, 18) int8; of a kernel (1, r, 24) float32."""
+        """Return some configs as a tensor.
+
+        Args:
+            rows: (r,) rows of configs.
+
+        Returns:
+            (k, r, 18) int8 for a layout graph, (1, r, 24) float32 for a kernel.
+        """
         if isinstance(self.packed, PackedConfigs):
             ids = self.packed.vector_ids(rows).T  # (k, r)
             return torch.from_numpy(self.packed.vectors.take(ids, axis=0))
@@ -69,13 +76,13 @@ class TpuGraph(Data):
         return super().__inc__(key, value, *args, **kwargs)
 
     def take(self, rows: ArrayLike | Tensor) -> Self:
-        """Return the graph with some configs unpacked in place of the table of all.
+        """Return the graph with some configs unpacked, without the table of all configs.
 
         Args:
             rows: (r,) rows of configs, or a mask (c,) of bool.
 
         Raises:
-            UsageError: Configs were taken already, no row is given, or one is none of the graph's.
+            UsageError: Configs were taken already, there is no row, or a row is not in the graph.
         """
         table = self.get("configs")
         if table is None:
@@ -92,30 +99,40 @@ class TpuGraph(Data):
         return self.with_configs(index, table.runtime[index])
 
     def with_configs(self, rows: NDArray[np.int64], runtime: NDArray[np.float64]) -> Self:
-        """Return the graph with the configs at `rows` (r,) and these runtimes (r,)."""
+        """Return the graph with some configs and other runtimes.
+
+        Args:
+            rows: (r,) rows of configs.
+            runtime: (r,) runtimes of these configs.
+        """
         graph = copy.copy(self)
         graph.config_feat = graph.configs.unpacked(rows)
         del graph.configs
-        graph.config_rows = rows  # no tensor, which would cost a batch as much as any other
+        # A NumPy array, because a tensor costs a batch as much as any other field.
+        graph.config_rows = rows
         graph.runtime = torch.from_numpy(runtime[None])
         return graph
 
 
 def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = None) -> TpuGraph:
-    """Return a graph, from wherever it was read, with the table of its configs.
+    """Return a graph with the table of its configs.
 
     Args:
-        scaler: of x; its layout columns then become 0, since node_layout has them.
+        graph: Graph from any source.
+        prune: Pruning rule for a layout graph.
+        scaler: Scaler of x, or None. Layout columns of scaled features are 0, because node_layout
+            has them.
     """
     packed: PackedConfigs | NDArray[np.float32]
     if isinstance(graph, LayoutGraph):
         pruned = prune_layout_graph(graph, rule=prune)
         node_feat, opcode, edges = pruned.node_feat, pruned.opcode, pruned.edge_index
-        own = {"config_node_ids": torch.tensor(pruned.config_ids)}
+        layout_fields = {"config_node_ids": torch.tensor(pruned.config_ids)}
         packed, runtime = graph.configs, graph.runtime_ns.astype(np.float64)
     else:
         assert isinstance(graph, TileGraph)
-        node_feat, opcode, edges, own = graph.node_feat, graph.node_opcode, graph.edge_index, {}
+        node_feat, opcode, edges = graph.node_feat, graph.node_opcode, graph.edge_index
+        layout_fields = {}
         packed, runtime = graph.config_feat, graph.runtime
     x = scaler(node_feat) if scaler else node_feat.copy()
     if scaler:
@@ -126,7 +143,7 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
         opcode=torch.from_numpy(opcode.astype(np.int64)),
         node_layout=torch.from_numpy(minor_to_major(node_feat)),
         edge_index=torch.from_numpy(np.ascontiguousarray(edges[:, ::-1].T)),
-        **own,
+        **layout_fields,
         configs=ConfigTable(packed, runtime, first, group_means(runtime, group)),
         name=graph.file.name,
         collection=graph.file.collection.name,
@@ -134,18 +151,17 @@ def tpu_graph(graph: Graph, *, prune: str = "none", scaler: NodeScaler | None = 
 
 
 class ConfigSampler(BaseTransform):
-    """Draw `n_configs` configs of a graph, none twice, and unpack them alone; docs/guides/pyg.md.
+    """Sample `n_configs` configs of a graph without repeats, and unpack only these.
 
     Args:
-        n_configs: Number of configs; a graph with fewer is filled up with repeats of infinite
-            runtime.
-        seed: With a seed, what is drawn depends on it, the epoch and the graph alone; with None on
-            torch's own generator.
-        distinct: Draw among distinct configs, each with its mean runtime; else among all
-            measurements, of which one config may have several.
+        n_configs: Number of configs. A graph with fewer configs gets repeats of infinite runtime.
+        seed: Seed of the sample, together with the epoch and the graph. None uses torch's
+            generator.
+        distinct: True samples distinct configs with mean runtimes. False samples measurements, and
+            a config may have several.
 
     Raises:
-        UsageError: Fewer than one config is asked for.
+        UsageError: `n_configs` is less than 1.
     """
 
     def __init__(self, n_configs: int, *, seed: int | None = None, distinct: bool = True) -> None:
@@ -155,7 +171,12 @@ class ConfigSampler(BaseTransform):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other configs from now on, in running workers too; for a sampler with a seed."""
+        """Change the sample of every graph, also in running workers. A sampler without a seed
+        ignores the epoch.
+
+        Args:
+            epoch: Number of the epoch.
+        """
         self._epoch.fill_(epoch)
 
     def forward(self, data: TpuGraph) -> TpuGraph:
@@ -163,34 +184,35 @@ class ConfigSampler(BaseTransform):
         runtime = table.mean_runtime if self.distinct else table.runtime
         generator = None
         if self.seed is not None:
-            drawn_by = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
-            generator = torch.Generator().manual_seed(zlib.crc32(drawn_by.encode()))
-        drawn = torch.randperm(len(runtime), generator=generator).numpy()[: self.n_configs]
-        short = self.n_configs - len(drawn)
-        rows, runtime = table.first[drawn] if self.distinct else drawn, runtime[drawn]
-        if short:
-            rows, runtime = np.pad(rows, (0, short), "edge"), np.r_[runtime, [np.inf] * short]
+            key = f"{self.seed}:{int(self._epoch)}:{data.collection}:{data.name}"
+            generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+        sample = torch.randperm(len(runtime), generator=generator).numpy()[: self.n_configs]
+        n_missing = self.n_configs - len(sample)
+        rows, runtime = table.first[sample] if self.distinct else sample, runtime[sample]
+        if n_missing:
+            rows = np.pad(rows, (0, n_missing), "edge")
+            runtime = np.r_[runtime, [np.inf] * n_missing]
         return data.with_configs(rows, runtime)
 
 
 class TpuGraphsTile(Dataset):
-    """Tile kernels of one split, each read from the packed store when it is asked for.
+    """Tile kernels of one split, each read from the packed store on access.
 
     Args:
-        root: Data folder, which holds npz/.
-        split: "train", "valid" or "test"; runtimes of the last are withheld.
-        collections: Names, or one text of them with commas; None = all of this kind that the folder
-            has.
-        prune: Rule of features/pruning.py for layouts; "none" keeps all nodes.
-        scaling: "none" or None leaves x as stored; a name of features/scaling.py is learned from
-            these graphs, so only for the train split: other splits are given its `scaler`.
-        transform: Called with each graph that is taken, such as a ConfigSampler.
-        store: Folder of the packed graphs; None = the usual one. What it lacks is packed first.
-        cache_mib: Graphs are kept in memory up to so many MiB in each process.
+        root: Data folder that contains npz/.
+        split: "train", "valid" or "test". The runtimes of the test split are withheld.
+        collections: Names as a sequence or with commas. None takes all collections of this kind.
+        prune: Rule of features/pruning.py for layout graphs. "none" keeps all nodes.
+        scaling: "none" or None leaves x as stored. A name of features/scaling.py learns a scaler
+            from the train split. Pass this `scaler` to the other splits.
+        transform: Function of each graph that is read, for example a ConfigSampler.
+        store: Folder of the packed graphs. None is the default store. Missing graphs are packed
+            first.
+        cache_mib: Limit in MiB of the graphs that each process keeps in memory.
 
     Raises:
         UsageError: There is no such split, collection, scaling or pruning rule.
-        PipelineError: The folder holds no such graph, or a file is damaged.
+        PipelineError: The folder has no such graph, or a file is damaged.
     """
 
     kind = "tile"
@@ -234,7 +256,8 @@ class TpuGraphsTile(Dataset):
         return len(self.files)
 
     def get(self, idx: int) -> TpuGraph:
-        return copy.copy(self._cache(self.files[idx]))  # what is kept stays as it is
+        # A copy, because a transform may change the graph and the cache needs the original.
+        return copy.copy(self._cache(self.files[idx]))
 
     def _read(self, file: GraphFile) -> TpuGraph:
         return tpu_graph(read_graph(file), prune=self.prune, scaler=self.scaler)
@@ -247,11 +270,12 @@ class TpuGraphsTile(Dataset):
             size=lambda graph: bytes_held(list(graph.to_dict().values())),
         )
 
-    def __getstate__(self) -> dict[str, Any]:  # for workers: each fills a cache of its own
+    # Each worker process fills a separate cache.
+    def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_cache"}
 
 
 class TpuGraphsLayout(TpuGraphsTile):
-    """Layout graphs of one split; takes what TpuGraphsTile does."""
+    """Layout graphs of one split, with the arguments of TpuGraphsTile."""
 
     kind = "layout"

@@ -1,4 +1,4 @@
-"""Node features for models: log1p or standardised, with statistics of the train split only."""
+"""Scale node features by logarithm, by standardisation, or by both."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from data.graphs.graph import N_NODE_FEATURES
 from data.graphs.node_columns import CATEGORICAL
 
 SCALINGS = ("log1p", "standardise", "log1p-standardise")
-# Values this far outside the train split carry no more information than "very large".
-CLIP = 10.0
+# Standardised values beyond this limit carry no more information than "very large".
+MAX_DEVIATIONS = 10.0
 
 
 @dataclass(frozen=True)
 class NodeScaler:
-    """How to scale the 140 node features, learned from train graphs.
+    """Scale the 140 node features by numbers that were learned from train graphs.
 
-    Flags and dimension numbers stay as they are. Columns that are constant over the train split
-    say nothing there, and would say something arbitrary elsewhere: they become 0.
+    Flags and dimension numbers stay unchanged. Columns that are constant over the train split
+    become 0, because their values in other graphs would be arbitrary.
     """
 
     scaling: str  # one of SCALINGS
@@ -28,15 +28,31 @@ class NodeScaler:
     factor: NDArray[np.float32]  # (140,) multiplied after the shift; 0 for constant columns
 
     def __call__(self, node_feat: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scale (n, 140) stock features to (n, 140) float32; standardised ones clipped to ±10."""
+        """Scale stock features.
+
+        Args:
+            node_feat: (n, 140) stock features of the nodes.
+
+        Returns:
+            (n, 140) float32, clipped to ±10 if the scaling standardises.
+        """
         scaled = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
-        if self.scaling != "log1p":  # a logarithm alone passes 10 at 22,026, an everyday size
-            scaled = np.clip(scaled, -CLIP, CLIP)
+        # A logarithm without standardisation exceeds 10 at 22,026, which is a usual size.
+        if self.scaling != "log1p":
+            scaled = np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return scaled.astype(np.float32)
 
 
 def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) -> NodeScaler:
-    """Learn a scaler in one pass over (n, 140) features; PipelineError: there is no train graph."""
+    """Learn a scaler in one pass over the train graphs.
+
+    Args:
+        node_feats: (n, 140) stock features of each train graph.
+        scaling: A name in SCALINGS.
+
+    Raises:
+        PipelineError: There is no train graph.
+    """
     total = np.zeros(N_NODE_FEATURES)
     total_square = np.zeros(N_NODE_FEATURES)
     low = np.full(N_NODE_FEATURES, np.inf)

@@ -1,7 +1,7 @@
-"""Hand-crafted statistics of some configs of a graph: rows for trees, inputs for networks.
+"""Hand-crafted statistics of configs: rows for trees, inputs for networks.
 
-Two sets: "plain" is what networks read as well; "all" adds details of each config and statistics
-of the whole program. docs/reference/statistics.md has the formula of each.
+There are two sets. Networks also read "plain". "all" adds details of each config and statistics of
+the whole program. docs/reference/statistics.md has the formula of each statistic.
 """
 
 import io
@@ -37,18 +37,32 @@ ALL_STATISTICS = {
     "layout": (*LAYOUT_STATISTICS, *LAYOUT_DETAILS, *PROGRAM_STATISTICS),
     "tile": (*TILE_STATISTICS, *TILE_DETAILS, *PROGRAM_STATISTICS),
 }
-CHUNK_CONFIGS = 4096  # computed at once; bounds memory whatever the file's size
+# Configs per computation, which limits memory for large files.
+CHUNK_CONFIGS = 4096
 
 RowStatistics = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
-    """Return the names of a set's statistics, in the order of columns."""
+    """Return the names of a set's statistics in the order of the columns.
+
+    Args:
+        kind: "layout" or "tile".
+        chosen: Set of statistics.
+    """
     return (STATISTICS if chosen == "plain" else ALL_STATISTICS)[kind]
 
 
 def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
-    """Work out what a graph's configs share; return what computes rows (r,) as (r, f) float32."""
+    """Compute the part of the statistics that all configs of a graph share.
+
+    Args:
+        graph: Graph of the configs.
+        chosen: Set of statistics.
+
+    Returns:
+        A function from rows (r,) to the statistics of these configs, (r, f) float32.
+    """
     if isinstance(graph, LayoutGraph):
         return _layout_rows(graph, chosen)
     assert isinstance(graph, TileGraph)
@@ -59,11 +73,17 @@ def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
 
 
 def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Compute what tells configs apart: each statistic less its mean over `rows`; (r, s) float32.
+    """Compute each statistic minus its mean over configs that are no query configs.
 
-    What is the same for all configs of the graph is left out; query configs do not count. Only
-    differences within a graph order its configs, and a network need not learn what is usual for
-    which graph.
+    Statistics that are equal for all configs of the graph are left out. Only differences within a
+    graph order its configs, and a network need not learn typical values of graphs.
+
+    Args:
+        graph: Layout graph of the configs.
+        rows: (r,) rows of configs.
+
+    Returns:
+        (r, s) float32.
     """
     statistics = statistics_of(graph, "plain")(rows)[:, :N_CONFIG_STATISTICS]
     return statistics - statistics[rows < graph.n_counted].mean(axis=0)
@@ -72,9 +92,12 @@ def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[n
 def statistics_frame(graph: Graph) -> "pl.DataFrame":
     """Tabulate the statistics of all configs of a graph.
 
+    Args:
+        graph: Layout graph or tile kernel.
+
     Returns:
-        A row per config: graph (its submission ID), config (its row in the file), config_hash (of
-        its content), runtime_ns (null where withheld), and a Float32 column per statistic.
+        One row per config: `graph` (submission ID), `config` (row in the file), `config_hash` (hash
+        of the content), `runtime_ns` (null if withheld), and a Float32 column per statistic.
     """
     import polars as pl
 
@@ -93,7 +116,15 @@ def statistics_frame(graph: Graph) -> "pl.DataFrame":
 
 
 def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
-    """Write the statistics of graphs below `folder`, as the tree; raises as `read_graph`."""
+    """Write the statistics of graphs as parquet files, with the folders of the data tree.
+
+    Args:
+        files: Graphs to read. Errors are those of `read_graph`.
+        folder: Folder for the parquet files.
+
+    Returns:
+        Paths of the files.
+    """
     written = []
     for file in each("statistics", files):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"
@@ -115,8 +146,8 @@ def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
         plain = layout_statistics(tables, codes)
         if details is None or program is None:
             return plain
-        further = layout_details(details, tables, codes, graph.configs.places(rows), rows)
-        return np.concatenate([plain, further, program.repeat(len(rows), axis=0)], axis=1)
+        detailed = layout_details(details, tables, codes, graph.configs.places(rows), rows)
+        return np.concatenate([plain, detailed, program.repeat(len(rows), axis=0)], axis=1)
 
     def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         table = np.empty((len(rows), len(statistics_names("layout", chosen))), np.float32)

@@ -1,17 +1,16 @@
 """Hand-crafted statistics of layout configs, for rankers that see one row per config.
 
-Each statistic is a share between 0 and 1, or a logarithm, so that one model serves graphs of every
-size. Ideas: what the minor dimension of each tensor does, by the tensor's bytes, is what a layout
-costs on any machine; copies implied by layout mismatches are what the competition's tree-based
-entries used; waste against the 8 x 128 tile is a fact of the TPU.
+Each statistic is a share between 0 and 1, or a logarithm, so one model serves graphs of every size.
+The cost of a layout depends on the role of each tensor's minor dimension and on the tensor's bytes.
+The competition's tree-based entries used the copies that layout mismatches imply. Waste against the
+8 x 128 tile is specific to the TPU.
 
-Roles: a layout names dimensions by number. Which of them is summed over, or counts the images of a
-batch, differs from program to program, while what a layout costs goes by what its minor dimension
-does, and by how large the tensor is. Convolutions say it themselves. The dataset has no features of
-a dot's dimensions, but sizes tell: what both operands have and the output lacks is contracted.
+Roles: a layout names dimensions by number, and the role of a number differs from program to
+program. Convolutions have features with the roles. Dots have none, so their roles follow from
+sizes. A dimension that both operands have and the output lacks is contracted.
 
-Copies: a layout chosen for a convolution's output travels through elementwise operations until
-another operation asks for a layout of its own; where the two differ the compiler inserts a copy.
+Copies: the layout of a convolution's output passes through elementwise operations to the next
+operation with a layout. If the two layouts differ, the compiler inserts a copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,18 +30,19 @@ from features.padding import dimension_sizes, minor_codes, minor_to_major
 TENSORS = ("output", "input", "kernel")
 OPCODE_GROUPS = ("convolution", "dot", "reshape")
 TILE_MINOR, TILE_SECOND = 128, 8
-# Programs hold long chains of elementwise operations of one shape; the walk back from one operand
-# takes no further step once it has seen this many nodes, which keeps its cost linear in
-# configurable nodes. Steps are taken whole, so that the order of nodes and edges does not matter.
+# The walk back from an operand ends after a step that exceeds this limit. Programs have long chains
+# of elementwise operations, and the limit keeps the cost linear in configurable nodes.
+# Steps are not split, so the order of nodes and edges does not matter.
 MAX_VISITED = 64
 
-# "rows" and "columns" are the output's own dimensions that the input and the kernel bring along: of
-# a convolution its images and its output features; of a reshape all dimensions but the last, and
-# the last. "open": the layout is left to the compiler. "other": sizes did not tell.
+# "rows" and "columns" are output dimensions that come from the input and from the kernel. Examples
+# are the images and the output features of a convolution. For a reshape, "columns" is the last
+# dimension and "rows" are all others. "open" means that the compiler chooses the layout. "other"
+# means that the sizes do not show the role.
 ROLES = ("open", "contracted", "rows", "columns", "batch", "spatial", "other")
 OPEN, CONTRACTED, ROWS, COLUMNS, BATCH, SPATIAL, OTHER = range(len(ROLES))
 
-# What a minor dimension can do, by opcode, in its output, its input and its kernel.
+# Possible roles of a minor dimension, by opcode, in the output, the input and the kernel.
 ROLES_OF = {
     "convolution": (
         (OPEN, ROWS, COLUMNS, SPATIAL),
@@ -78,16 +78,16 @@ class SourceEdges:
 
 @dataclass(frozen=True)
 class LayoutTables:
-    """What the statistics of one graph share between configs."""
+    """The part of the statistics of one graph that its configs share."""
 
     # (k, 3) share of the bytes that configurable nodes put out, by opcode group
     weight: NDArray[np.float32]
-    role: NDArray[np.int8]  # (k, 3, 7) what the minor dimension does, by tensor and layout symbol
+    role: NDArray[np.int8]  # (k, 3, 7) role of the minor dimension, by tensor and layout symbol
     tensor_weight: NDArray[np.float32]  # (k, 3, 3) share of all tensors' bytes, by tensor and group
-    default_code: NDArray[np.int8]  # (k,) layout of each one's output as the compiler had it
+    default_code: NDArray[np.int8]  # (k,) compiler's layout of each configurable node's output
     padded_share: NDArray[np.float32]  # (k, 49) padded bytes by layout code, as a share of all
-    sources: SourceEdges  # which configurable node's output reaches which configurable node
-    graph: NDArray[np.float32]  # (g,) statistics of the graph itself, the same for all configs
+    sources: SourceEdges  # pairs of configurable nodes, the output of one reaches the other
+    graph: NDArray[np.float32]  # (g,) statistics of the graph, equal for all configs
 
 
 _ROLES = tuple(
@@ -107,11 +107,18 @@ LAYOUT_STATISTICS = (
     *("log_padding", "copied_bytes_share", "copied_edges_share", "open_edges_share"),
     *_GRAPH_STATISTICS,
 )
-N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(_GRAPH_STATISTICS)  # they differ by config
+# Number of statistics that differ between configs.
+N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(_GRAPH_STATISTICS)
 
 
 def layout_tables(graph: LayoutGraph) -> LayoutTables:
-    """Work out what all configs of a graph share; cost grows with nodes and edges."""
+    """Compute the part of the statistics that all configs of a graph share.
+
+    The cost grows with nodes and edges.
+
+    Args:
+        graph: Layout graph.
+    """
     ids = graph.node_config_ids
     bytes_of = output_bytes(graph.node_feat)
     layouts = minor_to_major(graph.node_feat)
@@ -140,7 +147,15 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
 
 
 def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Compute what LAYOUT_STATISTICS names from `minor_codes` (c, k, 3); (c, f) float32."""
+    """Compute the statistics in LAYOUT_STATISTICS.
+
+    Args:
+        tables: Result of `layout_tables` for the graph.
+        codes: (c, k, 3) result of `minor_codes` for the configs.
+
+    Returns:
+        (c, f) float32.
+    """
     minor = codes // np.int8(N_SYMBOLS)
     nodes = np.arange(codes.shape[1])
     columns = []
@@ -169,15 +184,26 @@ def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[
 
 
 def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return (n,) bytes of each node's output; 0 for tuples and tokens."""
+    """Return the bytes of each node's output.
+
+    Args:
+        node_feat: (n, 140) stock features of the nodes.
+
+    Returns:
+        (n,) float64, 0 for tuples and tokens.
+    """
     element = node_feat[:, ELEMENT_TYPE] @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
     return element.astype(np.float64) * node_feat[:, SHAPE_PRODUCT]
 
 
 def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How padding to the 8 x 128 tile grows tensors of these sizes (n, 6) by layout code; (n, 49).
+    """Return the growth of tensors by padding to the 8 x 128 tile, for each layout code.
 
-    A code that names a dimension the tensor lacks, or none, counts without padding.
+    Args:
+        sizes: (n, 6) sizes of the tensors, -1 beyond the rank.
+
+    Returns:
+        (n, 49) factors of 1 or more, 1 for a code without a dimension of the tensor.
     """
     first = np.arange(N_CODES) // N_SYMBOLS - 1
     second = np.arange(N_CODES) % N_SYMBOLS - 1
@@ -192,10 +218,17 @@ def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 def implied_copies(
     tables: LayoutTables, codes: NDArray[np.int8]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell which edges between configurable nodes need a copy, and which are open; (c, p) each.
+    """Mark the edges between configurable nodes that need a copy, and the open edges.
 
-    An edge needs a copy when its consumer asks for layouts, of its input or its kernel or both,
-    and the producer's output has none of them; it is open when the consumer asks for nothing.
+    An edge needs a copy if its consumer names layouts for its input or kernel, and the producer's
+    output has none of them. An edge is open if its consumer names no layout.
+
+    Args:
+        tables: Result of `layout_tables` for the graph.
+        codes: (c, k, 3) codes of the configs.
+
+    Returns:
+        (c, p) mask of the copies, and (c, p) mask of the open edges.
     """
     produced = _chosen(tables, codes).take(tables.sources.producer, axis=1)  # (c, p)
     unmet = np.ones(produced.shape, dtype=np.bool_)
@@ -208,12 +241,17 @@ def implied_copies(
 
 
 def _chosen(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return each node's output (c, k), the compiler's own where it is left open."""
     return np.where(codes[:, :, 0] == 0, tables.default_code, codes[:, :, 0])
 
 
 def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:
-    """Walk back from each configurable node through nodes of unchanged shape."""
+    """Find the configurable nodes whose outputs reach a configurable node without a change of
+    shape.
+
+    Args:
+        graph: Layout graph.
+        bytes_of: (n,) bytes of each node's output.
+    """
     producers: list[list[int]] = [[] for _ in range(graph.n_nodes)]
     for consumer, producer in graph.edge_index.tolist():
         producers[consumer].append(producer)
@@ -259,12 +297,18 @@ def _sources(
 def tensor_roles(
     graph: LayoutGraph, bytes_of: NDArray[np.float64]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Work out the roles of a graph's dimensions; cost grows with edges and configurable nodes.
+    """Return the roles of a graph's dimensions.
+
+    The cost grows with edges and configurable nodes.
+
+    Args:
+        graph: Layout graph.
+        bytes_of: (n,) bytes of each node's output.
 
     Returns:
-        role: (k, 3, 7) int8 which of ROLES it is for a tensor to have that symbol as the minor
-            dimension: symbol 0 leaves it open, symbol d + 1 names dimension d.
-        bytes_share: (k, 3) float32 of the bytes of all these tensors; 0 where there is none.
+        role: (k, 3, 7) int8 index in ROLES, by node, tensor and symbol of the minor dimension.
+        Symbol 0 leaves it open, symbol d + 1 names dimension d.
+        bytes_share: (k, 3) float32 share of the bytes of all these tensors, 0 for a missing tensor.
     """
     ids = graph.node_config_ids
     padded_sizes = dimension_sizes(graph.node_feat)
@@ -297,7 +341,7 @@ def tensor_roles(
 def _convolution_roles(
     node_feat: NDArray[np.float32], sizes: Sequence[Sizes]
 ) -> tuple[tuple[Roles, ...], bool]:
-    """Return the roles of a convolution's tensors, and whether its kernel is listed first."""
+    # The second result is True if the kernel is the first operand.
     dims = [
         {
             int(node_feat[COLUMN_OF[f"convolution_dim_numbers_{name}"]]): role
@@ -310,7 +354,6 @@ def _convolution_roles(
 
 
 def _fits(sizes: Sequence[Sizes], found: tuple[Roles, ...]) -> bool:
-    """Tell whether the output has the input's images and the kernel's output features."""
     if len(sizes) < N_TENSORS:
         return True
     of = [dict(zip(roles, own, strict=False)) for roles, own in zip(found, sizes, strict=True)]
@@ -319,15 +362,20 @@ def _fits(sizes: Sequence[Sizes], found: tuple[Roles, ...]) -> bool:
 
 @lru_cache(maxsize=4096)
 def dot_roles(output: Sizes, first: Sizes, second: Sizes) -> tuple[tuple[Roles, ...], bool]:
-    """Tell the roles of a dot's dimensions from their sizes.
+    """Find the roles of a dot's dimensions by their sizes.
 
-    The output has the batch dimensions, then the input's own, then the kernel's own, each in their
-    order. Where several readings fit, the usual one is taken: one dimension is contracted, the last
-    of the input and the kernel's first, and operands are listed in order.
+    The output has the batch dimensions, then the input's dimensions, then the kernel's, each in
+    order. If several readings fit, the usual one wins. In the usual one, the last dimension of the
+    input and the first of the kernel are contracted, and operands are in order.
+
+    Args:
+        output: Sizes of the output.
+        first: Sizes of the first operand.
+        second: Sizes of the second operand.
 
     Returns:
-        The roles of output, input and kernel, empty where no reading fits; and whether the kernel
-        is listed first.
+        The roles of output, input and kernel, empty if no reading fits. True if the kernel is
+        listed first.
     """
     for n_contracted in (1, 2, 3, 0):
         for is_swapped, (lhs, rhs) in enumerate(((first, second), (second, first))):
@@ -349,7 +397,7 @@ def _contracted(sizes: Sizes, roles: Roles) -> list[int]:
 
 
 def _readings(sizes: Sizes, batch: Sizes, own: Sizes, role: int) -> Iterator[Roles]:
-    """Yield the roles that an operand's dimensions may have, the usual ones first."""
+    # The usual readings come first.
     places = list(combinations(range(len(sizes)), len(own)))
     for chosen in places if role == ROWS else places[::-1]:
         rest = [place for place in range(len(sizes)) if place not in chosen]

@@ -1,13 +1,12 @@
 """Further statistics of layout configs, for trees and linear rankers.
 
-A config takes few distinct layout vectors per configurable node, and many nodes are tied. So a
-statistic is worked out once per entry, a node with one of its column's vectors; summed over the
-nodes of each column; and a config's statistic is the sum of the m slots, a column with one of its
-vectors, that its columns name. What depends on two nodes at once (copies between them) is counted
-pair by pair.
+Each configurable node has few distinct layout vectors, and many nodes are tied. An entry is a node
+with one vector of its column. A slot is a column with one of its vectors. The code computes each
+statistic once per entry and sums it over the nodes of each column. The statistic of a config is the
+sum of its m slots. Copies depend on two nodes, so they are counted pair by pair.
 
-n nodes, k configurable ones in m columns of at most a vectors, d entries, e edges, r rows of c
-configs, p pairs, f statistics.
+Shapes: n nodes, k configurable nodes in m columns of at most a vectors, d entries, e edges, r rows
+of c configs, p pairs, f statistics.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,8 @@ from features.statistics.layout import (
     padding_growth,
 )
 
-CHUNK_CONFIGS = 4096  # looked at at once
+# Configs per computation, which limits memory for large files.
+CHUNK_CONFIGS = 4096
 
 _SUMMED = (
     *("minor_size_below_8", "minor_size_below_128", "minor_size_whole_tiles", "minor_size_ragged"),
@@ -43,7 +43,7 @@ _SUMMED = (
     *("fixed_reader_copied_bytes", "fixed_reader_copied_edges"),
     *("rarity_mean", "rarity_by_bytes", "usual_nodes"),
 )
-# What a config has of its file: another one that holds it with others says otherwise.
+# Statistics that depend on the other configs of the file.
 OF_THE_FILE = frozenset(
     {"rarity_mean", "rarity_by_bytes", "rarity_largest", "usual_nodes", "log_occurrences"}
 )
@@ -52,17 +52,18 @@ LAYOUT_DETAILS = (
     *("rarity_largest", "log_occurrences"),
     *(f"copied_bytes_to_{group}" for group in OPCODE_GROUPS),
 )
-Terms = Mapping[str, NDArray[Any]]  # what each entry, or each edge of one, adds to a statistic
-# A statistic of this name is told by its logarithm.
+# The summands of each statistic, by entry or by edge of an entry.
+Terms = Mapping[str, NDArray[Any]]
+# Indices of the statistics that are logarithms of sums.
 _LOGARITHMS = [i for i, name in enumerate(_SUMMED) if name.endswith("_padding")]
 
 
 @dataclass(frozen=True)
 class DetailTables:
-    """What the statistics of one graph share between configs."""
+    """The part of the statistics of one graph that its configs share."""
 
-    summed: NDArray[np.float64]  # (m · a, f) what a slot adds to each summed statistic
-    # (m, a) −log of how common each vector is in its column; what none has, as what one has.
+    summed: NDArray[np.float64]  # (m · a, f) summand of each slot for each summed statistic
+    # (m, a) −log of each vector's share in its column. A vector of no config counts as used once.
     rarity: NDArray[np.float64]
     occurrences: NDArray[np.int64]  # (c,) how often each config occurs
     pair_weight: NDArray[np.float32]  # (p, 3) share of all pairs' bytes, by the consumer's group
@@ -75,7 +76,18 @@ def layout_details(
     places: NDArray[np.int64],
     rows: NDArray[np.int64],
 ) -> NDArray[np.float32]:
-    """Compute LAYOUT_DETAILS (r, f) of configs: codes (r, k, 3), and the columns' places (r, m)."""
+    """Compute the statistics in LAYOUT_DETAILS.
+
+    Args:
+        tables: Result of `detail_tables` for the graph.
+        shared: Result of `layout_tables` for the graph.
+        codes: (r, k, 3) codes of the configs.
+        places: (r, m) index of each config's vector in each column.
+        rows: (r,) rows of the configs.
+
+    Returns:
+        (r, f) float32.
+    """
     summed = sum_entries(tables.summed, places)
     summed[:, _LOGARITHMS] = np.log(np.maximum(summed[:, _LOGARITHMS], 1e-6))
     starts = np.arange(places.shape[1]) * tables.rarity.shape[1]
@@ -87,9 +99,14 @@ def layout_details(
 
 
 def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum the rows of a table (m · a, f) that each config's columns name by places (r, m) below a.
+    """Sum the rows of a table that the columns of each config name.
 
-    One-hot configs times the table; (r, f).
+    Args:
+        table: (m · a, f) summands of all slots.
+        places: (r, m) index of each config's vector in each column, less than a.
+
+    Returns:
+        (r, f) sums, the product of one-hot configs and the table.
     """
     n_rows, m = places.shape
     entries = (places + np.arange(m) * (len(table) // m)).astype(np.int32).reshape(-1)
@@ -99,7 +116,12 @@ def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArra
 
 
 def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
-    """Work out what all configs of a graph share."""
+    """Compute the part of the statistics that all configs of a graph share.
+
+    Args:
+        graph: Layout graph.
+        shared: Result of `layout_tables` for the graph.
+    """
     first, group = distinct_rows(graph.configs.content_hashes())
     counted = first[first < graph.n_counted]
     counts = vector_counts(graph, counted)
@@ -124,7 +146,15 @@ def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDAr
 
 
 def vector_counts(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many of the distinct configs, at the rows `first`, have each vector; (m, a)."""
+    """Count the distinct configs that have each vector.
+
+    Args:
+        graph: Layout graph.
+        first: (u,) first row of each distinct config.
+
+    Returns:
+        (m, a) counts.
+    """
     shape = graph.configs.codebooks.vectors.shape
     starts = np.arange(shape[0]) * shape[1]
     counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
@@ -136,19 +166,26 @@ def vector_counts(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.in
 
 @dataclass(frozen=True)
 class _Entries:
-    """A configurable node with a vector of its column each; nodes in config order."""
+    """All pairs of a configurable node and a vector of its column, nodes in config order."""
 
     node: NDArray[np.int64]  # (d,) by config order
-    place: NDArray[np.int64]  # (d,) which of its column's vectors
+    place: NDArray[np.int64]  # (d,) index among the vectors of its column
     slot: NDArray[np.int64]  # (d,) column · a + place
     codes: NDArray[np.int8]  # (d, 3) of the vector
-    chosen: NDArray[np.int8]  # (d,) the output's code, the node's own where it is left open
-    own: NDArray[np.int8]  # (n,) code of each node's own layout
-    position: NDArray[np.int64]  # (n,) place in config order, -1 where it is not configurable
+    chosen: NDArray[np.int8]  # (d,) the output's code, the compiler's code if it is left open
+    own: NDArray[np.int8]  # (n,) code of the compiler's layout
+    position: NDArray[np.int64]  # (n,) place in config order, -1 if not configurable
     bytes_of: NDArray[np.float64]  # (n,) of each node's output
 
     def at_edges(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Pair edges at these configurable nodes (e,) with the entries of each, by config order."""
+        """Pair edges at configurable nodes with the entries of each node, in config order.
+
+        Args:
+            nodes: (e,) configurable node of each edge.
+
+        Returns:
+            Numbers of edges, and numbers of entries, one per pair.
+        """
         counts, at = np.bincount(self.node), self.position[nodes]
         order = np.argsort(at, kind="stable")
         number, place = _numbered(counts[at[order]])
@@ -170,7 +207,7 @@ def _entries(graph: LayoutGraph, width: int) -> _Entries:
 
 
 def _numbered(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Repeat 0, 1, … as often as counts say; return these, and 0, 1, … within each."""
+    # 0, 1, … repeated `counts` times, and the number of each repeat.
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
 
@@ -183,7 +220,7 @@ def _node_terms(
 ) -> Terms:
     ids = graph.node_config_ids
     each, share = 1.0 / len(ids), _shares(entries.bytes_of[ids])[entries.node]
-    # A code holds the minor dimension and the second: 0 for one that is open, 1 for dimension 0, …
+    # A code contains the minor dimension and the second: 0 if open, 1 for dimension 0, …
     sizes = np.pad(dimension_sizes(graph.node_feat[ids]), ((0, 0), (1, 0)), constant_values=-1)
     minor = sizes[entries.node, entries.chosen // N_SYMBOLS]
     second = sizes[entries.node, entries.chosen % N_SYMBOLS]
@@ -207,7 +244,6 @@ def _node_terms(
 
 
 def _operand_terms(graph: LayoutGraph, entries: _Entries) -> tuple[NDArray[np.int64], Terms]:
-    """Return which entry each consumed edge of one adds to, and what."""
     consumer, operand = graph.edge_index[entries.position[graph.edge_index[:, 0]] >= 0].T
     edge, entry = entries.at_edges(consumer)
     own, wanted = entries.own[operand][edge], entries.codes[entry, 1:]
@@ -227,7 +263,6 @@ def _operand_terms(graph: LayoutGraph, entries: _Entries) -> tuple[NDArray[np.in
 
 
 def _reader_terms(graph: LayoutGraph, entries: _Entries) -> tuple[NDArray[np.int64], Terms]:
-    """Return which entry each edge that reads one adds to, and what."""
     reader, producer = graph.edge_index[entries.position[graph.edge_index[:, 1]] >= 0].T
     edge, entry = entries.at_edges(producer)
     sizes = dimension_sizes(graph.node_feat)

@@ -1,7 +1,7 @@
-"""Statistics of a program or kernel as a whole, the same for all its configs.
+"""Statistics of a program or kernel, equal for all its configs.
 
-They order nothing within a graph by themselves; a tree splits on them to treat a deep convolutional
-network otherwise than a wide one.
+They do not order configs within a graph. Trees split on them, for example to separate deep
+convolutional networks from wide ones.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ from data.graphs.node_columns import COLUMN_OF, OPCODES, SHAPE_PRODUCT
 from features.padding import dimension_sizes
 from features.statistics.layout import output_bytes
 
-COUNTED = (
+COUNTED_OPCODES = (
     *("add", "broadcast", "concatenate", "constant", "convert", "convolution", "copy", "dot"),
     *("fusion", "get-tuple-element", "maximum", "multiply", "pad", "parameter", "reduce"),
     *("reduce-window", "reshape", "scatter", "select", "slice", "transpose", "tuple"),
@@ -24,7 +24,7 @@ PROGRAM_STATISTICS = (
     *("program_log_edges", "program_log_depth", "program_log_width", "program_log_mean_width"),
     *("program_log_bytes", "program_log_parameter_bytes"),
     *("program_log_flops_convolution", "program_log_flops_dot", "program_log_intensity"),
-    *(f"program_share_{name}" for name in COUNTED),
+    *(f"program_share_{name}" for name in COUNTED_OPCODES),
 )
 _WINDOW = COLUMN_OF["window_size_product"]
 _FEATURE_DIM = COLUMN_OF["convolution_dim_numbers_input_feature_dim"]
@@ -32,7 +32,14 @@ _GROUPS = COLUMN_OF["feature_group_count"]
 
 
 def program_statistics(graph: Graph) -> NDArray[np.float64]:
-    """Compute what PROGRAM_STATISTICS names; (f,) float64."""
+    """Compute the statistics in PROGRAM_STATISTICS.
+
+    Args:
+        graph: Program or kernel.
+
+    Returns:
+        (f,) float64.
+    """
     levels = node_levels(graph.edge_index, graph.n_nodes)
     bytes_of = output_bytes(graph.node_feat)
     opcode = graph.node_opcode
@@ -49,16 +56,25 @@ def program_statistics(graph: Graph) -> NDArray[np.float64]:
         np.log1p(flops.sum()) - np.log1p(bytes_of.sum()),
     ]
     counts = np.bincount(opcode, minlength=256)
-    shares = [counts[OPCODES[name]] / graph.n_nodes for name in COUNTED]
+    shares = [counts[OPCODES[name]] / graph.n_nodes for name in COUNTED_OPCODES]
     return np.asarray([*logs, *shares])
 
 
 def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
-    """Return each node's longest path from a node without operands, in edges; (n,) int64."""
+    """Return the length of the longest path to each node from a node without operands.
+
+    Args:
+        edge_index: (e, 2) edges from consumer to producer.
+        n_nodes: Number of nodes, n.
+
+    Returns:
+        (n,) int64 lengths in edges.
+    """
     order = TopologicalSorter[int](dict.fromkeys(range(n_nodes), ()))
     for consumer, producer in edge_index.tolist():
         order.add(consumer, producer)
-    with suppress(CycleError):  # of a damaged file: what is in a circle has level 0
+    # Nodes in a cycle of a damaged file keep level 0.
+    with suppress(CycleError):
         order.prepare()
     levels, level = np.zeros(n_nodes, dtype=np.int64), 0
     while ready := order.get_ready():
@@ -69,17 +85,22 @@ def node_levels(edge_index: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64
 
 
 def node_flops(graph: Graph) -> NDArray[np.float64]:
-    """Estimate the operations of convolutions and dots; (n,) float64, 0 for all other nodes.
+    """Estimate the floating-point operations of convolutions and dots.
 
-    A dot's are 2 · √(A · B · C), A, B, C elements of operands and output: exact without batch
-    dimensions, √batch too much with them.
+    The estimate of a dot is 2 · √(A · B · C), for A, B and C elements of operands and output. It is
+    exact without batch dimensions, and too large by a factor of √batch with them.
+
+    Args:
+        graph: Program or kernel.
+
+    Returns:
+        (n,) float64, 0 for all other nodes.
     """
     elements = graph.node_feat[:, SHAPE_PRODUCT].astype(np.float64)
     heavy = np.isin(graph.node_opcode, (OPCODES["convolution"], OPCODES["dot"]))
     edges = graph.edge_index[heavy[graph.edge_index[:, 0]]]
     largest, smallest = np.full(graph.n_nodes, -1), np.full(graph.n_nodes, -1)
-    # The last write wins, so that the largest operand stays; operands of equal size are told
-    # apart by nothing but their number, and only their sizes are read.
+    # The last write wins, so the largest operand stays. Ties do not matter: only sizes are read.
     order = np.argsort(elements[edges[:, 1]], kind="stable")
     largest[edges[order, 0]] = edges[order, 1]
     smallest[edges[order[::-1], 0]] = edges[order[::-1], 1]

@@ -1,9 +1,9 @@
 """Hand-crafted statistics of tile configs: one row per config of a kernel.
 
-The compiler's vector holds, for kernel (a convolution's window), output and inputs, six bounds,
-their sum and product. From the output bounds follow how many tiles cover the output, and what the
-last tiles waste. How the compiler reads the inputs' bounds differs between kernels; the volumes are
-products of the bounds that are given, which is what orders the configs of one kernel.
+The compiler's vector has six bounds each for the kernel (a convolution's window), the output and
+the inputs, with their sum and product. The output bounds give the number of tiles that cover the
+output, and the waste of the last tiles. The meaning of the inputs' bounds differs between kernels.
+Volumes are products of the known bounds, which is enough to order the configs of one kernel.
 """
 
 import numpy as np
@@ -38,7 +38,14 @@ TILE_DETAILS = (
 
 
 def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
-    """Compute the statistics of all configs of a kernel; (c, f) float32, as in TILE_STATISTICS."""
+    """Compute the statistics in TILE_STATISTICS of all configs.
+
+    Args:
+        graph: Tile kernel.
+
+    Returns:
+        (c, f) float32.
+    """
     root, bytes_of = output_node(graph), output_bytes(graph.node_feat)
     dimensions, effective, tiles = output_tiles(graph, root)
     log_steps = np.log(tiles).sum(axis=1)
@@ -62,7 +69,14 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
 
 
 def tile_details(graph: TileGraph) -> NDArray[np.float32]:
-    """Compute the statistics of all configs of a kernel; (c, f) float32, as in TILE_DETAILS."""
+    """Compute the statistics in TILE_DETAILS of all configs.
+
+    Args:
+        graph: Tile kernel.
+
+    Returns:
+        (c, f) float32.
+    """
     root = output_node(graph)
     _, effective, tiles = output_tiles(graph, root)
     bounds = graph.config_feat.astype(np.float64)
@@ -99,10 +113,7 @@ def tile_details(graph: TileGraph) -> NDArray[np.float32]:
 def _register_fit(
     output: NDArray[np.float32], effective: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell how output tiles (c, 6) fit the 8 x 128 registers: log growth, which bounds are whole.
-
-    A dimension that the output lacks fits.
-    """
+    # How output tiles (c, 6) fit the 8 x 128 registers. A dimension that the output lacks fits.
     growth = np.zeros(len(effective))
     is_whole = []
     order = minor_to_major(output[None])[0]
@@ -116,18 +127,28 @@ def _register_fit(
 def output_tiles(
     graph: TileGraph, root: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the output's dimensions (6,), its tiles' bounds (c, 6), and how many tiles (c, 6).
+    """Return how a kernel's configs cut its output into tiles.
 
-    A dimension that it lacks is 1, and of a bound that is not given the whole dimension.
+    Args:
+        graph: Tile kernel.
+        root: Position of the output node.
+
+    Returns:
+        Sizes of the dimensions (6,), bounds of the tiles (c, 6), and numbers of tiles (c, 6). A
+        missing dimension has size 1. A missing bound is the whole dimension.
     """
     dimensions = np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 1)
-    given = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)
-    bounds = np.where(given > 0, given, dimensions)
+    stored = graph.config_feat[:, OUTPUT_BOUNDS].astype(np.float64)
+    bounds = np.where(stored > 0, stored, dimensions)
     return dimensions, bounds, np.ceil(dimensions / bounds)
 
 
 def output_node(graph: TileGraph) -> int:
-    """Return the position of the kernel's output: its root of the largest output."""
+    """Return the position of the root with the largest output.
+
+    Args:
+        graph: Tile kernel.
+    """
     bytes_of = output_bytes(graph.node_feat)
     is_root = graph.node_feat[:, 0] > 0
     candidates = np.flatnonzero(is_root) if is_root.any() else np.arange(graph.n_nodes)

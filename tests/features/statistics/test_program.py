@@ -10,7 +10,7 @@ from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph
 from data.graphs.node_columns import NODE_FEATURE_NAMES, OPCODES
 from data.tree import find_graphs
-from features.statistics.program import COUNTED, PROGRAM_STATISTICS, program_statistics
+from features.statistics.program import COUNTED_OPCODES, PROGRAM_STATISTICS, program_statistics
 from tests.features.graphs import (
     check_by_name,
     node_bytes,
@@ -75,7 +75,7 @@ def slow_statistics(graph: Graph) -> dict[str, float]:
         "program_log_flops_dot": math.log1p(flops[DOT]),
         "program_log_intensity": math.log((1 + sum(flops.values())) / (1 + total)),
     }
-    for name in COUNTED:
+    for name in COUNTED_OPCODES:
         count = sum(int(code) == OPCODES[name] for code in graph.node_opcode)
         found[f"program_share_{name}"] = count / graph.n_nodes
     return found
