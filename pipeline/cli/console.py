@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 Rows = Sequence[Sequence[object]]
 
-_DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show a traceback where something fails.")
-]
+_DebugOption = Annotated[bool, typer.Option("--debug", help="Print a traceback after an error.")]
 DEBUG = inspect.Parameter(
     "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DebugOption
 )

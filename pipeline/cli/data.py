@@ -17,33 +17,37 @@ SOURCES = ("google", "kaggle")
 
 @command
 def synthesize(
-    out: Annotated[Path, typer.Option(help="Folder for the tree.")],
+    out: Annotated[Path, typer.Option(help="Folder for the data tree.")],
     plan: Annotated[
-        str | None, typer.Option(help="tiny, small (default), or published: the dataset's sizes.")
+        str | None,
+        typer.Option(
+            help="Plan: tiny, small or published, which has the sizes of the dataset. Default: "
+            "small."
+        ),
     ] = None,
     graph: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NODES:CONFIGURABLE:CONFIGS",
-            help="A train graph of layout:xla:random of this size, not a plan; may be repeated.",
+            help="Write a train graph of this size for layout:xla:random, instead of a plan. "
+            "Repeatable.",
         ),
     ] = None,
     collections: options.Collections = None,
     splits: options.Splits = None,
     share: Annotated[
-        float, typer.Option(min=0, max=1, help="A share of each part, at least a graph.")
+        float,
+        typer.Option(min=0, max=1, help="Share of the graphs of each split, at least one graph."),
     ] = 1.0,
     workers: options.Workers = None,
     seed: options.Seed = None,
 ) -> None:
-    """Write synthetic data of the official format.
+    """Write synthetic data in the format of the dataset.
 
-    Runtimes come from a known cost model. A plan makes all five collections; --graph makes labelled
-    layout graphs of any size, such as the largest real ones. The published plan (15 GB) can be
-    made part by part, by --collections, --splits and --share; graphs that are there stay, so the
-    same command goes on.
+    The runtimes come from a cost model. --graph writes layout graphs of a given size. The published
+    plan needs 15 GB. Existing graphs stay, so the same command resumes.
 
-    Example: python -m pipeline synthesize --out data/raw/synthetic --seed 0
+    Example: fast-or-slow synthesize --out data/raw/synthetic --seed 0
     """
     from common.jobs.workers import Workers
     from data.synthetic import write as writing
@@ -73,21 +77,21 @@ def synthesize(
 @command
 def fetch(
     source: Annotated[
-        str, typer.Option(help="google (the authors' server, no account), or kaggle (its archive).")
+        str, typer.Option(help="Source: google (no account needed) or kaggle.")
     ] = "google",
     collections: options.Collections = None,
     splits: options.Splits = None,
-    out: Annotated[
-        Path, typer.Option(help="Data folder to write to; the same command goes on.")
-    ] = Path("data/raw/tpugraphs"),
+    out: Annotated[Path, typer.Option(help="Data folder. The same command resumes.")] = Path(
+        "data/raw/tpugraphs"
+    ),
     json: options.Json = False,
 ) -> None:
-    """Download the official dataset, check it and unpack it.
+    """Download, check and unpack the dataset.
 
-    The same command goes on where it broke off. Every collection has to hold as many graphs as were
-    published. Kaggle wants an account that has accepted the competition's rules.
+    The same command resumes. The source kaggle needs an account that has accepted the rules of the
+    competition.
 
-    Example: python -m pipeline fetch --collections layout:xla:default --out data/raw/tpugraphs
+    Example: fast-or-slow fetch --collections layout:xla:default --out data/raw/tpugraphs
     """
     from common.files import alone_in
     from data.fetch.fetch import BASE, FetchJob, fetch_google, fetch_kaggle
@@ -103,7 +107,7 @@ def fetch(
             fetched = fetch_kaggle(job)
         else:
             fetched = fetch_google(job, base=os.environ.get(BASE_VARIABLE) or BASE)
-    then = f"python -m pipeline audit --data {out}"
+    then = f"fast-or-slow audit --data {out}"
     header = ("part", "graphs", "bytes", "was_there")
     rows = [(got.part.label, got.graphs, got.bytes, got.was_there) for got in fetched]
     if json:
@@ -120,11 +124,11 @@ def audit(
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
-    """Check every data file; print counts, noise and anomalies.
+    """Check every data file, and print counts, noise and anomalies.
 
-    Counted are graphs, nodes, configs and repeated configs. Exits with 1 if a file is damaged.
+    The exit code is 1 if a file is damaged.
 
-    Example: python -m pipeline audit --data DIR
+    Example: fast-or-slow audit --data DIR
     """
     from data.audit import COLUMNS, as_dict, file_notes, leaks, totals
     from data.audit import audit as audit_files
@@ -169,11 +173,11 @@ def prepare(
     workers: options.Workers = None,
     ray: options.Ray = None,
 ) -> None:
-    """Pack the files of a data folder into the store, each once.
+    """Pack the files of a data folder into the store.
 
-    Other commands do so on their way. Exits with 1 if a file is damaged.
+    Other commands do this on demand. The exit code is 1 if a file is damaged.
 
-    Example: python -m pipeline prepare --data DIR
+    Example: fast-or-slow prepare --data DIR
     """
     from common.jobs.workers import Workers
     from common.settings import default_store_dir
@@ -196,11 +200,11 @@ def featurize(
     out: Annotated[Path, typer.Option(help="Folder for the npz files.")],
     json: options.Json = False,
 ) -> None:
-    """Turn tuning protobufs or HLO modules into npz files.
+    """Convert tuning protobufs or HLO modules to npz files.
 
-    The files have the dataset's format.
+    The files have the format of the dataset.
 
-    Example: python -m pipeline featurize module.hlo.pb --out data/raw/mine
+    Example: fast-or-slow featurize module.hlo.pb --out data/raw/mine
     """
     from data.hlo.programs import featurize_files
 
@@ -215,11 +219,11 @@ def statistics(
     collections: options.Collections = None,
     splits: options.Splits = None,
 ) -> None:
-    """Write statistics of all configs, a parquet file per graph.
+    """Write the statistics of all configs, one parquet file per graph.
 
-    docs/reference/statistics.md has the formula of each.
+    docs/reference/statistics.md has the formula of each statistic.
 
-    Example: python -m pipeline statistics --collections tile:xla --out runs/statistics
+    Example: fast-or-slow statistics --collections tile:xla --out runs/statistics
     """
     from data.tree import collections_named, find_graphs, splits_named
     from features.statistics.configs import write_statistics

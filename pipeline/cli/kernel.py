@@ -8,9 +8,9 @@ import typer
 from pipeline.cli import options
 from pipeline.cli.console import command, print_result, read_recipe, say
 
-ABOUT = """Build Kaggle kernels from recipes, push and follow them.
+ABOUT = """Build Kaggle kernels, push them, and get their output.
 
-Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
+Example: fast-or-slow kernel build --recipe cpu --out runs/kernel
 """
 
 app = typer.Typer(help=ABOUT, no_args_is_help=True)
@@ -23,36 +23,44 @@ def build(
     out: Annotated[Path, typer.Option(help="Folder for the kernel.")],
     recipe: options.Recipe = "cpu",
     kind: Annotated[
-        str, typer.Option(help="run: the recipe; train: a collection; infer: by attached models.")
+        str,
+        typer.Option(
+            help="Kind: run (the recipe), train (one collection), or infer (ranking with attached "
+            "models)."
+        ),
     ] = "run",
     collection: Annotated[
-        str | None, typer.Option(help="What a train kernel trains, such as layout:xla:default.")
+        str | None,
+        typer.Option(help="Collection of a train kernel, for example layout:xla:default."),
     ] = None,
     max_minutes: Annotated[
-        float | None, typer.Option(help="Minutes until it stops itself. Default: 690, of 720.")
+        float | None,
+        typer.Option(help="Minutes until the kernel stops. Default: 690 of Kaggle's 720."),
     ] = None,
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     gpu: Annotated[
         bool | None,
-        typer.Option(help="Ask for Kaggle's T4 pair. Default: if the recipe has a network."),
+        typer.Option(help="Use two T4 GPUs on Kaggle. Default: yes for a recipe with a network."),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Dataset to attach, owner/slug; may be repeated.")
+        list[str] | None, typer.Option(help="Dataset to attach, as OWNER/SLUG. Repeatable.")
     ] = None,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Kernel whose output to attach; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Kernel whose output is attached, as OWNER/SLUG. Repeatable."),
     ] = None,
     title: Annotated[
-        str, typer.Option(help="The kernel's, before the kind's words. Default: from the recipe.")
+        str,
+        typer.Option(help="First words of the kernel's title. Default: the name of the recipe."),
     ] = "",
     seed: options.FirstSeed = None,
 ) -> None:
-    """Write a self-contained kernel that works by a recipe on Kaggle.
+    """Write a Kaggle kernel that runs a recipe.
 
-    Each goes on with its own attached output, in as many versions as it takes.
+    The kernel resumes if its own output is attached. A long run can take several versions.
 
-    Example: python -m pipeline kernel build --recipe cpu --out runs/kernel
+    Example: fast-or-slow kernel build --recipe cpu --out runs/kernel
     """
     from common.settings import recipe_path
     from kernels.build import build as build_kernel
@@ -75,10 +83,10 @@ def build(
 
 @app.command()
 @command
-def push(folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.")]) -> None:
-    """Send a built kernel to Kaggle, where it starts to run.
+def push(folder: Annotated[Path, typer.Argument(help="Folder from `kernel build`.")]) -> None:
+    """Upload a kernel to Kaggle, where it starts to run.
 
-    Example: python -m pipeline kernel push runs/kernel
+    Example: fast-or-slow kernel push runs/kernel
     """
     from kernels.remote import push as send
 
@@ -89,12 +97,14 @@ def push(folder: Annotated[Path, typer.Argument(help="What `kernel build` wrote.
 @app.command()
 @command
 def status(
-    kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
+    kernel: Annotated[
+        str, typer.Argument(help="Kernel as OWNER/SLUG, or SLUG for your own kernel.")
+    ],
     json: options.Json = False,
 ) -> None:
-    """Say how a kernel's latest run fares.
+    """Print the state of the latest run of a kernel.
 
-    Example: python -m pipeline kernel status fast-or-slow-cpu
+    Example: fast-or-slow kernel status fast-or-slow-cpu
     """
     from kernels.remote import status as ask
 
@@ -106,15 +116,17 @@ def status(
 @app.command()
 @command
 def output(
-    kernel: Annotated[str, typer.Argument(help="owner/slug; one's own needs no owner.")],
-    out: Annotated[Path, typer.Option(help="New folder for what the kernel wrote.")],
+    kernel: Annotated[
+        str, typer.Argument(help="Kernel as OWNER/SLUG, or SLUG for your own kernel.")
+    ],
+    out: Annotated[Path, typer.Option(help="New folder for the output of the kernel.")],
     json: options.Json = False,
 ) -> None:
-    """Fetch what a finished kernel wrote, and its log.
+    """Download the output and the log of a finished kernel.
 
-    The same command resumes a download that broke off.
+    The same command resumes.
 
-    Example: python -m pipeline kernel output fast-or-slow-cpu --out runs/kernel-output
+    Example: fast-or-slow kernel output fast-or-slow-cpu --out runs/kernel-output
     """
     from kernels.remote import fetch_output
 
@@ -128,11 +140,11 @@ def output(
 @app.command()
 @command
 def wheels(out: Annotated[Path, typer.Option(help="New folder for the dataset.")]) -> None:
-    """Download the wheels that Kaggle's image lacks.
+    """Download the Python packages that Kaggle's image lacks.
 
-    They have the pinned versions, and lie in a dataset folder.
+    It writes a dataset folder with the pinned versions.
 
-    Example: python -m pipeline kernel wheels --out runs/wheels
+    Example: fast-or-slow kernel wheels --out runs/wheels
     """
     from kernels.datasets import write_wheels
 
@@ -142,15 +154,15 @@ def wheels(out: Annotated[Path, typer.Option(help="New folder for the dataset.")
 @app.command()
 @command
 def weights(
-    run: Annotated[Path, typer.Option(help="A run, a model's folder, or a kernel's output.")],
+    run: Annotated[Path, typer.Option(help="Run folder, model folder, or output of a kernel.")],
     out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
-    title: Annotated[str, typer.Option(help="The dataset's, 6 to 50 characters.")] = (
+    title: Annotated[str, typer.Option(help="Title of the dataset, 6 to 50 characters.")] = (
         "Fast or slow weights"
     ),
 ) -> None:
-    """Put what ranking needs of trained models into a dataset folder.
+    """Copy trained models into a dataset folder.
 
-    Example: python -m pipeline kernel weights --run runs/mine --out runs/weights
+    Example: fast-or-slow kernel weights --run runs/mine --out runs/weights
     """
     from kernels.datasets import write_weights
 
@@ -159,23 +171,25 @@ def weights(
 
 @dataset_app.callback()
 def dataset() -> None:
-    """Send what kernels need to Kaggle as datasets.
+    """Upload the datasets that kernels need.
 
-    Example: python -m pipeline dataset push runs/wheels -m "pinned versions"
+    Example: fast-or-slow dataset push runs/wheels -m "pinned versions"
     """
 
 
 @dataset_app.command("push")
 @command
 def push_dataset(
-    folder: Annotated[Path, typer.Argument(help="What `kernel wheels` or `kernel weights` wrote.")],
-    message: Annotated[str, typer.Option("-m", "--message", help="What is new in this version.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder from `kernel wheels` or `kernel weights`.")
+    ],
+    message: Annotated[str, typer.Option("-m", "--message", help="Message about the new version.")],
 ) -> None:
-    """Create a private dataset, or make its next version.
+    """Create a private dataset, or a new version of it.
 
-    Kernels can attach it once its page shows that it is ready, usually after some minutes.
+    Kernels can attach it as soon as its page shows that it is ready, usually after some minutes.
 
-    Example: python -m pipeline dataset push runs/wheels -m "torch-geometric 2.8.1"
+    Example: fast-or-slow dataset push runs/wheels -m "torch-geometric 2.8.1"
     """
     from kernels.datasets import push_dataset as send
 

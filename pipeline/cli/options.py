@@ -6,53 +6,67 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of what is drawn.")]
-FirstSeed = Annotated[int | None, typer.Option("--seed", min=0, help="First of the seeds.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Seed of the random numbers. Default: 0.")
+]
+FirstSeed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="First seed of the recipe. The other seeds follow it."),
+]
 Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Folder that holds npz/. Default: PIPELINE_DATA, Kaggle's mount, what `fetch` wrote, "
-        "the sample.",
+        help="Folder that contains npz/. Default: PIPELINE_DATA, Kaggle's input folder, the "
+        "folder of `fetch`, or the sample.",
     ),
 ]
 Store = Annotated[
     Path | None,
     typer.Option(
-        "--store", help="Folder of packed graphs. Default: one below PIPELINE_STORE or data/store."
+        "--store",
+        help="Folder of packed graphs. Default: a folder in PIPELINE_STORE or data/store.",
     ),
 ]
 Collections = Annotated[
-    str | None, typer.Option(help="Such as tile,layout:xla or layout:nlp:random. Default: all.")
+    str | None, typer.Option(help="Collections, for example tile,layout:xla. Default: all.")
 ]
-Splits = Annotated[str | None, typer.Option(help="Such as valid,test. Default: all.")]
+Splits = Annotated[str | None, typer.Option(help="Splits, for example valid,test. Default: all.")]
 Recipe = Annotated[
     str, typer.Option("--recipe", help="Name of a recipe in configs/, or a .toml file.")
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key; may be repeated."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a recipe key, for example seeds=[0,1]. Repeatable."
+    ),
 ]
 Trust = Annotated[
     list[str] | None,
     typer.Option(
         "--trust",
         metavar="PACKAGE.MODULE:CLASS",
-        help="Import this custom model, whose code you know; may be repeated.",
+        help="Custom model that may be imported, because you know its code. Repeatable.",
     ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was begun there.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the output folder.")]
 MaxMinutes = Annotated[
-    float | None, typer.Option(min=0, help="Stop after so many minutes; it can be gone on with.")
+    float | None,
+    typer.Option(min=0, help="Stop after this number of minutes. You can resume later."),
 ]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Jobs at once. Default: all cores and GPUs.")
+    int | None,
+    typer.Option("--workers", min=1, help="Number of parallel jobs. Default: all cores and GPUs."),
 ]
 Ray = Annotated[
-    str | None, typer.Option("--ray", metavar="ADDRESS", help='Of a Ray cluster, or "local".')
+    str | None, typer.Option("--ray", metavar="ADDRESS", help="Address of a Ray cluster, or local.")
 ]
 LogTo = Annotated[
     list[str] | None,
-    typer.Option("--log-to", metavar="TRACKER", help="tensorboard or wandb; may be repeated."),
+    typer.Option(
+        "--log-to", metavar="TRACKER", help="Tracker for metrics: tensorboard or wandb. Repeatable."
+    ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, gpu or tpu. Default: JAX's own.")]
+Device = Annotated[
+    str | None, typer.Option(help="Device for JAX: cpu, gpu or tpu. Default: JAX's choice.")
+]

@@ -27,23 +27,29 @@ def plan(
     recipe: options.Recipe = "leaderboard",
     gpu: Annotated[
         Literal["none", "t4", "p100", "a100", "h100", "h200"] | None,
-        typer.Option(case_sensitive=False, help="The card. Default: this machine's device."),
+        typer.Option(
+            case_sensitive=False, help="Type of GPU. Default: the device of this machine."
+        ),
     ] = None,
     steps: Annotated[
         Path | None,
-        typer.Option(help="Measured steps, JSON. Default: runs/gpu/steps.json if there is one."),
+        typer.Option(
+            help="JSON file of measured steps. Default: runs/gpu/steps.json if it exists."
+        ),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="How many; each trains by itself.")] = 1,
+    gpus: Annotated[
+        int, typer.Option(min=1, help="Number of GPUs. Each trains one model at a time.")
+    ] = 1,
     cores: Annotated[
-        int | None, typer.Option(min=1, help="Cores. Default: 8 for each GPU, or 8.")
+        int | None, typer.Option(min=1, help="Number of CPU cores. Default: 8 per GPU.")
     ] = None,
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     json: options.Json = False,
 ) -> None:
-    """Compute what a recipe costs.
+    """Compute the time, memory and disk that a recipe needs.
 
-    Example: python -m pipeline plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
+    Example: fast-or-slow plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
     from data.official.published import official_sizes
     from pipeline.planning.plan import make_plan

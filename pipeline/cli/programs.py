@@ -18,31 +18,40 @@ HEADER = (
 
 @command
 def collect(
-    out: Annotated[
-        Path, typer.Option(help="Data folder to write to; the same command goes on.")
-    ] = Path("data/raw/collected"),
+    out: Annotated[Path, typer.Option(help="Data folder. The same command resumes.")] = Path(
+        "data/raw/collected"
+    ),
     program: Annotated[
-        str | None, typer.Option(help="Name in the catalogue, or package.module:function.")
+        str | None, typer.Option(help="Name of a program in --list, or package.module:function.")
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="What is varied: layout, tile, options or fusion.")
+        str, typer.Option(help="Decisions to vary: layout, tile, options or fusion.")
     ] = "layout",
     plan: Annotated[
-        str | None, typer.Option(help="Measure a plan instead, with settings of its own: sample.")
+        str | None, typer.Option(help="Measure a plan instead of a program: sample.")
     ] = None,
-    configs: Annotated[int, typer.Option(min=2, help="Configs to try per graph.")] = 100,
+    configs: Annotated[int, typer.Option(min=2, help="Number of configs per graph.")] = 100,
     search: Annotated[
-        str, typer.Option(help="random, or default (genetic); of tiles all.")
+        str,
+        typer.Option(
+            help="Search of configs: random, or default (genetic). For tiles, all configs."
+        ),
     ] = "random",
-    split: Annotated[str, typer.Option(help="train, valid or test (runtimes withheld).")] = "train",
+    split: Annotated[
+        str, typer.Option(help="Split for the graph. In test, runtimes are withheld.")
+    ] = "train",
     device: options.Device = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds; more are added.")] = 2,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a config and visit.")] = 60.0,
+    rounds: Annotated[
+        int, typer.Option(min=2, help="Number of measurement rounds. Later calls can add rounds.")
+    ] = 2,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Time limit of a config in one round, in seconds.")
+    ] = 60.0,
     remeasure: Annotated[
-        bool, typer.Option(help="Measure up to 30 configs twice; note how they agree.")
+        bool, typer.Option(help="Measure up to 30 configs again, and store the agreement.")
     ] = False,
     list_programs: Annotated[
-        bool, typer.Option("--list", help="Print the programs of this --kind, and stop.")
+        bool, typer.Option("--list", help="Print the programs of this --kind.")
     ] = False,
     max_minutes: options.MaxMinutes = None,
     json: options.Json = False,
@@ -50,9 +59,9 @@ def collect(
 ) -> None:
     """Measure configs of a program on this machine.
 
-    What it writes are files of the official format.
+    It writes files in the format of the dataset.
 
-    Example: python -m pipeline collect --kind tile --program softmax_h8_q128_s128 --out DIR
+    Example: fast-or-slow collect --kind tile --program softmax_h8_q128_s128 --out DIR
     """
     from autotune.collect import collect_jobs
     from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
@@ -91,30 +100,39 @@ def collect(
 
 @command
 def optimize(
-    program: Annotated[str, typer.Option(help="package.module:function, or a catalogue's name.")],
-    out: Annotated[Path, typer.Option(help="Folder to write to; the same command goes on.")],
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long it may take.")] = 10.0,
+    program: Annotated[
+        str,
+        typer.Option(
+            help="JAX function as package.module:function, or a program of `collect --list`."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder. The same command resumes.")],
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time limit in minutes.")] = 10.0,
     space: Annotated[
-        str, typer.Option(help="What is decided: options,layouts,fusion; or tiles of a kernel.")
+        str, typer.Option(help="Decisions to search: options,layouts,fusion, or tiles of a kernel.")
     ] = "options",
     run: Annotated[
-        Path | None, typer.Option(help="Run whose models propose layouts, or tiles.")
+        Path | None, typer.Option(help="Run folder whose models propose layouts or tiles.")
     ] = None,
     search: Annotated[
-        str, typer.Option(help="portfolio, random, genetic, ranker (with --run) or go.")
+        str, typer.Option(help="Search: portfolio, random, genetic, ranker (with --run) or go.")
     ] = "portfolio",
-    candidates: Annotated[int, typer.Option(min=2, help="How many to compile at most.")] = 60,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Of a candidate.")] = 60.0,
+    candidates: Annotated[
+        int, typer.Option(min=2, help="Largest number of candidates to compile.")
+    ] = 60,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Time limit of a candidate, in seconds.")
+    ] = 60.0,
     device: options.Device = None,
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
     """Find a faster config of a JAX function, and verify it.
 
-    It is measured on this machine. It writes OUT/best.json. If a config is faster than the
-    compiler's default, OUT/apply.py is the faster function.
+    All measurements are on this machine. OUT/best.json has the result. If a config is faster than
+    the default, OUT/apply.py is the faster function.
 
-    Example: python -m pipeline optimize --program my_model:step --out DIR
+    Example: fast-or-slow optimize --program my_model:step --out DIR
     """
     from autotune.optimize import write
     from autotune.optimize.candidate import setting_text

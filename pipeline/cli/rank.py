@@ -23,26 +23,31 @@ MAX_PARTS = 15  # that are printed one by one
 
 @command
 def rank(
-    file: Annotated[Path, typer.Argument(help="A graph's npz, tuning data (.pb), an HLO module.")],
-    run: Annotated[Path, typer.Option(help="Folder of `run`, or of one trained model.")],
-    top: Annotated[int, typer.Option(min=1, help="How many configs to print.")] = 10,
+    file: Annotated[
+        Path, typer.Argument(help="Graph file (.npz), tuning data (.pb), or HLO module.")
+    ],
+    run: Annotated[Path, typer.Option(help="Run folder, or folder of a trained model.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of configs to print.")] = 10,
     measure: Annotated[
-        int | None, typer.Option(min=1, help="Print so many configs to measure instead.")
+        int | None, typer.Option(min=1, help="Print this number of configs to measure instead.")
     ] = None,
     collection: Annotated[
-        str | None, typer.Option(help="The graph's collection, if its folders do not tell.")
+        str | None,
+        typer.Option(help="Collection of the graph. Default: from the folders of the file."),
     ] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="Rank this kernel alone, of tuning data with several.")
+        str | None, typer.Option(help="Kernel to rank. Default: all kernels of the file.")
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(min=1, help="Rank so many random layouts. Of HLO modules: 200.")
+        int | None,
+        typer.Option(min=1, help="Number of random layouts to rank. Default for HLO modules: 200."),
     ] = None,
     why: Annotated[
-        bool, typer.Option("--why", help="Say of each what members think and what was measured.")
+        bool, typer.Option("--why", help="Print each model's rank, and the measured runtime.")
     ] = False,
     explain: Annotated[
-        int | None, typer.Option(min=1, help="Say which nodes set the config of this rank apart.")
+        int | None,
+        typer.Option(min=1, help="Print the nodes that make the config at this rank fast or slow."),
     ] = None,
     trust: options.Trust = None,
     json: options.Json = False,
@@ -50,13 +55,12 @@ def rank(
 ) -> None:
     """Print the best configs of a graph, sorted by score.
 
-    --measure K prints the K configs to measure on a machine. They differ more than the first K by
-    score, so that one mistake of the models costs one of them and not all.
+    --measure K prints the K configs to measure. They are different from each other, so one error of
+    the models does not affect all of them.
 
-    A config that the file repeats is listed once. Layouts are minor-to-major orders of a node's
-    output, input and kernel; --json has them.
+    A repeated config is listed once. Layouts are in the output of --json, as minor-to-major orders.
 
-    Example: python -m pipeline rank --run runs/first graph.npz --top 5
+    Example: fast-or-slow rank --run runs/first graph.npz --top 5
     """
     from ensembles.ranking.program import load_graphs
 

@@ -27,16 +27,18 @@ from pipeline.cli.submission import print_scores
 @command
 def run(
     data: options.Data = None,
-    out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs/first"),
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/first"),
     recipe: options.Recipe = "cpu",
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     resume: options.Resume = False,
     collections: options.Collections = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave damaged files out, and name them.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option(help="Skip damaged files, and list them in the report.")
+    ] = False,
     store: options.Store = None,
     models: Annotated[
-        Path | None, typer.Option(help="Holds run folders of trained models: none is trained then.")
+        Path | None, typer.Option(help="Folder with trained models. The run then trains none.")
     ] = None,
     workers: options.Workers = None,
     ray: options.Ray = None,
@@ -45,9 +47,12 @@ def run(
     json: options.Json = False,
     seed: options.FirstSeed = None,
 ) -> None:
-    """Run a whole recipe, from the audit to submission and report.
+    """Run a recipe: check the data, train, rank, blend and report.
 
-    Example: python -m pipeline run --data DIR --recipe cpu --out runs/mine
+    The run folder then contains submission.csv, report.json and report.html. The command resumes a
+    stopped run with --resume.
+
+    Example: fast-or-slow run --data DIR --recipe cpu --out runs/mine
     """
     from data.tree import collections_named
     from pipeline.run.trackers import known_trackers
@@ -81,16 +86,18 @@ def run(
 
 @command
 def train(
-    collection: Annotated[str, typer.Option(help="Such as layout:xla:default.")],
+    collection: Annotated[
+        str, typer.Option(help="Collection to train on, for example layout:xla:default.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the trained models.")],
     data: options.Data = None,
     recipe: options.Recipe = "cpu",
-    model: Annotated[str | None, typer.Option(help="Only this model of the recipe.")] = None,
+    model: Annotated[str | None, typer.Option(help="Train only this model of the recipe.")] = None,
     overrides: options.Overrides = None,
     trust: options.Trust = None,
     resume: options.Resume = False,
     resume_from: Annotated[
-        Path | None, typer.Option(help="Folder of what an earlier training left, to go on from.")
+        Path | None, typer.Option(help="Folder of an earlier training to continue.")
     ] = None,
     workers: options.Workers = None,
     ray: options.Ray = None,
@@ -98,12 +105,12 @@ def train(
     max_minutes: options.MaxMinutes = None,
     seed: options.FirstSeed = None,
 ) -> None:
-    """Train a recipe's models on one collection.
+    """Train the models of a recipe on one collection.
 
-    They learn from its train split, each in a run folder of its own; with the recipe's
-    layout.together, from those of all layout collections. OUT has a DONE mark once all are trained.
+    Each model has its own folder in OUT. If the recipe has layout.together = true, the models learn
+    from all layout collections.
 
-    Example: python -m pipeline train --recipe cpu --collection tile:xla --out runs/tile
+    Example: fast-or-slow train --recipe cpu --collection tile:xla --out runs/tile
     """
     from data.tree import collection_named
     from models.run_folder import DONE, mark_done
@@ -139,17 +146,21 @@ def train(
 
 @command
 def predict(
-    run: Annotated[Path, typer.Option(help="Folder of one trained model, or of a whole run.")],
-    out: Annotated[Path | None, typer.Option(help="Default: RUN/scores-SPLIT.parquet.")] = None,
+    run: Annotated[Path, typer.Option(help="Folder of a run or of a trained model.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Score file. Default: RUN/scores-SPLIT.parquet.")
+    ] = None,
     data: options.Data = None,
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    collection: Annotated[str | None, typer.Option(help="Default: the model's own.")] = None,
+    split: Annotated[str, typer.Option(help="Split to score: train, valid or test.")] = "test",
+    collection: Annotated[
+        str | None, typer.Option(help="Collection to score. Default: the collection of the model.")
+    ] = None,
     trust: options.Trust = None,
     workers: options.Workers = None,
 ) -> None:
-    """Score every config of a split with trained models.
+    """Compute the scores of all configs of a split.
 
-    Example: python -m pipeline predict --run runs/tile/late_fusion_sage-seed0 --split valid
+    Example: fast-or-slow predict --run runs/tile/late_fusion_sage-seed0 --split valid
     """
     from data.tree import SPLITS, collection_named
 
@@ -187,21 +198,28 @@ def predict(
 
 @command
 def blend(
-    runs: Annotated[list[Path], typer.Option(help="Runs, models after `predict`, or score files.")],
+    runs: Annotated[
+        list[Path],
+        typer.Option(help="Run folders, model folders with scores of `predict`, or score files."),
+    ],
     out: Annotated[Path, typer.Option(help="Parquet file for the blended scores.")],
-    more_runs: Annotated[list[Path] | None, typer.Argument(help="More of these.")] = None,
-    split: Annotated[str, typer.Option(help="Whose scores to take from folders.")] = "test",
-    method: Annotated[str, typer.Option(help="minmax-mean or rank-mean.")] = "minmax-mean",
-    submission: Annotated[Path | None, typer.Option(help="Also write a submission.")] = None,
-    collection: Annotated[str | None, typer.Option(help="Of the scores; for whole runs.")] = None,
+    more_runs: Annotated[list[Path] | None, typer.Argument(help="More runs, as in --runs.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the scores.")] = "test",
+    method: Annotated[str, typer.Option(help="Method: minmax-mean or rank-mean.")] = "minmax-mean",
+    submission: Annotated[
+        Path | None, typer.Option(help="Also write a submission to this file.")
+    ] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Collection of the scores. Required for run folders.")
+    ] = None,
     data: options.Data = None,
 ) -> None:
     """Blend the scores of several models of one collection.
 
-    Scores are joined by the content of configs, so copies with another order can be blended. A
-    submission of tiles reads the kernels in DIR to choose the five configs of each row.
+    Scores are joined by the content of the configs, so the order of configs may differ. For a tile
+    submission, the command also reads the kernels in the data folder.
 
-    Example: python -m pipeline blend --runs runs/a runs/b --split valid --out blend.parquet
+    Example: fast-or-slow blend --runs runs/a runs/b --split valid --out blend.parquet
     """
     say(LOADING)
     from data.tree import SPLITS, collection_named, find_graphs
@@ -267,15 +285,21 @@ def _score_file(run: Path, split: str) -> Path:
 
 @command
 def tune(
-    out: Annotated[Path, typer.Option(help="Folder for trials and best.toml.")],
+    out: Annotated[Path, typer.Option(help="Folder for the trials and best.toml.")],
     data: options.Data = None,
     recipe: options.Recipe = "cpu",
-    space: Annotated[str, typer.Option(help="Name in configs/tune/, or a .toml file.")] = "cpu",
+    space: Annotated[
+        str, typer.Option(help="Search space: a name in configs/tune/, or a .toml file.")
+    ] = "cpu",
     storage: Annotated[
-        str | None, typer.Option(help="Journal file, or a database URL. Default: OUT/journal.log.")
+        str | None, typer.Option(help="Journal file or database URL. Default: OUT/journal.log.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="All trials, earlier calls included.")] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Trials at once, each on its own GPU.")] = 1,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Total number of trials, including earlier calls.")
+    ] = 20,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of parallel trials. Each has its own GPU.")
+    ] = 1,
     ray: options.Ray = None,
     max_minutes: options.MaxMinutes = None,
     overrides: options.Overrides = None,
@@ -283,12 +307,11 @@ def tune(
     json: options.Json = False,
     seed: options.FirstSeed = None,
 ) -> None:
-    """Search hyper-parameters on held-out train graphs.
+    """Search hyper-parameters with held-out train graphs.
 
-    The same command again resumes; beside it, or on another machine with one database URL, it
-    shares the budget.
+    The same command resumes. Several machines can share a search through one database URL.
 
-    Example: python -m pipeline tune --recipe cpu --trials 20 --workers 2 --out runs/tune
+    Example: fast-or-slow tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
     from common.jobs.workers import Workers
     from pipeline.tuning.objective import load_space

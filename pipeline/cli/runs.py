@@ -20,11 +20,11 @@ COMPARED = (
 def report(
     run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
 ) -> None:
-    """Draw a run's report again.
+    """Draw the report of a run again.
 
-    That is report.html, report.png, and a page per graph in graphs/.
+    It writes report.html, report.png and a page for each graph.
 
-    Example: python -m pipeline report --run runs/first
+    Example: fast-or-slow report --run runs/first
     """
     from models.run_folder import REPORT, REPORT_PICTURE
     from pipeline.run.report import draw_report
@@ -38,12 +38,14 @@ def report(
 
 @command
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look for run folders.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder in which run folders are searched.")
+    ] = Path("runs"),
     json: options.Json = False,
 ) -> None:
-    """List run folders and their scores.
+    """List the run folders and their scores.
 
-    Example: python -m pipeline runs runs
+    Example: fast-or-slow runs runs
     """
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
@@ -106,16 +108,18 @@ def _run_row(folder: Path) -> dict[str, Any]:
 
 @command
 def compare(
-    first: Annotated[Path, typer.Argument(help="A run's folder, or what `score --json` printed.")],
-    second: Annotated[Path, typer.Argument(help="The one to compare with it.")],
+    first: Annotated[
+        Path, typer.Argument(help="Run folder, or a file with the output of `score --json`.")
+    ],
+    second: Annotated[Path, typer.Argument(help="Run folder or file to compare with the first.")],
     json: options.Json = False,
 ) -> None:
     """Compare two runs graph by graph.
 
-    Prints in which keys of their configs they differ, the difference of their scores, its interval,
-    and the probability that the second run is better.
+    It prints the recipe keys that differ, the difference of the scores with its interval, and the
+    probability that the second run is better.
 
-    Example: python -m pipeline compare runs/first runs/hops2
+    Example: fast-or-slow compare runs/first runs/hops2
     """
     from models.run_folder import flat
     from submissions.compare import compare_reports

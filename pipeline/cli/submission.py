@@ -25,12 +25,12 @@ LONGEST_MESSAGE = 400  # characters; the tag after it must not be cut off
 
 ABOUT = """Check, upload and list submissions.
 
-Example: python -m pipeline submission check runs/first/submission.csv --data DIR
+Example: fast-or-slow submission check runs/first/submission.csv --data DIR
 """
 
 app = typer.Typer(help=ABOUT, no_args_is_help=True)
 
-SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
+SubmissionFile = Annotated[Path, typer.Argument(help="Submission file.")]
 
 
 @app.command()
@@ -38,14 +38,14 @@ SubmissionFile = Annotated[Path, typer.Argument(help="The submission.")]
 def check(
     file: SubmissionFile,
     data: options.Data = None,
-    split: Annotated[str, typer.Option(help="Which split the file answers.")] = "test",
+    split: Annotated[str, typer.Option(help="Split of the rankings.")] = "test",
     json: options.Json = False,
 ) -> None:
-    """Check that a submission answers every graph, and nothing else.
+    """Check that a submission has one valid row for every graph.
 
-    Where DIR holds a part of the competition's test graphs, one that answers them all is good too.
+    If the data folder has only some of the competition's test graphs, rows for these are enough.
 
-    Example: python -m pipeline submission check runs/first/submission.csv --data DIR
+    Example: fast-or-slow submission check runs/first/submission.csv --data DIR
     """
     from submissions.check import problems_with_data
 
@@ -60,16 +60,18 @@ def check(
 @command
 def upload(
     file: SubmissionFile,
-    message: Annotated[str, typer.Option("-m", "--message", help="Shown beside the score.")],
+    message: Annotated[
+        str, typer.Option("-m", "--message", help="Message that Kaggle shows next to the score.")
+    ],
     data: options.Data = None,
-    force: Annotated[bool, typer.Option("--force", help="Send the same file once more.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Send the same file again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Check a submission, and send it once.
+    """Check a submission, and upload it to Kaggle.
 
-    A tag of its content stands behind the message.
+    The message gets a tag with a digest of the file. A second upload of a file needs --force.
 
-    Example: python -m pipeline submission upload submission.csv -m "cpu recipe" --data DIR
+    Example: fast-or-slow submission upload submission.csv -m "cpu recipe" --data DIR
     """
     from common.settings import default_data_dir
     from submissions.check import problems_before_upload
@@ -93,12 +95,12 @@ def upload(
 @app.command("list")
 @command
 def list_sent(
-    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of submissions, newest first.")] = 20,
     json: options.Json = False,
 ) -> None:
-    """List what has been submitted, with scores.
+    """List your submissions with their scores.
 
-    Example: python -m pipeline submission list
+    Example: fast-or-slow submission list
     """
     from submissions.upload import list_submissions
 
@@ -113,19 +115,19 @@ def list_sent(
 
 @command
 def score(
-    submission: Annotated[Path, typer.Option(help="The rankings to judge.")],
+    submission: Annotated[Path, typer.Option(help="Submission file to score.")],
     data: options.Data = None,
     split: Annotated[
-        str | None, typer.Option(help="Which split the rankings answer. Default: valid.")
+        str | None, typer.Option(help="Split of the rankings. Default: valid.")
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Judge the test split, by its withheld runtimes.")
+        bool, typer.Option("--private", help="Score the test split of the sample.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Judge a submission by measured runtimes.
+    """Score a submission with the measured runtimes.
 
-    Example: python -m pipeline score --submission runs/first/submission-valid.csv --data DIR
+    Example: fast-or-slow score --submission runs/first/submission-valid.csv --data DIR
     """
     from data.labels import read_labels
     from data.manifest import read_manifest

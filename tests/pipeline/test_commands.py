@@ -85,18 +85,18 @@ def test_signs_that_the_terminal_lacks_are_printed_as_escapes(encoding: str) -> 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
     text = call(*command, "--help")
-    assert f"python -m pipeline {' '.join(command)}" in " ".join(text.split())
+    assert f"fast-or-slow {' '.join(command)}" in " ".join(text.split())
     assert "--debug" in text
     found = typer.main.get_command(app)
     for word in command:
         found = found.commands[word]  # type: ignore[attr-defined]
-    for line in re.findall(r"python -m pipeline (.+)", found.help or ""):
+    for line in re.findall(r"fast-or-slow (.+)", found.help or ""):
         parse(line)
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_every_group_has_help_with_an_example(group: str) -> None:
-    assert f"Example: python -m pipeline {group}" in " ".join(call(group, "--help").split())
+    assert f"Example: fast-or-slow {group}" in " ".join(call(group, "--help").split())
 
 
 def test_run_answers_every_test_graph(finished: Path, tiny_tree: Path) -> None:
