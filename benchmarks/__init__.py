@@ -1,4 +1,4 @@
-"""Accuracy, speed and memory, measured; each program writes its page below docs/results."""
+"""Measure accuracy, speed and memory. Each program writes a page into docs/results."""
 
 import os
 import sys
@@ -11,31 +11,41 @@ from common.files import write_text
 from common.pages import render_page
 from common.settings import ROOT
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch
+# OpenMP reads the policy when torch loads it. The command line sets the same one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 PAGES = ROOT / "docs" / "results"
 
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the program with the line of what was wrong, as the command line does."""
+    """End the program with one line for an error, like the command line."""
     try:
         yield
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
-        told = "the same command goes on, and begins anew what was not whole"
-        print(f"error: interrupted; {told}", file=sys.stderr)  # noqa: T201
+        print("error: interrupted; the same command resumes", file=sys.stderr)  # noqa: T201
         sys.exit(130)
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page of results, whole or not at all, and say where it is."""
+    """Write a page of results, and print its path.
+
+    Args:
+        path: File of the page.
+        text: Content of the page.
+    """
     write_text(path, text.rstrip("\n") + "\n")
     print(path)  # noqa: T201
 
 
 def render(name: str, **values: object) -> str:
-    """Return the page that the template pages/NAME.md.j2 makes of the values."""
+    """Render a page from the template pages/NAME.md.j2.
+
+    Args:
+        name: Name of the template.
+        values: Variables of the template.
+    """
     return render_page(Path(__file__).parent / "pages" / f"{name}.md.j2", **values)

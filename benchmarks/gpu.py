@@ -1,8 +1,8 @@
-"""Times the networks on a GPU: kernels, training steps, rankings, next to plain PyTorch Geometric.
+"""Time the networks on a GPU: kernels, training steps and rankings, also in plain PyG.
 
 `make gpu` writes docs/results/gpu.md and runs/gpu/steps.json, which `plan` reads. It needs a CUDA
-GPU; with `--dry` every part runs on the CPU in a tiny size and nothing is written. Of the heavy
-packages it needs only torch, Triton and PyTorch Geometric.
+GPU. With `--dry` every part runs on the CPU in a tiny size, and no file is written. The only heavy
+packages are torch, Triton and PyTorch Geometric.
 """
 
 import argparse
@@ -51,7 +51,7 @@ from pipeline.planning.synthetic_graphs import (
 )
 
 LAYOUT = "cross_config_sage"
-# Ends of the names of workloads that no recipe has.
+# Ends of the names of workloads that `plan` does not need, because no recipe has them.
 OTHERS = "not recorded", "not fused", "float32", "plain PyG"
 GRAPH = GraphSize(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
 KERNEL = GraphSize(nodes=40, edges=66, configurable=0, configs=1_842)
@@ -60,12 +60,17 @@ N_STEPS, N_WARM_STEPS = 16, 6
 N_CALLS, N_WARM_CALLS = 20, 3
 N_TOP_KERNELS = 20
 TRAIN_STEPS, TRAIN_SEEDS = 200, 3
-# A GPU sleeps for so many cycles, a tenth of a millisecond, while the host launches the work.
+# The GPU sleeps for a tenth of a millisecond while the host launches the work.
 SLEEP_CYCLES = 200_000
 
 
 def milliseconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the median time of some calls: on a GPU that of the kernels, without the host's."""
+    """Return the median time of calls in milliseconds.
+
+    Args:
+        work: Function to call.
+        device: Device of the work. On a GPU, only the time of the kernels counts.
+    """
     if device.type == "cpu":
         began = time.perf_counter()
         work()
@@ -86,7 +91,11 @@ def milliseconds(work: Callable[[], object], device: torch.device) -> float:
 
 @cache
 def copy_gb_per_s(device: torch.device) -> float:
-    """Return the speed of a large copy on the device, reading and writing: the roofline."""
+    """Return the bytes that a large copy reads and writes per second, in GB/s.
+
+    Args:
+        device: Device of the copy.
+    """
     source = torch.randn((1 << 20) if device.type == "cpu" else (1 << 29), device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device) / 1e6
@@ -99,9 +108,15 @@ def matmul_tflop_per_s(device: torch.device) -> float:
 
 
 def kernel_rows(device: torch.device) -> list[list[str]]:
-    """Time each fused kernel on a step's tensors, next to torch.compile of plain operations.
+    """Time each fused kernel on the tensors of a step, and `torch.compile` of plain operations.
 
-    A kernel that is less than 1.15 times as fast as the compiled operations does not pay.
+    A kernel is worth its code if the compiled operations take at least 1.15 times as long.
+
+    Args:
+        device: Device of the kernels. On the CPU the tensors are tiny.
+
+    Returns:
+        One row per kernel.
     """
     is_dry = device.type == "cpu"
     n, c, h = (20, 16, 16) if is_dry else (GRAPH.nodes, 128, 128)
@@ -171,7 +186,8 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
         "pool_backward": lambda: fused_ops.pool_backward(pooled[:2], x, gain, shares, pooled[2:]),
     }
     if is_dry:
-        del fused["project"]  # float32 takes torch's own product
+        # float32 uses the matrix product of PyTorch.
+        del fused["project"]
     forward: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         "norm": (normed, (x, gain, shift)),
         "sum_rows": (summed, (x,)),
@@ -203,7 +219,13 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
 
 
 def speed(n_bytes: int, ms: float, device: torch.device) -> list[str]:
-    """Return GB/s, and how many times as long as a copy of so many bytes takes it was."""
+    """Format the speed of an operation in GB/s, and its time divided by the time of a copy.
+
+    Args:
+        n_bytes: Bytes that the operation moves.
+        ms: Time of the operation in milliseconds.
+        device: Device of the operation.
+    """
     roofline_ms = n_bytes / copy_gb_per_s(device) / 1e6
     return [f"{n_bytes / ms / 1e6:,.0f}", f"{ms / roofline_ms:.2f}"]
 
@@ -213,11 +235,11 @@ def compiled(function: Callable[..., Any], device: torch.device) -> Callable[...
 
 
 def forward_of(function: Callable[..., Any], args: Sequence[Tensor]) -> Callable[[], object]:
-    made = compiled(function, args[0].device)
+    compiled_function = compiled(function, args[0].device)
 
     def work() -> object:
         with torch.no_grad():
-            return made(*args)
+            return compiled_function(*args)
 
     return work
 
@@ -225,7 +247,15 @@ def forward_of(function: Callable[..., Any], args: Sequence[Tensor]) -> Callable
 def gradient_of(
     function: Callable[..., Any], args: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> Callable[[], object]:
-    """Return what computes the gradients of a compiled function, its forward pass being done."""
+    """Return a function that computes the gradients of a compiled function.
+
+    The forward pass runs here, so its time does not count.
+
+    Args:
+        function: Function of tensors.
+        args: Arguments of the function.
+        grads: Gradients of its results.
+    """
     leaves = [arg.detach().clone().requires_grad_() for arg in args]
     results = compiled(function, args[0].device)(*leaves)
     results = results if isinstance(results, tuple) else (results,)
@@ -241,7 +271,11 @@ def random_edges(n_nodes: int) -> Tensor:
 
 
 def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bool]]:
-    """Yield what is trained: a name, its network and graphs, whether its steps are recorded."""
+    """Yield each workload: its name, its network with graphs, and whether steps are recorded.
+
+    Args:
+        device: Device of the training. On the CPU the networks and graphs are tiny.
+    """
     exact, plain = f"{LAYOUT}.training.precision=float32", f"{LAYOUT}.fused=false"
     for nodes in (5_000, 3_349, 1_494, 300):
         yield f"{LAYOUT}, {nodes:,} nodes", layout_workload(device, nodes), True
@@ -264,7 +298,13 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
 
 
 def layout_workload(device: torch.device, nodes: int, *settings: str) -> SyntheticWorkload:
-    """Return the leaderboard recipe's layout network, and a graph with so many kept nodes."""
+    """Return the layout network of the recipe `leaderboard` with a graph.
+
+    Args:
+        device: Device of the training. On the CPU the network and the graph are tiny.
+        nodes: Number of nodes after pruning.
+        settings: Changed keys of the recipe, KEY=VALUE.
+    """
     size = replace(GRAPH, nodes=nodes, edges=int(1.7 * nodes), configurable=int(0.28 * nodes))
     if device.type == "cpu":
         size, settings = TINY, (*settings, f"{LAYOUT}.hidden=16", f"{LAYOUT}.configs_per_step=8")
@@ -274,7 +314,13 @@ def layout_workload(device: torch.device, nodes: int, *settings: str) -> Synthet
 def timed_steps(
     workload: SyntheticWorkload, device: torch.device, *, recorded: bool
 ) -> tuple[float, float]:
-    """Return the median milliseconds of a training step, and those until the host is done."""
+    """Return the median time of a training step, and of its launch by the host, in milliseconds.
+
+    Args:
+        workload: Network with graphs.
+        device: Device of the training.
+        recorded: Whether steps are recorded as CUDA graphs.
+    """
     ends_s, host_s = [0.0], []
 
     def after(_: int) -> None:
@@ -289,7 +335,12 @@ def timed_steps(
 
 
 def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
-    """Return the bytes that a training step moves, from its loss to the optimiser."""
+    """Return the bytes that a training step moves, from its loss to the optimiser.
+
+    Args:
+        workload: Network with graphs.
+        device: Device of the training.
+    """
     counts = [0]
     with moved_bytes() as moved:
         train_steps(workload, device, 3, lambda _: counts.append(moved.total), recorded=False)
@@ -297,7 +348,14 @@ def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
 
 
 def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]]:
-    """Time training steps; return the page's rows, and the default recipes' steps for `plan`."""
+    """Time training steps.
+
+    Args:
+        device: Device of the training.
+
+    Returns:
+        The rows of the page, and the step times for `plan`.
+    """
     rows, measured = [], []
     for name, workload, recorded in workloads(device):
         moved = step_bytes(workload, device)
@@ -341,7 +399,14 @@ def peak_gib(device: torch.device) -> float:
 
 
 def top_kernels(device: torch.device) -> list[list[str]]:
-    """Return the kernels that a step of the layout network spends most time in."""
+    """Return the slowest kernels of a step of the layout network.
+
+    Args:
+        device: Device of the training.
+
+    Returns:
+        Rows of name, milliseconds and calls. The first row is the sum of all kernels.
+    """
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -372,12 +437,14 @@ def top_kernels(device: torch.device) -> list[list[str]]:
 
 
 def ranking_rows(device: torch.device) -> list[list[str]]:
-    """Time the ranking of all configs of a graph that is on the device already."""
     rows = []
     for name, recipe in ((LAYOUT, "leaderboard"), ("tgraph", "reference")):
-        made = layout_workload(device, GRAPH.nodes) if name == LAYOUT else None
         size = TINY if device.type == "cpu" else GRAPH
-        workload = on_device(made or make_workload(load_recipe(recipe, []), name, size), device)
+        if name == LAYOUT:
+            workload = layout_workload(device, GRAPH.nodes)
+        else:
+            workload = make_workload(load_recipe(recipe, []), name, size)
+        workload = on_device(workload, device)
         rank_configs(workload)
         reset_memory(device)
         began = time.perf_counter()
@@ -387,7 +454,6 @@ def ranking_rows(device: torch.device) -> list[list[str]]:
 
 
 def training_rows(device: torch.device) -> list[list[str]]:
-    """Train on the sample with several seeds, on the CPU and on the GPU; score the valid split."""
     rows = []
     for name, accelerator, precision in (
         ("CPU", "cpu", "float32"),
@@ -409,7 +475,18 @@ def training_rows(device: torch.device) -> list[list[str]]:
 def sample_tau(
     folder: Path, accelerator: str, precision: str, seed: int, device: torch.device
 ) -> float:
-    """Train the layout network on layout:xla:random of the sample; return the mean valid tau."""
+    """Train the layout network on layout:xla:random of the sample.
+
+    Args:
+        folder: Folder of the training.
+        accelerator: "cpu" or "auto".
+        precision: "float32" or "auto".
+        seed: Seed of the training.
+        device: The training has only four steps if this is the CPU.
+
+    Returns:
+        Kendall's tau, the mean over graphs of the valid split.
+    """
     n_steps = 4 if device.type == "cpu" else TRAIN_STEPS
     training = {"steps": n_steps, "warmup_steps": n_steps // 10, "precision": precision}
     settings = [f"{LAYOUT}.training.{key}={value}" for key, value in training.items()]
@@ -426,7 +503,6 @@ def sample_tau(
 
 
 def versions() -> dict[str, str]:
-    """Return the card, its driver, and the versions that a time depends on."""
     from importlib.metadata import version
 
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -444,9 +520,15 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run each part, print it, and write the page and the step times."""
+    """Run and print each part, and write the page and the step times.
+
+    Args:
+        arguments: Arguments of the command line. None for those of the process.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dry", action="store_true", help="tiny, on the CPU; writes nothing")
+    parser.add_argument(
+        "--dry", action="store_true", help="run in a tiny size on the CPU, and write no file"
+    )
     is_dry = parser.parse_args(arguments).dry
     if is_dry:
         os.environ.setdefault("TRITON_INTERPRET", "1")

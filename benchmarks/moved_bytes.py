@@ -1,4 +1,4 @@
-"""Counts the bytes that PyTorch operations and our fused kernels read and write."""
+"""Count the bytes that PyTorch operations and our fused kernels read and write."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from models.layout import fused_ops
 
 
 class MovedBytes(TorchDispatchMode):
-    """Counts the bytes that operations read and write, each tensor once per operation.
+    """Counter of the bytes that operations read and write, each tensor once per operation.
 
     Views and new tensors without values move nothing. A kernel of models/layout/fused_ops.py moves
     its tensor arguments.
@@ -33,7 +33,11 @@ class MovedBytes(TorchDispatchMode):
         return result
 
     def add(self, values: Any) -> None:
-        """Count the tensors in nested tuples, lists and dictionaries."""
+        """Count the bytes of tensors.
+
+        Args:
+            values: Tensors in nested tuples, lists and dictionaries.
+        """
         tensors = [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
         distinct = {t.data_ptr(): t for t in tensors if t.layout == torch.strided}
         self.total += sum(t.nbytes for t in distinct.values())
@@ -41,12 +45,12 @@ class MovedBytes(TorchDispatchMode):
 
 @contextmanager
 def moved_bytes() -> Iterator[MovedBytes]:
-    """Count what the block moves."""
+    """Count the bytes that the operations of a `with` block move."""
     launch, counter = fused_ops._launch, MovedBytes()
 
-    def counted(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
-        counter.add(given)
-        launch(name, grid, *given, **sizes)
+    def counted(name: str, grid: tuple[int, ...], *arguments: Any, **sizes: int) -> None:
+        counter.add(arguments)
+        launch(name, grid, *arguments, **sizes)
 
     fused_ops._launch = counted
     try:

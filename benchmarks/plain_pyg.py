@@ -1,8 +1,8 @@
-"""The layout network by plain PyTorch Geometric: the baseline of its speed, and a test's reference.
+"""The layout network in plain PyTorch Geometric: the speed baseline, and a reference for tests.
 
-`PlainLayoutModel` has the equations of models/layout/cross_config_sage.py as one would write them
-first: configs come first, (c, n, f); every config carries all features of every node; messages are
-gathered and scattered edge by edge; the attention is a softmax over the batch's configs.
+`PlainLayoutModel` has the equations of models/layout/cross_config_sage.py without optimisation.
+Configs are the first axis, (c, n, f), and each config has a copy of all node features. Messages are
+gathered and scattered edge by edge. The attention is a softmax over the configs of the batch.
 """
 
 from typing import ClassVar
@@ -33,7 +33,12 @@ class PlainBlock(nn.Module):
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Map (c, n, h) to (c, n, h)."""
+        """Return new node states.
+
+        Args:
+            x: Node states, (c, n, h).
+            edge_index: Edges from operand to user, (2, e) int64.
+        """
         h = self.norm(x)
         y = self.operands(h, edge_index) + self.users(h, edge_index.flip(0))
         y = self.channels(nn.functional.gelu(y))
@@ -44,7 +49,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainLayoutModel(LayoutNetwork):
-    """Score configs of one graph; lower = faster."""
+    """Network that scores the configs of one graph; lower = faster."""
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
 
@@ -53,7 +58,8 @@ class PlainLayoutModel(LayoutNetwork):
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
         layout_width = VALUES_PER_TENSOR * config.layout_width
-        self.settings_width = N_TENSORS * layout_width + 1  # and a flag: configurable
+        # The last value is a flag of configurable nodes.
+        self.settings_width = N_TENSORS * layout_width + 1
         node_width = N_NODE_FEATURES + config.opcode_width + layout_width
         self.embed = nn.Linear(node_width + self.settings_width, config.hidden)
         self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.blocks))
@@ -65,7 +71,15 @@ class PlainLayoutModel(LayoutNetwork):
         )
 
     def features(self, inputs: LayoutInputs, symbols: Tensor) -> Tensor:
-        """Join (c, k, 18) settings with all that is known of nodes; (c, n, f)."""
+        """Join the features of nodes with the layouts of configs.
+
+        Args:
+            inputs: Graph with n nodes.
+            symbols: Layouts of the k configurable nodes, (c, k, 18).
+
+        Returns:
+            Features, (c, n, f).
+        """
         nodes = torch.cat(
             [inputs.node_feat, self.opcode(inputs.opcode), self.layout(inputs.layout).flatten(1)],
             dim=1,
@@ -77,7 +91,15 @@ class PlainLayoutModel(LayoutNetwork):
         return torch.cat([nodes.expand(len(symbols), -1, -1), settings], dim=2)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score the configs at `distinct` (c,); (c,) float32."""
+        """Score configs.
+
+        Args:
+            inputs: Graph with its configs.
+            distinct: Positions of c distinct configs, (c,).
+
+        Returns:
+            Scores, (c,) float32, lower = faster.
+        """
         edges = inputs.neighbours.edge_index.T.flip(0)  # (2, e) from operand to user
         x = self.embed(self.features(inputs, inputs.symbols(distinct)))
         for block in self.blocks:
@@ -89,7 +111,11 @@ class PlainLayoutModel(LayoutNetwork):
 
 
 def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
-    """Return the plain model with the weights of ours; every opcode must be known."""
+    """Return a plain model with the weights of our model.
+
+    Args:
+        model: Our model. Its training data must have all opcodes.
+    """
     assert model.known_opcode.all()
     plain = PlainLayoutModel(model.config)
     plain.load_state_dict(plain_names(dict(model.named_parameters())))
@@ -97,7 +123,11 @@ def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
 
 
 def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give tensors, by our model's names, the plain model's names and shapes."""
+    """Convert tensors to the names and shapes of the plain model.
+
+    Args:
+        ours: Tensors by parameter name of our model.
+    """
     shared = ("opcode", "layout", "norm", "head")
     plain = {name: value for name, value in ours.items() if name.split(".")[0] in shared}
     plain["embed.weight"] = torch.cat(

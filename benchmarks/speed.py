@@ -1,4 +1,4 @@
-"""`make bench`: time the layout networks and packing, and write docs/results/speed.md."""
+"""Time the layout networks and packing, and write docs/results/speed.md (`make bench`)."""
 
 import multiprocessing
 import platform
@@ -32,7 +32,7 @@ from models.layout.tgraph import Tgraph
 from models.training.device import prepare_torch
 from models.training.losses import LOSSES
 
-# Pruning keeps about this many nodes for each configurable one, as in the real graphs.
+# Ratio of kept nodes to configurable nodes after pruning, as in real graphs.
 KEPT_PER_CONFIGURABLE = 2.76
 NODES_PER_CONFIGURABLE = 20
 ROUNDS = 3
@@ -47,7 +47,13 @@ PACKING_HEADER = ("step", "wall seconds", "CPU seconds", "peak MiB")
 
 
 class Setting(NamedTuple):
-    """The nodes that pruning keeps of a graph, the configs scored at once, our channels."""
+    """Size of a measurement.
+
+    Attributes:
+        n_nodes: Number of nodes after pruning.
+        n_configs: Number of configs scored at once.
+        hidden: Number of channels of our network.
+    """
 
     n_nodes: int
     n_configs: int = 64
@@ -58,7 +64,13 @@ SETTINGS = (Setting(500), Setting(2_000), Setting(5_000), Setting(2_000, hidden=
 
 
 class Work(NamedTuple):
-    """What a network can do with a graph of so many kept nodes: its scores, and a step."""
+    """A network with a graph.
+
+    Attributes:
+        n_nodes: Number of nodes after pruning.
+        forward: Scores the configs.
+        step: Computes the gradients of a training step.
+    """
 
     n_nodes: int
     forward: Callable[[], object]
@@ -66,14 +78,24 @@ class Work(NamedTuple):
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: object) -> Any:
-    """Return the result of a function that is called in a process of its own."""
+    """Call a function in a new process, and return its result.
+
+    Args:
+        function: Function of a module.
+        arguments: Positional arguments.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def make_work(name: str, setting: Setting) -> Work:
-    """Make a graph and one of NETWORKS, for one thread; the first configs are scored."""
+    """Create a graph and a network for one thread.
+
+    Args:
+        name: One of NETWORKS.
+        setting: Size of the graph. Only its first `n_configs` configs are scored.
+    """
     prepare_torch(seed=0, threads=1)
     k = max(4, round(setting.n_nodes / KEPT_PER_CONFIGURABLE))
     size = GraphSize(NODES_PER_CONFIGURABLE * k, k, 2 * setting.n_configs)
@@ -100,14 +122,18 @@ def make_work(name: str, setting: Setting) -> Work:
 
 
 def step_mib(name: str, setting: Setting) -> float:
-    """Return what a forward and backward pass adds to the peak memory of this process."""
+    """Return the peak memory that a forward and backward pass adds to this process, in MiB.
+
+    Args:
+        name: One of NETWORKS.
+        setting: Size of the graph.
+    """
     work, before = make_work(name, setting), own_peak_mib()
     work.step()
     return own_peak_mib() - before
 
 
 def network_rows(setting: Setting) -> list[list[str]]:
-    """Measure one case; return a line of cells for each network."""
     costs = []
     for name in NETWORKS:
         work = make_work(name, setting)
@@ -116,15 +142,14 @@ def network_rows(setting: Setting) -> list[list[str]]:
         costs[-1][2] = in_fresh_process(step_mib, name, setting)
     size = f"{work.n_nodes:,}, {setting.n_configs}, {setting.hidden}"
     rows = []
-    for name, own in zip(NETWORKS, costs, strict=True):
-        cells = [f"{cost:,.2f}" for cost in own]
-        times = [f"{cost / ours:.2f}" for cost, ours in zip(own, costs[0], strict=True)]
+    for name, values in zip(NETWORKS, costs, strict=True):
+        cells = [f"{cost:,.2f}" for cost in values]
+        times = [f"{cost / ours:.2f}" for cost, ours in zip(values, costs[0], strict=True)]
         rows.append([size, name, *np.stack([cells, times], 1).ravel().tolist()])
     return rows
 
 
 def read_with_zipfile(path: Path, out: Path) -> None:
-    """Read every member once with the standard library."""
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             with archive.open(name) as member:
@@ -133,17 +158,24 @@ def read_with_zipfile(path: Path, out: Path) -> None:
 
 
 def store(path: Path, out: Path) -> None:
-    """Check and pack the whole file into a store."""
     (entry,) = prepare([file_from_path(path)], out)
     assert entry.stored is not None, entry.error
 
 
-# A step takes the file and an empty folder.
+# Arguments of a step: the file and an empty folder.
 STEPS = {"inflate with Python's zipfile": read_with_zipfile, "`prepare`": store}
 
 
 def run_step(name: str, path: Path) -> tuple[float, float, float]:
-    """Return the wall and CPU seconds of a step, and the peak MiB of this process."""
+    """Run a step.
+
+    Args:
+        name: Key of STEPS.
+        path: File to read.
+
+    Returns:
+        Wall seconds, processor seconds, and the peak memory of this process in MiB.
+    """
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as out:
         cpu, wall = time.process_time(), time.perf_counter()
@@ -152,7 +184,6 @@ def run_step(name: str, path: Path) -> tuple[float, float, float]:
 
 
 def packing_rows(path: Path) -> list[list[str]]:
-    """Measure each step on a file; return a line of cells for each."""
     rows = []
     for name in STEPS:
         costs = [in_fresh_process(run_step, name, path) for _ in range(ROUNDS)]

@@ -1,7 +1,7 @@
 """Train models against each other and report how well they rank unseen configs and programs.
 
-`python -m benchmarks.accuracy --out runs/accuracy` trains every (task, model, seed) that is
-missing; `… --report` writes docs/results/accuracy.md and its picture from the results.
+`python -m benchmarks.accuracy --out runs/accuracy` trains every missing (task, model, seed).
+With `--report` it writes docs/results/accuracy.md and the pictures from the results.
 """
 
 import argparse
@@ -40,7 +40,15 @@ def cells_of(
     *,
     overrides: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Yield the cells that can be trained here, seed by seed; print tasks without data."""
+    """Yield the cells that can be trained here, seed by seed. Print the tasks without data.
+
+    Args:
+        tasks: Keys of TASKS.
+        names: Names of candidates, or of custom models "package.module:Class".
+        seeds: Seeds of the cells.
+        sources: Data folders.
+        overrides: Changed keys of the recipes.
+    """
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
         if reason:
@@ -52,13 +60,22 @@ def cells_of(
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
-    """Run cells; return how many failed."""
+    """Run cells and print a line for each.
+
+    Args:
+        cells: Cells to run.
+        sources: Data folders.
+        out: Folder of the results.
+
+    Returns:
+        The number of cells that failed.
+    """
     failed = 0
     for number, cell in enumerate(cells, start=1):
         start = time.perf_counter()
         try:
             is_new = run_cell(cell, sources, out)
-            text = f"{time.perf_counter() - start:.1f} s" if is_new else "was there"
+            text = f"{time.perf_counter() - start:.1f} s" if is_new else "exists"
         except PipelineError as error:
             failed, text = failed + 1, f"failed: {error}"
         _say(f"{number}/{len(cells)} {cell.task}, {cell.name}, seed {cell.seed}: {text}")
@@ -81,26 +98,30 @@ def options_parser() -> argparse.ArgumentParser:
     real = os.environ.get("TPUGRAPHS_REAL")
     models = list(dict.fromkeys(name for known in CANDIDATES.values() for name in known))
     option = partial(parser.add_argument)
-    option("--out", type=Path, required=True, help="folder of results; resumes by whole cells")
+    option("--out", type=Path, required=True, help="folder of results; the same command resumes")
     option("--tasks", **some_of(list(TASKS)))
     option("--models", **some_of(models))
     option("--own", metavar="MODULE:CLASS", help="a custom model, instead of --models")
     option("--seeds", type=int, nargs="+", default=[*range(N_SEEDS)], metavar="N")
     text = "a key of the models' recipe; give another --out"
     option("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
-    text = "of real TpuGraphs files (default: TPUGRAPHS_REAL)"
+    text = "folder of real TpuGraphs files (default: TPUGRAPHS_REAL)"
     option("--real", type=Path, default=real and Path(real), metavar="DIR", help=text)
-    text = "of a labelled sample (default: the project's)"
+    text = "folder of a labelled sample (default: data/sample)"
     option("--sample", type=Path, default=SAMPLE, metavar="DIR", help=text)
     option("--report", type=Path, nargs="?", const=PAGES, help="write the page, into this folder")
-    text = "compare the results with another --out, or with one of the models, and end"
+    text = "only compare the results with another --out, or with one of the models"
     option("--against", metavar="OUT|MODEL", help=text)
     return parser
 
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train what is missing, or write the report."""
+    """Train missing cells, write the report, or compare results.
+
+    Args:
+        arguments: Arguments of the command line. None for those of the process.
+    """
     options = options_parser().parse_args(arguments)
     if options.against:
         for line in compare_with(options.out, options.against):
@@ -123,12 +144,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not todo:
         raise PipelineError("nothing to train: no task here has one of these models and its data")
     for cell in todo:
-        cell.recipe()  # refuses wrong usage before anything is trained
+        # A wrong key raises here, before the first training.
+        cell.recipe()
     trained = {model for cell in todo for model in cell.candidate.models}
     for key in options.set:
         if (table := key.partition(".")[0]) in MODELS and table not in trained:
-            known = ", ".join(sorted(trained)) or "nothing"
-            raise UsageError(f"--set {key}: is not read; trained is {known}")
+            known = ", ".join(sorted(trained)) or "no model"
+            raise UsageError(f"--set {key}: no model reads the key; expected a table of {known}")
     with alone_in(options.out):
         failed = run_cells(todo, sources, options.out)
     if failed:

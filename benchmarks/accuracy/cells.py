@@ -1,4 +1,4 @@
-"""One cell of the comparison: a task, a candidate and a seed, trained and judged into JSON."""
+"""Train and judge one cell of the comparison (a task, a candidate, a seed), and write JSON."""
 
 import json
 import shutil
@@ -33,18 +33,18 @@ from models.trees.linear import BASELINES
 from pipeline.run.report import environment
 from submissions.score import DIVERSIFIED, score_graph
 
-# Distance between the seeds of one cell. No further seed is another cell's first.
+# Distance between the seeds of one cell, so that two cells never share a seed.
 SEED_STEP = 1000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Models by a recipe with overrides; several models, or seeds, are blended.
+    """Models of a recipe with overrides. Several models or seeds are blended.
 
     Attributes:
         models: Names of the models; none for the baseline, which ranks without training.
         recipe: Recipe of all tasks but those on one program.
-        overrides: Keys on top of the recipe.
+        overrides: Changed keys of the recipe.
         tasks: Tasks that the models can learn; None for all.
         within_graph: Recipe and models of the tasks on new configs of a known program.
         n_seeds: Number of seeds that are blended.
@@ -62,8 +62,8 @@ NETWORK, BY_TILE = "cross_config_sage", "late_fusion_sage"
 BASELINE, DEFAULT = "baseline", "default"
 # Networks are left out of a task that would take 13 trainings of each.
 NETWORK_TASKS = tuple(task for task in TASKS if task != SAMPLE_FURTHER)
-# By kind of config, in the order of the page: the baseline, the baselines of the dataset, models of
-# others, and ours from the simplest on.
+# By kind of config, in the order of the page: the untrained baseline, the baselines of the dataset,
+# models of other authors, and our models from the simplest to the default.
 CANDIDATES = {
     "layout": {
         BASELINE: Candidate(),
@@ -98,9 +98,13 @@ CANDIDATES = {
 
 
 def candidates_of(task: str) -> list[str]:
-    """Return the names of the candidates that can learn a task."""
+    """Return the names of the candidates that can learn a task.
+
+    Args:
+        task: Key of TASKS.
+    """
     known = CANDIDATES[TASKS[task].kind]
-    return [name for name, own in known.items() if task in (own.tasks or (task,))]
+    return [name for name, candidate in known.items() if task in (candidate.tasks or (task,))]
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Cell:
 
     @property
     def candidate(self) -> Candidate:
-        """Return the candidate as it is for the task; a custom one is trained as `network` is."""
+        """Return the candidate for the task. A custom model is trained like `network`."""
         kind, short = TASKS[self.task].kind, short_name(self.name)
         if is_own(self.name):
             keys = (f'{kind}.models=["{self.name}"]',)
@@ -136,23 +140,31 @@ class Cell:
     @property
     def members(self) -> dict[str, tuple[str, int]]:
         """Return model and seed of each training, by member name."""
-        own = self.candidate
-        seeds = [self.seed + number * SEED_STEP for number in range(own.n_seeds)]
-        return {f"{model}-seed{seed}": (model, seed) for model in own.models for seed in seeds}
+        models = self.candidate.models
+        seeds = [self.seed + i * SEED_STEP for i in range(self.candidate.n_seeds)]
+        return {f"{model}-seed{seed}": (model, seed) for model in models for seed in seeds}
 
     def path(self, out: Path) -> Path:
-        """Return the path of the cell's JSON file."""
+        """Return the path of the cell's JSON file.
+
+        Args:
+            out: Folder of the results.
+        """
         return out / "cells" / f"{self.task}--{self.name}--{self.seed}.json"
 
     def recipe(self) -> Recipe:
         """Return the recipe, with one thread."""
         seeds = list(dict.fromkeys(seed for _, seed in self.members.values())) or [self.seed]
         fixed = ("threads=1", f"seeds={seeds}")
-        own = self.candidate
-        return load_recipe(own.recipe, [*own.overrides, *self.overrides, *fixed])
+        overrides = [*self.candidate.overrides, *self.overrides, *fixed]
+        return load_recipe(self.candidate.recipe, overrides)
 
     def head(self, sources: Sources) -> dict[str, Any]:
-        """Return all that decides the cell's outcome, but for the code of built-in models."""
+        """Return the inputs that decide the result, except the code of built-in models.
+
+        Args:
+            sources: Data folders.
+        """
         recipe, models = self.recipe(), self.candidate.models
         keys = ("name", "threads", "seeds", "features", "blend", *models)
         return {
@@ -166,7 +178,7 @@ class Cell:
 
 
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
-    """Train, judge and write one cell, unless it is there; restart it if it was interrupted.
+    """Train and judge one cell, and write its file. An interrupted cell restarts.
 
     Args:
         cell: Cell to run.
@@ -174,17 +186,17 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
         out: Folder of the results.
 
     Returns:
-        Whether the cell was trained now.
+        True if the cell was trained, False if its file exists.
 
     Raises:
-        UsageError: The cell is there, but by another recipe or other data.
-        PipelineError: As the training of the models.
+        UsageError: The file exists, but from another recipe or other data.
+        PipelineError: The training failed.
     """
     path, head = cell.path(out), cell.head(sources)
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
         if difference := first_difference({key: old.get(key) for key in head}, head):
-            raise UsageError(f"{path}: was made with {difference}; choose another --out")
+            raise UsageError(f"{path}: was written with {difference}; choose another --out")
         return False
     work = out / "work" / path.stem
     shutil.rmtree(work, ignore_errors=True)
@@ -195,7 +207,8 @@ def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
 
 
 def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
-    import lightgbm  # noqa: F401  its import would count as training time
+    # An import during the training would count as training time.
+    import lightgbm  # noqa: F401
 
     graphs: dict[str, dict[str, Any]] = {}
     measured, task = read_manifest(sources.sample)["graphs"], TASKS[cell.task]
@@ -222,7 +235,12 @@ def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
 
 
 def read_judged(file: GraphFile, sources: Sources) -> Graph:
-    """Read a graph with its runtimes, also those that are withheld from the sample's test split."""
+    """Read a graph with its runtimes, also the withheld ones of the sample's test split.
+
+    Args:
+        file: Graph to read.
+        sources: Data folders.
+    """
     graph = read_graph(file)
     if graph.is_labelled:
         return graph
@@ -233,24 +251,29 @@ def read_judged(file: GraphFile, sources: Sources) -> Graph:
 
 
 def _train(cell: Cell, part: Part, folder: Path) -> Ensemble:
-    """Train a cell's models on a part, below `folder`, and return them as one."""
     recipe, collection = cell.recipe(), part.train[0].collection
     rankers: dict[str, Ranker] = {}
     for name, (model, seed) in cell.members.items():
         job = TrainJob(model, recipe, part.train, seed, folder / name)
         train_model(job, collection, resume=False)
         rankers[name] = load_model(folder / name, recipe.trust)
-    own = rankers or {BASELINE: BASELINES[collection.kind]}
-    return Ensemble(collection, own, recipe_blend(recipe.blend, list(own)))
+    members = rankers or {BASELINE: BASELINES[collection.kind]}
+    return Ensemble(collection, members, recipe_blend(recipe.blend, list(members)))
 
 
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     """Return all metrics of one graph's scores, and its noise ceiling.
 
-    The tile score is that of the first five by score; the diversified five have their own figure.
+    Args:
+        ranker: Model or ensemble.
+        graph: Graph with c configs and their runtimes.
+
+    Returns:
+        The metrics of `score_graph`, the slowdown of the diversified top 5, the noise ceiling and
+        the processor seconds of ranking. The tile score is that of the first five by score.
 
     Raises:
-        PipelineError: A score is not finite, or the runtimes give no order.
+        PipelineError: A score is not finite, or all runtimes are equal.
     """
     begin = time.process_time()
     scores = ranker.score(graph)

@@ -1,4 +1,4 @@
-"""The page on accuracy: a table and a picture of each task, from the JSON files of the cells."""
+"""Write the page on accuracy: a table and a picture per task, from the JSON files of the cells."""
 
 import json
 import math
@@ -28,7 +28,7 @@ SLOWDOWNS = {
     **{"slowdown@1": "slowdown@1", "slowdown@5": "@5", "slowdown@10": "@10"},
     DIVERSIFIED: "diversified @5",
 }
-# Columns by kind of config; the first one leads, and is drawn.
+# Columns by kind of config. The picture shows the first one.
 LABELS = {
     "layout": {**RANKED, **SLOWDOWNS},
     "tile": {"tile_score": "tile score", **RANKED, **SLOWDOWNS},
@@ -44,7 +44,7 @@ OVERVIEW_LABELS = {
 }
 # Candidates whose first configs the default recipe must beat.
 RIVALS = (BASELINE, "linear", "boosting")
-# Layout graphs of the sample's first measurement, on which choices were made.
+# Layout graphs of the sample's first measurement, which the choices of the project used.
 N_FIRST = 52
 # Panels of the picture.
 COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7
@@ -52,7 +52,7 @@ COLUMNS, WIDTH_INCHES, ROW_INCHES = 2, 11.0, 2.7
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its interval; no interval (nan) if there is too little to draw from."""
+    """A mean and its interval, which is nan if there are too few values for a bootstrap."""
 
     mean: float
     low: float = math.nan
@@ -60,11 +60,15 @@ class Estimate:
 
 
 def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
-    """Average over graphs and seeds, families and seeds drawn; of one graph, over seeds alone.
+    """Estimate a mean over graphs and seeds, with an interval.
 
     Args:
-        values: (g, s) one number per graph and seed.
+        values: Number per graph and seed, (g, s).
         families: Family of each graph, (g,). Graphs of one family vary together.
+
+    Returns:
+        The mean, with a bootstrap interval over families and seeds. The interval of one graph is
+        Student's over seeds.
     """
     mean, n_seeds = float(values.mean()), values.shape[1]
     if len(values) == 1 and n_seeds > 1:
@@ -77,14 +81,27 @@ def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
 
 
 def values(cells: Sequence[CellResult], metric: str) -> tuple[NDArray[np.float64], list[str]]:
-    """Return one metric as (g, s), and g families, of the graphs that all s cells judge."""
+    """Return one metric of the graphs that all cells judge.
+
+    Args:
+        cells: The s cells of one candidate.
+        metric: Name of the metric.
+
+    Returns:
+        Values, (g, s), and the family of each graph, (g,).
+    """
     names = sorted(set.intersection(*(set(cell["graphs"]) for cell in cells)))
     found = [[cell["graphs"][name][metric] for cell in cells] for name in names]
     return np.array(found, np.float64), [cells[0]["graphs"][name]["family"] for name in names]
 
 
 def estimate_of(cells: Sequence[CellResult], metric: str) -> Estimate:
-    """Average a metric of one candidate's cells; an interval ends at 1, which is perfect."""
+    """Estimate a metric of one candidate's cells. The interval ends at 1, a perfect score.
+
+    Args:
+        cells: Cells of the candidate, one per seed.
+        metric: Name of the metric.
+    """
     found = estimate(*values(cells, metric))
     if metric in SLOWDOWNS:
         return replace(found, low=float(np.maximum(found.low, 1.0)))  # nan stays
@@ -94,7 +111,16 @@ def estimate_of(cells: Sequence[CellResult], metric: str) -> Estimate:
 def difference(
     cells: Sequence[CellResult], others: Sequence[CellResult], metric: str
 ) -> Estimate | None:
-    """Average how much more cells have than others, paired by seed; None if they share none."""
+    """Estimate the difference of two candidates, paired by graph and seed.
+
+    Args:
+        cells: Cells of the first candidate.
+        others: Cells of the second candidate.
+        metric: Name of the metric.
+
+    Returns:
+        The first candidate's metric minus the second's, or None if they share no seed.
+    """
     by_seed = {cell["seed"]: cell for cell in others}
     paired = [cell for cell in cells if cell["seed"] in by_seed]
     if not paired:
@@ -104,7 +130,11 @@ def difference(
 
 
 def by_candidate(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
-    """Return the cells of each task by candidate and seed, custom models first."""
+    """Return the cells of each task by candidate, sorted by seed, with custom models first.
+
+    Args:
+        cells: Cells of all tasks.
+    """
     tasks: dict[str, dict[str, list[CellResult]]] = {}
     for task, known in TASKS.items():
         of_task = sorted((c for c in cells if c["task"] == task), key=lambda cell: cell["seed"])
@@ -119,7 +149,7 @@ def by_candidate(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellRe
 
 
 def compare_with(out: Path, against: str) -> list[str]:
-    """Compare the candidates of a folder with those of another one, or with one of themselves.
+    """Compare the candidates of a folder with another folder, or with one candidate.
 
     Args:
         out: Folder of results.
@@ -153,7 +183,14 @@ def compare_with(out: Path, against: str) -> list[str]:
 
 
 def read_cells(out: Path) -> list[CellResult]:
-    """Read every cell of a folder of results, by name; PipelineError: there is none."""
+    """Read every cell of a folder of results, sorted by file name.
+
+    Args:
+        out: Folder of the results.
+
+    Raises:
+        PipelineError: The folder has no cells.
+    """
     paths = sorted((out / "cells").glob("*.json"))
     if not paths:
         raise PipelineError(f"{out}: no results; train some first")
@@ -166,7 +203,7 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
     Args:
         cells: Cells of all tasks.
         folder: Folder of the page.
-        options: Options of the call that writes the page, unless it is the project's own page.
+        options: Options of the command that writes the page. None for the page in docs/results.
 
     Raises:
         PipelineError: A file cannot be written.
@@ -193,7 +230,11 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
 
 
 def keys_set(cells: Sequence[CellResult]) -> dict[str, list[str]]:
-    """Return the keys of `--set`, and the candidates that were trained with them."""
+    """Return the names of the candidates by the keys of `--set` that changed their recipe.
+
+    Args:
+        cells: Cells of all tasks.
+    """
     found: dict[str, set[str]] = {}
     for cell in cells:
         if keys := ", ".join(cell.get("set", ())):
@@ -202,9 +243,11 @@ def keys_set(cells: Sequence[CellResult]) -> dict[str, list[str]]:
 
 
 def table_of(task: str, by_name: ByName) -> dict[str, Any]:
-    """Return the results of one task: a row per candidate, and facts of its graphs.
+    """Return the results of one task: a row per candidate, and the counts of its graphs.
 
-    If the default recipe is among the candidates, each row has its paired difference to it.
+    Args:
+        task: Key of TASKS.
+        by_name: Cells by candidate. If `default` has cells, each row has the difference to it.
     """
     labels = LABELS[TASKS[task].kind]
     compared = (METRICS[TASKS[task].kind], "slowdown@1") if DEFAULT in by_name else ()
@@ -236,20 +279,27 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
 
 
 def choice_rows(by_name: ByName) -> list[list[str]]:
-    """Show the default recipe for layouts by what choices have seen of a graph, a row for each."""
+    """Return one row of the default recipe for each group of graphs, by their part in choices.
+
+    Args:
+        by_name: Cells of the task "layouts" by candidate.
+    """
     if not {DEFAULT, *RIVALS} <= set(by_name):
         return []
     chosen_on, graphs = first_measured(), by_name[DEFAULT][0]["graphs"]
 
-    def seen(name: str) -> str:
+    def use_in_choices(name: str) -> str:
         if graphs[name]["split"] == "test":
-            return "test split: seen by no choice, learned by no model"
-        early, later = "first measured: choices were made on these", "labelled, measured later"
+            return "test split: no choice and no training used these"
+        early, later = "choices used these (measured first)", "labelled, measured later"
         return early if name in chosen_on else later
 
     rows = []
-    for group in sorted(set(map(seen, graphs))):
-        own = {n: [_within(cell, seen, group) for cell in by_name[n]] for n in (DEFAULT, *RIVALS)}
+    for group in sorted(set(map(use_in_choices, graphs))):
+        own = {
+            n: [_within(cell, use_in_choices, group) for cell in by_name[n]]
+            for n in (DEFAULT, *RIVALS)
+        }
         shown = ("kendall_tau", "slowdown@1", "slowdown@5", DIVERSIFIED)
         means = [value_text(estimate_of(own[DEFAULT], metric), metric) for metric in shown]
         found = [difference(own[DEFAULT], own[rival], "slowdown@1") for rival in RIVALS]
@@ -259,7 +309,7 @@ def choice_rows(by_name: ByName) -> list[list[str]]:
 
 
 def first_measured() -> set[str]:
-    """Return the sample's layout graphs that choices were made on: the first in its manifest."""
+    """Return the layout graphs that choices used, which are the first in the sample's manifest."""
     layouts = [name for name in sample_families(SAMPLE) if name.startswith("layout:")]
     return set(layouts[:N_FIRST])
 
@@ -269,7 +319,12 @@ def _within(cell: CellResult, group_of: Callable[[str], str], group: str) -> Cel
 
 
 def draw(by_task: Mapping[str, ByName], path: Path) -> None:
-    """Draw a panel for each task, a row for each candidate, the simplest on top."""
+    """Draw a panel per task with a row per candidate, the simplest on top.
+
+    Args:
+        by_task: Cells by task and candidate.
+        path: File of the picture.
+    """
     n_rows = -(-len(by_task) // COLUMNS)
     with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
         for number, (task, by_name) in enumerate(by_task.items()):
@@ -316,14 +371,25 @@ def draw_overview(by_name: ByName, path: Path) -> None:
 
 
 def value_text(found: Estimate, metric: str, sign: str = "") -> str:
-    """Write a mean with its interval: three digits of tau and OPA, four of other metrics."""
+    """Format a mean with its interval: three digits of tau and OPA, four of other metrics.
+
+    Args:
+        found: Mean and interval.
+        metric: Name of the metric.
+        sign: "+" to print the sign of positive numbers as well.
+    """
     form = f"{sign}.{3 if metric in RANKED else 4}f"
     interval = "" if math.isnan(found.low) else f" [{found.low:{form}}, {found.high:{form}}]"
     return f"{found.mean:{form}}{interval}"
 
 
 def lead_text(found: Estimate | None, metric: str) -> str:
-    """Write a difference, bold if its interval leaves out 0; "" for None."""
+    """Format a difference in bold if its interval excludes 0, and None as "".
+
+    Args:
+        found: Difference and its interval.
+        metric: Name of the metric.
+    """
     if found is None:
         return ""
     text = value_text(found, metric, "+")

@@ -1,7 +1,7 @@
-"""What models are judged on: which configs or graphs they learn from, and which are held out.
+"""Define the tasks: the graphs or configs that models learn from, and the held-out ones.
 
-A within-graph task writes two files of one graph, each with the rows of some of its distinct
-configs, as an official tree, so that models go through the same path as everywhere.
+A within-graph task writes two files of one graph into a folder like the official one. Each file
+has some of the distinct configs, so models read them in the same way as any other graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,19 +24,25 @@ from data.tree import COLLECTIONS, GraphFile, collection_named, find_graphs, npz
 
 TILE, XLA_DEFAULT = collection_named("tile:xla"), collection_named("layout:xla:default")
 ALEXNET = "pb/op_tuning_data.pb"
-HELD_OUT = 0.2  # of the distinct configs
+# Share of the distinct configs.
+HELD_OUT_SHARE = 0.2
 FEW_CONFIGS = 100
 FOLDS = 4
 ALL_SPLITS = ("train", "valid", "test")
 TEST_TOO = (
-    "Those of the test split, whose runtimes lie apart and which no choice has seen, are judged "
-    "as well, each family by one fold's models."
+    "The test split is judged as well, each family by the models of one fold. Its runtimes are in "
+    "a separate file, and no choice used them."
 )
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Data folders (each holds npz/): the embedded sample, and real files where there are some."""
+    """Data folders, each with a folder npz/.
+
+    Attributes:
+        sample: Folder of the embedded sample.
+        real: Folder of real TpuGraphs files, if there are some.
+    """
 
     sample: Path
     real: Path | None
@@ -44,7 +50,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Part:
-    """One training: the graphs to learn from, and those to judge."""
+    """The graphs that one training learns from, and the graphs to judge it on."""
 
     name: str
     train: tuple[GraphFile, ...]
@@ -53,12 +59,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """One question: its title and note on the page, the source files, the trainings for a seed.
+    """A section of the page.
 
-    Files that must be written for a training go into the given folder.
+    Attributes:
+        kind: "layout" or "tile".
+        title: Title of the section.
+        note: Description of the training and the held-out data.
+        files: Returns the source files.
+        parts: Returns the trainings of a seed. It may write files into the folder.
+        needs_real: Whether the task needs real TpuGraphs files.
     """
 
-    kind: str  # "layout" or "tile"
+    kind: str
     title: str
     note: str
     files: Callable[[Sources], list[GraphFile]]
@@ -67,7 +79,12 @@ class Task:
 
 
 def why_no_data(task: Task, sources: Sources) -> str | None:
-    """Say what is missing of a task's data, or None if all is there."""
+    """Return the reason why a task cannot run here, or None if its data is complete.
+
+    Args:
+        task: Task to check.
+        sources: Data folders.
+    """
     if task.needs_real and (sources.real is None or not sources.real.is_dir()):
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
     missing = [file.path for file in task.files(sources) if not file.path.is_file()]
@@ -80,27 +97,40 @@ def why_no_data(task: Task, sources: Sources) -> str | None:
 def labelled(
     kind: str, sources: Sources, splits: Sequence[str] = ("train", "valid")
 ) -> list[GraphFile]:
-    """List the sample's graphs of a kind, "layout" or "tile", in some splits."""
-    collections = tuple(own for own in COLLECTIONS if own.kind == kind)
+    """List the graphs of the sample.
+
+    Args:
+        kind: "layout" or "tile".
+        sources: Data folders.
+        splits: Splits to list.
+    """
+    collections = tuple(collection for collection in COLLECTIONS if collection.kind == kind)
     return find_graphs(sources.sample, collections=collections, splits=splits)
 
 
 def sample_families(folder: Path) -> dict[str, str]:
-    """Return the family of each graph by submission ID, as the sample's manifest says; or {}."""
+    """Return the family of each graph by submission ID, from the manifest of the sample.
+
+    Args:
+        folder: Data folder. Without a manifest, the result is empty.
+    """
     return {name: graph["family"] for name, graph in read_manifest(folder)["graphs"].items()}
 
 
 def parts_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: int) -> list[Part]:
-    """Part graphs into folds, each family whole in one of them; fewer folds for few families.
+    """Split graphs into folds. All graphs of a family are in one fold.
 
     Args:
         files: Graphs to learn from and to judge.
         families: Family by submission ID. A graph that has none is grouped by its name.
-        seed: Orders families of equal size.
+        seed: Seed of the order of families of equal size.
+
+    Returns:
+        One training per fold, at most FOLDS and at most one per family.
     """
-    own = [families.get(file.submission_id, family_of(file)) for file in files]
-    n_folds = min(FOLDS, len(set(own)))
-    fold_of = family_folds(own, n_folds, seed)
+    graph_families = [families.get(file.submission_id, family_of(file)) for file in files]
+    n_folds = min(FOLDS, len(set(graph_families)))
+    fold_of = family_folds(graph_families, n_folds, seed)
     judged = [tuple(np.array(files, object)[fold_of == number]) for number in range(n_folds)]
     return [
         Part(f"fold-{number}", tuple(f for f in files if f not in held_out), held_out)
@@ -109,21 +139,28 @@ def parts_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: 
 
 
 def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Fold the labelled graphs; those of the test split are judged, and never learned from."""
     families = sample_families(sources.sample)
     parts = parts_by_family(labelled(kind, sources), families, seed)
     if not (sources.sample / WITHHELD).is_file():
         return parts
+    # Graphs of the test split are judged, and never learned from.
     unseen = parts_by_family(labelled(kind, sources, ["test"]), families, seed)
     further = [unseen[number :: len(parts)] for number in range(len(parts))]
     return [
-        replace(part, judged=sum((own.judged for own in more), part.judged))
+        replace(part, judged=sum((fold.judged for fold in more), part.judged))
         for part, more in zip(parts, further, strict=True)
     ]
 
 
 def by_source(part: Part) -> list[Part]:
-    """Return a part as two, of xla's programs and of nlp's, where it has both."""
+    """Split a training into one on programs of xla and one on programs of nlp.
+
+    Args:
+        part: Training to split.
+
+    Returns:
+        One or two trainings. A source without graphs to learn from or to judge has none.
+    """
 
     def of(source: str, files: Sequence[GraphFile]) -> tuple[GraphFile, ...]:
         return tuple(file for file in files if file.collection.name.split(":")[1] == source)
@@ -163,14 +200,18 @@ def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
 
 
 def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw a fifth of the distinct configs.
+    """Split distinct configs at random, a fifth of them held out.
+
+    Args:
+        n_distinct: Number of distinct configs, u.
+        seed: Seed of the split.
 
     Returns:
-        held_out: (h,) int64 numbers of distinct configs.
-        train: (u - h,) int64, in random order, so that the first ones are a sample.
+        Numbers of the h held-out configs, (h,) int64, and of the others, (u - h,) int64. Both are
+        in random order, so the first ones are a sample.
     """
     order = np.random.default_rng([seed, 1]).permutation(n_distinct)
-    n_held_out = max(1, round(HELD_OUT * n_distinct))
+    n_held_out = max(1, round(HELD_OUT_SHARE * n_distinct))
     return order[:n_held_out], order[n_held_out:]
 
 
@@ -181,7 +222,15 @@ def further_configs(
     seed: int,
     folder: Path,
 ) -> list[Part]:
-    """Learn from `n_train` distinct configs of a graph (None: all), judge those held out of it."""
+    """Return a training per graph on some of its distinct configs, judged on held-out ones.
+
+    Args:
+        list_files: Returns the graphs.
+        n_train: Number of distinct configs to learn from. None for all that are not held out.
+        sources: Data folders.
+        seed: Seed of the split.
+        folder: Folder for the files of both sets of configs.
+    """
     parts = []
     for file in list_files(sources):
         graph = read_layout(file)
@@ -195,10 +244,13 @@ def further_configs(
 def write_configs(
     graph: LayoutGraph, distinct: NDArray[np.int64], folder: Path, split: str
 ) -> GraphFile:
-    """Write the graph with every row of some of its distinct configs, in their old order.
+    """Write a graph with every row of some of its distinct configs, in the original order.
 
     Args:
-        distinct: (d,) int64 numbers of distinct configs, as `distinct_configs` counts them.
+        graph: Graph with all configs.
+        distinct: Numbers of distinct configs by `distinct_configs`, (d,) int64.
+        folder: Data folder to write to.
+        split: Name of the split to write to.
     """
     _, group = distinct_configs(graph)
     rows = np.flatnonzero(np.isin(group, distinct))
@@ -220,7 +272,6 @@ def write_configs(
 
 
 def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
-    """Write the kernels of the real tuning data into a folder, as the command featurize does."""
     assert sources.real is not None
     written = featurize_files([sources.real / ALEXNET], folder)
     judged = tuple(GraphFile(TILE, "test", graph.path.stem, graph.path) for graph in written)
@@ -233,17 +284,17 @@ TASKS = {
     "layouts": Task(
         "layout",
         "Layouts of families never seen",
-        f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family, drawn anew "
-        "for each seed. All learn from all collections together, but `tgraph` from xla's programs "
-        f"and from nlp's apart. {TEST_TOO}",
+        f"All labelled layout graphs of the embedded sample in {FOLDS} folds by family. Each seed "
+        "has other folds. Models learn from all collections together, except `tgraph`, which has "
+        f"one model for xla and one for nlp. {TEST_TOO}",
         partial(labelled, "layout", splits=ALL_SPLITS),
         partial(_folds, "layout"),
     ),
     "unet3d-all": Task(
         "layout",
         "TPU: further configs of unet3d, of 545",
-        "80 % of the distinct configs to learn from; judged on all measurements of the other 20 %. "
-        "Each seed draws another split.",
+        "Models learn from 80 % of the distinct configs, and are judged on all measurements of "
+        "the other 20 %. Each seed has another split.",
         _unet3d,
         partial(further_configs, _unet3d, None),
         needs_real=True,
@@ -251,7 +302,7 @@ TASKS = {
     "unet3d-100": Task(
         "layout",
         "TPU: further configs of unet3d, of 100",
-        f"The same held-out configs, with {FEW_CONFIGS} distinct configs to learn from.",
+        f"Models learn from {FEW_CONFIGS} distinct configs. The held-out configs are the same.",
         _unet3d,
         partial(further_configs, _unet3d, FEW_CONFIGS),
         needs_real=True,
@@ -259,18 +310,19 @@ TASKS = {
     SAMPLE_FURTHER: Task(
         "layout",
         "Further configs of the sample's programs",
-        "The labelled layout graphs of the sample's valid split, each by itself: 80 % of its "
-        "distinct configs (52 to 90) to learn from, judged on the others. Each seed draws another "
-        "split. That `columns` may read statistics was decided on all of the sample's programs, "
-        "these included. Networks are left out: 13 trainings of each.",
+        "Each labelled layout graph of the sample's valid split has its own model. Models learn "
+        "from 80 % of the distinct configs (52 to 90), and are judged on the others. Each seed has "
+        "another split. The use of statistics in `columns` was decided on all programs of the "
+        "sample, also on these. Networks are left out because each would need 13 trainings.",
         SAMPLE_VALID,
         partial(further_configs, SAMPLE_VALID, None),
     ),
     "cross-graph": Task(
         "layout",
         "TPU: from unet3d to unet_3d.4x4.bf16",
-        "The order of the latter's configs is mostly noise (its configs that were measured twice "
-        "say so), so slowdown tells more than tau, and a high tau would be luck or leakage.",
+        "The order of the configs of `unet_3d.4x4.bf16` is mostly noise, as its repeated "
+        "measurements show. Slowdown is therefore the better metric here. A high tau would be luck "
+        "or leakage.",
         _two_programs,
         _across_graphs,
         needs_real=True,
@@ -278,24 +330,23 @@ TASKS = {
     "tiles": Task(
         "tile",
         "Tiles of the valid split's families",
-        "By the sample's own split: learned from train, judged on valid.",
+        "Models learn from the train split of the sample, and are judged on its valid split.",
         partial(labelled, "tile"),
         _official_split,
     ),
     "tile-folds": Task(
         "tile",
         "Tiles of families never seen",
-        f"All labelled kernels of the embedded sample in {FOLDS} folds by family, drawn anew for "
-        f"each seed. {TEST_TOO}",
+        f"All labelled kernels of the embedded sample in {FOLDS} folds by family. Each seed has "
+        f"other folds. {TEST_TOO}",
         partial(labelled, "tile", splits=ALL_SPLITS),
         partial(_folds, "tile"),
     ),
     "alexnet": Task(
         "tile",
         "TPU: tiles of alexnet's kernels, learned on a CPU",
-        "Another machine: learned from all labelled kernels of the sample, judged on 15 kernels of "
-        "`alexnet_train_batch_32` that were measured on a TPU v3 (TpuGraphs). No model has learned "
-        "from a TPU.",
+        "Models learn from all labelled kernels of the sample, which were measured on a CPU. They "
+        "are judged on 15 kernels of `alexnet_train_batch_32` (TpuGraphs), measured on a TPU v3.",
         partial(labelled, "tile"),
         _alexnet,
         needs_real=True,

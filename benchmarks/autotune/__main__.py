@@ -1,7 +1,7 @@
-"""What `optimize` gains on ten programs that are not in the catalogue, by each way to search.
+"""Measure the gain of `optimize` on ten programs outside the catalogue, by each `--search`.
 
-`python -m benchmarks.autotune --out runs/optimize` measures what is missing; `… --report` writes
-docs/results/optimize.md.
+`python -m benchmarks.autotune --out runs/optimize` measures missing programs. With `--report` it
+writes docs/results/optimize.md.
 """
 
 import argparse
@@ -31,7 +31,13 @@ SECONDS = "seconds"
 
 
 def run_program(name: str, search: str, out: Path) -> None:
-    """Optimise one program with the usual settings, unless that was done."""
+    """Optimise one program with the default settings, unless the result exists.
+
+    Args:
+        name: Function of user_programs.py.
+        search: Value of `--search`.
+        out: Folder of the result.
+    """
     if (out / BEST).exists():
         return
     start = time.perf_counter()
@@ -44,8 +50,13 @@ def run_program(name: str, search: str, out: Path) -> None:
 def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
     """Return the result of a program.
 
+    Args:
+        out: Folder of all results.
+        name: Function of user_programs.py.
+        search: Value of `--search`.
+
     Raises:
-        PipelineError: The program was not measured.
+        PipelineError: The program has no result yet.
     """
     path = out / name / search / BEST
     if not path.exists():
@@ -55,29 +66,31 @@ def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
 
 
 def program_row(name: str, out: Path) -> list[str]:
-    """Return the table's row of a program, by the default search."""
     best = read_best(out, name, SEARCHES[0])
-    decided, together = best["decisions"].get("options", {}), best["on_all_cores"]
+    options, together = best["decisions"].get("options", {}), best["on_all_cores"]
     return [
         name,
         f"{best['default_ms']:.3f}",
         ratio_text(Ratio(best["ratio"], *best["ci95"])) if best["is_faster"] else "none is faster",
         ratio_text(Ratio(best["aa_ratio"], *best["aa_ci95"])),
         ratio_text(Ratio(together["ratio"], *together["ci95"])) if together else "",
-        "; ".join(f"`{option}={value}`" for option, value in decided.items()),
+        "; ".join(f"`{option}={value}`" for option, value in options.items()),
         (out / name / SEARCHES[0] / SECONDS).read_text("utf-8").strip(),
     ]
 
 
 def search_row(name: str, out: Path) -> list[str]:
-    """Return the confirmed ratio of a program by each search."""
     found = [read_best(out, name, search) for search in SEARCHES]
     return [name, *(f"{best['ratio']:.3f}" if best["is_faster"] else "1" for best in found)]
 
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is missing, or write the report."""
+    """Measure missing programs, or write the report.
+
+    Args:
+        arguments: Arguments of the command line. None for those of the process.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
     parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")

@@ -1,7 +1,4 @@
-"""Ten JAX functions as a user may bring them to `optimize`; none is of the sample's catalogue.
-
-Needs jax, so it is imported where a program is measured.
-"""
+"""Ten JAX functions of a user of `optimize`. None is in the catalogue of the sample."""
 
 from functools import partial
 from typing import Any
@@ -12,7 +9,7 @@ from jax import numpy as jnp
 
 
 def transformer(x: Any, qkv: Any, out: Any, up: Any, down: Any) -> Any:
-    """One block, before normalisation: 64 tokens of width 128, 4 heads."""
+    """Apply one pre-norm block: 64 tokens of width 128, 4 heads."""
 
     def normed(y: Any) -> Any:
         return (y - y.mean(-1, keepdims=True)) / jnp.sqrt(y.var(-1, keepdims=True) + 1e-5)
@@ -25,7 +22,7 @@ def transformer(x: Any, qkv: Any, out: Any, up: Any, down: Any) -> Any:
 
 
 def n_body(place: Any, speed: Any) -> Any:
-    """Four steps of 256 bodies that attract each other."""
+    """Simulate four steps of 256 bodies that attract each other."""
     for _ in range(4):
         apart = place[:, None] - place[None]
         near = jnp.sum(apart**2, axis=-1) + 0.1
@@ -42,7 +39,7 @@ def mixer(x: Any, tokens: Any, back: Any, channels: Any, out: Any) -> Any:
 
 
 def elementwise(x: Any, y: Any) -> Any:
-    """Follow a chain of cheap operations over a million numbers."""
+    """Apply a chain of cheap operations to a million numbers."""
     for step in range(12):
         x = x * y + 0.5 * jnp.maximum(x - y, 0.1 * step)
         y = y - 0.01 * x * x
@@ -91,7 +88,7 @@ def stencil(x: Any) -> Any:
 
 
 def convolution(x: Any, first: Any, second: Any) -> Any:
-    """A residual block of two 3 x 3 convolutions."""
+    """Apply a residual block of two 3 x 3 convolutions."""
 
     def convolved(y: Any, kernel: Any) -> Any:
         order = ("NHWC", "HWIO", "NHWC")
@@ -107,24 +104,26 @@ def attention(q: Any, k: Any, v: Any) -> Any:
     return jnp.einsum("hts,hsd->htd", jax.nn.softmax(scores, axis=-1), v)
 
 
-def _drawn(*shapes: tuple[int, ...], scale: float = 0.1) -> tuple[Any, ...]:
+def _random_arrays(*shapes: tuple[int, ...], scale: float = 0.1) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
     return tuple((scale * rng.normal(size=shape)).astype(np.float32) for shape in shapes)
 
 
 def mlp_step_arguments() -> tuple[Any, ...]:
-    weights = list(_drawn((128, 256), (256, 256), (256, 10)))
-    return weights, *_drawn((64, 128), (64, 10))
+    weights = list(_random_arrays((128, 256), (256, 256), (256, 10)))
+    return weights, *_random_arrays((64, 128), (64, 10))
 
 
 transformer_arguments = partial(
-    _drawn, (2, 64, 128), (128, 384), (128, 128), (128, 512), (512, 128)
+    _random_arrays, (2, 64, 128), (128, 384), (128, 128), (128, 512), (512, 128)
 )
-n_body_arguments = partial(_drawn, (256, 3), (256, 3), scale=1.0)
-mixer_arguments = partial(_drawn, (4, 64, 128), (64, 128), (128, 64), (128, 256), (256, 128))
-elementwise_arguments = partial(_drawn, (1024, 1024), (1024, 1024))
-lstm_arguments = partial(_drawn, (64, 8, 32), (32, 256), (64, 256))
-batch_norm_arguments = partial(_drawn, (8, 32, 32, 64), (64,), (64,))
-stencil_arguments = partial(_drawn, (512, 512))
-convolution_arguments = partial(_drawn, (2, 28, 28, 32), (3, 3, 32, 32), (3, 3, 32, 32))
-attention_arguments = partial(_drawn, (8, 128, 32), (8, 128, 32), (8, 128, 32))
+n_body_arguments = partial(_random_arrays, (256, 3), (256, 3), scale=1.0)
+mixer_arguments = partial(
+    _random_arrays, (4, 64, 128), (64, 128), (128, 64), (128, 256), (256, 128)
+)
+elementwise_arguments = partial(_random_arrays, (1024, 1024), (1024, 1024))
+lstm_arguments = partial(_random_arrays, (64, 8, 32), (32, 256), (64, 256))
+batch_norm_arguments = partial(_random_arrays, (8, 32, 32, 64), (64,), (64,))
+stencil_arguments = partial(_random_arrays, (512, 512))
+convolution_arguments = partial(_random_arrays, (2, 28, 28, 32), (3, 3, 32, 32), (3, 3, 32, 32))
+attention_arguments = partial(_random_arrays, (8, 128, 32), (8, 128, 32), (8, 128, 32))

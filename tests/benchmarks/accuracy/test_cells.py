@@ -106,7 +106,7 @@ def test_command_trains_resumes_and_continues_after_a_failure(
     with pytest.raises(SystemExit, match=f"1 of {len(cells)} failed"):
         main([*run, "--set", "early_fusion_sage.hidden=16"])
     printed = capsys.readouterr().out
-    assert "early-join, seed 0: failed: " in printed and "default, seed 0: was there" in printed
+    assert "early-join, seed 0: failed: " in printed and "default, seed 0: exists" in printed
     assert "hidden = 8, now 16; choose another --out" in printed
     assert cells["late-join"].exists()
 
@@ -141,7 +141,10 @@ def test_custom_model_has_a_row_of_its_own(
         (["--own", "examples.gat"], "--own examples.gat: expected 'package.module:Class'"),
         (["--set", "nosuch=1"], "unknown key 'nosuch'"),
         (["--set", "layout.models=['my_pkg:Mine']"], "--models names the models to train"),
-        (["--models", "baseline", "--set", "tgraph.hidden=8"], "is not read; trained is nothing"),
+        (
+            ["--models", "baseline", "--set", "tgraph.hidden=8"],
+            "no model reads the key; expected a table of no model",
+        ),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_is_trained(

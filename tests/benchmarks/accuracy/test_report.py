@@ -126,7 +126,7 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
     assert pages[0] == pages[1]
     lines = pages[0].splitlines()
     assert "Held out: graphs 6, families 3." in lines
-    assert "agree to tau 0.810; " in pages[0] and " and 0.900." in pages[0]
+    assert "agree to tau 0.810.\n" in pages[0] and " and 0.900." in pages[0]
     rows = [line for line in lines if line.startswith(("| boosting |", "| default |"))]
     assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
     shown = imread(tmp_path / "accuracy.png")
@@ -137,7 +137,7 @@ def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
     keys = ["tile_boosting.num_boost_round=3"]
     write_report([cell("tiles", "linear", 0, [0.1, 0.2], set=keys)], tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
-    assert "(`--set`): `linear` with `tile_boosting.num_boost_round=3`.\n" in page
+    assert "**Changed with `--set`:** `linear` with `tile_boosting.num_boost_round=3`.\n" in page
 
 
 def test_default_recipe_is_shown_by_what_choices_have_seen() -> None:
@@ -153,9 +153,9 @@ def test_default_recipe_is_shown_by_what_choices_have_seen() -> None:
     assert choice_rows(found) == [
         [group, "1", "0.700", *["0.7000"] * 3, "+0.5000", "+0.3000", "+0.2000"]
         for group in (
-            "first measured: choices were made on these",
+            "choices used these (measured first)",
             "labelled, measured later",
-            "test split: seen by no choice, learned by no model",
+            "test split: no choice and no training used these",
         )
     ]
 
