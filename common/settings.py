@@ -101,7 +101,7 @@ def default_data_dir() -> Path:
         return SAMPLE
     raise PipelineError(
         "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "
-        "`python -m pipeline fetch` downloads the dataset"
+        "`fast-or-slow fetch` downloads the dataset"
     )
 
 

@@ -1,6 +1,6 @@
 """A layout model of one's own, written with PyG: graph attention (Veličković et al., 2018).
 
-    python -m pipeline run --data data/sample --recipe smoke --out runs/gat \\
+    fast-or-slow run --data data/sample --recipe smoke --out runs/gat \\
         --set 'layout.models=["examples.gat:Gat"]' --set gat.training.steps=20
 
 `GatNet` is plain PyG, and examples/train_with_pyg.py trains it so; `Gat` adds what a recipe needs;

@@ -26,7 +26,7 @@ from common.kaggle import (
 
 COMPETITION = "predict-ai-model-runtime"
 _IN_DOUBT = (
-    "it may have arrived: `python -m pipeline submission list` tells, and the same command again "
+    "it may have arrived: `fast-or-slow submission list` tells, and the same command again "
     "looks there before it sends anything"
 )
 _LONGEST_TEXT = 1000  # characters
