@@ -24,8 +24,7 @@ from kernels.build import METADATA_FILE, KernelMetadata
 UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
 _PAGE, _MAX_PAGES = 200, 500
 _IN_DOUBT = (
-    "the kernel may have started: look at `fast-or-slow kernel status` before pushing it "
-    "again"
+    "the kernel may have started: look at `fast-or-slow kernel status` before pushing it again"
 )
 _SOURCES = ("dataset", "competition", "kernel", "model")
 
