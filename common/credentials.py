@@ -1,4 +1,4 @@
-"""Kaggle's credentials: where they are, and that no message has them."""
+"""Kaggle's credentials: read them from their usual places, and remove them from messages."""
 
 import json
 import os
@@ -10,15 +10,21 @@ from common.errors import PipelineError, escaped
 _SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
 _SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
 _SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
-_SHORTEST_SECRET = 8  # characters; a shorter value would blank out ordinary words
-_LONGEST_QUOTE = 200  # characters of a server's message; longer ones are web pages
+# A shorter value could be an ordinary word.
+_SHORTEST_SECRET = 8
+# A longer message is probably a web page.
+_LONGEST_QUOTE = 200
 
 
 def known_secrets() -> frozenset[str]:
-    """Return the credentials that lie in the environment and in Kaggle's key files."""
+    """Return the credentials in the environment and in Kaggle's key files.
+
+    Words of fewer than 8 characters are left out.
+    """
     secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
     files = [folder / name for folder in _folders() for name in _SECRET_FILES]
-    for file in (*files, *map(Path, secrets)):  # a variable may name a token's file
+    # A variable may contain the path of a token file.
+    for file in (*files, *map(Path, secrets)):
         table = texts_in(file)
         secrets |= {table.get(key, "") for key in _SECRET_KEYS}
     words = (word for secret in secrets for word in secret.split())
@@ -26,7 +32,6 @@ def known_secrets() -> frozenset[str]:
 
 
 def _folders() -> list[Path]:
-    """Return where Kaggle's key files may be, in the order in which they are looked for."""
     home = os.path.expanduser("~")  # noqa: PTH111 — without a home it stays "~", as for the client
     config = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     named = os.environ.get("KAGGLE_CONFIG_DIR")
@@ -34,34 +39,59 @@ def _folders() -> list[Path]:
 
 
 def key_file() -> Path:
-    """Return the file kaggle.json that logs in, which may be missing."""
+    """Return the path of the kaggle.json that logs in. The file may be missing."""
     files = [folder / "kaggle.json" for folder in _folders()]
     return next(filter(Path.exists, files), files[0])
 
 
 def redact(text: str) -> str:
-    """Return `text` with every known credential blanked out."""
+    """Replace every known credential in a text by ***."""
     for secret in sorted(known_secrets(), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
 
 def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
-    """Return others' text on one line, visible, without credentials, cut to a quotable length."""
+    """Return foreign text on one printable line, without credentials.
+
+    Args:
+        text: Text of a server or a library.
+        longest: Maximum length, in characters. A longer text is cut.
+
+    Returns:
+        The line.
+    """
     flat = escaped(" ".join(redact(text).split()))
     return flat if len(flat) <= longest else f"{flat[:longest]}…"
 
 
 def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
-    """Raise a PipelineError that names the first of files (name, content) with a credential."""
+    """Refuse files that contain a credential.
+
+    Args:
+        files: Name and content of each file.
+
+    Raises:
+        PipelineError: A file contains a credential. The message names the first such file.
+    """
     secrets = [secret.encode(errors="backslashreplace") for secret in known_secrets()]
     for name, content in files:
         if any(secret in content for secret in secrets):
-            raise PipelineError(f"{name}: holds a Kaggle credential of this machine; take it out")
+            raise PipelineError(
+                f"{name}: contains a Kaggle credential of this machine; take it out"
+            )
 
 
 def texts_in(file: Path) -> dict[str, str]:
-    """Return the texts of a key file: those of its JSON object, in any Unicode, or all as "key"."""
+    """Read the texts of a key file.
+
+    Args:
+        file: A JSON file in any Unicode encoding, or a plain text file.
+
+    Returns:
+        The texts of the JSON object by key, or {"key": all text} of a plain file. The result is
+        empty if the file cannot be read.
+    """
     try:
         content = file.read_bytes()
         is_json = file.suffix == ".json"

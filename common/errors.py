@@ -1,22 +1,22 @@
-"""The one exception that reaches the user as a single line."""
+"""Exceptions that the user sees as one line."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 MAX_CHARACTERS = 3_000
-# Of an address, up to the last @: a password may hold @ and / as well.
+# The match ends at the last @ of an address, because a password may contain @ and /.
 _CREDENTIALS = re.compile(r"://\S*@")
 
 
 class PipelineError(Exception):
-    """The input or the world is at fault: a bad file, a refused upload, no space left.
+    """The input or the environment is at fault: a bad file, a refused upload, a full disk.
 
-    The message is one line that says what is wrong, where (file, key, row), what was expected
-    and, where it is not obvious, what to do. The command line prints it and exits with 1.
+    The message is one line: the place (file, key, row), the problem, the expected content and, if
+    needed, the remedy. The command line prints it and exits with 1.
 
-    Whatever of a foreign file stands in the message: what cannot be printed is escaped, and a long
-    text is cut in its middle, so that the line stays a line. Credentials in addresses are left out.
+    Unprintable characters are escaped, and a long message is cut in its middle. Credentials in
+    addresses are removed.
     """
 
     def __init__(self, message: str) -> None:
@@ -26,29 +26,30 @@ class PipelineError(Exception):
 
 
 class OutOfTime(Exception):  # noqa: N818 — no error
-    """Work stopped where it can be gone on with, since its time is over. No fault.
+    """The time limit has ended the work, which the same command resumes. This is no fault.
 
-    The command line says so in one line and exits with 0.
+    The command line prints one line and exits with 0.
     """
 
 
 class UsageError(PipelineError):
-    """The command was called wrongly: an unknown recipe key, a folder that is in the way.
+    """The command line or a recipe is wrong: an unknown recipe key, a folder that is in the way.
 
-    The command line prints it and exits with 2.
+    The command line prints the message and exits with 2.
     """
 
 
 @contextmanager
 def blame(place: object, expected: str) -> Iterator[None]:
-    """Blame a file for the errors of a block that uses the values of that file.
+    """Turn errors of a block that uses the values of a file into errors that name the file.
 
     Args:
         place: The file or folder, for the message.
         expected: The content that the block can use, for the message.
 
     Raises:
-        PipelineError: The block raised an error that is neither one of ours nor of the system.
+        PipelineError: The block raised an exception other than PipelineError, OSError or
+            MemoryError.
     """
     try:
         yield
@@ -60,10 +61,10 @@ def blame(place: object, expected: str) -> Iterator[None]:
 
 
 def escaped(text: str) -> str:
-    """Return `text` with escapes in place of what a terminal would act on or could not show."""
+    """Escape the characters of a text that a terminal would act on or could not show."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def hide_credentials(text: str) -> str:
-    """Return `text` with *** in place of the user and the password of addresses."""
+    """Replace the user and the password of addresses in a text by ***."""
     return _CREDENTIALS.sub("://***@", text)

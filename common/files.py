@@ -1,10 +1,10 @@
-"""Files that are either whole or absent, with checksums, and folders for one process at a time.
+"""Atomic files with checksums, and folders for one process at a time.
 
-A file is written under a temporary name, then renamed; a lock ends with the process that holds it.
+A file is written under a temporary name, then renamed. A lock ends with its process.
 
-A file of any format may have its checksum inside, so that a flipped bit is noticed. It is written
-with the text `UNSEALED`, as a value of its header, footer or last key. Then the zeros are replaced
-by the CRC-32 of the whole file as it was.
+A file of any format may contain its checksum, which detects flipped bits. The writer puts the text
+`UNSEALED` into the header, the footer or the last key. Then it replaces the zeros by the CRC-32 of
+the file before that replacement.
 """
 
 import errno
@@ -28,30 +28,31 @@ if TYPE_CHECKING:
     import polars as pl
 
 LOCK = ".lock"
-SILENT_S, RETRY_S = 5.0, 0.5  # of a wait for a lock
-TEMPORARY = ".*.tmp"  # what a killed process may leave
+# A wait for a lock is reported after SILENT_S. Without waiting, a lock is retried for RETRY_S.
+SILENT_S, RETRY_S = 5.0, 0.5
+TEMPORARY = ".*.tmp"
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)  # of the file system
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 
 SEAL_KEY = "checksum"
 MARK = b"crc32:"
 ZEROS = b"0" * 8
 UNSEALED = (MARK + ZEROS).decode()
 
-# Three times as fast as zlib, which takes its place where it is missing.
+# zlib-ng is three times as fast as zlib. zlib replaces it if it is not installed.
 FAST_ZLIB = importlib.import_module("zlib_ng.zlib_ng" if find_spec("zlib_ng") else "zlib")
 
 
 @contextmanager
 def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; rename it to `path` if the block succeeds.
+    """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    The temporary file is removed if the block raises. Parent folders are made.
+    The temporary file is removed if the block raises. Parent folders are created.
 
     Args:
         path: The file to write.
-        durable: Whether the bytes are on the disk before the rename, so that the file is whole
-            after a loss of power as well. Files that can be made again need not be durable.
+        durable: Whether to flush the bytes to the disk before the rename. Then the file is whole
+            even after a loss of power.
 
     Raises:
         PipelineError: The folder cannot be written, or the disk is full.
@@ -64,10 +65,13 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place that takes no file, before work is done for it; nothing is left there.
+    """Check that a file can be written, before any work is done for it. The check leaves no file.
+
+    Args:
+        path: The file to write later.
 
     Raises:
-        PipelineError: The place is a folder, or the nearest folder above it cannot be written.
+        PipelineError: The path is a folder, or the nearest existing folder cannot be written.
     """
     if path.is_dir():
         raise PipelineError(f"{path}: is a folder; expected the name of a file")
@@ -78,9 +82,9 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """Yield a new file in the folder of `path`, that is gone after the block.
+    """Yield a new file in the folder of `path`, and remove it after the block.
 
-    It is named before it is made, so that there is no moment at which an interrupt could leave it.
+    The name is fixed before the file exists, so that no interrupt can leave the file behind.
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
@@ -94,7 +98,8 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
             raise
         raise PipelineError(f"{path}: cannot be written: {os.strerror(number)}") from error
     finally:
-        with suppress(OSError):  # renamed, or never made, where an unlink may fail in many ways
+        # The file may be renamed or was never created, and then an unlink fails in many ways.
+        with suppress(OSError):
             temporary.unlink()
 
 
@@ -108,30 +113,39 @@ def _flush(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8 with Unix line ends, whole or not at all.
+    """Write text as UTF-8 with Unix line ends, whole or not at all.
 
-    Half a surrogate pair, which foreign text may hold and UTF-8 cannot, becomes an escape.
+    Half a surrogate pair, which UTF-8 cannot encode, becomes an escape.
     """
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, whole or not at all."""
+    """Write bytes to a file, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
 
 def create_text(path: Path, text: str) -> bool:
-    """Write `text` to a new file; tell whether it was not there; raises as `atomic_path`.
+    """Create a file with a text. If several processes do so at once, one of them succeeds.
 
-    Of several processes that do so at once, one succeeds.
+    Args:
+        path: The file to create.
+        text: The content, written as UTF-8.
+
+    Returns:
+        Whether this call created the file.
+
+    Raises:
+        PipelineError: The file cannot be written.
     """
     with _temporary_beside(path) as temporary:
         temporary.write_bytes(text.encode())
         _flush(temporary)
         try:
             os.link(temporary, path)
-        except (FileExistsError, FileNotFoundError):  # not found: who was first has swept up
+        # FileNotFoundError: the first process has already removed temporary files.
+        except (FileExistsError, FileNotFoundError):
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -141,7 +155,12 @@ def create_text(path: Path, text: str) -> bool:
 
 
 def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
-    """Remove what a killed process left in a folder, where nobody else writes now."""
+    """Remove the temporary files and folders of killed processes.
+
+    Args:
+        folder: A folder in which no other process writes now.
+        pattern: Glob of the names to remove.
+    """
     for left in list(folder.glob(pattern)):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -150,7 +169,17 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read; PipelineError: it cannot be, or is, say, a pipe that never ends."""
+    """Open a regular file to read bytes.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The open file.
+
+    Raises:
+        PipelineError: The file cannot be opened, or is for example a pipe, which may never end.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PipelineError(f"{path}: cannot be read: not a regular file")
@@ -161,17 +190,17 @@ def open_regular(path: Path) -> IO[bytes]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock while the block runs; processes of all hosts respect it, and threads as well.
+    """Lock a folder while the block runs. The lock works across threads, processes and hosts.
 
-    The system frees the lock of a dead process.
+    The system releases the lock of a dead process.
 
     Args:
-        path: File of the lock, in the folder that it protects. It may stay afterwards.
+        path: File of the lock, in the folder that it protects. The file may remain afterwards.
         wait: Whether to wait for another process. A line says so after some seconds.
 
     Raises:
-        UsageError: Another process holds the lock, and `wait` is false.
-        PipelineError: The lock's file cannot be written.
+        UsageError: Another process has the lock, and `wait` is false.
+        PipelineError: The file of the lock cannot be written.
     """
     from filelock import FileLock
 
@@ -179,7 +208,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
-            held = lock.acquire(timeout=SILENT_S if wait else RETRY_S)
+            acquired = lock.acquire(timeout=SILENT_S if wait else RETRY_S)
         except TimeoutError:
             message = (
                 f"{path.parent}: another process works in it (lock {path}); wait for it to end"
@@ -187,19 +216,25 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             if not wait:
                 raise UsageError(message) from None
             log.info(f"note: {message}")
-            held = lock.acquire()
+            acquired = lock.acquire()
     except OSError as error:
         reason = error.strerror or error
         raise PipelineError(f"{path.parent}: cannot be written: {reason}") from error
-    with held:
+    with acquired:
         yield
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run folder while the block runs; ends with the process.
+    """Lock a run folder for this process while the block runs.
 
-    What a killed one left half-written is removed. UsageError: another process works in it.
+    Temporary files of killed processes are removed first.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        UsageError: Another process works in the folder.
     """
     with locked(folder / LOCK, wait=False):
         sweep(folder)
@@ -207,12 +242,21 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def checksum_of(content: bytes) -> str:
-    """Return the CRC-32 of some bytes; 8 hex digits."""
+    """Return the CRC-32 of bytes as 8 hex digits."""
     return f"{FAST_ZLIB.crc32(content):08x}"
 
 
 def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write content with its checksum in the place of `UNSEALED`; see `atomic_path`."""
+    """Write bytes and their checksum, whole or not at all.
+
+    Args:
+        path: The file to write.
+        content: The content. The checksum replaces the zeros of the last `UNSEALED` in it.
+        durable: Whether to flush the bytes to the disk, as in `atomic_path`.
+
+    Raises:
+        PipelineError: The file cannot be written.
+    """
     start, whole = content.rfind(MARK) + len(MARK), memoryview(content)
     parts = whole[:start], checksum_of(content).encode(), whole[start + len(ZEROS) :]
     with atomic_path(path, durable=durable) as temporary, temporary.open("wb") as file:
@@ -220,14 +264,22 @@ def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def check_seal(path: Path, remedy: str) -> None:
-    """Compare a file with the checksum that it may hold; PipelineError: they differ."""
+    """Compare a file with the checksum that it contains, if any.
+
+    Args:
+        path: The file.
+        remedy: Advice at the end of the message.
+
+    Raises:
+        PipelineError: The checksum differs, or the file cannot be read.
+    """
     with open_regular(path) as file:
         if not file.seek(0, 2):
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             start = content.rfind(MARK) + len(MARK)
-            held = content[start : start + len(ZEROS)]
-            if start >= len(MARK) and held != _unsealed_checksum(content, start):
+            checksum = content[start : start + len(ZEROS)]
+            if start >= len(MARK) and checksum != _unsealed_checksum(content, start):
                 raise PipelineError(f"{path}: damaged: it is not as it was written; {remedy}")
 
 
@@ -238,18 +290,35 @@ def _unsealed_checksum(content: mmap.mmap, start: int) -> bytes:
 
 
 def write_table(path: Path, table: "pl.DataFrame", **facts: str) -> None:
-    """Write a table as parquet with its checksum, whole or not at all; raises as `atomic_path`.
+    """Write a table as parquet with its checksum, whole or not at all.
 
     Args:
-        facts: of the table, beside it in the file, where `table_facts` finds them.
+        path: The file to write.
+        table: The table.
+        facts: Metadata of the file by key, which `table_facts` reads.
+
+    Raises:
+        PipelineError: The file cannot be written.
     """
-    content = io.BytesIO()  # the library has its own idea of a path's encoding
+    # The library encodes paths in another way than Python, so it writes to memory.
+    content = io.BytesIO()
     table.write_parquet(content, metadata={**facts, SEAL_KEY: UNSEALED})
     write_sealed(path, content.getvalue())
 
 
 def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataFrame":
-    """Read a parquet file; PipelineError: it is missing, damaged, or not of these columns."""
+    """Read a parquet file.
+
+    Args:
+        path: The file.
+        schema: Expected type of each column by name. None accepts any columns.
+
+    Returns:
+        The table.
+
+    Raises:
+        PipelineError: The file is missing or damaged, or has other columns.
+    """
     import polars as pl
 
     check_seal(path, "remove the file, and it is made again")
@@ -265,7 +334,7 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataF
 
 
 def table_facts(path: Path) -> dict[str, str]:
-    """Return what `write_table` wrote beside a table that can be read; {} if nothing."""
+    """Return the metadata that `write_table` has written into a readable file."""
     import polars as pl
 
     facts = pl.read_parquet_metadata(path.read_bytes())

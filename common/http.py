@@ -1,4 +1,4 @@
-"""HTTP requests: answers bounded in size and in time, and tries again where the network may mend.
+"""HTTP requests with limits on time and size, and with retries.
 
 No server decides when a command ends.
 """
@@ -24,22 +24,25 @@ T = TypeVar("T")
 
 ANSWER_WITHIN_S = 120.0
 MAX_ANSWER_BYTES = 2**27
-# A slower server counts as one that does not answer, once it has sent for so long.
+# A server below this rate counts as not answering, after SLOW_AFTER_S.
 MIN_BYTES_PER_S = 1024
 SLOW_AFTER_S = 60.0
 _PIECE_BYTES = 2**16
 UNREACHED = "cannot reach"
 MIN_GAIN_BYTES = 2**18
-# Answers that another try may mend: the server is busy, restarting or out of patience.
+# Another try may succeed: the server is busy, restarts, or waited too long for the request.
 PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
-    """Yield the body of an answer, each piece as soon as it is there.
+    """Yield the body of an answer, each piece as soon as it has arrived.
 
     Args:
-        answer: An answer whose body nobody has read.
+        answer: An answer whose body has not been read.
         max_bytes: The largest body that is accepted.
+
+    Yields:
+        The pieces, decompressed.
 
     Raises:
         PipelineError: The body is larger than `max_bytes`.
@@ -62,7 +65,7 @@ def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
 
 
 class LimitedAdapter(HTTPAdapter):
-    """Gives each request a time, and reads whatever the caller does not stream within limits."""
+    """Limits the time of each request, and the size of each answer that is not streamed."""
 
     def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
         options["timeout"] = options.get("timeout") or ANSWER_WITHIN_S
@@ -74,7 +77,7 @@ class LimitedAdapter(HTTPAdapter):
 
 
 def limited_session() -> Session:
-    """Return a session whose answers are bounded, see `LimitedAdapter`."""
+    """Return a session whose requests have the limits of `LimitedAdapter`."""
     session = Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, LimitedAdapter())
@@ -82,7 +85,7 @@ def limited_session() -> Session:
 
 
 class RetryableError(Exception):
-    """The attempt failed in a way that another one may mend: no error for the user yet."""
+    """The attempt failed, but another one may succeed. The user sees no error yet."""
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -91,16 +94,24 @@ class RetryableError(Exception):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to go on trying; `sleep` is a parameter so that tests need not wait."""
+    """How often and how long to retry. Tests replace `sleep`, so that they need not wait."""
 
-    attempts: int = 6  # in a row that bring nothing
+    attempts: int = 6  # in a row without a gain of bytes
     first_wait_s: float = 1.0  # doubled each time
     longest_wait_s: float = 60.0
-    longest_asked_wait_s: float = 300.0  # cap of what a server may ask for
+    longest_asked_wait_s: float = 300.0  # limit for Retry-After
     sleep: Callable[[float], None] = time.sleep
 
     def wait_s(self, failures: int, asked_s: float | None) -> float:
-        """Return the wait after so many failures in a row, or what the server asked for."""
+        """Return the wait before the next try.
+
+        Args:
+            failures: Number of failures in a row, at least 1.
+            asked_s: Wait that the server has asked for, in seconds; None if it asked for none.
+
+        Returns:
+            The wait, in seconds.
+        """
         if asked_s is not None:
             return min(asked_s, self.longest_asked_wait_s)
         return min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s)
@@ -112,35 +123,42 @@ def retry(
     what: str,
     policy: RetryPolicy,
     gained: Callable[[], int] = lambda: 0,
-    advice: str = "check the network, then run the same command: it goes on from here",
+    advice: str = "check the network, then run the same command: it resumes",
 ) -> T:
     """Call `attempt` again after each `RetryableError`, as long as `policy` allows.
 
     Args:
-        gained: Bytes that are there so far. `MIN_GAIN_BYTES` more start the count of failures
-            anew, so that a long download over a bad line comes to its end.
+        attempt: Function to call.
+        what: Name of the work, for messages.
+        policy: Number of tries, and waits between them.
+        gained: Returns the number of bytes that have arrived. A gain of `MIN_GAIN_BYTES` resets the
+            count of failures, so that a long download over a bad line ends.
+        advice: Advice at the end of the final message.
+
+    Returns:
+        The result of `attempt`.
 
     Raises:
-        PipelineError: the tries are used up.
+        PipelineError: The tries are used up.
     """
     failures, best = 0, gained()
     while True:
         try:
             return attempt()
         except RetryableError as fault:
-            held = gained()
-            is_gain = held >= best + MIN_GAIN_BYTES
-            failures, best = (1, held) if is_gain else (failures + 1, best)
+            n_bytes = gained()
+            is_gain = n_bytes >= best + MIN_GAIN_BYTES
+            failures, best = (1, n_bytes) if is_gain else (failures + 1, best)
             if failures >= policy.attempts:
-                told = f"{what}: {fault}; gave up after {failures} tries; {advice}"
-                raise PipelineError(told) from None
+                message = f"{what}: {fault}; gave up after {failures} tries; {advice}"
+                raise PipelineError(message) from None
             wait_s = policy.wait_s(failures, fault.retry_after_s)
             log.info(f"{what}: {fault}; next try in {wait_s:.0f} s")
             policy.sleep(wait_s)
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and those it was raised from: clients hide some behind others."""
+    """Yield an error and its causes. Some clients hide the real error behind others."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -148,9 +166,16 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def network_fault(error: BaseException, server: str) -> str:
-    """Name the kind of network fault behind `error`; "" if it is of another kind.
+    """Describe the network fault behind an error.
 
-    Nothing of the error's own text is quoted: it may hold signed addresses.
+    The text of the error is not quoted, because it may contain signed addresses.
+
+    Args:
+        error: The error that was caught.
+        server: Name of the server, for the description.
+
+    Returns:
+        The description; "" if the error is no network fault.
     """
     for link in chain(error):
         if isinstance(link, SSLError) and "CERTIFICATE" in str(link):
@@ -170,7 +195,14 @@ def network_fault(error: BaseException, server: str) -> str:
 
 
 def retry_after_s(header: str) -> float | None:
-    """Read a Retry-After header, a number of seconds or a date; None if it is neither."""
+    """Parse a Retry-After header.
+
+    Args:
+        header: A number of seconds, or a date.
+
+    Returns:
+        The wait in seconds; None if the header is neither.
+    """
     try:
         return Retry().parse_retry_after(header)
     except (InvalidHeader, ValueError, OverflowError):

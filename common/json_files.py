@@ -1,4 +1,4 @@
-"""JSON files that are read back, each checked against a pydantic model."""
+"""Read JSON files, each checked against a pydantic model."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +16,7 @@ def read_json(path: Path, model: type[T], *, expected: str) -> T:
 
     Args:
         path: The file.
-        model: Type of the content: a pydantic model or what one can have as a field.
+        model: Type of the content: a pydantic model, or a type of its fields.
         expected: The content that the file should have, for messages. It may end with advice.
 
     Returns:

@@ -1,12 +1,12 @@
-"""An authenticated Kaggle client, with nothing secret in any message that leaves it.
+"""An authenticated Kaggle client, whose messages contain no secrets.
 
-The client finds its credentials itself: KAGGLE_API_TOKEN, KAGGLE_USERNAME with KAGGLE_KEY, or a
-key file. It prints and exits where it should raise, and logs in on import already, so both happen
-only inside `kaggle_session`. No other module knows the client's kinds of error.
+The client finds its credentials itself: KAGGLE_API_TOKEN, KAGGLE_USERNAME with KAGGLE_KEY, or a key
+file. It prints and exits where it should raise, and it logs in on import. Only `kaggle_session`
+deals with that. No other module handles the client's kinds of errors.
 
-Submissions, kernels and datasets are sent one way: the caller looks with `ask` what Kaggle has; the
-files go ahead with `upload_file`; the one request that makes something of them is left to
-`send_once`, which looks again where the answer is lost.
+Submissions, kernels and datasets are uploaded in three steps. `ask` reads the state of Kaggle,
+`upload_file` uploads the files, and `send_once` sends the one request that uses them. If the answer
+is lost, `send_once` checks whether the request has arrived.
 """
 
 import io
@@ -52,11 +52,12 @@ _HOW_TO_LOG_IN = (
     "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put access_token with the first, "
     "or kaggle.json with the others into ~/.kaggle (made in the account's settings on kaggle.com)"
 )
-# Kaggle may still be at work: seconds before each look for what a lost answer was about.
-LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a little more than a minute in all
+# Seconds before each check for the result of a request whose answer was lost. Kaggle may still work
+# on it. The sum is a little more than a minute.
+LOOK_AFTER_S = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _STORAGE_TIMEOUT_S = (15, 120)  # to connect; between two pieces
 
-# What a status means and what to do about it; "{wait}" is filled from the Retry-After header.
+# Meaning and remedy of each HTTP status. "{wait}" is filled from the Retry-After header.
 _ADVICE = {
     400: "Kaggle refused the request; expected valid names and, for an upload, a submission left "
     "for today",
@@ -70,29 +71,38 @@ _ADVICE = {
 }
 _SERVER_FAULT = "Kaggle's server failed; try again in a few minutes"
 _OTHER = "Kaggle refused the request"
-# Of the environment, what the client's import must not see: it would log in, without a time limit,
-# make folders in a home folder that may be missing, and log signed addresses.
+# These variables are hidden from the client's import. With them it would log in without a time
+# limit, create folders in a home folder that may be missing, and log signed addresses.
 _HIDDEN_AT_IMPORT = re.compile("KAGGLE_.*|VERBOSE|VERBOSE_OUTPUT|HOME")
 
 
 @dataclass(frozen=True)
 class KaggleSession:
-    """An authenticated client, and what is done with it."""
+    """An authenticated client, the name of the present action and a policy of retries."""
 
     api: Any  # KaggleApi, whose import is heavy and untyped
     action: str  # the start of every line that is logged or raised ("upload a.csv to …")
-    policy: RetryPolicy  # of requests that do no harm; a server's longer waits are not waited for
+    policy: RetryPolicy  # for requests that may be repeated
 
     @property
     def username(self) -> str:
         return str(self.api.config_values.get("username", ""))
 
     def own(self, name: str) -> str:
-        """Return "owner/slug" of a kernel or dataset; a slug alone is one's own."""
+        """Return "owner/slug" of a kernel or dataset. A slug without owner belongs to the user."""
         return name if "/" in name else f"{self.username}/{name}"
 
     def call(self, service: str, method: str, facts: Mapping[str, Any]) -> Any:
-        """Call a method of a service, such as "kernels" and "get_kernel", with its JSON's keys."""
+        """Call a method of a Kaggle service.
+
+        Args:
+            service: Name of the service, for example "kernels".
+            method: Name of the method, for example "get_kernel".
+            facts: Fields of the request by their JSON keys.
+
+        Returns:
+            The answer, an object of the client.
+        """
         api = _APIS[service]
         types = import_module(f"kagglesdk.{service}.types.{api}_service")
         request = getattr(types, f"Api{method.title().replace('_', '')}Request").from_dict(facts)
@@ -102,18 +112,19 @@ class KaggleSession:
 
 @contextmanager
 def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[KaggleSession]:
-    """Yield an authenticated client; whatever goes wrong in the block becomes one line.
+    """Yield an authenticated client. Every error of the block becomes one line without secrets.
 
-    What the client prints on standard output is caught, and shown nowhere: it may hold signed
-    addresses and authorization headers.
+    The client's output is discarded, because it may contain signed addresses and authorization
+    headers.
 
     Args:
-        action: What the block does, for messages.
-        policy: How often requests that do no harm are repeated.
+        action: Name of the work in the block, for messages.
+        policy: Number of tries of requests that may be repeated, and waits between them.
 
     Raises:
         PipelineError: The credentials are missing or refused, Kaggle refuses a request or cannot be
-            reached, or the client fails. Its cause is cut off, because it holds the credentials.
+            reached, or the client fails. The error has no cause, because the cause may contain
+            credentials.
     """
     try:
         with redirect_stdout(io.StringIO()):
@@ -131,9 +142,10 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
 def _log_in(session: KaggleSession) -> None:
     try:
         session.api.authenticate()
-    except (SystemExit, TypeError, UnicodeError):  # the latter if a key file is damaged
+    # A damaged key file raises one of the last two.
+    except (SystemExit, TypeError, UnicodeError):
         path = Path(session.api.config)
-        found = f"{path} does not hold them" if path.exists() else "none found or accepted"
+        found = f"{path} does not contain them" if path.exists() else "none found or accepted"
         message = f"no Kaggle credentials: {found}; {_HOW_TO_LOG_IN}"
         raise PipelineError(f"{session.action}: {message}") from None
 
@@ -160,7 +172,8 @@ def _limited_client() -> Any:
             client = super().build_kaggle_client()
             http = client.http_client().__enter__()
             for scheme in ("http://", "https://"):
-                http._session.mount(scheme, LimitedAdapter())  # there is no setting for it
+                # The client has no setting for it.
+                http._session.mount(scheme, LimitedAdapter())
             return client
 
     return LimitedApi()
@@ -181,7 +194,14 @@ class Refusal(NamedTuple):
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
-    """Return the refusal behind an error of the client, None if Kaggle did not answer."""
+    """Return the refusal behind an error of the client.
+
+    Args:
+        error: The error that was caught.
+
+    Returns:
+        The refusal; None if Kaggle did not answer.
+    """
     for link in chain(error):
         if isinstance(link, HTTPError) and link.response is not None:
             answer = link.response
@@ -197,7 +217,18 @@ def refusal_of(error: BaseException) -> Refusal | None:
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
-    """Call the client where a repetition does no harm; PipelineError: refused, or no tries left."""
+    """Call the client with a request that may be repeated.
+
+    Args:
+        session: The session.
+        call: Function that sends the request.
+
+    Returns:
+        The result of `call`.
+
+    Raises:
+        PipelineError: Kaggle refuses the request, or the tries are used up.
+    """
 
     def attempt() -> T:
         try:
@@ -220,15 +251,20 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
 def send_once(
     session: KaggleSession, send: Callable[[], T], arrived: Callable[[], T | None], in_doubt: str
 ) -> T:
-    """Make a request that must not be acted on twice.
+    """Send a request that must not act twice.
 
-    It is repeated only where Kaggle has certainly not acted: it was busy (HTTP 429) or not reached.
-    After any other failure Kaggle is asked for about a minute whether it has what was sent; if not,
-    that is told, and nothing is sent again.
+    It is repeated only if Kaggle has certainly not acted: it was busy (HTTP 429) or not reached.
+    After any other failure, Kaggle is asked for about a minute whether the request has arrived. If
+    not, the error says so, and nothing is sent again.
 
     Args:
-        arrived: asks Kaggle what the request has made; None if nothing.
-        in_doubt: what to do where it is unknown whether Kaggle has acted.
+        session: The session.
+        send: Function that sends the request.
+        arrived: Function that asks Kaggle for the result of the request; None if there is none.
+        in_doubt: Advice if it is unknown whether Kaggle has acted.
+
+    Returns:
+        The result of `send` or of `arrived`.
 
     Raises:
         PipelineError: Kaggle refuses, may or may not have acted, or the tries are used up.
@@ -237,7 +273,8 @@ def send_once(
     def attempt() -> T:
         try:
             return send()
-        except PipelineError:  # a refusal that came as a value
+        # The caller has read a refusal in the answer.
+        except PipelineError:
             raise
         except Exception as error:
             if never_acted_on(error):
@@ -254,13 +291,20 @@ def send_once(
 def upload_file(
     session: KaggleSession, path: Path, service: str, method: str, named: Mapping[str, str]
 ) -> str:
-    """Upload a file to Kaggle's storage, and return the token that a service's method has for it.
+    """Upload a file to Kaggle's storage.
 
     Args:
-        named: what the method is told of the file besides its size and time.
+        session: The session.
+        path: The file.
+        service: Service that starts the upload.
+        method: Method of the service.
+        named: Other fields of the request than the size and the time of the file.
+
+    Returns:
+        The token of the upload.
 
     Raises:
-        PipelineError: Kaggle or its storage refuses it, or the tries are used up.
+        PipelineError: Kaggle or its storage refuses the file, or the tries are used up.
     """
     about = path.stat()
     facts = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
@@ -288,8 +332,9 @@ def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
         session.policy.sleep(pause_s)
         try:
             found = arrived()
-        except Exception as error:  # no answer to that either: the doubt stays
-            log.debug(f"Kaggle does not tell: {type(error).__name__}")
+        # This check got no answer either, so the next one decides.
+        except Exception as error:
+            log.debug(f"Kaggle gives no answer:  {type(error).__name__}")
         else:
             if found is not None:
                 return found
@@ -297,7 +342,6 @@ def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
 
 
 def _explain(error: BaseException, action: str) -> PipelineError:
-    """Return the one-line error for what the client raised while doing `action`."""
     refusal, network = refusal_of(error), network_fault(error, "Kaggle")
     if refusal:
         advice = _SERVER_FAULT if refusal.status >= 500 else _OTHER
@@ -307,24 +351,25 @@ def _explain(error: BaseException, action: str) -> PipelineError:
         line += f"; Kaggle says: {refusal.said}" if refusal.said else ""
     elif network:
         line = f"{network}; check the network and proxy settings and try again"
-    elif isinstance(error, LookupError | TypeError | AttributeError):  # such as a new state
+    # For example, the answer contains a state that this version of the client does not know.
+    elif isinstance(error, LookupError | TypeError | AttributeError):
         line = f"the Kaggle client does not understand the answer: {one_line(repr(error))}"
         line += "; a newer one may: pip install --upgrade kaggle"
     else:
-        # What `requests` says may quote signed addresses and headers.
+        # Messages of `requests` may quote signed addresses and headers.
         said = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"
         line = f"the Kaggle client failed: {type(error).__name__}{said}"
     return PipelineError(f"{action}: {line}")
 
 
 def is_refused(error: BaseException, statuses: Container[int]) -> bool:
-    """Tell whether Kaggle refused a request with one of some HTTP statuses."""
+    """Return whether Kaggle refused a request with one of some HTTP statuses."""
     refusal = refusal_of(error)
     return refusal is not None and refusal.status in statuses
 
 
 def never_acted_on(error: BaseException) -> bool:
-    """Tell whether Kaggle has certainly not done what the failed request asked for."""
+    """Return whether Kaggle has certainly not acted on a failed request."""
     if refusal := refusal_of(error):
         return refusal.status < 500
     return network_fault(error, "Kaggle").startswith(UNREACHED)

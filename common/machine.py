@@ -1,7 +1,7 @@
 """The cores and the memory that this process may use, and its peak of memory.
 
 Linux bounds a process by its affinity and by control groups of version 1 or 2 (cgroups(7)). Each
-group on the way to the root of its hierarchy has limits of its own, for example a systemd slice.
+group on the way to the root of its hierarchy has limits, for example a systemd slice.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""Score rankings by measured runtimes, make folds by family, and draw intervals of means.
+"""Score rankings by measured runtimes, assign families to folds, and draw intervals of means.
 
-Scores are runtime-like: the LOWER a score, the faster the config is predicted to be. A ranking
-lists config indices, sorted by score. Metrics are of one graph of c configs: arrays in, floats out.
-Means are over g graphs. Graphs of one family are no independent evidence, so folds and draws keep
-families whole.
+The LOWER a score, the faster the config is predicted to be. A ranking lists config indices, sorted
+by score. Metrics are of one graph of c configs: arrays in, floats out. Means are over g graphs.
+Graphs of one family are no independent evidence, so folds and draws never separate them.
 """
 
 import math
@@ -20,7 +19,8 @@ METRICS = {"layout": "kendall_tau", "tile": "tile_score"}
 DRAWS = 2_000
 SEED = 0
 CONFIDENCE = 0.95
-TILE_PICKS = 5  # the competition looks at no more than this many picks of a tile row
+# The competition scores only the first five configs of a tile kernel.
+TILE_PICKS = 5
 
 Floats = NDArray[np.float64]
 
@@ -28,17 +28,17 @@ Floats = NDArray[np.float64]
 def ranking_score(
     kind: str, scores: NDArray[Any], runtime: NDArray[Any], *, as_submitted: bool = False
 ) -> float:
-    """Score one graph by the competition's metric of its kind; more is better.
+    """Score one graph by the competition's metric of its kind. A higher metric is better.
 
     Args:
-        kind: "layout" for Kendall's tau, "tile" for the tile score of the first five by score.
+        kind: "layout" for Kendall's tau, "tile" for the tile score of the first five configs.
         scores: Predicted scores, (c,), lower = faster.
-        runtime: Measured runtimes, (c,); of tiles relative to the compiler's default.
-        as_submitted: Equal scores keep the order of the file, as in a submission. By default they
-            are ties for Kendall's tau.
+        runtime: Measured runtimes, (c,). Runtimes of tiles are relative to the compiler's default.
+        as_submitted: Whether equal scores keep the order of the file, as in a submission. By
+            default they are ties for Kendall's tau.
 
     Returns:
-        The metric; nan if a score is not finite, or if the runtimes give no order of layouts.
+        The metric; nan if a score is not finite, or if all runtimes of a layout graph are equal.
     """
     if not np.isfinite(scores).all():
         return math.nan
@@ -51,19 +51,19 @@ def ranking_score(
 def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
     """Return Kendall's tau-b between predicted order and runtime: +1 agrees, -1 is reversed.
 
-    Equal to `scipy.stats.kendalltau(scores, runtime)` with one exception: scores that are all
-    equal, on a graph whose runtimes are not, give 0 and not nan.
+    Equal to `scipy.stats.kendalltau(scores, runtime)` with one exception. If all scores are equal
+    but the runtimes are not, the result is 0 and not nan.
 
     Args:
-        scores: (c,) predicted, lower = faster.
-        runtime: (c,) measured, any unit.
+        scores: Predicted scores, (c,), lower = faster.
+        runtime: Measured runtimes, (c,), in any unit.
 
     Returns:
-        A value in [-1, 1]; nan where the runtimes give no order (one config, or all equal). Such
-        a graph cannot be judged and is left out of every mean.
+        A value in [-1, 1]; nan if there is one config, or if all runtimes are equal. Such a graph
+        is left out of every mean.
 
     Raises:
-        ValueError: the arrays differ in length, are empty, or hold a nan or an infinity.
+        ValueError: The arrays differ in length, are empty, or contain a nan or an infinity.
     """
     from scipy.stats import kendalltau
 
@@ -81,31 +81,39 @@ def kendall_tau(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
 
 
 def ordered_pair_accuracy(scores: NDArray[Any], runtime: NDArray[Any]) -> float:
-    """Return the share of pairs of different runtime whose order the scores have right (OPA).
+    """Return the share of pairs of different runtime that the scores order correctly (OPA).
 
     A pair with equal scores counts half. Arguments and errors are those of `kendall_tau`.
 
+    Args:
+        scores: Predicted scores, (c,), lower = faster.
+        runtime: Measured runtimes, (c,), in any unit.
+
     Returns:
-        A value in [0, 1]; nan where no two runtimes differ.
+        A value in [0, 1]; nan if no two runtimes differ.
     """
     tau, judged = kendall_tau(scores, runtime), _pairs_apart(runtime)
     if not judged:
         return math.nan
-    # tau-b is right less wrong pairs, a whole number, over these roots
+    # tau-b is the number of right pairs minus that of wrong pairs, divided by these roots.
     excess = round(tau * math.sqrt(_pairs_apart(scores)) * math.sqrt(judged))
     return (judged + excess) / 2 / judged
 
 
 def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float:
-    """Return the best runtime among the first k picks over the best of all: 1 is perfect.
+    """Return the best runtime among the first k configs over the best of all: 1 is perfect.
 
     Args:
-        ranking: (m,) config indices, predicted fastest first; all are used where m < k.
-        runtime: (c,) measured, positive; ratios need one unit for all, or normalised runtimes.
+        ranking: Config indices, (m,), predicted fastest first. All are used if m < k.
+        runtime: Measured runtimes, (c,), positive, in one unit or normalised.
+        k: Number of configs to measure, at least 1.
+
+    Returns:
+        The slowdown, at least 1.
 
     Raises:
-        ValueError: k < 1, no picks, an index outside 0..c-1, or a runtime that is not positive
-            and finite.
+        ValueError: k < 1, the ranking is empty, an index is outside 0..c-1, or a runtime is not
+            positive and finite.
     """
     runtime = np.asarray(runtime)
     picks = np.asarray(ranking)[:k] if k >= 1 else np.empty(0, np.int64)
@@ -119,10 +127,15 @@ def slowdown_at_k(ranking: NDArray[Any], runtime: NDArray[Any], k: int) -> float
 
 
 def tile_score(ranking: NDArray[Any], runtime: NDArray[Any]) -> float:
-    """Return the competition's score of one tile kernel: 2 - slowdown of the first five picks.
+    """Return the competition's score of one tile kernel: 2 - slowdown of the first five configs.
 
-    At most 1, and not clipped: picks slower than twice the best give a negative score. As
-    `slowdown_at_k`, of runtimes (c,) each divided by its `config_runtime_normalizers`.
+    Args:
+        ranking: Config indices, (m,), predicted fastest first.
+        runtime: Measured runtimes, (c,), each divided by its `config_runtime_normalizers`.
+
+    Returns:
+        A value of at most 1. It is negative if the best of the five takes more than twice the best
+        time.
     """
     return 2 - slowdown_at_k(ranking, runtime, TILE_PICKS)
 
@@ -135,35 +148,41 @@ def _check_finite(name: str, values: NDArray[Any]) -> None:
 
 
 def _pairs_apart(values: NDArray[Any]) -> int:
-    """Count the pairs of different values (c,)."""
     _, sizes = np.unique(values, return_counts=True)
     return int(len(values) * (len(values) - 1) // 2 - (sizes * (sizes - 1) // 2).sum())
 
 
 def ranking_from_scores(scores: NDArray[Any]) -> NDArray[np.int64]:
-    """Rank configs (c,) int64 by score (c,), lowest (fastest) first; equal ones keep their order.
+    """Rank configs by score, lowest (fastest) first. Equal scores keep their order.
 
-    A score that is nan or infinite raises a ValueError.
+    Args:
+        scores: Predicted scores, (c,).
+
+    Returns:
+        Config indices, (c,), int64.
+
+    Raises:
+        ValueError: A score is nan or infinite.
     """
     _check_finite("score", np.asarray(scores))
     return np.argsort(scores, kind="stable").astype(np.int64)
 
 
 def family_folds(families: Sequence[str], n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Part graphs into folds of about equal size, each family whole in one of them.
+    """Assign graphs to folds of about equal size. All graphs of a family are in one fold.
 
-    Families are dealt out largest first, each to the fold with the fewest graphs so far.
+    Families are assigned largest first, each to the fold with the fewest graphs so far.
 
     Args:
         families: Family of each graph, (g,).
         n_folds: Number of folds, at least 2.
-        seed: Orders families of equal size.
+        seed: Seed of the order of families of equal size.
 
     Returns:
-        (g,) int64 number of each graph's fold.
+        The fold of each graph, (g,), int64.
 
     Raises:
-        UsageError: Less than two folds are asked for.
+        UsageError: `n_folds` is less than 2.
         PipelineError: There are fewer families than folds.
     """
     if n_folds < 2:
@@ -184,14 +203,20 @@ def family_folds(families: Sequence[str], n_folds: int, seed: int) -> NDArray[np
 
 
 def family_means(values: Floats, families: Sequence[str], *, seed: int = SEED) -> Floats:
-    """Draw families with replacement; return the mean over their graphs for each draw; (2000,).
+    """Draw families with replacement, and return the mean over their graphs for each draw.
 
-    A drawn family brings all its graphs, and graphs weigh the same. Of several seeds, as many are
-    drawn with replacement, for each draw anew.
+    A drawn family contributes all its graphs, and all graphs have equal weight. If there are
+    several seeds, each draw also takes the same number of seeds with replacement. If each graph is
+    a family, this is Efron's bootstrap.
 
     Args:
-        values: (g,) one number, or one difference of two rankers, per graph; or (g, s) by seed.
-        families: (g,) of each; where each graph is its own, this is Efron's bootstrap.
+        values: One number per graph, (g,), or (g, s) for s seeds. A number may be a difference of
+            two rankers.
+        families: Family of each graph, (g,).
+        seed: Seed of the draws.
+
+    Returns:
+        The means, (2000,).
     """
     by_seed = np.atleast_2d(values.T).T  # (g, s)
     names, family = np.unique(np.asarray(families), return_inverse=True)
@@ -213,19 +238,22 @@ def family_draws(
     seed: int = SEED,
     confidence: float = CONFIDENCE,
 ) -> Floats:
-    """Draw the mean over graphs as `family_means`, stretched for few families; (2000,).
+    """Draw the mean over graphs as `family_means`, stretched if there are few families.
 
-    The percentile bootstrap is too narrow for a few families f: by sqrt((f - 1) / f), and since
-    their spread is known badly (Hesterberg, "What Teachers Should Know About the Bootstrap", The
-    American Statistician 69, 2015). So all draws are moved away from the mean by the square root's
-    inverse and by the ratio of Student's to the normal quantile: 2.7 for three families, 1.2 for
-    ten.
+    For f families, the percentile bootstrap is too narrow by sqrt((f - 1) / f), and because the
+    spread of few families is known badly (Hesterberg, "What Teachers Should Know About the
+    Bootstrap", The American Statistician 69, 2015). So each draw's distance to the mean is divided
+    by that root. It is also multiplied by the ratio of Student's to the normal quantile: 2.7 for
+    three families, 1.2 for ten.
 
     Args:
-        values: (g,) one number per graph.
-        families: (g,) at least two different ones.
+        values: One number per graph, (g,).
+        families: Family of each graph, (g,), at least two different ones.
         seed: Seed of the draws.
-        confidence: Confidence of the interval that is taken of the draws.
+        confidence: Confidence of the interval that the draws are for, in (0, 1).
+
+    Returns:
+        The stretched means, (2000,).
     """
     from scipy.stats import norm, t
 
@@ -236,18 +264,24 @@ def family_draws(
 
 
 def interval_of(draws: Floats, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the interval of (d,) draws, of 95 % unless told otherwise."""
+    """Return the lower and the upper end of the interval of draws (d,), by default of 95 %."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
 
 def share_above_zero(draws: Floats) -> float:
-    """Return the probability that what (d,) draws tell of is above 0.
+    """Return the probability that the mean is above 0.
 
-    It is found on the same line through the sorted draws as the interval's ends: below .025 or
-    above .975 just where the 95 % interval leaves 0 out. Of draws that are 0 as many count as above
-    it as bring the probability nearest to a half.
+    The probability uses the same interpolation of the sorted draws as `interval_of`. So it is below
+    .025 or above .975 exactly if the 95 % interval excludes 0. Draws that are exactly 0 count
+    towards the side that brings the probability nearest to a half.
+
+    Args:
+        draws: Draws of the mean, (d,).
+
+    Returns:
+        The probability, in [0, 1].
     """
     ordered, levels = np.sort(draws), np.linspace(0, 1, len(draws))
     at_most = np.interp(0.0, ordered, levels)
@@ -258,6 +292,6 @@ def share_above_zero(draws: Floats) -> float:
 def family_interval(
     values: Floats, families: Sequence[str], *, seed: int = SEED, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the interval of `family_draws`."""
+    """Return the lower and the upper end of the interval of `family_draws`."""
     draws = family_draws(values, families, seed=seed, confidence=confidence)
     return interval_of(draws, confidence=confidence)

@@ -10,7 +10,7 @@ PARTS = Path(__file__).with_name("page_parts")  # any page may import parts.html
 
 
 def render_page(template: Path, **values: object) -> str:
-    """Return the page that a template makes of some values.
+    """Render a page from a template.
 
     Args:
         template: The template file. Values are escaped as HTML unless the name ends in .md.j2.
@@ -31,17 +31,18 @@ def _environment(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and no other order of keys
+    # Keys keep their order, and NaN is refused.
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     environment.filters |= {"number": number, "percent": "{:.1%}".format, "table": table}
     return environment
 
 
 def number(value: float | None) -> str:
-    """Write a number with four digits, and "–" for none."""
+    """Format a number with four digits, and None as "–"."""
     return "–" if value is None else f"{value:.4f}".replace("-", "−")
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    """Return a Markdown table with all columns but the first to the right."""
+    """Format a Markdown table. All columns but the first are aligned right."""
     head, *body = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
     return "\n".join([head, "|---|" + "---:|" * (len(header) - 1), *body])

@@ -1,8 +1,8 @@
-"""What a long job tells whoever watches it, and when it must stop: one of each for a command.
+"""Progress, log lines and the time limit of a command.
 
-The work calls `log.info`, `progress` and `out_of_time` wherever it is; whoever starts it decides at
-the edge what becomes of that, with `watched_by` and `time_limit`. A thread or process that is
-started meanwhile has neither, unless it is given them anew.
+The work calls `log.info`, `progress` and `out_of_time` at any depth. The command decides with
+`watched_by` and `time_limit` how to handle them. A thread or process that the work starts has no
+watcher and no limit until it sets them itself.
 """
 
 import logging
@@ -12,26 +12,32 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-# Told what is going on, how many steps are done, and how many there are: (what, done, total).
 T = TypeVar("T")
+# A function of the name of the work, the number of finished steps, and the number of all steps.
 Watcher = Callable[[str, int, int], None]
 
 log = logging.getLogger("fast_or_slow")
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
-_teller: ContextVar[str] = ContextVar("teller", default="")
+_job: ContextVar[str] = ContextVar("teller", default="")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 def progress(what: str, done: int, total: int) -> None:
-    """Tell whoever watches that `done` of `total` steps are done; with none done, they begin."""
+    """Report progress to the watcher, if there is one.
+
+    Args:
+        what: Name of the work.
+        done: Number of finished steps. 0 means that the work begins.
+        total: Number of all steps.
+    """
     watcher = _watcher.get()
     if watcher:
         watcher(what, done, total)
 
 
 def each(what: str, items: Sequence[T]) -> Iterator[T]:
-    """Yield items, and tell whoever watches how many of them are done."""
+    """Yield items, and report how many of them are done."""
     for done, item in enumerate(items):
         progress(what, done, len(items))
         yield item
@@ -40,25 +46,30 @@ def each(what: str, items: Sequence[T]) -> Iterator[T]:
 
 @contextmanager
 def in_one_step(what: str) -> Iterator[None]:
-    """Tell whoever watches that the block is work without steps of its own."""
+    """Report the block as work of one step."""
     progress(what, 0, 1)
     yield
     progress(what, 1, 1)
 
 
-class _Remarks(logging.Handler):
-    def __init__(self, tell: Callable[[str], object]) -> None:
+class _LogHandler(logging.Handler):
+    def __init__(self, report: Callable[[str], object]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(record.getMessage())
+        self._report(record.getMessage())
 
 
 @contextmanager
-def heard_by(tell: Callable[[str], object], level: int = logging.INFO) -> Iterator[None]:
-    """Let `tell` be called with each line that any thread logs while the block runs."""
-    handler = _Remarks(tell)
+def log_lines_to(report: Callable[[str], object], level: int = logging.INFO) -> Iterator[None]:
+    """Call a function with each line that any thread logs while the block runs.
+
+    Args:
+        report: Function that receives the lines.
+        level: Lowest level of the lines.
+    """
+    handler = _LogHandler(report)
     log.addHandler(handler)
     log.setLevel(level)
     try:
@@ -68,7 +79,7 @@ def heard_by(tell: Callable[[str], object], level: int = logging.INFO) -> Iterat
 
 
 @contextmanager
-def _held(variable: ContextVar[T], value: T) -> Iterator[None]:
+def _with_value(variable: ContextVar[T], value: T) -> Iterator[None]:
     token = variable.set(value)
     try:
         yield
@@ -77,44 +88,41 @@ def _held(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def watched_by(watcher: Watcher | None) -> AbstractContextManager[None]:
-    """Let `watcher` be told of the progress of the work in this block."""
-    return _held(_watcher, watcher)
+    """Report the progress of the block to a watcher; None ignores it."""
+    return _with_value(_watcher, watcher)
 
 
-def told_by(teller: str) -> AbstractContextManager[None]:
-    """Tell of progress in this block in the name of one of several that work at once.
+def reporting_as(job: str) -> AbstractContextManager[None]:
+    """Report the progress in this block under the name of one of several parallel jobs.
 
-    It goes on from step to step; it is done when a step of its own name is.
+    The job lasts from step to step. It is done when a step with the name of the job is done.
     """
-    return _held(_teller, teller)
+    return _with_value(_job, job)
 
 
-def teller_or(what: str) -> str:
-    """Return who tells of the progress that a watcher is told now; `what` if it is one alone."""
-    return _teller.get() or what
+def reporter_name(what: str) -> str:
+    """Return the name of the job that reports the present progress; `what` if no job is set."""
+    return _job.get() or what
 
 
 def time_limit(max_minutes: float | None) -> AbstractContextManager[None]:
-    """Give the work in this block so many minutes, or as long as it takes.
-
-    A limit outside stays in force where it ends earlier.
-    """
-    own = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    known = [end for end in (_deadline.get(), own) if end is not None]
-    return _held(_deadline, min(known, default=None))
+    """Limit the minutes of the work in this block. An earlier end of an outer block stays."""
+    new = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    ends = [end for end in (_deadline.get(), new) if end is not None]
+    return _with_value(_deadline, min(ends, default=None))
 
 
 def end_now() -> None:
-    """Let the time of the work that goes on here be over; to be called by a signal's handler."""
+    """End the time of the work that runs now. A signal handler calls this."""
     _deadline.set(0.0)
 
 
 def out_of_time() -> bool:
-    """Tell whether the time of the work is over."""
+    """Return whether the time of the work is over."""
     return seconds_left() <= 0
 
 
 def seconds_left() -> float:
-    """Return how many seconds the work has left; inf without a limit, at least 0."""
+    """Return how many seconds the work has left, at least 0; inf without a limit."""
     deadline = _deadline.get()
     return float("inf") if deadline is None else max(0.0, deadline - time.monotonic())

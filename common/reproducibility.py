@@ -1,4 +1,4 @@
-"""What a result hangs on besides its input: the code's revision, and seeded randomness."""
+"""The revision of the code, and seeded randomness."""
 
 import hashlib
 import os
@@ -9,14 +9,15 @@ import numpy as np
 
 from common.settings import ROOT
 
-REVISION_FILE = "REVISION"  # in a kernel's archive: what `revision` said where it was built
+# A file in a kernel's archive, with the result of `revision` at the time of the build.
+REVISION_FILE = "REVISION"
 
 
 def revision(root: Path = ROOT) -> str | None:
-    """Return the code's git revision, "+changed" if files differ from it; None if not known.
+    """Return the code's git revision, with "+changed" if files differ; None if it is unknown.
 
-    A kernel's code lies outside git, and has a file that says what it was built from. In a checkout
-    such a file says nothing.
+    A kernel's code is not in git. It has a file with the revision that it was built from. In a
+    checkout, that file is ignored.
     """
     if not (root / ".git").exists() and (root / REVISION_FILE).is_file():
         return (root / REVISION_FILE).read_text(encoding="utf-8").strip()
@@ -28,7 +29,7 @@ def revision(root: Path = ROOT) -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    # Within a git hook, variables name another checkout.
+    # In a git hook, variables name another checkout.
     own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "-C", str(root), *arguments]
     done = subprocess.run(command, capture_output=True, check=True, timeout=30, env=own)  # noqa: S603
@@ -36,6 +37,11 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def generator(seed: int, *labels: str) -> np.random.Generator:
-    """Return a generator that depends on `seed` and `labels` only."""
+    """Return a random generator that depends on its arguments only.
+
+    Args:
+        seed: Seed of the run.
+        labels: Names of the use, for example a stage and a graph.
+    """
     digest = hashlib.blake2b("/".join(labels).encode(), digest_size=8).digest()
     return np.random.default_rng([seed, int.from_bytes(digest, "big")])

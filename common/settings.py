@@ -1,6 +1,6 @@
-"""Paths and configuration: where data lies, and typed recipes read from TOML.
+"""Paths and configuration: default folders, and typed recipes in TOML.
 
-A recipe is one TOML file, checked against a frozen model of its keys: an unknown key, a wrong type
+A recipe is one TOML file, checked against a frozen model of its keys. An unknown key, a wrong type
 or a value out of range is refused with the key's dotted name. `--set a.b=value` overrides a key
 before the check.
 """
@@ -24,23 +24,25 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
 RAW_DATA = ROOT / "data" / "raw"
 SAMPLE = ROOT / "data" / "sample"
-RUN_CONFIG = "config.toml"  # of a run folder
+RUN_CONFIG = "config.toml"
 
-# Where Kaggle mounts the competition's files: today's place, then that of older images.
+# Folders of the competition's files on Kaggle: the present one, then that of older images.
 KAGGLE_MOUNTS = (
     Path("/kaggle/input/competitions/predict-ai-model-runtime"),
     Path("/kaggle/input/predict-ai-model-runtime"),
 )
 
 BARE_WORD = re.compile(r"[\w.:+-]+")
-# In a list, but for what TOML reads itself: true, false and numbers.
+# A bare word in a list. TOML itself reads true, false and numbers.
 UNQUOTED = re.compile(r"(?<=[\[, ])(?!(?:true|false)\b)([a-zA-Z_][\w.:+-]*)(?=[\], ])")
-MAX_TOML_BYTES = 1 << 18  # a run's whole configuration has a fiftieth of that
-MAX_DOTS = 100  # of a line; tomllib takes minutes over a key of thousands of parts, if it can
+# The whole configuration of a run has a fiftieth of this size.
+MAX_TOML_BYTES = 1 << 18
+# tomllib takes minutes for a line with a key of thousands of parts, or fails.
+MAX_DOTS = 100
 
 
 class FrozenConfig(BaseModel):
-    """Base of every configuration: frozen, typed, unknown keys refused."""
+    """Base of every configuration. It is frozen and typed, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -50,10 +52,13 @@ class FrozenConfig(BaseModel):
 
         Args:
             table: Values by key.
-            source: Where the table is from, for messages.
+            source: Origin of the table, for messages.
+
+        Returns:
+            The configuration.
 
         Raises:
-            UsageError: A key is unknown, or a value is wrong; names the dotted key.
+            UsageError: A key is unknown, or a value is wrong. The message names the dotted key.
         """
         try:
             return cls.model_validate(table)
@@ -84,10 +89,10 @@ class FrozenConfig(BaseModel):
 def default_data_dir() -> Path:
     """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample.
 
-    In data/raw it is the folder itself or the one that `fetch` fills.
+    For data/raw, it is the folder itself or the one that `fetch` fills.
 
     Raises:
-        PipelineError: none of them exists, or not the one that is named.
+        PipelineError: No such folder exists, or PIPELINE_DATA names a missing one.
     """
     named = os.environ.get("PIPELINE_DATA")
     if named:
@@ -100,13 +105,13 @@ def default_data_dir() -> Path:
     if SAMPLE.is_dir():
         return SAMPLE
     raise PipelineError(
-        "no data: pass --data DIR (a folder that holds npz/), or set PIPELINE_DATA; "
+        "no data: pass --data DIR (a folder that contains npz/), or set PIPELINE_DATA; "
         "`fast-or-slow fetch` downloads the dataset"
     )
 
 
 def default_store_dir(data_dir: Path) -> Path:
-    """Return where a data folder's packed graphs are kept: below PIPELINE_STORE, or data/store.
+    """Return the folder of a data folder's packed graphs: below PIPELINE_STORE, or data/store.
 
     On Kaggle, whose working folder is small, it is below the system's temporary folder.
     """
@@ -123,10 +128,14 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
     """Read a TOML file of settings.
 
     Args:
-        fault: raised where somebody wrote what is not TOML.
+        path: The file.
+        fault: Type of the error if the content is not TOML.
+
+    Returns:
+        The table.
 
     Raises:
-        PipelineError: the file is missing, not TOML, or larger or deeper than settings are.
+        PipelineError: The file is missing, not TOML, or larger or deeper than settings are.
     """
     try:
         with open_regular(path) as file:
@@ -145,10 +154,22 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
-    """Find a recipe, or what else is said, by path or name; UsageError: lists the known names."""
+    """Find a recipe by its path or name.
+
+    Args:
+        name_or_file: Name of a recipe in `folder`, or path of a .toml file.
+        folder: Folder of the named recipes.
+        what: Name of the kind of file, for messages.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UsageError: There is no such file. The message lists the known names.
+    """
     is_file = name_or_file.endswith(".toml")
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
-    if os.path.isfile(path):  # False too for a name that no file can have  # noqa: PTH113
+    if os.path.isfile(path):  # noqa: PTH113 — False for a name that no file can have
         return path
     if is_file:
         raise UsageError(f"{what} file {path}: no such file")
@@ -159,13 +180,20 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
 
 
 def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of `table` with each `dotted.key=value` set; values are read as TOML.
+    """Set values of a recipe.
 
-    A value that is not TOML (a bare word) is taken as a string, alone or in a list, so
-    `--set features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
+    A value that is not TOML (a bare word) is a string, also inside a list. So `--set
+    features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
+
+    Args:
+        table: The recipe.
+        overrides: Texts `dotted.key=value`, whose values are TOML.
+
+    Returns:
+        A changed copy of the recipe.
 
     Raises:
-        UsageError: an override without '=', or whose parent key is not a table.
+        UsageError: An override has no "=", or the parent of its key is not a table.
     """
     result = deepcopy(table)
     for override in overrides:
@@ -177,7 +205,17 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
 
 
 def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value of a dotted key; UsageError, with `source`: a parent key is not a table."""
+    """Set the value of a dotted key in place.
+
+    Args:
+        table: The recipe.
+        key: The dotted key. Missing parents are created.
+        value: The value.
+        source: Origin of the value, for messages.
+
+    Raises:
+        UsageError: A parent of the key is not a table.
+    """
     *parents, last = key.split(".")
     for parent in parents:
         table = table.setdefault(parent, {})
@@ -187,13 +225,13 @@ def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> No
 
 
 def _parse_value(text: str) -> Any:
-    """Return the value of TOML text, in which bare words need no quotes."""
     has_quotes = "'" in text or '"' in text
     for toml in (text, text if has_quotes else UNQUOTED.sub(r'"\1"', text)):
         try:
             table = tomllib.loads(f"value = {toml}")
         except (ValueError, RecursionError):
             continue
-        if len(table) == 1:  # more lines would be lost in silence
+        # Further lines of the text must not be lost.
+        if len(table) == 1:
             return table["value"]
     return text

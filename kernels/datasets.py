@@ -167,7 +167,7 @@ def sent_files(folder: Path) -> list[str]:
 
     Raises:
         PipelineError: a link or a hidden or empty file, which Kaggle may leave out, or one that
-            holds a Kaggle credential of this machine.
+            contains a Kaggle credential of this machine.
     """
     found = []
     for path in sorted(folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""Executors on this machine: this process itself, or a pool of processes."""
+"""Executors on this machine: this process, or a pool of processes."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ from common.jobs.run_jobs import Done, Event, Executor, Failed, Job, Lost, do
 from common.progress import (
     Watcher,
     end_now,
-    heard_by,
     log,
+    log_lines_to,
     out_of_time,
     progress,
+    reporting_as,
     seconds_left,
     time_limit,
-    told_by,
     watched_by,
 )
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 POLL_S, STOP_S = 1.0, 10.0
-TOLD_EVERY_S = 0.2  # a worker's progress, but for its beginnings and ends
+PROGRESS_EVERY_S = 0.2
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
 IMPORTED_ONCE = (
@@ -76,14 +76,15 @@ class _Worker:
 
 
 class Processes(Executor):
-    """A pool of processes, each doing one job at a time.
+    """A pool of processes, each with one job at a time.
+
+    A process starts when there is a job for it, and a new one replaces a dead one. This process
+    receives Ctrl-C of a terminal and terminates the workers, which write checkpoints and end within
+    seconds.
 
     Args:
-        gpus: of each, the GPU that it has to itself, by number; None = none.
-        threads: of the processor, that a job of theirs has.
-
-    They are begun when there is work for them, and anew where one has died. A terminal's Ctrl-C is
-    answered by this process, which tells them: they leave checkpoints, and end within seconds.
+        gpus: Number of the GPU that each process has for itself; None without a GPU.
+        threads: Processor threads of a job, at least 1.
     """
 
     def __init__(self, gpus: Sequence[str | None], *, threads: int = 1) -> None:
@@ -124,10 +125,11 @@ class Processes(Executor):
         number = next((number for number in idle if number in self._workers), idle[0])
         with interrupts_held():
             if number not in self._workers:
-                self._workers[number] = _begun(self._gpus[number], self._threads)
+                self._workers[number] = _start_worker(self._gpus[number], self._threads)
             worker = self._workers[number]
             worker.job = job
-            with suppress(OSError):  # it has died: `events` will find that
+            # The worker has died. `events` will notice it.
+            with suppress(OSError):
                 worker.connection.send((job, seconds_left()))
 
     def events(self) -> Sequence[Event]:
@@ -136,10 +138,12 @@ class Processes(Executor):
         for connection in wait(list(busy), POLL_S):
             assert isinstance(connection, Connection)
             number, worker = busy[connection]
-            with interrupts_held():  # a message that is taken by half would spoil the next one
-                event = _news(worker)
+            # A message that is read only in part would damage the next one.
+            with interrupts_held():
+                event = _receive(worker)
             if isinstance(event, Lost):
-                worker.connection.close()  # it may live: it ends with it
+                # A worker that still lives ends when its connection closes.
+                worker.connection.close()
                 del self._workers[number]
             if event:
                 worker.job = None
@@ -148,7 +152,7 @@ class Processes(Executor):
 
 
 def worker_context() -> "ForkServerContext | SpawnContext":
-    """Return how workers start: from a fork server on Linux, elsewhere by spawn.
+    """Return how workers start: from a fork server on Linux, by spawn on other systems.
 
     On macOS a process may not be forked once torch is loaded. `set_start_method("spawn")` of
     multiprocessing is respected.
@@ -159,7 +163,7 @@ def worker_context() -> "ForkServerContext | SpawnContext":
 
 
 def import_once(threads: int) -> None:
-    """Begin to import, in the process that workers are forked from, what takes seconds each time.
+    """Start slow imports in the process that workers are forked from.
 
     Args:
         threads: Threads of a job. Libraries read the number when they are imported.
@@ -179,7 +183,7 @@ def import_once(threads: int) -> None:
             del os.environ[name]
 
 
-def _begun(gpu: str | None, threads: int) -> _Worker:
+def _start_worker(gpu: str | None, threads: int) -> _Worker:
     context = worker_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, gpu, threads))
@@ -187,91 +191,93 @@ def _begun(gpu: str | None, threads: int) -> _Worker:
         process.start()
     except (EOFError, ConnectionError) as error:
         what = "no worker can be started: the process that starts them was ended (out of memory?)"
-        raise PipelineError(f"{what}; the same command goes on") from error
+        raise PipelineError(f"{what}; the same command resumes") from error
     theirs.close()
     return _Worker(process, ours)
 
 
-def _news(worker: _Worker) -> Event | None:
-    """Take one message from a worker; return how its job has ended, None if it goes on."""
+def _receive(worker: _Worker) -> Event | None:
+    """Receive one message of a worker, and return the event that ends its job, if any."""
     job = worker.job
     assert job is not None
     try:
-        what, *told = worker.connection.recv()
+        what, *content = worker.connection.recv()
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode or 0
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return Lost(job, died + " (out of memory?)" * (code == -signal.SIGKILL))
     if what == "progress":
-        with told_by(job.name):
-            progress(*told)
+        with reporting_as(job.name):
+            progress(*content)
     elif what == "log":
-        log.info(*told)
+        log.info(*content)
     else:
-        return event_of(job, what, *told)
+        return event_of(job, what, *content)
     return None
 
 
 def _work(connection: Connection, gpu: str | None, threads: int) -> None:
     end_with_parent()
-    with suppress(OSError):  # not Linux; if memory runs out, Linux ends this process first
+    # On Linux, this process is the first one to end if memory runs out.
+    with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the parent as well
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[VISIBLE] = gpu or ""  # read when torch starts CUDA
-    for name in THREAD_POOLS:  # read by what is not imported yet
+    for name in THREAD_POOLS:
         os.environ.setdefault(name, str(threads))
-    sending = threading.Lock()  # threads of a job say things too
+    # Threads of a job send messages as well.
+    sending = threading.Lock()
 
-    def tell(*message: Any) -> None:
+    def send(*message: Any) -> None:
         with sending:
             connection.send(message)
 
-    with suppress(EOFError, OSError), heard_by(lambda line: tell("log", line)):
+    with suppress(EOFError, OSError), log_lines_to(lambda line: send("log", line)):
         while True:
             job, seconds = connection.recv()
             signal.signal(signal.SIGTERM, lambda *_: end_now())
-            watcher = throttled(lambda *told: tell("progress", *told))
+            watcher = throttled(lambda *step: send("progress", *step))
             with watched_by(watcher), time_limit(seconds / 60):
-                tell(*outcome(job))
+                send(*outcome(job))
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def outcome(job: Job) -> tuple[Any, ...]:
-    """Do a job in a worker; return ("done", its value, its cost), or ("failed", the error)."""
+    """Do a job in a worker, and return ("done", value, cost) or ("failed", error)."""
     try:
         return ("done", *do(job))
     except Exception as error:
         is_sent = isinstance(error, PipelineError | OutOfTime | MemoryError | OSError)
-        told = error if is_sent else RuntimeError(f"{type(error).__name__}: {error}")
-        told.add_note("".join(traceback.format_exception(error)))
-        return ("failed", told)
+        sent = error if is_sent else RuntimeError(f"{type(error).__name__}: {error}")
+        sent.add_note("".join(traceback.format_exception(error)))
+        return ("failed", sent)
 
 
-def event_of(job: Job, how: str, *told: Any) -> Event:
-    """Return how a job has ended that a worker says such an `outcome` of."""
+def event_of(job: Job, how: str, *content: Any) -> Event:
+    """Turn an `outcome` into an event. A worker that was stopped early counts as lost."""
     if how == "done":
-        return Done(job, *told)
-    if isinstance(told[0], OutOfTime) and not out_of_time():
-        return Lost(job, "was told to stop")
-    return Failed(job, told[0])
+        return Done(job, *content)
+    if isinstance(content[0], OutOfTime) and not out_of_time():
+        return Lost(job, "was stopped")
+    return Failed(job, content[0])
 
 
 def throttled(watcher: Watcher) -> Watcher:
-    """Return a watcher that passes on beginnings, ends, and now and then what is between."""
-    told_at = 0.0
+    """Pass on each first and last step, and other steps at most five times per second."""
+    reported_at = 0.0
 
     def watch(what: str, done: int, total: int) -> None:
-        nonlocal told_at
-        if not 0 < done < total or monotonic() - told_at >= TOLD_EVERY_S:
-            told_at = monotonic()
+        nonlocal reported_at
+        if not 0 < done < total or monotonic() - reported_at >= PROGRESS_EVERY_S:
+            reported_at = monotonic()
             watcher(what, done, total)
 
     return watch
 
 
 def end_with_parent() -> None:
-    """Watch the process that started this one: were it killed, this one would go on or wait."""
+    """End this process as soon as its parent ends, for example because the parent was killed."""
     parent = parent_process()
     if parent is None:
         return
@@ -285,18 +291,21 @@ def end_with_parent() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back from this thread while the block runs; they come after it.
+    """Defer SIGINT and SIGTERM of this thread to the end of the block.
 
-    A process that is started in the block never gets SIGINT: a terminal sends Ctrl-C to parent and
-    children alike, and the parent alone shall answer it.
+    A process that is started in the block never gets SIGINT. A terminal sends Ctrl-C to parent and
+    children, and only the parent shall handle it.
     """
-    held = list[int]()
-    resource_tracker.ensure_running()  # to start it later would lift the mask
-    # The mask is for what is started; other threads of this process still take the signal, and its
+    received = list[int]()
+    # A later start would remove the signal mask.
+    resource_tracker.ensure_running()
+    # New processes inherit the mask. Other threads of this process still receive the signal, whose
     # handler runs in the main thread.
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    handlers = {one: signal.signal(one, lambda number, _: held.append(number)) for one in numbers}
+    handlers = {
+        one: signal.signal(one, lambda number, _: received.append(number)) for one in numbers
+    }
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -304,5 +313,5 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for one, handler in handlers.items():
             signal.signal(one, handler or signal.SIG_DFL)
-        for number in held:
+        for number in received:
             signal.raise_signal(number)

@@ -1,6 +1,7 @@
-"""Jobs on a cluster, by Ray Core: it knows machines and their resources, and says what was lost.
+"""Jobs on a Ray cluster.
 
-All machines work in the same folders. A machine that does not see them is refused.
+Ray Core assigns jobs to machines by their resources and reports lost jobs. All machines work in the
+same folders. A machine that does not see them is refused.
 """
 
 import logging
@@ -22,26 +23,27 @@ from common.jobs.local_executors import POLL_S, STOP_S, THREAD_POOLS, event_of, 
 from common.jobs.run_jobs import WORKER_BYTES, Event, Executor, Failed, Job, Lost
 from common.progress import (
     end_now,
-    heard_by,
     log,
+    log_lines_to,
     out_of_time,
     progress,
+    reporting_as,
     time_limit,
-    told_by,
     watched_by,
 )
 from common.settings import ROOT
 
 LOCAL = "local"
-LOCAL_OBJECTS = 256 << 20  # bytes of memory for what is sent; more lies on the disk
+# Bytes of memory for messages. Larger ones are on the disk.
+LOCAL_OBJECTS = 256 << 20
 NOT_SENT = [".git", ".venv", "tests", "docs", "site", "data/sample", "data/raw", "data/store"]
-# Start of the name of a file in the folder that jobs write to. A machine with another folder at the
-# same path does not see it. The name is new each time, because NFS caches which names were missing.
+# A probe file in the folder that jobs write to. A machine with another folder at the same path does
+# not see it. Each name is new, because NFS caches the names of missing files.
 PROBE = ".seen-by-ray."
 UNSEEN = "unseen"
 CONNECT_S = 5.0
-# Read by Ray when it is imported: nothing is reported to its makers; a local cluster serves this
-# process alone; another one that does not answer is given up soon.
+# Ray reads these variables when it is imported. They turn usage reports off, limit a local cluster
+# to this process, and end the wait for a cluster that does not answer.
 ANY = {"RAY_USAGE_STATS_ENABLED": "0"}
 OWN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
 FAR = {"RAY_gcs_server_port_wait_time_s": "1", "RAY_py_gcs_connect_timeout_s": "3"}
@@ -51,14 +53,15 @@ class RayCluster(Executor):
     """A Ray cluster.
 
     Args:
-        address: of its head, or "local" for one on this machine that ends with the block.
-        at_most: so many jobs at once; None = as many as it has cores for. A local one has so many
-            times `threads` cores.
+        address: Address of the head, or "local" for a cluster on this machine that ends with the
+            block.
+        at_most: Maximum number of jobs at once, with `threads` cores each in a local cluster. None
+            for as many as cores and memory allow.
         folder: Folder that the jobs write to. All machines must see it.
-        threads: of the processor, that a job has.
+        threads: Processor threads of a job.
 
     Raises:
-        UsageError: Ray is not installed, or no cluster answers there.
+        UsageError: Ray is not installed, or no cluster answers at the address.
     """
 
     def __init__(
@@ -78,27 +81,29 @@ class RayCluster(Executor):
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray = ray
-        before = signal.getsignal(signal.SIGTERM)  # Ray puts its own in the place
+        # Ray replaces the handler.
+        before = signal.getsignal(signal.SIGTERM)
         try:
             self._connect()
-        except Exception as error:  # Ray raises anything, a bare Exception too
+        # Ray may raise any exception.
+        except Exception as error:
             raise _unusable(self._address, error) from error
         except SystemExit:
             signal.signal(signal.SIGTERM, before)
             signal.raise_signal(signal.SIGTERM)
         finally:
             signal.signal(signal.SIGTERM, before)
-        here = ray.get_runtime_context()
+        context = ray.get_runtime_context()
         self._is_connected = True
-        beside = NodeAffinitySchedulingStrategy(here.get_node_id(), soft=False)
-        self._told = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": beside})
-        self._do = ray.remote(max_retries=0)(_on_a_machine)
+        same_node = NodeAffinitySchedulingStrategy(context.get_node_id(), soft=False)
+        self._messages = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": same_node})
+        self._do = ray.remote(max_retries=0)(_do_on_machine)
         write_bytes(self._probe, b"")
         return self
 
     def _connect(self) -> None:
         n = self._at_most or 1
-        own = {
+        local_settings = {
             "num_cpus": n * self._threads,
             "_memory": n * WORKER_BYTES,
             "object_store_memory": LOCAL_OBJECTS,
@@ -117,11 +122,12 @@ class RayCluster(Executor):
             log_to_driver=False,
             logging_level=logging.ERROR,
             runtime_env={"working_dir": str(ROOT), "excludes": NOT_SENT, "env_vars": environment},
-            **(own if self._address == LOCAL else {}),
+            **(local_settings if self._address == LOCAL else {}),
         )
 
     def __exit__(self, *error: object) -> None:
-        self._probe.unlink(missing_ok=True)  # jobs that begin later do nothing
+        # Jobs that begin later see no probe file and do nothing.
+        self._probe.unlink(missing_ok=True)
         if not self._is_connected:
             return
         try:
@@ -135,14 +141,14 @@ class RayCluster(Executor):
             self._folder.cleanup()
 
     def _stop(self) -> None:
-        """Let jobs leave checkpoints and end; those that Ray has not begun are dropped."""
+        """Let running jobs write checkpoints and end. Ray drops jobs that have not started."""
         for reference in self._running:
             self._ray.cancel(reference)
 
     def free(self) -> Sequence[bool]:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         begun = list(self._running.values())
-        # What a job takes of a machine, which the largest one has at least.
+        # A job requests at most the resources of the largest machine.
         self._share = {
             name: min(wanted, max([1, *(has.get(name, 0) for has in nodes)]))
             for name, wanted in (("CPU", self._threads), ("memory", WORKER_BYTES))
@@ -152,7 +158,8 @@ class RayCluster(Executor):
         free = [*[True] * gpus, *[False] * (room - len(begun))]
         if self._at_most:
             free = free[: max(0, self._at_most - len(begun))]
-        return free if free or begun else [False]  # it waits in the cluster for a machine
+        # If no machine is free, one job waits in the cluster.
+        return free if free or begun else [False]
 
     def n_gpus(self) -> int:
         return int(self._ray.cluster_resources().get("GPU", 0))
@@ -164,39 +171,43 @@ class RayCluster(Executor):
             memory=self._share["memory"],
             num_gpus=int(job.on_gpu),
         )
-        self._running[do.remote(job, self._told, Path.cwd(), self._probe)] = job
+        self._running[do.remote(job, self._messages, Path.cwd(), self._probe)] = job
 
     def events(self) -> Sequence[Event]:
         if out_of_time():
             self._stop()
         ready, _ = self._ray.wait(list(self._running), timeout=POLL_S)
-        with suppress(self._ray.exceptions.RayError):  # the cluster has been ended with us
-            for name, *told in self._told.get_nowait_batch(self._told.size()):
-                with told_by(name):
-                    log.info(*told) if len(told) == 1 else progress(*told)
+        # Ctrl-C may have ended the cluster together with this process.
+        with suppress(self._ray.exceptions.RayError):
+            for name, *message in self._messages.get_nowait_batch(self._messages.size()):
+                with reporting_as(name):
+                    log.info(*message) if len(message) == 1 else progress(*message)
         return [self._ended(reference) for reference in ready]
 
     def _ended(self, reference: Any) -> Event:
         job = self._running.pop(reference)
         try:
-            how, *told = self._ray.get(reference)
+            how, *content = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             lost = Lost(job, f"was lost ({type(error).__name__})")
             return Failed(job, OutOfTime(f"{job.name}: out of time")) if out_of_time() else lost
         if how == UNSEEN:
             raise PipelineError(
-                f"--ray {self._address}: machine {told[0]} does not see {self._shared}; expected a "
-                "folder that all machines share, for example over NFS; choose --data, --store "
-                "and --out in such a folder"
+                f"--ray {self._address}: machine {content[0]} does not see {self._shared}; "
+                "expected a folder that all machines share, for example over NFS; choose --data, "
+                "--store and --out in such a folder"
             )
-        return event_of(job, how, *told)
+        return event_of(job, how, *content)
 
 
 def check_cluster(address: str) -> None:
-    """Refuse a cluster whose head does not answer.
+    """Check that a cluster answers, before work is done for it.
+
+    Args:
+        address: Address of the head, or "local".
 
     Raises:
-        UsageError: so, or Ray is not installed.
+        UsageError: Ray is not installed, or the head does not answer.
     """
     for name, value in (ANY | (OWN if address == LOCAL else FAR)).items():
         os.environ.setdefault(name, value)
@@ -219,26 +230,22 @@ def _unusable(address: str, error: Exception) -> UsageError:
     )
 
 
-def _on_a_machine(job: Job, queue: Any, cwd: Path, probe: Path) -> tuple[Any, ...]:
-    """Do a job on a machine of the cluster.
+def _do_on_machine(job: Job, queue: Any, cwd: Path, probe: Path) -> tuple[Any, ...]:
+    """Do a job on a machine of the cluster, like `outcome`.
 
-    Args:
-        job: Job, whose relative paths begin at `cwd`.
-        queue: takes what it tells.
-        cwd: Working folder of the command.
-        probe: File in the shared folder, which this machine must see.
-
-    Returns:
-        As `outcome`, or ("unseen", name of this machine) without doing anything.
+    If this machine does not see the probe file, the job is not done and the result is ("unseen",
+    name of the machine).
     """
     if not os.access(probe, os.F_OK):
         return UNSEEN, socket.gethostname()
-    with suppress(OSError):  # then all paths of the job are absolute
+    # If the folder is missing on this machine, all paths of the job are absolute.
+    with suppress(OSError):
         os.chdir(cwd)
 
-    def tell(*message: Any) -> None:
+    def send(*message: Any) -> None:
         queue.put((job.name, *message))
 
-    with watched_by(throttled(tell)), heard_by(tell), time_limit(None):
-        signal.signal(signal.SIGINT, lambda *_: end_now())  # `cancel` comes as this
+    with watched_by(throttled(send)), log_lines_to(send), time_limit(None):
+        # Ray's `cancel` sends SIGINT.
+        signal.signal(signal.SIGINT, lambda *_: end_now())
         return outcome(job)

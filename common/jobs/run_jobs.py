@@ -1,7 +1,7 @@
-"""Jobs, pieces of work that any process can do, and the loop that has an executor do them.
+"""Jobs, pieces of work that any process can do, and the loop that passes them to an executor.
 
-A job begins when the jobs that it waits for have ended. Of the jobs that can begin, the job with
-the heaviest chain of work goes first. A job whose worker died is done again.
+A job begins when the jobs that it waits for have ended. The ready job with the heaviest chain of
+work goes first. A job whose worker died is repeated.
 """
 
 import os
@@ -16,28 +16,29 @@ from typing import Any, Protocol, Self
 
 from common.errors import OutOfTime, PipelineError
 from common.machine import own_peak_mib, thread_limits
-from common.progress import log, out_of_time, progress, told_by
+from common.progress import log, out_of_time, progress, reporting_as
 
-WORKER_BYTES = 2 << 30  # what a training takes, with the graphs that it keeps
+# Memory of one training, with its cache of graphs.
+WORKER_BYTES = 2 << 30
 MAX_TRIES = 3
 ALL = "all jobs"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One independent piece of work: what to do, where it lies, and what it needs.
+    """One independent piece of work, with its input and its resources.
 
-    Done again, a job goes on with what is there, and ends with the same bytes.
+    A repeated job resumes from its files, and ends with the same bytes.
 
     Attributes:
-        name: of no other job of the call; shown to users.
-        function: at the top level of a module; what it returns is small.
-        arguments: paths and settings, which can be pickled; no arrays.
+        name: Name that no other job of the call has. Users see it.
+        function: Function at the top level of a module. Its result is small.
+        arguments: Arguments of the function: paths and settings, which can be pickled; no arrays.
         weight: Amount of work, in training steps of a network. Heavier jobs begin first.
-        threads: of the processor.
-        on_gpu: whether it needs a GPU for itself.
-        after: names of jobs that must have ended before.
-        stage: what its cost is booked under.
+        threads: Processor threads, at least 1.
+        on_gpu: Whether the job needs a GPU for itself.
+        after: Names of the jobs that must have ended before.
+        stage: Stage of the run to which the cost is added.
         repeats: Whether the function is called again and again, until it returns False.
     """
 
@@ -54,10 +55,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a piece of work took: wall and processor time, and the peak of resident memory.
+    """The wall time, processor time and peak of resident memory of a piece of work.
 
-    The processor's time is that of processes it began as well. `peak_mib` is None where the system
-    does not tell.
+    The processor time includes that of child processes. `peak_mib` is None if the system does not
+    report it.
     """
 
     seconds: float
@@ -66,17 +67,22 @@ class Cost:
 
 
 @contextmanager
-def measured() -> Iterator[list[Cost]]:
-    """Measure a block; its cost is in the list afterwards."""
+def measure_cost() -> Iterator[list[Cost]]:
+    """Measure the cost of a block.
+
+    Yields:
+        A list, which contains the cost after the block.
+    """
     resets, start, before, costs = _reset_peak(), time.perf_counter(), os.times(), list[Cost]()
     yield costs
-    # Of this process and those that it began: user, system.
+    # The first four times are user and system time of this process and of its children.
     cpu_s = sum(os.times()[:4]) - sum(before[:4])
     costs.append(Cost(time.perf_counter() - start, cpu_s, own_peak_mib() if resets else None))
 
 
 def _reset_peak() -> bool:
-    try:  # proc(5): brings VmHWM down to what is resident now
+    # Writing 5 resets VmHWM to the present memory, see proc(5).
+    try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return False
@@ -84,8 +90,8 @@ def _reset_peak() -> bool:
 
 
 def do(job: Job) -> tuple[Any, Cost]:
-    """Do a job in this process; return what it returns, and what it took."""
-    with measured() as costs, thread_limits(job.threads):
+    """Do a job in this process, and return the result of its function and its cost."""
+    with measure_cost() as costs, thread_limits(job.threads):
         value = job.function(*job.arguments)
     return value, costs[0]
 
@@ -113,7 +119,7 @@ Event = Done | Failed | Lost
 
 
 class Executor(Protocol):
-    """Who does jobs. A context manager: none is at work after its block."""
+    """Does jobs. It is a context manager: no job runs after its block."""
 
     def __enter__(self) -> Self:
         return self
@@ -122,16 +128,21 @@ class Executor(Protocol):
         return
 
     def free(self) -> Sequence[bool]:
-        """Return for each worker that could begin a job now whether it has a GPU."""
+        """Return one entry per worker that could begin a job now: whether it has a GPU."""
 
     def n_gpus(self) -> int:
-        """Return how many workers have a GPU."""
+        """Return the number of workers with a GPU."""
 
     def begin(self, job: Job, *, gpu: bool) -> None:
-        """Let such a free worker begin a job."""
+        """Begin a job on a free worker.
+
+        Args:
+            job: The job.
+            gpu: Whether the worker has a GPU.
+        """
 
     def events(self) -> Sequence[Event]:
-        """Wait for news, at most about a second; return what has ended of what was begun."""
+        """Wait for at most about a second, and return the events of jobs that have ended."""
 
 
 class Queue:
@@ -141,7 +152,7 @@ class Queue:
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        assert len({job.name for job in jobs}) == len(jobs), "each job has a name of its own"
+        assert len({job.name for job in jobs}) == len(jobs), "each job has another name"
         weights = chain_weights(jobs)
         self._order = sorted(jobs, key=lambda job: -weights[job.name])
         self._left = {job.name: set(job.after) for job in jobs}
@@ -163,7 +174,7 @@ class Queue:
         return ready[0]
 
     def put_back(self, job: Job) -> None:
-        """Let a job be taken again, before all others."""
+        """Put a job in front of all others."""
         self._order.insert(0, job)
 
     def ended(self, job: Job) -> None:
@@ -172,7 +183,7 @@ class Queue:
 
 
 def chain_weights(jobs: Sequence[Job]) -> dict[str, float]:
-    """Return by name the weight of a job and of the heaviest chain of jobs that wait for it."""
+    """Return the weight of each job's heaviest chain by name: the job and jobs that wait for it."""
     order = TopologicalSorter({job.name: job.after for job in jobs}).static_order()
     by_name, chains = {job.name: job for job in jobs}, dict.fromkeys((j.name for j in jobs), 0.0)
     for name in reversed([*order]):
@@ -183,26 +194,34 @@ def chain_weights(jobs: Sequence[Job]) -> dict[str, float]:
 
 
 def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
-    """Do all jobs; return what they returned, by name.
+    """Do all jobs.
 
-    A job whose worker died is done again, on another one if there is, from what it has left. One
-    that fails keeps only those from being done that come after it.
+    A job whose worker died is repeated from its last files, in another worker. If a job fails, the
+    jobs that wait for it are not done.
+
+    Args:
+        jobs: Jobs with different names.
+        executor: Does the jobs.
+
+    Returns:
+        The results by name.
 
     Raises:
-        PipelineError: the first job's that failed, or workers died of a call of the same job, one
-            after the other, MAX_TRIES times.
-        OutOfTime: the time is over; the same jobs go on where they stopped.
+        PipelineError: A job failed, or MAX_TRIES workers in a row died of the same call of a job.
+            The error is that of the first such job.
+        OutOfTime: The time limit was reached. The same jobs resume where they stopped.
     """
     queue, done, losses = Queue(jobs), dict[str, Done](), Counter[str]()
     failures = list[Exception]()
-    _tell(jobs, done)
+    _report_progress(jobs, done)
     with executor:
         n_begun = _begin(queue, executor)
         while n_begun:
             for event in executor.events():
                 n_begun -= 1
-                with told_by(event.job.name):
-                    progress(event.job.name, 1, 1)  # whoever did it does so no more
+                with reporting_as(event.job.name):
+                    # The progress of this job ends here, whether or not it is repeated.
+                    progress(event.job.name, 1, 1)
                 match event:
                     case Done(job, True) if job.repeats:
                         del losses[job.name]
@@ -210,16 +229,17 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
                     case Done(job):
                         done[job.name] = event
                         queue.ended(job)
-                        _tell(jobs, done)
+                        _report_progress(jobs, done)
                     case Lost(job, reason):
                         losses[job.name] += 1
-                        told, times = f"{job.name}: its worker {reason}", losses[job.name]
-                        if times < MAX_TRIES + job.repeats:  # a call may be given up first
-                            log.info(f"{told}; it goes on elsewhere")
+                        loss, times = f"{job.name}: its worker {reason}", losses[job.name]
+                        # A job that repeats may lose one more worker.
+                        if times < MAX_TRIES + job.repeats:
+                            log.info(f"{loss}; it resumes in another worker")
                             queue.put_back(job)
                         else:
-                            hint = f"{times} times; the same command goes on"
-                            failures.append(PipelineError(f"{told}, {hint}"))
+                            hint = f"{times} times; the same command resumes"
+                            failures.append(PipelineError(f"{loss}, {hint}"))
                     case Failed(job, error):
                         failures.append(error)
                         if len(jobs) > 1 and not isinstance(error, OutOfTime):
@@ -241,10 +261,10 @@ def _begin(queue: Queue, executor: Executor) -> int:
     return n_begun
 
 
-def _tell(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
+def _report_progress(jobs: Sequence[Job], done: Mapping[str, Done]) -> None:
     n, total = len(done), len(jobs)
     if total > 1:
         done_weight = sum(1 + event.job.weight for event in done.values())
-        with told_by(ALL):
+        with reporting_as(ALL):
             what = f"{ALL}: {n} of {total}" if 0 < n < total else ALL
             progress(what, round(done_weight), round(sum(1 + job.weight for job in jobs)))

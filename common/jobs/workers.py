@@ -1,4 +1,4 @@
-"""Who does jobs: this process, a pool of processes on this machine, or a Ray cluster."""
+"""The workers of a command: this process, a pool of processes on this machine, or a Ray cluster."""
 
 import os
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ SHORT_WEIGHT = 200
 
 @dataclass(frozen=True)
 class Workers:
-    """How many workers do the jobs of a command, and where.
+    """The number and the place of a command's workers.
 
     Attributes:
-        n: at most so many at once; 1 = this process itself does all. None = one per GPU that the
-            jobs have use for, and so many others that all cores are taken.
-        ray: address of a Ray cluster, or "local" for one on this machine; None = no Ray.
+        n: Maximum number of workers; 1 for this process only. None for one per GPU that the jobs
+            use, and others for the remaining cores.
+        ray: Address of a Ray cluster, or "local" for one on this machine; None without Ray.
     """
 
     n: int | None = 1
     ray: str | None = None
 
     def check(self) -> None:
-        """Refuse a Ray cluster that does not answer, before work is done for it.
+        """Check that the Ray cluster answers, before work is done for it.
 
         Raises:
-            UsageError: so, or Ray is not installed.
+            UsageError: Ray is not installed, or the cluster does not answer.
         """
         if self.ray is not None:
             from common.jobs.ray_cluster import check_cluster
@@ -39,25 +39,29 @@ class Workers:
             check_cluster(self.ray)
 
     def do(self, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
-        """Do jobs; see `run_jobs`.
+        """Do jobs, see `run_jobs`.
 
         Args:
             jobs: Jobs with different names.
             folder: Folder that the jobs write to. All machines of a Ray cluster must see it.
 
+        Returns:
+            The results by name.
+
         Raises:
             UsageError: Ray is not installed, or its cluster cannot be reached.
-            PipelineError, OutOfTime: as `run_jobs`.
+            PipelineError: A job failed, or its workers died again and again.
+            OutOfTime: The time limit was reached.
         """
         return run_jobs(jobs, self._executor(jobs, folder)) if jobs else {}
 
     def do_in_order(self, jobs: Sequence[Job], folder: Path) -> list[Any]:
-        """Do jobs that return lists; return all values in the order of the jobs; see `do`."""
+        """Do jobs that return lists, and concatenate the lists in the order of the jobs."""
         done = self.do(jobs, folder)
         return [value for job in jobs for value in done[job.name].value]
 
     def are_here(self, jobs: Sequence[Job]) -> bool:
-        """Tell whether this process does such jobs itself, one after the other."""
+        """Return whether this process would do such jobs itself, one after the other."""
         return _are_short(jobs) if self.ray else self._count(jobs, 0) == 1
 
     def _count(self, jobs: Sequence[Job], n_gpus: int) -> int:
@@ -86,7 +90,7 @@ def _are_short(jobs: Sequence[Job]) -> bool:
 
 
 def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
-    """Return how many workers take all GPUs and cores, as far as the memory suffices."""
+    """Return the number of workers that use all GPUs and cores, as far as the memory suffices."""
     n_cores, n_bytes = granted()
     by_cores = n_gpus + (n_cores - n_gpus) // _threads(jobs)
     return max(n_gpus + 1, min(by_cores, n_bytes // WORKER_BYTES))

@@ -19,7 +19,7 @@ import typer
 
 from common.errors import OutOfTime, PipelineError, UsageError, hide_credentials
 from common.files import check_writable
-from common.progress import end_now, heard_by, teller_or, time_limit, watched_by
+from common.progress import end_now, log_lines_to, reporter_name, time_limit, watched_by
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -111,7 +111,7 @@ def _report_progress(*, debug: bool) -> Iterator[None]:
             say(f"{STAGE_PREFIX}{what}" + f": {done} of {total}" * (done > 0))
 
     try:
-        with watched_by(watch), heard_by(say, logging.DEBUG if debug else logging.INFO):
+        with watched_by(watch), log_lines_to(say, logging.DEBUG if debug else logging.INFO):
             yield
     finally:
         if bars:
@@ -279,7 +279,7 @@ class _Bars:
         self._tasks.clear()
 
     def update(self, what: str, done: int, total: int) -> None:
-        teller, now = teller_or(what), time.monotonic()
+        teller, now = reporter_name(what), time.monotonic()
         bars = self._bars = self._bars or _no_bars()
         if teller not in self._tasks:
             self._tasks[teller] = bars.add_task(teller, total=total, visible=False), now

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from common.jobs.run_jobs import Cost, Job, measured
+from common.jobs.run_jobs import Cost, Job, measure_cost
 from common.progress import log
 from data.audit import AuditRow
 from data.labels import Unusable, split_usable
@@ -45,7 +45,7 @@ class Costs:
         Args:
             name: Name of the stage.
         """
-        with measured() as costs:
+        with measure_cost() as costs:
             yield
         self.add(name, costs[0])
 

@@ -27,7 +27,7 @@ from common.files import (
     write_table,
     write_text,
 )
-from common.progress import heard_by
+from common.progress import log_lines_to
 from common.settings import ROOT
 from tests.data.npz.damaged_archives import flipped
 
@@ -146,7 +146,7 @@ def test_long_wait_for_a_lock_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     holder = threading.Thread(target=hold)
     holder.start()
     has_lock.wait(60)
-    with heard_by(hear), locked(tmp_path / LOCK):
+    with log_lines_to(hear), locked(tmp_path / LOCK):
         holder.join()
     [line] = lines
     assert line.startswith(f"note: {tmp_path}: another process works in it (lock ")

@@ -88,7 +88,7 @@ def test_login_without_credentials_names_the_ways_to_give_them(
     clear_credentials(monkeypatch, tmp_path / "home")
     found = "none found or accepted; set KAGGLE_API_TOKEN"
     if text:
-        found = f"{write_key_file(tmp_path / 'home', text.encode())} does not hold them"
+        found = f"{write_key_file(tmp_path / 'home', text.encode())} does not contain them"
     assert found in login_failure()
 
 

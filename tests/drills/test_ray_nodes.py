@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
 ]
-WORKER = b"ray::_on_a_machine"  # how Ray calls a process that does a job of ours
+WORKER = b"ray::_do_on_machine"  # how Ray calls a process that does a job of ours
 
 
 @dataclass

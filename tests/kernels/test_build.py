@@ -76,9 +76,9 @@ def test_credential_in_recipe_or_metadata_is_refused(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAGGLE_KEY", KEY)
-    with pytest.raises(PipelineError, match=r"configs/cpu\.toml: holds a Kaggle credential"):
+    with pytest.raises(PipelineError, match=r"configs/cpu\.toml: contains a Kaggle credential"):
         build("cpu", {"storage": f"sqlite://{KEY}@host"}, tmp_path / "out", root=project)
-    with pytest.raises(PipelineError, match=r"kernel-metadata\.json: holds a Kaggle credential"):
+    with pytest.raises(PipelineError, match=r"kernel-metadata\.json: contains a Kaggle credential"):
         build("cpu", RECIPE, tmp_path / "out", root=project, title=KEY)
     assert not (tmp_path / "out").exists()
 

@@ -94,7 +94,7 @@ def test_unusable_models_leave_no_dataset(
     for source, told in (
         (tmp_path / "empty", "holds no run folder of a model"),
         (begun, "its training has not ended"),
-        (leaky, r"metrics\.jsonl: holds a Kaggle credential"),
+        (leaky, r"metrics\.jsonl: contains a Kaggle credential"),
     ):
         with pytest.raises(PipelineError, match=told):
             write_weights(source, tmp_path / "out", title=TITLE)
@@ -177,7 +177,7 @@ def test_each_push_makes_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
         (DATASET_METADATA_FILE, b'{"title": null}', "key 'id': Field required"),
         ("models/empty", b"", "is empty"),
         (".hidden", b"x", "is hidden"),
-        ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: holds a Kaggle credential"),
+        ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: contains a Kaggle credential"),
     ],
 )
 def test_folder_that_would_not_arrive_whole_is_refused(

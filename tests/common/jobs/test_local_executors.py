@@ -19,7 +19,7 @@ from common.jobs.local_executors import (
     Processes,
 )
 from common.jobs.run_jobs import Done, Job, run_jobs
-from common.progress import teller_or, time_limit, watched_by
+from common.progress import reporter_name, time_limit, watched_by
 from common.settings import ROOT
 from tests.common.jobs import work
 from tests.drills.processes import descendants, wait_until_gone
@@ -52,7 +52,7 @@ def test_what_workers_say_and_how_far_they_are_is_told_here(
 ) -> None:
     caplog.set_level("INFO")
     told = Counter[tuple[str, str]]()
-    with watched_by(lambda what, done, total: told.update([(teller_or(what), what)])):
+    with watched_by(lambda what, done, total: told.update([(reporter_name(what), what)])):
         done_by([Job(name, work.talk, (name,)) for name in "ab"], None, None)
     assert sorted(caplog.messages) == sorted(f"{n} says {k}" for n in "ab" for k in range(30))
     assert told["a", "talk a"] and told["b", "talk b"]
@@ -60,7 +60,7 @@ def test_what_workers_say_and_how_far_they_are_is_told_here(
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(KILL, "killed by SIGKILL (out of memory?)"), (TERM, "told to stop")]
+    ("number", "said"), [(KILL, "killed by SIGKILL (out of memory?)"), (TERM, "stopped")]
 )
 def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
     number: signal.Signals, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -69,7 +69,7 @@ def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
     jobs = [Job("struck", work.struck, (tmp_path, [number, number])), *jobs_of("abc")]
     done = done_by(jobs, None, None)
     assert done["struck"].value == 2 and len(done) == 4
-    assert caplog.messages == [f"struck: its worker was {said}; it goes on elsewhere"] * 2
+    assert caplog.messages == [f"struck: its worker was {said}; it resumes in another worker"] * 2
 
 
 def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
@@ -83,7 +83,7 @@ def test_a_worker_that_is_started_by_spawn_is_replaced_when_it_is_killed(
     threads = {done[name].value[2] for name in "abc"}
     assert threads == {"3"}
     assert caplog.messages == [
-        "struck: its worker was killed by SIGKILL (out of memory?); it goes on elsewhere"
+        "struck: its worker was killed by SIGKILL (out of memory?); it resumes in another worker"
     ]
 
 

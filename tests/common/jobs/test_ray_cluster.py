@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.jobs.ray_cluster import UNSEEN, RayCluster, _on_a_machine
+from common.jobs.ray_cluster import UNSEEN, RayCluster, _do_on_machine
 from common.jobs.run_jobs import Job, run_jobs
-from common.progress import log, progress, teller_or, watched_by
+from common.progress import log, progress, reporter_name, watched_by
 from common.settings import ROOT
 from tests.common.jobs import work
 from tests.support.command_line import call
@@ -64,12 +64,12 @@ def test_lost_worker_is_replaced_and_relative_paths_work(
         Job("wide", work.talk, ("wide",), threads=64),  # more than there are
     ]
     told = Counter[tuple[str, str]]()
-    watcher = watched_by(lambda what, *_: told.update([(teller_or(what), what)]))
+    watcher = watched_by(lambda what, *_: told.update([(reporter_name(what), what)]))
     with watcher, pytest.raises(PipelineError) as error:
         run_jobs(jobs, RayCluster("local", at_most=2, folder=folder))
     assert str(error.value) == "run/weights: texttext"
     assert [path.name for path in folder.iterdir()] == ["weights"]
-    lost = "train: its worker was lost (WorkerCrashedError); it goes on elsewhere"
+    lost = "train: its worker was lost (WorkerCrashedError); it resumes in another worker"
     said = [lost, f"failed: bad: {error.value}", *["reads source"] * 2]
     assert Counter(caplog.messages) == Counter([*said, *(f"wide says {n}" for n in range(30))])
     assert told["train", "train into run"] == 2 and told["wide", "talk wide"]
@@ -77,7 +77,7 @@ def test_lost_worker_is_replaced_and_relative_paths_work(
 
 def test_machine_that_does_not_see_the_folder_does_nothing(tmp_path: Path) -> None:
     machine = socket.gethostname()
-    assert _on_a_machine(Job("a", print), None, tmp_path, tmp_path / "b") == (UNSEEN, machine)
+    assert _do_on_machine(Job("a", print), None, tmp_path, tmp_path / "b") == (UNSEEN, machine)
 
 
 @needs_ray

@@ -87,9 +87,9 @@ def test_a_job_whose_worker_dies_is_done_again_and_named_the_third_time(
     executor = Scripted(a=["lost"] * 2)
     assert run_jobs(JOBS, executor).keys() == {"a", "b", "c"}
     assert names(executor) == ["a"] * 3 + ["b", "c"]
-    assert caplog.messages == ["a: its worker was killed; it goes on elsewhere"] * 2
+    assert caplog.messages == ["a: its worker was killed; it resumes in another worker"] * 2
     executor = Scripted(a=["lost"] * 3)
-    named = r"a: its worker was killed, 3 times; the same command goes on"
+    named = r"a: its worker was killed, 3 times; the same command resumes"
     with pytest.raises(PipelineError, match=named):
         run_jobs(JOBS, executor)
     assert names(executor) == ["a"] * 3 + ["c"]

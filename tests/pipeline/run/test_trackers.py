@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.progress import heard_by
+from common.progress import log_lines_to
 from common.settings import ROOT
 from pipeline.run import trackers
 from pipeline.run.trackers import logged_to
@@ -106,7 +106,7 @@ def test_a_tracker_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(trackers, "FINISH_S", 0.1)
     monkeypatch.setitem(trackers.TRACKERS, "wandb", lambda *_: time.sleep(60))
     lines: list[str] = []
-    with heard_by(lines.append), logged_to(["wandb"], tmp_path, {"name": "cpu"}):
+    with log_lines_to(lines.append), logged_to(["wandb"], tmp_path, {"name": "cpu"}):
         pass
     assert lines == ["--log-to wandb: not done in time; the same with --resume sends all"]
 
