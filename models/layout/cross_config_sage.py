@@ -1,21 +1,20 @@
 """The layout GNN: GraphSAGE over the pruned program with attention across configs.
 
-Pruning, one embedding shared by node layouts and config layouts, channel attention and
-cross-config attention follow the competition's winning solution (TGraph). Different here: tensors
-are node-major, the first layer is split into a part per node and a part per config, norms are per
-node and config, and the attention is exact over all configs however they are cut into chunks.
+Four parts follow the competition's winning solution (TGraph): pruning, one embedding for node
+layouts and config layouts, channel attention and cross-config attention. Four parts differ. Tensors
+are node-major. The first layer has a part per node and a part per config. Norms are per node and
+config. The attention is exact over all configs in any division into chunks.
 
-Tensors are (n, c, h): nodes, configs, channels. Aggregating over neighbours is then one product of
-a sparse (n, n) matrix with a dense (n, c·h) one. Operations with gradients of their own run by
-plain torch or a GPU's fused kernels; what follows an aggregation is computed again for the
-gradients instead of being kept.
+Tensors are (n, c, h): nodes, configs, channels. Aggregation over neighbours is then one product of
+a sparse (n, n) matrix with a dense (n, c·h) matrix. Autograd functions run plain torch or fused GPU
+kernels. They recompute tensors after an aggregation in the backward pass, which saves memory.
 """
 
 from collections.abc import Sequence
 from functools import cache, reduce
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +35,11 @@ from models.layout.inputs import (
 )
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.plain_ops import (
+    Aggregate,
+    AttendAndAdd,
+    Broadcast,
     Norm,
+    Pool,
     added,
     gated,
     log_sum_exp,
@@ -45,15 +48,22 @@ from models.layout.plain_ops import (
 )
 from models.training.device import by_own_types, ranking_bytes, storage_dtype, uploaded
 
-MAX_STATISTIC = 10.0  # of what is usual among train configs
+# Limit of a statistic in multiples of its scale among train configs.
+MAX_STATISTIC = 10.0
+# Triton compiles for GPUs of this compute capability or higher.
+MIN_CAPABILITY = 7, 0
 
-MIN_CAPABILITY = 7, 0  # of a GPU that Triton compiles for
-
-Reached = tuple[int, Tensor, Tensor]  # a block's number, its x and its messages, (n, c, h) each
+# The number of a block, its x and its messages, (n, c, h) each.
+Reached = tuple[int, Tensor, Tensor]
 
 
 def ops_for(x: Tensor, *, fused: bool) -> ModuleType:
-    """Return `fused_ops` for tensors on a GPU that Triton compiles for; else `plain_ops`."""
+    """Return `fused_ops` for tensors on a GPU that Triton supports, else `plain_ops`.
+
+    Args:
+        x: Any tensor of the network.
+        fused: False always returns `plain_ops`.
+    """
     return fused_ops if fused and x.is_cuda and _has_triton(x.device) else plain_ops
 
 
@@ -63,125 +73,11 @@ def _has_triton(device: torch.device) -> bool:
     return is_recent and find_spec("triton") is not None
 
 
-class Aggregate(torch.autograd.Function):
-    """What rows take of norm(x), each part by its own weights, plus what is added.
-
-    Maps x (m, c, h) to (r, c, h) by an aggregation of m nodes by r rows, with weights (3, h, h) of
-    the own part, the operands' and the users', and added (h,), or (r, 1, h) where rows differ. Only
-    x is kept for the gradients, which take the norm again.
-    """
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
-        ctx: Any,
-        x: Tensor,
-        gain: Tensor,
-        shift: Tensor,
-        eps: float,
-        weights: Tensor,
-        added: Tensor,
-        aggregation: Aggregation,
-        ops: ModuleType,
-    ) -> Tensor:
-        ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
-        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
-        ctx.save_for_backward(x, gain, shift, weights)
-        rounded, added = weights.to(x.dtype), added.to(x.dtype)
-        norm = Norm(gain, shift, eps)
-        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain, shift, weights = ctx.saved_tensors
-        grad, rounded = grad.contiguous(), weights.to(x.dtype)
-        norm = Norm(gain, shift, ctx.eps)
-        *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
-            grad, x, norm, rounded, ctx.aggregation
-        )
-        shape, dtype = ctx.added
-        grad_added = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
-        return *of_x_and_norm, None, of_weights, grad_added, None, None
-
-
-class AttendAndAdd(torch.autograd.Function):
-    """x + P attend(gelu(y)) for slices of nodes in turn; y alone is kept for the gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
-    ) -> Tensor:
-        ctx.ops = ops
-        ctx.save_for_backward(y, sharpness, *weights)
-        rounded = [tensor.to(y.dtype) for tensor in weights]
-        out = torch.empty_like(x)
-        for part in node_slices(y):
-            ops.attend_and_add(x[part], y[part], sharpness, rounded, out[part])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, sharpness, *weights = ctx.saved_tensors
-        rounded = [tensor.to(y.dtype) for tensor in weights]
-        totals = [torch.zeros_like(tensor) for tensor in weights]
-        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
-        of_y, grad = torch.empty_like(y), grad.contiguous()
-        for part in node_slices(y):
-            slope = ctx.ops.attend_and_add_backward(
-                grad[part], y[part], sharpness, rounded, of_y[part], totals
-            )
-            if of_sharpness is not None:
-                of_sharpness += slope
-        totals[-1] = ctx.ops.sum_rows(grad, weights[-1].dtype, per_node=False)
-        return grad, of_y, None, of_sharpness, *totals
-
-
-class Broadcast(torch.autograd.Function):
-    """What all configs share, (n, 1, h), as (n, c, h), but for the nodes `ids` that vary."""
-
-    @staticmethod
-    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
-        ctx.ops = ops
-        ctx.save_for_backward(ids)
-        out = varying.new_empty(len(shared), *varying.shape[1:])
-        return out.copy_(shared).index_copy_(0, ids, varying)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (ids,) = ctx.saved_tensors
-        of_shared = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
-        return of_shared.index_fill_(0, ids, 0), None, grad[ids], None
-
-
-class Pool(torch.autograd.Function):
-    """What plain_ops.pool gives; only x is kept for the gradients."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 -- autograd functions take no keywords
-        ctx: Any,
-        x: Tensor,
-        gain: Tensor,
-        shift: Tensor,
-        eps: float,
-        shares: Tensor,
-        ops: ModuleType,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.ops = ops
-        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
-        ctx.save_for_backward(x, gain, shares, *kept)
-        return sums, largest
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain, shares, *kept = ctx.saved_tensors
-        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None
-
-
 class ChannelAttention(nn.Module):
-    """Gate each channel by what the others say: x · sigmoid(W2 relu(W1 x)).
+    """Gate each channel by all channels: x · sigmoid(W2 relu(W1 x)).
 
-    Squeeze-and-excitation (Hu et al., 2018) as the competition's winners used it on GNN layers. W1
-    makes h channels `reduction` times fewer.
+    This is squeeze-and-excitation (Hu et al., 2018), which the competition's winners used on GNN
+    layers. W1 divides the number of channels by `reduction`.
     """
 
     def __init__(self, width: int, reduction: int) -> None:
@@ -192,19 +88,18 @@ class ChannelAttention(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (…, h) to (…, h)."""
         return x * self.gate(x)
 
 
 class CrossConfigAttention(nn.Module):
-    """Let a config see the others: join x with x · softmax over configs of x / T, T learned.
+    """Attend across configs: join x with x · softmax over configs of x / T, with a learned T.
 
-    From the competition's winning solution, with one change: the softmax is multiplied by the
-    number of configs, so weights average 1 and 64 configs in training mean the same as 1,000 in
-    ranking. All that must be known of the other configs is log mean exp(x / T), the `normaliser`,
-    (n, 1, h). Given from outside, it makes scores independent of how configs are cut into chunks.
+    The layer is from the competition's winning solution, with one change. The softmax is multiplied
+    by the number of configs, so the weights have mean 1 for 64 configs in training and for 1,000 in
+    ranking. The `normaliser` log mean exp(x / T), (n, 1, h), contains all that depends on the other
+    configs. With a given normaliser, scores do not depend on the division into chunks.
 
-    This form serves segments; SageBlock has it in `attend` of models/layout/plain_ops.py.
+    Segments use this class. SageBlock uses `attend` of models/layout/plain_ops.py.
     """
 
     def __init__(self) -> None:
@@ -215,7 +110,15 @@ class CrossConfigAttention(nn.Module):
         return torch.exp(-self.log_temperature)
 
     def forward(self, x: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Map (n, c, h) to (n, c, 2h); the normaliser is that of x itself if None."""
+        """Apply the attention.
+
+        Args:
+            x: (n, c, h) nodes in configs.
+            normaliser: (n, 1, h) normaliser of all configs. None uses the configs of x.
+
+        Returns:
+            (n, c, 2h).
+        """
         logits = x * self.sharpness()
         if normaliser is None:
             return torch.cat([x, x * torch.softmax(logits, dim=1) * x.shape[1]], dim=-1)
@@ -225,10 +128,11 @@ class CrossConfigAttention(nn.Module):
 class SageBlock(nn.Module):
     """One residual round of message passing with attention over channels and configs.
 
-    h = norm(x); y = gelu(W h + W' mean over operands of h + W'' mean over users of h);
-    x + P [y, cross-config attention of y], with y gated by channel attention. The mean
-    aggregation is GraphSAGE's (Hamilton et al., 2017), with edge directions kept apart. The norm
-    is over channels, per node and config, so configs stay independent but for the attention.
+    h = norm(x); y = gelu(W h + W' mean over operands of h + W'' mean over users of h); x + P [y,
+    cross-config attention of y], with y gated by channel attention.
+
+    The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with separate edge directions. The
+    norm is over channels, per node and config, so only the attention connects configs.
     """
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
@@ -244,14 +148,28 @@ class SageBlock(nn.Module):
 
     @by_own_types
     def aggregate(self, x: Tensor, neighbours: SparseAggregation) -> Tensor:
-        """Map (n, c, h) to (n, c, h): own part and means over neighbours, before the gelu."""
+        """Sum the own part and the means over neighbours, before the gelu.
+
+        Args:
+            x: (n, c, h) nodes in configs.
+            neighbours: Edges of the graph.
+
+        Returns:
+            (n, c, h).
+        """
         return self._aggregated(x, neighbours.every, self.own.bias)
 
     @by_own_types
     def aggregate_split(self, shared: Tensor, varying: Tensor, split: SplitAggregation) -> Tensor:
-        """Do as `aggregate` where all configs have `shared` (n, 1, h) but for `varying` (k, c, h).
+        """Aggregate cheaply if only some nodes differ between configs.
 
-        The same result, (r, c, h) of the rows of `split`, for less.
+        Args:
+            shared: (n, 1, h) nodes of all configs.
+            varying: (k, c, h) values of the nodes `split.varying`, which replace `shared`.
+            split: Edges of the graph.
+
+        Returns:
+            (r, c, h), the same result as `aggregate` for the rows of `split`.
         """
         common = self._aggregated(shared, split.fixed, self.own.bias)  # (r, 1, h)
         return self._aggregated(varying, split.of_varying, common)
@@ -265,7 +183,15 @@ class SageBlock(nn.Module):
 
     @by_own_types
     def forward(self, x: Tensor, aggregated: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h), on configs that see each other alone."""
+        """Apply the second half of the block to configs that see each other.
+
+        Args:
+            x: (n, c, h) input of the block.
+            aggregated: (n, c, h) result of `aggregate`.
+
+        Returns:
+            (n, c, h).
+        """
         sharpness = self.configs.sharpness() if self.configs else None
         result: Tensor = AttendAndAdd.apply(
             x, aggregated, ops_for(x, fused=self.fused), sharpness, *self.node_weights()
@@ -277,12 +203,19 @@ class SageBlock(nn.Module):
         first, second = self.channels.gate[0], self.channels.gate[2]
         return (*first.parameters(), *second.parameters(), *self.project.parameters())
 
-    # A block in two halves, for ranking in chunks: what is known of a config by itself, and what
-    # follows once the normaliser of all configs is known.
+    # Ranking in chunks splits a block: `messages_` needs one config, and `finish` needs the
+    # normaliser of all configs.
 
     @by_own_types
     def messages_(self, y: Tensor) -> Tensor:
-        """Make messages of what `aggregate` gives, (n, c, h), in place."""
+        """Compute messages in place.
+
+        Args:
+            y: (n, c, h) result of `aggregate`, which is overwritten.
+
+        Returns:
+            (n, c, h) messages.
+        """
         weights = [tensor.to(y.dtype) for tensor in self.node_weights()]
         for part in node_slices(y):
             torch.ops.aten.glu.out(gated(y[part], *weights[:4])[0], 0, out=y[part][None])
@@ -290,7 +223,14 @@ class SageBlock(nn.Module):
 
     @by_own_types
     def log_sum_exp(self, messages: Tensor) -> Tensor:
-        """Return (n, 1, h) float32: log of the sum over the configs at hand of exp(u / T)."""
+        """Return the log of the sum over these configs of exp(u / T).
+
+        Args:
+            messages: (n, c, h) messages u.
+
+        Returns:
+            (n, 1, h) float32.
+        """
         assert self.configs is not None
         sharpness = self.configs.sharpness()
         parts = [log_sum_exp(messages[part], sharpness) for part in node_slices(messages)]
@@ -298,7 +238,16 @@ class SageBlock(nn.Module):
 
     @by_own_types
     def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
-        """Return the block's result, (n, c, h), in the memory of its messages."""
+        """Compute the block's result in the memory of its messages.
+
+        Args:
+            x: (n, c, h) input of the block.
+            messages: (n, c, h) messages, which are overwritten.
+            normaliser: (n, 1, h) normaliser of all configs.
+
+        Returns:
+            (n, c, h).
+        """
         assert self.configs is not None
         sharpness = self.configs.sharpness()
         weight, bias = (tensor.to(x.dtype) for tensor in self.project.parameters())
@@ -309,7 +258,7 @@ class SageBlock(nn.Module):
 
 
 class CrossConfigSage(LayoutNetwork):
-    """Score configs of one graph; lower = faster.
+    """Score configs of one graph. A lower score means a faster config.
 
     Shapes: m kept nodes, c configs, k configurable nodes, h channels.
     """
@@ -322,7 +271,7 @@ class CrossConfigSage(LayoutNetwork):
         super().__init__(config)
         hidden = config.hidden
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
-        # One table for "which dimension stands here", for node layouts and config layouts alike.
+        # Node layouts and config layouts share the embedding of dimensions.
         self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
         layout_width = VALUES_PER_TENSOR * config.layout_width
         self.node = nn.Linear(N_NODE_FEATURES + config.opcode_width + layout_width, hidden)
@@ -345,26 +294,48 @@ class CrossConfigSage(LayoutNetwork):
         self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Remember which opcodes training has; all others share the embedding of "unknown"."""
+        """Store the opcodes of the train graphs. All others share the embedding of "unknown".
+
+        Args:
+            opcodes: Ascending opcodes.
+        """
         self.known_opcode.zero_()
         self.known_opcode[torch.from_numpy(opcodes.astype(np.int64))] = True
 
     def set_statistics_scale(self, scale: NDArray[np.float32]) -> None:
-        """Remember how far each statistic usually is from its mean over a graph's configs; (s,)."""
+        """Store the typical distance of each statistic from its mean over a graph's configs.
+
+        Args:
+            scale: (s,) distances.
+        """
         self.statistics_scale.copy_(torch.from_numpy(scale))
 
     def nodes(self, inputs: NodeInputs) -> Tensor:
-        """Embed what all configs share; (m, 1, h)."""
+        """Embed the part of the nodes that all configs share.
+
+        Args:
+            inputs: Inputs of the graph.
+
+        Returns:
+            (m, 1, h).
+        """
         opcode = inputs.opcode * self.known_opcode[inputs.opcode]
         parts = [inputs.node_feat, self.opcode(opcode), self.layout(inputs.layout).flatten(1)]
         nodes: Tensor = self.node(torch.cat(parts, dim=1))[:, None, :]
         return nodes.to(storage_dtype(inputs.opcode.device))
 
     def settings(self, vectors: Tensor, choices: Tensor) -> Tensor:
-        """Embed the (c, k) int64 choices among layout vectors (v, 18) int64; (k, c, h).
+        """Embed the layouts of configurable nodes.
 
         A graph has few distinct vectors, so each is embedded once. The layouts' embedding and the
-        linear layer behind it are one table (18 · 7, h), of which a vector is a sum of 18 rows.
+        following linear layer form one table (18 · 7, h). A vector is a sum of 18 rows.
+
+        Args:
+            vectors: (v, 18) int64 layout vectors.
+            choices: (c, k) int64 rows of `vectors`.
+
+        Returns:
+            (k, c, h).
         """
         width = self.layout.embedding_dim
         weight = self.tensor_roles.weight.view(-1, N_LAYOUT_VALUES, width)  # (h, 18, w)
@@ -376,7 +347,15 @@ class CrossConfigSage(LayoutNetwork):
         return nn.functional.embedding(choices.T, settings)
 
     def embed(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
-        """Join nodes and configs; (m, c, h), and the same aggregated for the first block."""
+        """Join nodes and configs.
+
+        Args:
+            inputs: Inputs of the graph.
+            distinct: (c,) positions among the distinct configs.
+
+        Returns:
+            (m, c, h) nodes, and their aggregation for the first block, (m, c, h).
+        """
         nodes, ids = self.nodes(inputs), inputs.config_ids
         varying = nodes[ids] + self.settings(inputs.vectors, inputs.choices(distinct))  # (k, c, h)
         ops = ops_for(varying, fused=self.config.fused)
@@ -384,7 +363,15 @@ class CrossConfigSage(LayoutNetwork):
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> Tensor:
-        """Score the configs at `distinct` (c,) int64, which see each other alone; (c,) float32."""
+        """Score configs that see each other.
+
+        Args:
+            inputs: Inputs of the graph.
+            distinct: (c,) int64 positions among the distinct configs.
+
+        Returns:
+            (c,) float32 scores.
+        """
         x, aggregated = self.embed(inputs, distinct)  # (m, c, h) each
         for i, block in enumerate(self.blocks):
             if i > 0:
@@ -394,7 +381,16 @@ class CrossConfigSage(LayoutNetwork):
 
     @by_own_types
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions | Tensor) -> Tensor:
-        """Map what the last block gives, (m, c, h), to (c,) scores of the configs `distinct`."""
+        """Pool the nodes, and score the configs.
+
+        Args:
+            inputs: Inputs of the graph.
+            x: (m, c, h) result of the last block.
+            distinct: (c,) positions among the distinct configs.
+
+        Returns:
+            (c,) float32 scores.
+        """
         shares = x.new_zeros(2, len(x), dtype=torch.float32)
         shares[0] = 1 / len(x)
         shares[1].index_fill_(0, inputs.config_ids, 1 / max(1, len(inputs.config_ids)))
@@ -422,12 +418,20 @@ class CrossConfigSage(LayoutNetwork):
         chunk_configs: int | None = None,
         kept_bytes: int | None = None,
     ) -> NDArray[np.float32]:
-        """Score every config of a graph, as if all went through together; (c,) float32.
+        """Score every config of a graph as if one forward pass had all configs.
 
-        A block needs its normaliser over all configs before any can pass it. So configs go through
-        block by block, `chunk_configs` at a time; what they have become is kept in between as far
-        as `kept_bytes` reach, the others start again. Memory does not grow with c; where the two
-        are None, `ranking_bytes` says how much it is.
+        A block needs its normaliser over all configs before any config can pass it. So configs pass
+        block by block, in chunks. Chunks beyond `kept_bytes` start again at the first block. Memory
+        does not grow with c.
+
+        Args:
+            inputs: Inputs of the graph.
+            chunk_configs: Number of configs of a chunk. None derives it from `ranking_bytes`.
+            kept_bytes: Limit in bytes of the intermediate tensors. None derives it from
+                `ranking_bytes`.
+
+        Returns:
+            (c,) float32 scores.
         """
         n_counted = len(inputs.first) - inputs.n_query_configs
         device = inputs.opcode.device
@@ -443,7 +447,7 @@ class CrossConfigSage(LayoutNetwork):
         ]
         if self.config.cross_config and len(chunks) > 1:
             scores = self._scores_by_block(inputs, chunks, n_counted, kept_bytes or kept_limit)
-        else:  # with all configs in one chunk, each block sees them all
+        else:
             scores = [self(inputs, chunk) for chunk in chunks]
         return torch.cat(scores).cpu().numpy()[inputs.group]
 
@@ -457,7 +461,8 @@ class CrossConfigSage(LayoutNetwork):
             for number, chunk in enumerate(chunks):
                 reached = self._advance(inputs, chunk, kept[number], normalisers)
                 _, x, messages = reached
-                if chunk[0] < n_counted:  # what query configs are does not matter to the others
+                # Query configs do not change the scores of other configs.
+                if chunk[0] < n_counted:
                     sums.append(block.log_sum_exp(messages))
                 left -= x.nbytes + messages.nbytes
                 kept[number] = reached if left >= 0 else None
@@ -477,7 +482,7 @@ class CrossConfigSage(LayoutNetwork):
         reached: Reached | None,
         normalisers: Sequence[Tensor],
     ) -> Reached:
-        """Take a chunk, kept or from the start, to the block behind those with a normaliser."""
+        # Take a chunk through all blocks with a normaliser.
         if reached is None:
             x, aggregated = self.embed(inputs, chunk)
             reached = 0, x, self.blocks[0].messages_(aggregated)

@@ -1,8 +1,8 @@
-"""A block's work on nodes in few passes, for GPUs: as models/layout/plain_ops.py, fused by Triton.
+"""A block's work on nodes in few passes, for GPUs: the functions of plain_ops.py, fused by Triton.
 
-These networks wait for a GPU's memory, so a pass over a tensor is what costs. Activations that can
-be computed again from a narrow tensor are not stored: the channel attention's gate is recomputed
-from its squeezed channels wherever it is needed.
+GPU memory limits these networks, so each pass over a tensor costs time. Tensors that follow from a
+narrow tensor are not stored. For example, each kernel recomputes the channel attention's gate from
+the squeezed channels.
 
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, a squeezed
 channels, p shares.
@@ -19,19 +19,25 @@ from models.layout import plain_ops
 from models.layout.inputs import Aggregation, SparseProduct
 from models.layout.plain_ops import Norm
 
-MAX_CONFIGS = 1024  # that one program softmaxes over
-TILE = 2048  # values of a tensor that a program of few warps takes at once
-N_PROGRAMS = 528  # that share rows where each leaves a part of a sum
-POOLED_NODES = 128  # of a program
-MAX_VALUES = (1 << 31) - 1  # of a matrix that one product of torch takes or gives
-MIN_DOT = 16  # rows and columns of a product within a program
-MAX_BLOCK = 32  # channels of a program that takes all configs of a node
+# Largest number of configs in the softmax of one program.
+MAX_CONFIGS = 1024
+# Values of a tensor that a program of few warps loads at once.
+TILE = 2048
+# Number of programs if each program writes a part of a sum.
+N_PROGRAMS = 528
+# Nodes of one program of `pool`.
+POOLED_NODES = 128
+# Largest number of values of a matrix in one product of torch.
+MAX_VALUES = (1 << 31) - 1
+# Smallest number of rows and columns of a product within a program.
+MIN_DOT = 16
+# Largest number of channels of a program that takes all configs of a node.
+MAX_BLOCK = 32
 
 
 def attend_and_add(
     x: Tensor, y: Tensor, sharpness: Tensor | None, weights: Sequence[Tensor], out: Tensor
 ) -> None:
-    """Write x + P attend(gelu(y)) to `out`: see plain_ops."""
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add(x, y, sharpness, weights, out)
     w1, b1, w2, b2, projection, bias = weights
@@ -51,7 +57,6 @@ def attend_and_add_backward(
     of_y: Tensor,
     totals: Sequence[Tensor],
 ) -> Tensor | None:
-    """Write the gradient of y, add those of the weights; return the sharpness': see plain_ops."""
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, totals)
     w1, b1, w2, b2, projection, _ = weights
@@ -59,7 +64,8 @@ def attend_and_add_backward(
     rows = grad.flatten(0, 1)
     joined = _attend(y, squeezed, w2, b2, sharpness)
     add_weight_gradient(totals[4], rows, joined.flatten(0, 1))
-    torch.mm(rows, projection, out=joined.flatten(0, 1))  # its gradient now
+    # From here on, `joined` contains its gradient.
+    torch.mm(rows, projection, out=joined.flatten(0, 1))
     of_inner, of_gate, slopes = _attend_backward(joined, y, squeezed, w2, b2, sharpness)
     parts = _gate_backward(of_inner, of_gate, y, squeezed, w1, w2, of_y)
     torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
@@ -79,8 +85,8 @@ def aggregate_backward(
     grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     nothing = torch.zeros(grad.shape[2], dtype=grad.dtype, device=grad.device)
-    given = grad[:, :, None]
-    projected = _product(aggregation.joint, given, nothing, transposed=True).flatten(2)
+    one_part = grad[:, :, None]
+    projected = _product(aggregation.joint, one_part, nothing, transposed=True).flatten(2)
     h, mean, rstd = _norm(x, *norm)
     rows, joint = projected.flatten(0, 1), weights.flatten(0, 1)
     of_weights = torch.zeros_like(joint, dtype=torch.float32)
@@ -91,7 +97,6 @@ def aggregate_backward(
 
 
 def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
-    """Sum (n, c, h) over configs to (n, 1, h), or over nodes as well to (h,); float32."""
     n_rows, width = x.shape[0] * x.shape[1], x.shape[2]
     n_groups = len(x) if per_node else min(N_PROGRAMS, max(1, n_rows))
     out = x.new_empty(n_groups, width, dtype=torch.float32)
@@ -111,11 +116,11 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
     rstd = torch.empty_like(mean)
     wide = _power_of_two(width)
     sizes = {"P": _power_of_two(len(shares)), "R": max(1, TILE // 2 // wide), "H": wide}
-    given = x, norm.gain, norm.shift, shares, sums, largest, place, mean, rstd
+    tensors = x, norm.gain, norm.shift, shares, sums, largest, place, mean, rstd
     _launch(
         "pool",
         (n_configs, programs),
-        *(*given, n_nodes, n_configs, POOLED_NODES, norm.eps),
+        *(*tensors, n_nodes, n_configs, POOLED_NODES, norm.eps),
         **{"n_shares": len(shares), "h": width, **sizes, "num_warps": 2},
     )
     highest, program = largest.max(dim=0)
@@ -128,21 +133,21 @@ def pool_backward(
     of_sums, of_largest = (grad.contiguous() for grad in grads)
     n_nodes, n_configs, width = x.shape
     part = gain.new_empty(-(-n_nodes // POOLED_NODES), n_configs, width)
-    found = torch.empty_like(x), part, torch.empty_like(part)
+    results = torch.empty_like(x), part, torch.empty_like(part)
     size, wide = _tile(width)
     _launch(
         "pool_backward",
         (n_configs, len(part)),
-        *(of_sums, of_largest, x, gain, shares, *kept, *found, n_nodes, n_configs, POOLED_NODES),
+        *(of_sums, of_largest, x, gain, shares, *kept, *results, n_nodes, n_configs, POOLED_NODES),
         **{"n_shares": len(shares), "h": width, "R": size, "H": wide},
     )
-    return found[0], found[1].sum((0, 1)), found[2].sum((0, 1))
+    return results[0], results[1].sum((0, 1)), results[2].sum((0, 1))
 
 
-def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
-    """See plain_ops; every sum is float32, which keeps float16 finite."""
-    for part in _row_slices(grad, given):
-        factors = grad[part].T, given[part]
+def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
+    # Every sum is float32, because sums in float16 overflow.
+    for part in _row_slices(grad, x):
+        factors = grad[part].T, x[part]
         if grad.is_cuda and grad.dtype != torch.float32:
             into += torch.mm(*factors, out_dtype=torch.float32)
         else:
@@ -150,7 +155,6 @@ def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
 
 
 def _rows_by(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return rows @ matrix."""
     out = rows.new_empty(len(rows), matrix.shape[1])
     for part in _row_slices(rows, out):
         torch.mm(rows[part], matrix, out=out[part])
@@ -158,7 +162,7 @@ def _rows_by(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _row_slices(*matrices: Tensor) -> Iterator[slice]:
-    """Cut rows so that no slice of a matrix has more than MAX_VALUES values."""
+    """Cut rows into slices in which no matrix has more than MAX_VALUES values."""
     step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
     return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
 
@@ -166,7 +170,7 @@ def _row_slices(*matrices: Tensor) -> Iterator[slice]:
 def _product(
     product: SparseProduct, x: Tensor, added: Tensor, *, transposed: bool = False
 ) -> Tensor:
-    """Multiply (n, c, p, h), whose rows are p by p, by a matrix (r, p · n), or the other way."""
+    # x is (n, c, p, h). The matrix has p · n columns, ordered by part.
     matrix = product.transposed if transposed else product.matrix
     parts_out = 3 if transposed else 1
     n_in, n_configs, parts_in, width = x.shape
@@ -185,12 +189,12 @@ def _product(
 
 def _norm(x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     mean = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
-    found = torch.empty_like(x), mean, torch.empty_like(mean)
+    results = torch.empty_like(x), mean, torch.empty_like(mean)
     rows, width = x.numel() // x.shape[-1], x.shape[-1]
     size, wide = _tile(width)
     grid = (-(-rows // size),)
-    _launch("norm", grid, x, gain, shift, *found, rows, eps, h=width, R=size, H=wide)
-    return found
+    _launch("norm", grid, x, gain, shift, *results, rows, eps, h=width, R=size, H=wide)
+    return results
 
 
 def _norm_backward(
@@ -199,15 +203,14 @@ def _norm_backward(
     rows, width = x.numel() // x.shape[-1], x.shape[-1]
     n_programs = min(N_PROGRAMS, max(1, rows))
     part = gain.new_empty(n_programs, width)
-    found = torch.empty_like(x), part, torch.empty_like(part)
+    results = torch.empty_like(x), part, torch.empty_like(part)
     size, wide = _tile(width)
-    given = grad, x, mean, rstd, gain, *found, rows, -(-rows // n_programs)
-    _launch("norm_backward", (n_programs,), *given, h=width, R=size, H=wide)
-    return found
+    arguments = grad, x, mean, rstd, gain, *results, rows, -(-rows // n_programs)
+    _launch("norm_backward", (n_programs,), *arguments, h=width, R=size, H=wide)
+    return results
 
 
 def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
-    """Return relu(W1 gelu(y) + b1); (s, c, h) to (s, c, a)."""
     out = y.new_empty(*y.shape[:2], len(w1))
     rows, sizes = out.numel() // len(w1), _gate_sizes(w1, rows=64)
     grid = (-(-rows // sizes["R"]),)
@@ -216,7 +219,6 @@ def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
 
 
 def _attend(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor) -> Tensor:
-    """Return [u, u · w] (s, c, 2h): see plain_ops.attend."""
     out = y.new_empty(*y.shape[:2], 2 * y.shape[2])
     grid, sizes = _by_node(y, w2, per_warp=1024)
     _launch("attend", grid, y, squeezed, w2, b2, sharpness, out, y.shape[1], **sizes)
@@ -227,10 +229,10 @@ def _attend_backward(
     grad: Tensor, y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     grid, sizes = _by_node(y, w2, per_warp=512)
-    found = torch.empty_like(y), torch.empty_like(y), y.new_empty(grid, dtype=torch.float32)
-    given = grad, y, squeezed, w2, b2, sharpness, *found, y.shape[1]
-    _launch("attend_backward", grid, *given, **sizes)
-    return found
+    results = torch.empty_like(y), torch.empty_like(y), y.new_empty(grid, dtype=torch.float32)
+    arguments = grad, y, squeezed, w2, b2, sharpness, *results, y.shape[1]
+    _launch("attend_backward", grid, *arguments, **sizes)
+    return results
 
 
 def _gate_backward(
@@ -242,18 +244,18 @@ def _gate_backward(
     w2: Tensor,
     of_y: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Write the gradient of y; return those of w1, b1, w2 and b2 in parts by program."""
+    # Writes the gradient of y, and returns parts of the others, one per program.
     rows, width = y.shape[0] * y.shape[1], y.shape[2]
     n_programs = min(N_PROGRAMS, max(1, rows))
     shapes = w1.shape, (len(w1),), w2.shape, (width,)
     parts = tuple(y.new_empty(n_programs, *shape, dtype=torch.float32) for shape in shapes)
-    given = of_inner, of_gate, y, squeezed, w1, w2, of_y, *parts, rows, -(-rows // n_programs)
-    _launch("gate_backward", (n_programs,), *given, **_gate_sizes(w1, rows=MIN_DOT))
+    tensors = of_inner, of_gate, y, squeezed, w1, w2, of_y, *parts
+    per_program, sizes = -(-rows // n_programs), _gate_sizes(w1, rows=MIN_DOT)
+    _launch("gate_backward", (n_programs,), *tensors, rows, per_program, **sizes)
     return parts
 
 
 def _project(x: Tensor, joined: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """Write x + W joined + b of (s, c, h) and (s, c, k) to `out`."""
     rows, (width, depth) = x.shape[0] * x.shape[1], weight.shape
     wide = max(MIN_DOT, _power_of_two(width))
     size = max(MIN_DOT, min(64, 4 * TILE // wide))
@@ -261,29 +263,28 @@ def _project(x: Tensor, joined: Tensor, weight: Tensor, bias: Tensor, out: Tenso
     _launch("project", (-(-rows // size),), x, joined, weight, bias, out, rows, **sizes)
 
 
-def _launch(name: str, grid: tuple[int, ...], *given: Any, **sizes: int) -> None:
+def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **sizes: int) -> None:
     from models.layout import triton_kernels
 
-    assert all(v.is_contiguous() for v in given if isinstance(v, Tensor)), name
+    assert all(v.is_contiguous() for v in arguments if isinstance(v, Tensor)), name
     if all(grid):
-        getattr(triton_kernels, name)[grid](*given, **sizes)
+        getattr(triton_kernels, name)[grid](*arguments, **sizes)
 
 
 def _tile(width: int) -> tuple[int, int]:
-    """Return how many rows of so many channels a program takes at once, and the padded width."""
+    # The number of rows that a program takes at once, and the padded width.
     wide = _power_of_two(width)
     return max(1, TILE // wide), wide
 
 
 def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
-    """Return the sizes of a program on rows of h channels and a squeezed ones, W1 being (a, h)."""
     squeezed, width = w1.shape
     wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, squeezed))
     return {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow}
 
 
 def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return the grid and the sizes of programs that each take all configs of a node."""
+    # Each program takes all configs of a node.
     n_nodes, n_configs, width = y.shape
     configs = max(MIN_DOT, _power_of_two(n_configs))
     block = max(MIN_DOT, min(_power_of_two(width), MAX_BLOCK, 8 * TILE // configs))
@@ -295,7 +296,6 @@ def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], 
 
 @cache
 def _has_tensor_cores(device: torch.device) -> bool:
-    """Tell whether Triton multiplies matrices in 16 bits there by tensor cores."""
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -1,11 +1,13 @@
 """The TpuGraphs dataset's own layout baseline: a residual graph convolution without attention.
 
 Equations and widths follow the dataset's repository (google-research-datasets/tpu_graphs,
-baselines/layout: models.py, train_args.py, data.py) and its paper (arXiv:2308.13490); the code is
-ours. Features of nodes and configs are joined before the first layer, and every layer sees the
-configs again. What is not as theirs: it reads our pruned graphs and our scaled node features where
-they read whole graphs by random segments; a step's configs are drawn evenly, theirs leaned towards
-fast ones; AdamW and our schedule, theirs Adam at 1e-3 with early stopping.
+baselines/layout: models.py, train_args.py, data.py) and its paper (arXiv:2308.13490). The code is
+ours. The first layer joins features of nodes and configs, and every layer reads the configs.
+
+There are three differences. This model reads our pruned graphs and our scaled node features, and
+theirs reads random segments of whole graphs. A step samples configs uniformly, and theirs favours
+fast configs. Training uses AdamW and our schedule, and theirs uses Adam at 1e-3 with early
+stopping.
 """
 
 from typing import ClassVar
@@ -25,15 +27,19 @@ from models.layout.inputs import LayoutInputs, SparseProduct
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 
 OPCODE_WIDTH = 32
-SLOPE = 0.2  # of the leaky ReLU
+LEAKY_SLOPE = 0.2
 CONFIG_SCALE = 100.0
 N_NUMERIC = MINOR_TO_MAJOR.start
 
 
 def symmetric_product(edge_index: Tensor, n_nodes: int) -> SparseProduct:
-    """Return the product with D^(-1/2) (A + Aᵀ + I) D^(-1/2), D the diagonal of its row sums.
+    """Return the product with D^(-1/2) (A + Aᵀ + I) D^(-1/2), for D the diagonal of its row sums.
 
-    The graph convolution of Kipf and Welling (2017), on the device of `edge_index` (e, 2) int64.
+    It is the graph convolution of Kipf and Welling (2017).
+
+    Args:
+        edge_index: (e, 2) int64 edges, on the device of the product.
+        n_nodes: Number of nodes.
     """
     consumer, producer = edge_index.cpu().numpy().T
     ones = np.ones(len(consumer), dtype=np.float32)
@@ -52,25 +58,33 @@ class TwoLayers(nn.Module):
         self.outer = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (…, f) to (…, h)."""
-        return self.outer(F.leaky_relu(self.inner(x), SLOPE))
+        return self.outer(F.leaky_relu(self.inner(x), LEAKY_SLOPE))
 
 
 class GcnLayer(nn.Module):
-    """x + leaky(TwoLayers(Â [s, x])): s the settings, Â by `symmetric_product`."""
+    """x + leaky(TwoLayers(Â [s, x])), for settings s and Â from `symmetric_product`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = TwoLayers(N_LAYOUT_VALUES + width, width)
 
     def forward(self, x: Tensor, settings: Tensor, product: SparseProduct) -> Tensor:
-        """Map (n, c, h), beside settings (n, c, 18), to (n, c, h)."""
+        """Apply the layer.
+
+        Args:
+            x: (n, c, h) nodes.
+            settings: (n, c, 18) settings of the configs.
+            product: Product with Â.
+
+        Returns:
+            (n, c, h).
+        """
         y = self.layers(product(torch.cat([settings, x], dim=-1)))
-        return x + F.leaky_relu(y, SLOPE)
+        return x + F.leaky_relu(y, LEAKY_SLOPE)
 
 
 class BaselineGcn(LayoutNetwork):
-    """Score configs of one graph; lower = faster.
+    """Score configs of one graph. A lower score means a faster config.
 
     Shapes: m kept nodes, c configs, k configurable nodes, h channels.
     """
@@ -87,12 +101,20 @@ class BaselineGcn(LayoutNetwork):
         self.layers = nn.ModuleList(GcnLayer(hidden) for _ in range(config.layers))
         self.head = nn.Sequential(
             nn.Linear(3 * hidden, hidden, bias=False),
-            nn.LeakyReLU(SLOPE),
+            nn.LeakyReLU(LEAKY_SLOPE),
             nn.Linear(hidden, 1, bias=False),
         )
 
     def settings(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
-        """Return the configs (c, k) int64 as numbers 0..100, 0 at fixed nodes; (m, c, 18)."""
+        """Return the layouts of configs as numbers 0..100, 0 at nodes that are not configurable.
+
+        Args:
+            inputs: Inputs of the graph.
+            choices: (c, k) int64 rows of `inputs.vectors`.
+
+        Returns:
+            (m, c, 18) float32.
+        """
         values = inputs.vectors.float() * (CONFIG_SCALE / (N_SYMBOLS - 1))  # (v, 18)
         chosen = F.embedding(choices.T, values)  # (k, c, 18)
         fixed = chosen.new_zeros(len(inputs.opcode), len(choices), N_LAYOUT_VALUES)
@@ -101,14 +123,23 @@ class BaselineGcn(LayoutNetwork):
     def forward(
         self, inputs: LayoutInputs, distinct: Positions, product: SparseProduct | None = None
     ) -> Tensor:
-        """Score the configs at `distinct` (c,), each on its own; (c,) float32."""
+        """Score some configs. Each score is independent of the other configs.
+
+        Args:
+            inputs: Inputs of the graph.
+            distinct: (c,) positions among the distinct configs.
+            product: Result of `symmetric_product`. None computes it.
+
+        Returns:
+            (c,) float32 scores.
+        """
         product = product or symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
         layout = inputs.layout / (N_SYMBOLS - 1)
         parts = [inputs.node_feat[:, :N_NUMERIC], layout, self.opcode(inputs.opcode)]
         choices = inputs.choices(distinct)
         nodes = torch.cat(parts, dim=1)[:, None, :].expand(-1, len(choices), -1)  # (m, c, f)
         settings = self.settings(inputs, choices)  # (m, c, 18)
-        x = F.leaky_relu(self.first(torch.cat([settings, nodes], dim=-1)), SLOPE)  # (m, c, h)
+        x = F.leaky_relu(self.first(torch.cat([settings, nodes], dim=-1)), LEAKY_SLOPE)  # (m, c, h)
         for layer in self.layers:
             x = layer(x, settings, product)
         sums = x.sum(dim=0), x[inputs.config_ids].sum(dim=0)  # (c, h) each
@@ -117,7 +148,14 @@ class BaselineGcn(LayoutNetwork):
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config of a graph; the widest tensor is one of `inference_tensor_mib`."""
+        """Score every config of a graph. The largest tensor takes `inference_tensor_mib`.
+
+        Args:
+            inputs: Inputs of the graph.
+
+        Returns:
+            (c,) float32 scores.
+        """
         product = symmetric_product(inputs.neighbours.edge_index, len(inputs.opcode))
         n_distinct = len(inputs.first)
         bytes_per_config = len(inputs.opcode) * max(self.in_width, self.config.hidden) * 4

@@ -1,7 +1,7 @@
-"""One layout graph as the layout GNN reads it: edges as sparse matrices, nodes, packed configs.
+"""Inputs of layout networks: edges as sparse matrices, nodes, packed configs.
 
-The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with edge directions kept apart: one
-product of a sparse (n, 2n) matrix with a dense (2n, c·h) one.
+The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with separate edge directions. It is
+one product of a sparse (n, 3n) matrix with a dense (3n, c·h) matrix.
 """
 
 from dataclasses import dataclass, replace
@@ -35,18 +35,29 @@ class SparseProduct(OnDevice):
         self.transposed = _torch_csr(matrix.T.tocsr())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (n, c, h) to (r, c, h)."""
         return _multiply(self.matrix, x)
 
     def add_to(self, out: Tensor, x: Tensor) -> None:
-        """Add the product with (n, c, h) to (r, c, h) in place; without a gradient."""
+        """Add the product to a result in place, without a gradient.
+
+        Args:
+            out: (r, c, h) result.
+            x: (n, c, h) tensor to multiply.
+        """
         if out.dtype == torch.float32:
             out.flatten(1).addmm_(self.matrix, x.flatten(1))
         else:
             out += _multiply(self.matrix, x)
 
     def transpose(self, y: Tensor) -> Tensor:
-        """Map (r, c, h) to (n, c, h) by the transposed matrix."""
+        """Multiply by the transposed matrix.
+
+        Args:
+            y: (r, c, h) tensor.
+
+        Returns:
+            (n, c, h) product.
+        """
         return _multiply(self.transposed, y)
 
 
@@ -61,16 +72,18 @@ def _torch_csr(matrix: sparse.csr_matrix) -> Tensor:
 
 
 def _multiply(matrix: Tensor, x: Tensor) -> Tensor:
-    with torch.autocast(x.device.type, enabled=False):  # processors know no sparse half precision
+    # CPUs have no sparse products in half precision.
+    with torch.autocast(x.device.type, enabled=False):
         return (matrix @ x.float().flatten(1)).view(-1, *x.shape[1:]).to(x.dtype)
 
 
 class Aggregation(OnDevice):
-    """Which of r rows take what of m nodes: own values, and means over operands and over users.
+    """Sums of r rows over m nodes: own values, and means over operands and over users.
 
     Attributes:
-        joint: (r, 3m), all of it.
-        means: if `keeps_own`, what each node, a row of its own, takes of others alone, (r, 2m).
+        joint: (r, 3m) matrix of all three parts.
+        means: (r, 2m) matrix without the own values if `keeps_own`, else `joint`. Rows are nodes
+            then.
     """
 
     def __init__(self, joint: sparse.csr_matrix, *, keeps_own: bool = False) -> None:
@@ -81,15 +94,16 @@ class Aggregation(OnDevice):
 
 
 class SplitAggregation(OnDevice):
-    """What rows take of the nodes that differ from config to config, and of all others.
+    """Aggregation in two parts: over the nodes that differ between configs, and over all others.
 
     Attributes:
-        varying: (k,) int64 the nodes that differ.
-        fixed: of all n nodes but for these.
-        of_varying: of these alone, m = k.
+        varying: (k,) int64 nodes that differ between configs.
+        fixed: Aggregation over all n nodes except the varying ones.
+        of_varying: Aggregation over the varying nodes, m = k.
 
     Args:
-        matrix: (r, 3n) rows as of `joint_matrix`.
+        matrix: (r, 3n) rows of `joint_matrix`.
+        varying: (k,) int64 nodes that differ between configs.
     """
 
     def __init__(self, matrix: sparse.csr_matrix, varying: Tensor) -> None:
@@ -105,11 +119,11 @@ class SplitAggregation(OnDevice):
 
 
 class SparseAggregation(SplitAggregation):
-    """A graph's edges, ready for sums over each node, what it reads and what reads it.
+    """A graph's edges, ready for sums over each node, its operands and its users.
 
     Attributes:
-        every: all of it, as of `joint_matrix`.
-        edge_index: (e, 2) int64 the edges themselves; a row [u, v] means that u consumes v.
+        every: Aggregation over all nodes.
+        edge_index: (e, 2) int64 edges. A row [u, v] means that u consumes v.
     """
 
     def __init__(self, edge_index: Tensor, n_nodes: int, varying: Tensor) -> None:
@@ -121,7 +135,16 @@ class SparseAggregation(SplitAggregation):
 
 
 def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:
-    """Return (n, 3n): the node itself, the mean over its operands, the mean over its users."""
+    """Return the matrix that joins each node, the mean over its operands and the mean over its
+    users.
+
+    Args:
+        edge_index: (e, 2) int64 edges from consumer to producer.
+        n_nodes: Number of nodes, n.
+
+    Returns:
+        (n, 3n) float32 matrix.
+    """
     consumer, producer = edge_index.numpy().T
     operands = _means(consumer, producer, n_nodes)
     users = _means(producer, consumer, n_nodes)
@@ -137,12 +160,12 @@ def _means(row: Any, column: Any, n_nodes: int) -> sparse.csr_matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInputs(OnDevice):
-    """A program's m nodes as tensors, k of them configurable."""
+    """Tensors of a program's m nodes, k of them configurable."""
 
-    node_feat: Tensor  # (m, 140) float32 scaled; the layout columns are 0, they are embedded
+    node_feat: Tensor  # (m, 140) float32 scaled, 0 in the layout columns
     opcode: Tensor  # (m,) int64
-    layout: Tensor  # (m, 6) int64 embedding rows of each node's own layout, 0 for no dimension
-    config_ids: Tensor  # (k,) int64 configurable nodes as positions among the m
+    layout: Tensor  # (m, 6) int64 embedding rows of the compiler's layout, 0 for no dimension
+    config_ids: Tensor  # (k,) int64 positions of the configurable nodes
     neighbours: SparseAggregation
 
 
@@ -150,18 +173,20 @@ class NodeInputs(OnDevice):
 class ConfigInputs(OnDevice):
     """The configs of a graph.
 
-    On the CPU configs and runtimes are read where they are, perhaps mapped from a file; a GPU holds
-    both, so that a step sends it no more than which rows it takes.
+    On the CPU, configs and runtimes stay in their arrays, which a file may map. A GPU stores both,
+    so a step sends only the rows that it takes.
 
     Attributes:
-        vectors: (v, 18) int64 the distinct layout vectors of all configs, as embedding rows.
-        configs: all configs by row.
-        first: (u,) int64 the first row of each distinct config.
-        group: (c,) int64 which distinct config a row is.
-        n_query_configs: how many of the last distinct configs are query configs, see LayoutGraph.
-        runtime_ns: (u,) float64 mean runtime of each distinct config; 0 where withheld.
-        held: on a GPU, its packed `indices` (u, a) of distinct configs, what an index means among
-            `vectors`, where a column's begin in that, each configurable node's column; runtimes.
+        vectors: (v, 18) int64 distinct layout vectors of all configs, as embedding rows.
+        configs: All configs by row.
+        first: (u,) int64 first row of each distinct config.
+        group: (c,) int64 distinct config of each row.
+        n_query_configs: Number of query configs, which are the last distinct configs. See
+            LayoutGraph.
+        runtime_ns: (u,) float64 mean runtime of each distinct config, 0 if withheld.
+        on_gpu: Copies on a GPU: packed `indices` (u, a) of distinct configs, the row in `vectors`
+            of each index, the first index of each column, the column of each configurable node, and
+            runtimes. None on the CPU.
     """
 
     vectors: Tensor
@@ -170,55 +195,77 @@ class ConfigInputs(OnDevice):
     group: NDArray[np.int64]
     n_query_configs: int
     runtime_ns: NDArray[np.float64]
-    held: tuple[Tensor, ...] | None = None
+    on_gpu: tuple[Tensor, ...] | None = None
 
     def to(self, device: torch.device) -> Self:
         moved = super().to(device)
         if device.type == "cpu":
             return moved
         codebooks, indices = self.configs.codebooks, self.configs.indices[self.first]
-        if indices.dtype != np.uint8:  # torch computes with few unsigned types
+        # torch supports few unsigned types.
+        if indices.dtype != np.uint8:
             indices = indices.astype(np.int32)
         n_columns, width = codebooks.vectors.shape
-        meaning, starts = codebooks.vectors.reshape(-1), np.arange(n_columns) * width
-        arrays = indices, meaning, starts, codebooks.column_of, self.runtime_ns
-        held = tuple(torch.from_numpy(array).to(device) for array in arrays)
-        return replace(moved, held=held)
+        vector_of, starts = codebooks.vectors.reshape(-1), np.arange(n_columns) * width
+        arrays = indices, vector_of, starts, codebooks.column_of, self.runtime_ns
+        on_gpu = tuple(torch.from_numpy(array).to(device) for array in arrays)
+        return replace(moved, on_gpu=on_gpu)
 
     def choices(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Return which of `vectors` each node takes in the configs at `distinct` (r,); (r, k)."""
-        if self.held is None:
+        """Return the layout vector of each configurable node in some configs.
+
+        Args:
+            distinct: (r,) positions among the distinct configs.
+
+        Returns:
+            (r, k) int64 rows of `vectors`.
+        """
+        if self.on_gpu is None:
             return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
-        indices, meaning, starts, column_of, _ = self.held
+        indices, vector_of, starts, column_of, _ = self.on_gpu
         rows = uploaded(distinct, self.vectors.device)
-        return meaning[indices[rows] + starts][:, column_of]
+        return vector_of[indices[rows] + starts][:, column_of]
 
     def runtimes(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Return the mean runtimes of the configs at `distinct` (r,); (r,) float64."""
-        if self.held is None:
+        """Return the mean runtimes of some configs.
+
+        Args:
+            distinct: (r,) positions among the distinct configs.
+
+        Returns:
+            (r,) float64 in ns.
+        """
+        if self.on_gpu is None:
             return torch.from_numpy(self.runtime_ns[distinct])
-        return self.held[-1][uploaded(distinct, self.vectors.device)]
+        return self.on_gpu[-1][uploaded(distinct, self.vectors.device)]
 
     def symbols(self, distinct: NDArray[np.int64]) -> Tensor:
-        """Return the distinct configs at positions `distinct` (r,) as (r, k, 18) int64 rows."""
+        """Return the layouts of some configs.
+
+        Args:
+            distinct: (r,) positions among the distinct configs.
+
+        Returns:
+            (r, k, 18) int64 embedding rows.
+        """
         return self.vectors[self.choices(distinct)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutInputs(NodeInputs, ConfigInputs):
-    """A pruned graph, m nodes after pruning, and its distinct configs.
+    """A pruned graph of m nodes, and its distinct configs.
 
     Attributes:
-        bytes_share: (m,) float32 each node's share of the bytes that all of them put out.
-        statistics: (u, s) float32 hand-crafted statistics of each distinct config, centred; None if
-            nobody reads them.
+        bytes_share: (m,) float32 share of each node in the bytes of all outputs.
+        statistics: (u, s) float32 centred statistics of each distinct config. None if the network
+            does not read them.
     """
 
     bytes_share: Tensor
     statistics: Tensor | None
 
     def as_pyg(self, distinct: NDArray[np.int64]) -> "TpuGraph":
-        """Return the graph with the distinct configs at `distinct` (r,), as TpuGraphsLayout would.
+        """Return the graph with some distinct configs, as an item of TpuGraphsLayout.
 
         Args:
             distinct: (r,) positions among the distinct configs.
@@ -242,7 +289,14 @@ def layout_inputs(
     scaler: NodeScaler,
     with_statistics: bool = False,
 ) -> LayoutInputs:
-    """Prune a graph by a rule of features.pruning, scale it and group its equal configs."""
+    """Prune and scale a graph, and group its equal configs.
+
+    Args:
+        graph: Layout graph.
+        rule: Name of a rule in features/pruning.py.
+        scaler: Scaler of the node features.
+        with_statistics: Also compute the statistics of each config.
+    """
     pruned = prune_layout_graph(graph, rule=rule)
     scaled = scaler(pruned.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0

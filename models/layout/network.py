@@ -1,6 +1,6 @@
-"""What a layout network is, and how it is trained.
+"""The base class and the training of layout networks.
 
-One's own derives from LayoutNetwork, see docs/guides/add_a_model.md.
+A custom network derives from LayoutNetwork. See docs/guides/add_a_model.md.
 """
 
 from abc import ABC, abstractmethod
@@ -37,14 +37,14 @@ Positions = NDArray[np.int64]
 
 
 class LayoutNetwork(nn.Module, ABC):
-    """Scores configs of one graph; lower = faster. A subclass has a `forward`.
+    """Score configs of one graph. A lower score means a faster config. A subclass has a `forward`.
 
     Attributes:
-        Config: what its table in a recipe, `config`, may hold.
-        losses: by the name that `config.loss` has; one's own may have more.
-        reads_statistics: whether `inputs` hold statistics of configs.
-        is_recordable: whether `forward` on a GPU runs the same operations for any configs of a
-            graph, given as a tensor there, without randomness and without waiting for the GPU.
+        Config: Class of the network's table in a recipe, whose values are in `config`.
+        losses: Losses by the name in `config.loss`. A custom network may have more.
+        reads_statistics: True if the inputs have statistics of configs.
+        is_recordable: True if a CUDA graph can record `forward`. It must run the same operations
+            for any configs of a graph, without randomness and without a wait for the GPU.
     """
 
     Config: ClassVar[type[LayoutGnnConfig]] = LayoutGnnConfig
@@ -59,7 +59,12 @@ class LayoutNetwork(nn.Module, ABC):
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[LayoutGraph], LayoutInputs]:
-        """Return what makes of a graph what `forward` reads of it."""
+        """Return the function that computes the inputs of a graph.
+
+        Args:
+            features: Table `features` of the recipe.
+            scaler: Scaler of the node features.
+        """
         return partial(
             layout_inputs,
             rule=features.prune,
@@ -69,33 +74,49 @@ class LayoutNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score the configs at `distinct` (c,) int64 among a graph's distinct ones.
+        """Score some configs of a graph.
+
+        Args:
+            inputs: Result of `reader` for the graph.
+            distinct: (c,) int64 positions among the distinct configs.
 
         Returns:
-            (c,) float32, lower = faster.
+            (c,) float32 scores. A lower score means a faster config.
         """
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Be told before training which opcodes it has; the others keep their first embedding."""
+        """Receive the opcodes of the train graphs before training. The default ignores them.
+
+        Args:
+            opcodes: Ascending opcodes.
+        """
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config by itself, as many at a time as a step takes; (c,) float32."""
+        """Score each config alone, in chunks of the size of a training step.
+
+        Args:
+            inputs: Result of `reader` for the graph.
+
+        Returns:
+            (c,) float32 scores.
+        """
         every, chunk = np.arange(len(inputs.first)), self.config.configs_per_step
         chunks = np.array_split(every, -(-len(every) // chunk))
         scores = torch.cat([self(inputs, part) for part in chunks])
         return scores.float().cpu().numpy()[inputs.group]
 
 
-JUDGED_SAMPLES = 4
-SCALED_CONFIGS = 2000  # of a graph, from which the scale of statistics is learned
+N_HELD_OUT_SAMPLES = 4
+# Configs of each graph that determine the scale of statistics.
+MAX_SCALED_CONFIGS = 2000
 
 
 @dataclass(frozen=True)
 class LayoutTask(JudgedGraphs[LayoutInputs]):
-    """Ranks a sample of one graph's distinct configs per step."""
+    """Train on a sample of one graph's distinct configs per step."""
 
-    recorded: RecordedSteps | None = None  # which computes gradients on a GPU
+    recorded: RecordedSteps | None = None  # computes gradients on a GPU
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
@@ -109,13 +130,18 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
         return sample_loss(model, inputs, sample)
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
-        """Yield Kendall's tau of four samples as large as a step's, always the same.
+        """Yield Kendall's tau of fixed samples of held-out configs. A sample is as large as a
+        step's.
 
-        Samples of equal runtimes give no order and are left out.
+        Samples of equal runtimes have no order and are left out.
+
+        Args:
+            model: Network in evaluation mode.
+            inputs: Inputs of one graph.
         """
         positions = self.held_out.configs(len(inputs.first), judged=True)
-        for draw in range(JUDGED_SAMPLES):
-            rng = np.random.default_rng(draw)
+        for seed in range(N_HELD_OUT_SAMPLES):
+            rng = np.random.default_rng(seed)
             sample = rng.permutation(positions)[: self.config.configs_per_step]
             runtime_ns = inputs.runtime_ns[sample]
             if len(np.unique(runtime_ns)) > 1:
@@ -124,14 +150,27 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
 
 
 def sample_loss(model: Any, inputs: LayoutInputs, sample: Positions | Tensor) -> Tensor:
-    """Return the loss, (), of the configs at `sample` (c,) among a graph's distinct ones."""
+    """Return the loss of some configs.
+
+    Args:
+        model: Layout network.
+        inputs: Inputs of one graph.
+        sample: (c,) positions among the distinct configs.
+
+    Returns:
+        () loss.
+    """
     return loss_of(model, model(inputs, sample), inputs.runtimes(sample))
 
 
 def recorded_steps(model: LayoutNetwork, device: torch.device) -> RecordedSteps | None:
-    """Return what records a network's steps on a GPU; None where that cannot be done.
+    """Return the recorder of a network's training steps, or None if it cannot record.
 
-    Gradients of float16 are scaled by a factor that a recording does not know.
+    Gradients of float16 have a scale factor that a recording cannot change.
+
+    Args:
+        model: Layout network, which moves to the device.
+        device: Device of the training.
     """
     precision = precision_on(device, model.config.training.precision)
     if device.type != "cuda" or precision == torch.float16 or not model.is_recordable:
@@ -140,7 +179,12 @@ def recorded_steps(model: LayoutNetwork, device: torch.device) -> RecordedSteps 
 
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
-    """Train the layout GNN `job.model`; write its weights with all it needs to read graphs."""
+    """Train a layout network, and write its weights and its scaler.
+
+    Args:
+        job: Training to run.
+        network: Class of the network.
+    """
     with torch_for(job, network) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
@@ -155,12 +199,13 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
 
 
 def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:
-    """Return how far each statistic usually is from its mean over a graph's configs; (s,)."""
+    # (s,) typical distance of each statistic from its mean over a graph's configs.
     squares = []
     for file in files:
         graph = read_layout(file)
         first, _ = distinct_configs(graph)
-        few = np.random.default_rng(0).permutation(first)[:SCALED_CONFIGS]
-        squares.append(np.square(centred_statistics(graph, few), dtype=np.float64).mean(axis=0))
+        rows = np.random.default_rng(0).permutation(first)[:MAX_SCALED_CONFIGS]
+        squares.append(np.square(centred_statistics(graph, rows), dtype=np.float64).mean(axis=0))
     scale = np.sqrt(np.mean(squares, axis=0))
-    return np.where(scale > 0, scale, 1).astype(np.float32)  # a constant one is 0 in any case
+    # A constant statistic is 0 with any scale.
+    return np.where(scale > 0, scale, 1).astype(np.float32)

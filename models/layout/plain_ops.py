@@ -1,13 +1,14 @@
 """A block's work on nodes, forward and backward, in plain torch: any device, any dtype.
 
-It is computed for a slice of nodes at a time, so that a CPU finds it in its cache.
-models/layout/fused_ops.py has the same functions for GPUs.
+A slice of nodes fits a CPU's cache. models/layout/fused_ops.py has the same functions for GPUs.
+The autograd functions at the end call the functions of either module, their argument `ops`.
 
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +17,14 @@ from torch.nn import functional as F
 from models.layout.inputs import Aggregation
 
 SLICE_BYTES = 2 << 20
-# A GPU has no such cache, and each slice costs it launches: only memory is kept in bounds.
+# A GPU has no such cache and each slice costs launches, so this value only limits memory.
 DEVICE_SLICE_BYTES = 256 << 20
 
 Pullback = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class Norm(NamedTuple):
-    """A layer norm over channels, by its gain and shift, (h,) float32 each."""
+    """A layer norm over channels, with float32 gain and shift, (h,) each."""
 
     gain: Tensor
     shift: Tensor
@@ -31,25 +32,29 @@ class Norm(NamedTuple):
 
 
 def node_slices(x: Tensor) -> list[slice]:
-    """Cut the nodes of (n, c, h) so that a slice's tensor takes about SLICE_BYTES."""
+    """Cut the nodes of a tensor into slices of about SLICE_BYTES, or DEVICE_SLICE_BYTES on a GPU.
+
+    Args:
+        x: (n, c, h) tensor.
+    """
     slice_bytes = SLICE_BYTES if x.device.type == "cpu" else DEVICE_SLICE_BYTES
     step = max(1, slice_bytes // max(1, x[:1].nbytes))
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
 def attend(both: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
-    """Gate what a block has aggregated, and weigh it by the other configs.
+    """Gate an aggregation, and weigh it by the other configs.
 
-    With messages u = inner · sigmoid(gate) and weights w = c · softmax over configs of u ·
-    sharpness, the result is u and u · w; only u if sharpness is None.
+    The messages are u = inner · sigmoid(gate). The weights are w = c · softmax over configs of u ·
+    sharpness. The result is [u, u · w], or [u] if `sharpness` is None.
 
     Args:
         both: (2, s, c, h), inner and gate.
         sharpness: (), 1 / temperature.
 
     Returns:
-        (2, s, c, h) or (1, s, c, h), and the function from its gradient, which it may overwrite, to
-        the gradients of `both` and sharpness.
+        (2, s, c, h) or (1, s, c, h), and a function from its gradient to the gradients of `both`
+        and `sharpness`. The function may overwrite the gradient.
     """
     if sharpness is None:
         return F.glu(both, 0), lambda grad: (torch.ops.aten.glu_backward(grad, both, 0), None)
@@ -68,7 +73,8 @@ def attend(both: Tensor, sharpness: Tensor | None) -> tuple[Tensor, Pullback]:
         of_messages.addcmul_(of_logits, sharpness.to(grad.dtype))
         if logits.dtype == torch.float32:
             slope = torch.dot(of_logits.view(-1), logits.view(-1))
-        else:  # a sum of this many products does not fit half precision
+        else:
+            # The sum of all products overflows half precision.
             slope = (of_logits * logits).sum(dtype=torch.float32)
         return torch.ops.aten.glu_backward(grad[:1], both, 0), slope / sharpness
 
@@ -126,7 +132,7 @@ def attend_and_add(
     Args:
         x: (s, c, h) input of the block.
         y: (s, c, h) aggregated neighbours.
-        sharpness: (), 1 / temperature; None if configs do not see each other.
+        sharpness: (), 1 / temperature. None turns off attention across configs.
         weights: W1 and b1, W2 and b2 of the channel attention, P and its bias, in y's dtype.
         out: (s, c, h) result.
     """
@@ -142,13 +148,15 @@ def attend_and_add_backward(
     of_y: Tensor,
     totals: Sequence[Tensor],
 ) -> Tensor | None:
-    """Write the gradient of y to `of_y`, and add those of the weights to `totals`.
+    """Write the gradient of y to `of_y`, and add the gradients of the weights to `totals`.
 
     Args:
         grad: (s, c, h) gradient of the result.
-        y: As of `attend_and_add`; so are `sharpness` and `weights`.
+        y: (s, c, h) aggregated neighbours.
+        sharpness: The argument of `attend_and_add`.
+        weights: The argument of `attend_and_add`.
         of_y: (s, c, h) result.
-        totals: Sums of the gradients of `weights`; the last one is left as it is.
+        totals: Sums of the gradients of `weights`. The last one stays unchanged.
 
     Returns:
         The gradient of the sharpness, (), or None.
@@ -175,18 +183,44 @@ def attend_and_add_backward(
 
 
 def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
-    """Sum (n, c, h) over configs to (n, 1, h), or over nodes as well to (h,), in `dtype`."""
+    """Sum over configs, and over nodes unless `per_node`.
+
+    Args:
+        x: (n, c, h) tensor.
+        dtype: Type of the result.
+        per_node: Keep the axis of nodes.
+
+    Returns:
+        (n, 1, h) if `per_node`, else (h,).
+    """
     return x.sum(1 if per_node else (0, 1), keepdim=per_node, dtype=dtype)
 
 
 def weigh(messages: Tensor, sharpness: Tensor, normaliser: Tensor) -> Tensor:
-    """Return u · exp(u · sharpness - normaliser) of messages u, (s, c, h)."""
+    """Return u · exp(u · sharpness - normaliser).
+
+    Args:
+        messages: (s, c, h) messages u.
+        sharpness: (), 1 / temperature.
+        normaliser: (s, 1, h) normaliser of all configs.
+
+    Returns:
+        (s, c, h).
+    """
     logits = messages.float() * sharpness
     return logits.sub_(normaliser).exp_().mul_(messages).to(messages.dtype)
 
 
 def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
-    """Return log sum over configs of exp(u · sharpness) of messages u (s, c, h); (s, 1, h)."""
+    """Return the log of the sum over configs of exp(u · sharpness).
+
+    Args:
+        messages: (s, c, h) messages u.
+        sharpness: (), 1 / temperature.
+
+    Returns:
+        (s, 1, h) float32.
+    """
     logits = messages.float() * sharpness
     highest = logits.amax(dim=1, keepdim=True)
     return logits.sub_(highest).exp_().sum(dim=1, keepdim=True).log_().add_(highest)
@@ -195,7 +229,18 @@ def log_sum_exp(messages: Tensor, sharpness: Tensor) -> Tensor:
 def aggregate(
     x: Tensor, norm: Norm, weights: Tensor, added: Tensor, aggregation: Aggregation
 ) -> Tensor:
-    """Return what rows take of norm(x): see `Aggregate` of models/layout/cross_config_sage.py."""
+    """Aggregate norm(x). `Aggregate` explains the arguments.
+
+    Args:
+        x: (m, c, h) nodes.
+        norm: Layer norm of x.
+        weights: (3, h, h) matrices, in x's dtype.
+        added: (h,) or (r, 1, h) tensor to add.
+        aggregation: Aggregation of m nodes to r rows.
+
+    Returns:
+        (r, c, h).
+    """
     means, keeps_own = aggregation.means, aggregation.keeps_own
     out = x.new_empty(means.matrix.shape[0], *x.shape[1:]).copy_(added)
     projected = x.new_empty(len(weights) - keeps_own, *x.shape)
@@ -212,7 +257,15 @@ def aggregate(
 def aggregate_backward(
     grad: Tensor, x: Tensor, norm: Norm, weights: Tensor, aggregation: Aggregation
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain, shift and weights, from that of what `aggregate` gives."""
+    """Return the gradients of x, gain, shift and weights.
+
+    Args:
+        grad: (r, c, h) gradient of the result of `aggregate`.
+        x: (m, c, h) nodes.
+        norm: Layer norm of x.
+        weights: (3, h, h) matrices, in x's dtype.
+        aggregation: Aggregation of m nodes to r rows.
+    """
     means, keeps_own = aggregation.means, aggregation.keeps_own
     projected = means.transpose(grad).view(-1, *x.shape)
     dtype = torch.promote_types(weights.dtype, torch.float32)
@@ -243,7 +296,7 @@ def _norm(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
 def _norm_backward(
     grad: Tensor, x: Tensor, kept: Sequence[Tensor], gain: Tensor, into: Sequence[Tensor]
 ) -> None:
-    """Write the gradient of x, and add those of gain and shift, `into` three tensors."""
+    # Writes the gradient of x to `into`, and adds the gradients of gain and shift.
     rounded = gain.to(x.dtype)
     of_gain, of_shift = torch.empty_like(rounded), torch.empty_like(rounded)
     torch.ops.aten.native_layer_norm_backward.out(
@@ -254,24 +307,32 @@ def _norm_backward(
     into[2].add_(of_shift)
 
 
-def add_weight_gradient(into: Tensor, grad: Tensor, given: Tensor) -> None:
-    """Add gradᵀ · given, (b, a) of (t, b) and (t, a), to `into`, float32."""
-    if given.dtype == into.dtype:
-        into.addmm_(grad.T, given)
+def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
+    """Add gradᵀ · x to the gradient of a weight.
+
+    Args:
+        into: (b, a) float32 gradient of the weight.
+        grad: (t, b) gradient of the layer's result.
+        x: (t, a) input of the layer.
+    """
+    if x.dtype == into.dtype:
+        into.addmm_(grad.T, x)
     else:
-        into += grad.T @ given
+        into += grad.T @ x
 
 
 def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:
-    """Sum norm(x) over nodes by each of p shares, and find its largest.
+    """Sum norm(x) over nodes by each of p shares, and find its largest value.
 
     Args:
-        x: (n, c, h).
-        shares: (p, n) float32.
+        x: (n, c, h) nodes.
+        norm: Layer norm of x.
+        shares: (p, n) float32 weights of the nodes.
+        for_gradients: Also return the tensors that `pool_backward` takes.
 
     Returns:
-        (p, c, h) float32 and (c, h) float32; and what `pool_backward` takes, if it is wanted: which
-        node is the largest, (c, h) int64, and the mean and deviation that the norm found.
+        (p, c, h) float32 sums and (c, h) float32 maxima. For gradients also the node of each
+        maximum, (c, h) int64, and the mean and deviation of the norm.
     """
     sums = x.new_zeros(len(shares), *x.shape[1:], dtype=torch.float32)
     largest, kept = x.new_full(x.shape[1:], -torch.inf, dtype=torch.float32), []
@@ -284,7 +345,8 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
             highest, index = normed.max(dim=0)
             place = torch.where(highest > largest, index + part.start, place)
             kept.append(deviation)
-        else:  # several times as fast on a CPU
+        else:
+            # On a CPU, amax is several times faster than max.
             highest = normed.amax(dim=0)
         largest = torch.maximum(highest, largest)
     return sums, largest, place, *(torch.cat(of_parts) for of_parts in zip(*kept, strict=True))
@@ -293,14 +355,136 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
 def pool_backward(
     grads: Sequence[Tensor], x: Tensor, gain: Tensor, shares: Tensor, kept: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain and shift, from those of the sums and of the largest."""
+    """Return the gradients of x, gain and shift.
+
+    Args:
+        grads: Gradients of the sums and of the maxima of `pool`.
+        x: (n, c, h) nodes.
+        gain: (h,) gain of the norm.
+        shares: (p, n) float32 weights of the nodes.
+        kept: Further results of `pool`.
+    """
     (of_sums, of_largest), (place, *deviation) = grads, kept
     grad_x, sums = torch.empty_like(x), (torch.zeros_like(gain), torch.zeros_like(gain))
     for part in node_slices(x):
         grad = (shares[:, part].T @ of_sums.flatten(1)).view(-1, *x.shape[1:])
-        here = place - part.start
-        of_here = of_largest * ((here >= 0) & (here < len(grad)))
-        grad.scatter_add_(0, here.clamp(0, len(grad) - 1)[None], of_here[None])
-        found = [tensor[part] for tensor in deviation]
-        _norm_backward(grad.to(x.dtype), x[part], found, gain, (grad_x[part], *sums))
+        row = place - part.start
+        of_row = of_largest * ((row >= 0) & (row < len(grad)))
+        grad.scatter_add_(0, row.clamp(0, len(grad) - 1)[None], of_row[None])
+        of_norm = [tensor[part] for tensor in deviation]
+        _norm_backward(grad.to(x.dtype), x[part], of_norm, gain, (grad_x[part], *sums))
     return grad_x, *sums
+
+
+class Aggregate(torch.autograd.Function):
+    """Aggregate norm(x) by one weight matrix per part, and add a tensor.
+
+    The function maps x (m, c, h) to (r, c, h) by an aggregation of m nodes to r rows. The weights
+    are (3, h, h), for the own part, the operands and the users. The added tensor is (h,), or (r, 1,
+    h) if rows differ. Only x is stored for the backward pass, which recomputes the norm.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        weights: Tensor,
+        added: Tensor,
+        aggregation: Aggregation,
+        ops: ModuleType,
+    ) -> Tensor:
+        ctx.eps, ctx.aggregation, ctx.ops = eps, aggregation, ops
+        ctx.added = added.shape, torch.promote_types(added.dtype, torch.float32)
+        ctx.save_for_backward(x, gain, shift, weights)
+        rounded, added = weights.to(x.dtype), added.to(x.dtype)
+        norm = Norm(gain, shift, eps)
+        result: Tensor = ops.aggregate(x, norm, rounded, added, aggregation)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, shift, weights = ctx.saved_tensors
+        grad, rounded = grad.contiguous(), weights.to(x.dtype)
+        norm = Norm(gain, shift, ctx.eps)
+        *of_x_and_norm, of_weights = ctx.ops.aggregate_backward(
+            grad, x, norm, rounded, ctx.aggregation
+        )
+        shape, dtype = ctx.added
+        grad_added = ctx.ops.sum_rows(grad, dtype, per_node=len(shape) > 1)
+        return *of_x_and_norm, None, of_weights, grad_added, None, None
+
+
+class AttendAndAdd(torch.autograd.Function):
+    """x + P attend(gelu(y)), slice by slice of nodes. Only y is stored for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, ops: ModuleType, sharpness: Tensor | None, *weights: Tensor
+    ) -> Tensor:
+        ctx.ops = ops
+        ctx.save_for_backward(y, sharpness, *weights)
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        out = torch.empty_like(x)
+        for part in node_slices(y):
+            ops.attend_and_add(x[part], y[part], sharpness, rounded, out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, sharpness, *weights = ctx.saved_tensors
+        rounded = [tensor.to(y.dtype) for tensor in weights]
+        totals = [torch.zeros_like(tensor) for tensor in weights]
+        of_sharpness = None if sharpness is None else torch.zeros_like(sharpness)
+        of_y, grad = torch.empty_like(y), grad.contiguous()
+        for part in node_slices(y):
+            slope = ctx.ops.attend_and_add_backward(
+                grad[part], y[part], sharpness, rounded, of_y[part], totals
+            )
+            if of_sharpness is not None:
+                of_sharpness += slope
+        totals[-1] = ctx.ops.sum_rows(grad, weights[-1].dtype, per_node=False)
+        return grad, of_y, None, of_sharpness, *totals
+
+
+class Broadcast(torch.autograd.Function):
+    """Expand shared values (n, 1, h) to (n, c, h), and replace the nodes `ids`."""
+
+    @staticmethod
+    def forward(ctx: Any, shared: Tensor, ids: Tensor, varying: Tensor, ops: ModuleType) -> Tensor:
+        ctx.ops = ops
+        ctx.save_for_backward(ids)
+        out = varying.new_empty(len(shared), *varying.shape[1:])
+        return out.copy_(shared).index_copy_(0, ids, varying)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        of_shared = ctx.ops.sum_rows(grad.contiguous(), torch.float32, per_node=True)
+        return of_shared.index_fill_(0, ids, 0), None, grad[ids], None
+
+
+class Pool(torch.autograd.Function):
+    """`plain_ops.pool` with a backward pass that stores only x."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        eps: float,
+        shares: Tensor,
+        ops: ModuleType,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.ops = ops
+        sums, largest, *kept = ops.pool(x, Norm(gain, shift, eps), shares, for_gradients=True)
+        ctx.save_for_backward(x, gain, shares, *kept)
+        return sums, largest
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, shares, *kept = ctx.saved_tensors
+        return *ctx.ops.pool_backward(grads, x, gain, shares, kept), None, None, None

@@ -1,14 +1,15 @@
-"""The competition's winning layout model ("TGraph"), written plainly: a reference to beat.
+"""The competition's winning layout model ("TGraph") in plain PyTorch, as a reference.
 
 Equations, widths and the way of scoring follow the winners' write-up (Kaggle discussion 456343),
 their repository (github.com/thanhhau097/google_fast_or_slow, model.py) and their paper
-(arXiv:2405.16623); the code is ours. Tensors are configs first, (c, n, f), every config carries
-all features of every node, and messages go edge by edge.
+(arXiv:2405.16623). The code is ours. Tensors are (c, n, f): every config has all features of every
+node, and messages pass edge by edge.
 
-What is not as theirs: equal configs are merged by their mean runtime, they kept the first; our
-scaler leaves flags and dimension numbers as they are and clips at ±10; the loss is the mean over
-ordered pairs, theirs over all c² pairs, about half as large; float32 where they had 16 bits; the
-last weights are kept where they took the best on the validation split.
+There are five differences. Equal configs are merged by their mean runtime, and the winners kept the
+first one. Our scaler leaves flags and dimension numbers unchanged and clips at ±10. The loss is the
+mean over ordered pairs, and theirs is the mean over all c² pairs, about half as large. Tensors are
+float32, and theirs have 16 bits. The last weights are kept, and theirs are the best on the
+validation split.
 """
 
 from typing import ClassVar
@@ -32,21 +33,30 @@ LAYOUT_WIDTH = 4
 CHANNEL_REDUCTION = 8
 FIRST_TEMPERATURE = 0.5
 NORM_EPSILON = 1e-5
-NOT_CONFIGURABLE = N_SYMBOLS  # a node without settings has a symbol of its own, 18 times
-N_NUMERIC = MINOR_TO_MAJOR.start  # node features without the layout, which is embedded
+# Symbol of each of the 18 settings of a node that is not configurable.
+NOT_CONFIGURABLE = N_SYMBOLS
+# The layout columns follow and are embedded.
+N_NUMERIC = MINOR_TO_MAJOR.start
 
 
 def instance_norm(x: Tensor) -> Tensor:
-    """Give each config's channels mean 0 and variance 1 over the nodes; (c, n, h) to (c, n, h)."""
+    """Normalise each config's channels to mean 0 and variance 1 over the nodes.
+
+    Args:
+        x: (c, n, h) nodes.
+
+    Returns:
+        (c, n, h).
+    """
     variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + NORM_EPSILON)
 
 
 class BatchAttention(nn.Module):
-    """Join x with x · softmax over the batch's configs of x / T, T learned.
+    """Join x with x · softmax over the batch's configs of x / T, with a learned T.
 
-    Unlike CrossConfigAttention of models.layout.cross_config_sage, the weights add up to 1 over the
-    configs at hand: what comes out depends on how many they are, and on which.
+    The weights sum to 1 over the configs of the batch, so scores depend on the batch.
+    CrossConfigAttention of models.layout.cross_config_sage does not have this property.
     """
 
     def __init__(self) -> None:
@@ -54,14 +64,13 @@ class BatchAttention(nn.Module):
         self.temperature = nn.Parameter(torch.tensor(FIRST_TEMPERATURE))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (c, n, h) to (c, n, 2h)."""
         return torch.cat([x, x * torch.softmax(x / self.temperature, dim=0)], dim=-1)
 
 
 class Attentions(nn.Module):
     """Attention over channels, then over the batch's configs, up to the block's width h.
 
-    What goes in is `inner` wide: h/2 where configs see each other.
+    The input is `inner` wide, which is h/2 with attention across configs.
     """
 
     def __init__(self, width: int, *, cross_config: bool) -> None:
@@ -71,7 +80,6 @@ class Attentions(nn.Module):
         self.configs = BatchAttention() if cross_config else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (c, n, inner) to (c, n, h)."""
         return self.configs(self.channels(x))
 
 
@@ -86,15 +94,14 @@ class LinearBlock(nn.Module):
         nn.init.constant_(self.linear.bias, 0.01)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (c, n, f) to (c, n, h)."""
         return nn.functional.gelu(self.attend(instance_norm(self.linear(x))))
 
 
 class ResidualBlock(nn.Module):
     """dropout(gelu(x + attentions(SAGEConv(norm(x))))).
 
-    SAGEConv is W h + W' mean of h over a node's users + b: their edges run from the instruction
-    that reads to the one that is read, in that direction only.
+    SAGEConv is W h + W' mean of h over a node's users + b. The winners' edges lead from the
+    consumer to the producer, in that direction only.
     """
 
     def __init__(self, width: int, *, dropout: float, cross_config: bool) -> None:
@@ -104,13 +111,21 @@ class ResidualBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """Map (c, n, h) to (c, n, h); edges (2, e) int64 from user to operand."""
+        """Apply the block.
+
+        Args:
+            x: (c, n, h) nodes.
+            edges: (2, e) int64 edges from user to operand.
+
+        Returns:
+            (c, n, h).
+        """
         messages = self.attend(self.convolution(instance_norm(x), edges))
         return self.dropout(nn.functional.gelu(x + messages))
 
 
 class Tgraph(LayoutNetwork):
-    """Score configs of one graph; lower = faster.
+    """Score configs of one graph. A lower score means a faster config.
 
     Shapes: m kept nodes, e edges, c configs, k configurable nodes, h channels.
     """
@@ -121,11 +136,11 @@ class Tgraph(LayoutNetwork):
     def __init__(self, config: TgraphConfig) -> None:
         super().__init__(config)
         self.opcode = nn.Embedding(N_OPCODES, OPCODE_WIDTH)
-        # One table for "which dimension stands here", for node layouts and config layouts alike.
+        # Node layouts and config layouts share the embedding of dimensions.
         self.layout = nn.Embedding(N_SYMBOLS + 1, LAYOUT_WIDTH)
         layout_width = LAYOUT_WIDTH * (N_LAYOUT_VALUES + VALUES_PER_TENSOR)
         width, cross_config = config.hidden, config.cross_config
-        # Two, as in their repository; the write-up draws one.
+        # There are two blocks, as in the winners' repository. The write-up shows one.
         self.first = LinearBlock(
             N_NUMERIC + OPCODE_WIDTH + layout_width, width, cross_config=cross_config
         )
@@ -137,14 +152,29 @@ class Tgraph(LayoutNetwork):
         self.head = nn.Linear(width, 1)
 
     def edges(self, inputs: LayoutInputs) -> Tensor:
-        """Return what their pruning keeps: edges that touch a configurable node; (2, e) int64."""
+        """Return the edges that the winners' pruning keeps, which touch a configurable node.
+
+        Args:
+            inputs: Inputs of the graph.
+
+        Returns:
+            (2, e) int64 edges.
+        """
         edge_index = inputs.neighbours.edge_index
         configurable = edge_index.new_zeros(len(inputs.opcode), dtype=torch.bool)
         configurable[inputs.config_ids] = True
         return edge_index[configurable[edge_index].any(dim=1)].T
 
     def features(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
-        """Join all that is known of each node under the configs (c, k) int64; (c, m, f)."""
+        """Join all features of each node in some configs.
+
+        Args:
+            inputs: Inputs of the graph.
+            choices: (c, k) int64 rows of `inputs.vectors`.
+
+        Returns:
+            (c, m, f) float32.
+        """
         n_configs, n_nodes = len(choices), len(inputs.opcode)
         symbols = choices.new_full((n_configs, n_nodes, N_LAYOUT_VALUES), NOT_CONFIGURABLE)
         symbols[:, inputs.config_ids] = inputs.vectors[choices]
@@ -157,7 +187,15 @@ class Tgraph(LayoutNetwork):
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score the configs at `distinct` (c,), which see each other alone; (c,) float32."""
+        """Score a batch of configs that see each other.
+
+        Args:
+            inputs: Inputs of the graph.
+            distinct: (c,) positions among the distinct configs.
+
+        Returns:
+            (c,) float32 scores.
+        """
         edges = self.edges(inputs)
         x = self.features(inputs, inputs.choices(distinct))  # (c, m, f)
         x = self.second(self.first(x))  # (c, m, h)
@@ -167,15 +205,21 @@ class Tgraph(LayoutNetwork):
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
-        """Score every config of a graph as the winners do; (c,) float32, lower = faster.
+        """Score every config of a graph in the way of the winners.
 
-        A score depends on the batch that its config stands in, so the configs are shuffled
-        `permutations` times, from the order of their content hashes, cut into equal batches of at
-        most `inference_configs`, and averaged.
+        A score depends on the batch of its config. So the configs are shuffled `permutations` times
+        and cut into equal batches of at most `inference_configs`. The scores are averaged. The
+        shuffles start from the order of content hashes.
+
+        Args:
+            inputs: Inputs of the graph.
+
+        Returns:
+            (c,) float32 scores.
         """
         by_content = np.argsort(inputs.configs.content_hashes()[inputs.first])
         n_batches = -(-len(by_content) // self.config.inference_configs)
-        # In a batch that holds all configs, a shuffle changes nothing.
+        # A shuffle has no effect if one batch contains all configs.
         n_shuffles = self.config.permutations if n_batches > 1 else 1
         total = np.zeros(len(by_content))
         for number in range(n_shuffles):

@@ -1,14 +1,14 @@
-"""A block's work on nodes as Triton kernels; models/layout/fused_ops.py launches them.
+"""A block's work on nodes as Triton kernels, which models/layout/fused_ops.py launches.
 
-Each kernel reads each input once and writes each result once. Nothing is added up by atomics, so
-the same input gives the same bytes. Sums, norms and softmaxes are float32 whatever is stored.
-Loops add up tensors of a tile's shape and reduce them once at the end: a reduction inside a loop
-makes the warps of a program wait for each other.
+Each kernel reads each input once and writes each result once. No kernel uses atomics, so the same
+input gives the same bytes. Sums, norms and softmaxes are float32 for all storage types. Loops sum
+tensors of a tile's shape and reduce them once at the end. A reduction inside a loop would make the
+warps of a program wait for each other.
 
-Widths are compiled in (h, a, and the tile sizes in capitals), because loads are only wide if their
-alignment is known. Counts (n, c, rows) are not, so that a new graph compiles nothing.
+Widths (h, a, and the tile sizes in capitals) are constants at compile time, because wide loads need
+a known alignment. Counts (n, c, rows) are arguments, so a new graph needs no compilation.
 
-Shapes: n nodes, c configs, h channels, a squeezed channels; H, C and A are h, c and a rounded up to
+Shapes: n nodes, c configs, h channels, a squeezed channels. H, C and A are h, c and a rounded up to
 a power of two.
 """
 
@@ -20,11 +20,9 @@ DENSITY: tl.constexpr = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
 
 @triton.jit
 def _normal_cdf(value, power):
-    """The normal distribution's, with `power` = exp(-value² / 2); gelu(x) = x · cdf(x).
-
-    Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26: off by at most 7.5e-8. The
-    library's own erf takes several times as many instructions, more than a load takes time.
-    """
+    # The normal distribution, with `power` = exp(-value² / 2), to an error of 7.5e-8 (Abramowitz
+    # and Stegun, "Handbook of Mathematical Functions", 7.1.26). The library's erf takes longer than
+    # a load from memory.
     t = 1 / (1 + 0.3275911 * 0.7071067811865476 * tl.abs(value))
     sum_ = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
     above = 0.5 * power * t * (0.254829592 + t * (-0.284496736 + t * sum_))
@@ -65,7 +63,6 @@ def norm(
 
 @triton.jit
 def _norm_gradient(grad, value, centre, inverse, by, inside, h):
-    """Return the gradient of x from that of layer_norm(x), and x as the norm scales it."""
     unit = tl.where(inside, (value - centre[:, None]) * inverse[:, None], 0.0)
     of_unit = grad * by
     along = tl.sum(of_unit * unit, axis=1) / h
@@ -78,7 +75,10 @@ def norm_backward(
     grad, x, mean, rstd, gain, of_x, of_gain, of_shift, n_rows, per_program,
     h: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of layer_norm(x); those of gain and shift are (programs, h) parts."""
+    """Compute the gradient of x from that of layer_norm(x).
+
+    The gradients of gain and shift are (programs, h) parts.
+    """
     program = tl.program_id(0)
     channel = tl.arange(0, H)
     by = tl.load(gain + channel, mask=channel < h, other=0.0)[None, :]
@@ -89,14 +89,14 @@ def norm_backward(
         valid = (place < per_program) & (row < n_rows)
         inside = valid[:, None] & (channel < h)[None, :]
         at = row.to(tl.int64)[:, None] * h + channel[None, :]
-        given = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        of_out = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         centre = tl.load(mean + row, mask=valid, other=0.0)
         inverse = tl.load(rstd + row, mask=valid, other=0.0)
-        result, unit = _norm_gradient(given, value, centre, inverse, by, inside, h)
+        result, unit = _norm_gradient(of_out, value, centre, inverse, by, inside, h)
         tl.store(of_x + at, result.to(of_x.dtype.element_ty), mask=inside)
-        sum_gain += given * unit
-        sum_shift += given
+        sum_gain += of_out * unit
+        sum_shift += of_out
     at = program * h + channel
     tl.store(of_gain + at, tl.sum(sum_gain, axis=0), mask=channel < h)
     tl.store(of_shift + at, tl.sum(sum_shift, axis=0), mask=channel < h)
@@ -108,7 +108,7 @@ def sparse_rows(
     h: tl.constexpr, parts_in: tl.constexpr, parts_out: tl.constexpr, added_stride: tl.constexpr,
     B: tl.constexpr,
 ):  # fmt: skip
-    """One row of a sparse product, B of its c · h values: out = added + sum of value · x."""
+    """Compute B of the c · h values of one row: out = added + sum of value · x."""
     row = tl.program_id(0)
     place = tl.program_id(1) * B + tl.arange(0, B)
     inside = place < c * h
@@ -127,7 +127,7 @@ def sparse_rows(
 
 @triton.jit(do_not_specialize=["n_rows", "per_group"])
 def sum_rows(x, out, n_rows, per_group, h: tl.constexpr, R: tl.constexpr, H: tl.constexpr):
-    """Sum groups of `per_group` rows of (n_rows, h); (groups, h) float32."""
+    """Sum groups of `per_group` rows of (n_rows, h) to (groups, h) float32."""
     group = tl.program_id(0)
     channel = tl.arange(0, H)
     total = tl.zeros([R, H], tl.float32)
@@ -145,7 +145,7 @@ def squeeze(
     y, w1, b1, out, n_rows,
     h: tl.constexpr, a: tl.constexpr, R: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """relu(W1 gelu(y) + b1), for R of (n_rows, h) rows; (n_rows, a)."""
+    """Compute relu(W1 gelu(y) + b1) for R of (n_rows, h) rows; (n_rows, a)."""
     row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
     channel, unit = tl.arange(0, H), tl.arange(0, A)
     inside = (row < n_rows)[:, None] & (channel < h)[None, :]
@@ -164,7 +164,6 @@ def squeeze(
 def _gated(
     y, squeezed, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
 ):
-    """Return y and sigmoid(W2 squeezed + b2) of some rows and channels, float32."""
     unit, some = tl.arange(0, A), channel < h
     inside = valid[:, None] & some[None, :]
     value = tl.load(y + row[:, None] * h + channel[None, :], mask=inside, other=0.0)
@@ -179,7 +178,6 @@ def _gated(
 
 @triton.jit
 def _softmax(logits, inside):
-    """Softmax over configs, axis 0."""
     logits = tl.where(inside, logits, float("-inf"))
     highest = tl.max(logits, axis=0)
     highest = tl.where(highest == float("-inf"), 0.0, highest)
@@ -193,7 +191,7 @@ def attend(
     y, squeezed, w2, b2, sharpness, out, c,
     h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """All configs of B channels of one node: [u, u · w] of u = gelu(y) · gate."""
+    """Compute [u, u · w] of u = gelu(y) · gate, for all configs of B channels of one node."""
     config = tl.arange(0, C)
     channel = tl.program_id(1) * B + tl.arange(0, B)
     row = tl.program_id(0).to(tl.int64) * c + config
@@ -211,9 +209,9 @@ def attend_backward(
     grad, y, squeezed, w2, b2, sharpness, of_inner, of_gate, slopes, c,
     h: tl.constexpr, a: tl.constexpr, C: tl.constexpr, B: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of [u, u · w] to those of gelu(y) as u's factor, and of the gate.
+    """Map the gradient of [u, u · w] to those of gelu(y), as a factor of u, and of the gate.
 
-    That of the sharpness is (nodes, blocks of channels) parts.
+    The gradient of the sharpness is in (nodes, blocks of channels) parts.
     """
     config = tl.arange(0, C)
     channel = tl.program_id(1) * B + tl.arange(0, B)
@@ -242,9 +240,9 @@ def gate_backward(
     of_inner, of_gate, y, squeezed, w1, w2, of_y, of_w1, of_b1, of_w2, of_b2, n_rows, per_program,
     h: tl.constexpr, a: tl.constexpr, R: tl.constexpr, H: tl.constexpr, A: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of gelu(y) as a factor and of the gate to that of y.
+    """Map the gradients of gelu(y), as a factor, and of the gate to the gradient of y.
 
-    Those of the weights are parts by program: (a, h), (a,), (h, a) and (h,) of each.
+    The gradients of the weights are parts by program: (a, h), (a,), (h, a) and (h,).
     """
     program = tl.program_id(0)
     channel, unit = tl.arange(0, H), tl.arange(0, A)
@@ -291,7 +289,7 @@ def project(
     x, joined, weight, bias, out, n_rows,
     h: tl.constexpr, k: tl.constexpr, R: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """out = x + W joined + bias for R of (n_rows, k) rows."""
+    """Compute out = x + W joined + bias for R of (n_rows, k) rows."""
     row = (tl.program_id(0) * R + tl.arange(0, R)).to(tl.int64)
     channel = tl.arange(0, H)
     total = tl.zeros([R, H], tl.float32)
@@ -314,7 +312,7 @@ def pool(
     x, gain, shift, shares, sums, largest, place, mean, rstd, n, c, per_program, eps,
     n_shares: tl.constexpr, h: tl.constexpr, P: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """One config's layer_norm(x) of some nodes: sums by shares, the largest and where it is."""
+    """Pool one config's layer_norm(x) of some nodes: sums by shares, maxima and their nodes."""
     config, program = tl.program_id(0), tl.program_id(1)
     channel, share = tl.arange(0, H), tl.arange(0, P)
     by = tl.load(gain + channel, mask=channel < h, other=0.0)[None, :]
@@ -353,7 +351,10 @@ def pool_backward(
     n, c, per_program,
     n_shares: tl.constexpr, h: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of what `pool` gives; those of gain and shift are parts by program."""
+    """Map the gradients of the results of `pool` to that of x.
+
+    The gradients of gain and shift are parts by program.
+    """
     config, program = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, H)
     some = channel < h
@@ -372,8 +373,8 @@ def pool_backward(
         grad = tl.where(node[:, None] == where[None, :], peak[None, :], 0.0)
         for share in tl.static_range(n_shares):
             weight = tl.load(shares + share * n + node, mask=valid, other=0.0)
-            given = tl.load(of_sums + (share * c + config) * h + channel, mask=some, other=0.0)
-            grad += weight[:, None] * given[None, :]
+            of_sum = tl.load(of_sums + (share * c + config) * h + channel, mask=some, other=0.0)
+            grad += weight[:, None] * of_sum[None, :]
         grad = tl.where(inside, grad, 0.0)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         centre = tl.load(mean + row, mask=valid, other=0.0)

@@ -15,8 +15,8 @@ from features.pruning import RULES
 from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
-from models.layout.cross_config_sage import Aggregate
 from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix
+from models.layout.plain_ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
 from tests.models.rearrange import relabel_nodes
