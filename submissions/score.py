@@ -237,31 +237,36 @@ def _or_none(value: float) -> float | None:
 
 
 def remarks_on(report: RunReport) -> list[str]:
-    """List blends that are behind a member or the baseline, and intervals that are too narrow.
+    """Return at most three warnings about the scores of a report.
 
     Args:
         report: Report of a run or of `score`.
+
+    Returns:
+        A line about graphs that were judged on some of their configs, one about blends that score
+        lower than a member or the baseline, and one about intervals over few graphs.
     """
-    remarks, few = list[str](), list[str]()
+    sampled, beaten, few = list[str](), list[str](), list[str]()
     for name, part in report.collections.items():
         if part.value is None:
             continue
         if part.judged_on:
-            remarks.append(f"{name}: judged on {part.judged_on}")
-        values = report.models[name].member_values if name in report.models else {}
-        alone = {member: value for member, value in values.items() if value is not None}
-        best = max(alone, key=lambda member: alone[member], default=None)
-        own = f"{part.value:.4f}"
-        if best is not None and round(alone[best], 4) > round(part.value, 4):
-            behind = f"{alone[best]:.4f}, more than the blend with it, {own}"
-            remarks.append(f"{name}: {best} alone has {behind}")
-        if part.baseline is not None and round(part.baseline, 4) > round(part.value, 4):
-            behind = f"{part.baseline:.4f}, more than this run"
-            remarks.append(f"{name}: the baseline, without training, has {behind}")
+            sampled.append(f"{name} ({part.judged_on})")
+        members = report.models[name].member_values if name in report.models else {}
+        rivals = {**members, "the baseline": part.baseline}
+        ahead = {
+            rival: value
+            for rival, value in rivals.items()
+            if value is not None and round(value, 4) > round(part.value, 4)
+        }
+        if ahead:
+            best = max(ahead, key=lambda rival: ahead[rival])
+            beaten.append(f"{name} {part.value:.4f} ({best} {ahead[best]:.4f})")
         if part.ci95 is not None and part.n_graphs < FEW_GRAPHS:
             few.append(f"{name} ({part.n_graphs})")
-    if few:
-        remarks.append(
-            f"few graphs in {', '.join(few)}: intervals too narrow; `compare` widens its own"
-        )
-    return remarks
+    warnings = {
+        "judged on some configs of a graph only": sampled,
+        "lower than one member or the baseline alone": beaten,
+        "interval too narrow because of few graphs": few,
+    }
+    return [f"{text}: {', '.join(names)}" for text, names in warnings.items() if names]

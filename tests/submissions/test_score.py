@@ -147,9 +147,9 @@ def test_a_blend_that_leads_has_no_remarks(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"value": 0.55}, "net alone has 0.6000, more than the blend with it, 0.5500"),
-        ({"baseline": 0.7}, "the baseline, without training, has 0.7000, more than this run"),
-        ({"n_graphs": 2}, "few graphs in layout:xla:default (2): intervals too narrow"),
+        ({"value": 0.55}, "layout:xla:default 0.5500 (net 0.6000)"),
+        ({"baseline": 0.7}, "layout:xla:default 0.6560 (the baseline 0.7000)"),
+        ({"n_graphs": 2}, "interval too narrow because of few graphs: layout:xla:default (2)"),
     ],
 )
 def test_remarks_are_on_the_page_too(

@@ -69,7 +69,7 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     assert "tile:xla tile score −7.0000 – 1" in text
     assert "Mean of 2 of 5 collections" in text
     assert "layout:xla:default : gnn-0 (0.5000 alone), gbm-1" in text
-    assert "What gbm rests on statistic share of the gain of the splits" in text
+    assert "Statistics that gbm uses most statistic share of the gain of the splits" in text
     assert "copied_bytes_share 25.0% 12.5%" in text
     assert "Borrowed from layout:nlp:random: no training graphs." in text
     assert "1 graph: constant runtimes give no order" in text
@@ -115,8 +115,8 @@ def test_page_has_the_held_out_value_of_fitted_weights(tmp_path: Path) -> None:
     blends = {"tile:xla": greedy, LAYOUT: greedy | gain | {"chosen": "recipe"}}
     models = {name: {"members": ["a", "b"], "blend": blend} for name, blend in blends.items()}
     text = render(with_facts(scored_report(), {"models": models}), tmp_path).text
-    assert "no part in the fit: 0.6250, 0.5000 to 0.7500." in text
-    assert "no part in the fit: 0.1250, 99 % interval −0.2500 to 0.5000)." in text
+    assert "outside the fit: 0.6250, 0.5000 to 0.7500." in text
+    assert "outside the fit: 0.1250, 99 % interval −0.2500 to 0.5000)." in text
 
 
 def test_charts_show_what_the_report_holds(tmp_path: Path) -> None:
