@@ -205,7 +205,7 @@ def read_report(run: Path) -> RunReport:
     if not path.exists():
         raise PipelineError(
             f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "
-            "finished; --resume goes on with one that is not"
+            "finished; `run ... --resume` finishes one that is not"
         )
     expected = f"a run's folder, its {REPORT}, or what `score --json` printed"
     return read_json(path, RunReport, expected=expected)

@@ -60,15 +60,15 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
+            how = " with --resume" if kwargs.get("resume") is False else ""
             if isinstance(error, OutOfTime) and not stops:
-                say(f"{error}, as --max-minutes asks; --resume goes on")
+                say(f"{error}; stopped by --max-minutes; the same command{how} resumes")
                 return
             # Once more Ctrl-C, and what ends with the process would say so.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
                 code = 128 + (stops or [signal.SIGINT])[0]
                 line = "terminated" if code == 128 + signal.SIGTERM else "interrupted"
-                how = " with --resume" if kwargs.get("resume") is False else ""
                 if {"resume", "max_minutes", "minutes"} & kwargs.keys():
                     line += f"; the same command{how} resumes"
             else:

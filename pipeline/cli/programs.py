@@ -92,7 +92,7 @@ def collect(
             if outcome.path is None and plan:
                 typer.echo(outcome.line())
         if n_left := len(jobs) - len(outcomes):
-            typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command goes on")
+            typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command resumes")
         typer.echo(f"data        {out}")
     if program:  # the one graph that was asked for
         tell_errors([outcome.line() for outcome in outcomes if outcome.path is None])

@@ -127,7 +127,7 @@ def train(
 
     if resume_from:
         for folder in continue_earlier(resume_from, chosen.learned_as(wanted), out):
-            say(f"goes on with an earlier training: {folder}")
+            say(f"continues an earlier training: {folder}")
     folders = train_collection(
         data_dir(data),
         wanted,

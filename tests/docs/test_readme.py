@@ -17,9 +17,9 @@ CALL = "fast-or-slow "
 ELSEWHERE = ("data/raw/tpugraphs", "submission upload", "my_model:step")
 
 
-def blocks(language: str) -> list[str]:
-    """Return the texts of the fenced blocks of a language; of a shell's there is none."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = README) -> list[str]:
+    """Return the texts of the fenced blocks of a language; a shell's blocks have none."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return [text for named, text in fences if named == language]
 
 
@@ -59,6 +59,13 @@ def test_the_example_in_python_runs(workplace: Path) -> None:
     (example,) = blocks("python")
     lines = python_in(workplace, "-c", example).splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("name", ["api.md", "files.md"])
+def test_an_example_of_the_reference_runs(workplace: Path, name: str) -> None:
+    page = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    (example,) = blocks("python", page)
+    assert python_in(workplace, "-c", example)
 
 
 def test_every_line_of_a_shell_block_is_a_command_that_is_tested() -> None:

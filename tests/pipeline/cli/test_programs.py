@@ -100,5 +100,5 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     options = re.sub(r"--max-minutes \d+", "--max-minutes 0", words)
     said = call("collect", *options.split(), "--out", tmp_path)
     n = len(sample_jobs())
-    assert f"not done: {n} of {n} graphs; the same command goes on" in said
+    assert f"not done: {n} of {n} graphs; the same command resumes" in said
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]

@@ -121,7 +121,7 @@ def test_train_learns_from_all_whichever_is_named_and_run_takes_what_it_left(
     assert "ranks more than one collection; pass --collection" in call(*predict, expect=2)
     call(*predict, "--collection", LEARNED[1].name, "--out", tmp_path / "scores.parquet")
     again = ("train", *words, "--collection", LEARNED[0].name, "--out", tmp_path / "again")
-    assert call(*again, "--resume-from", parts).count("goes on with an earlier training") == 2
+    assert call(*again, "--resume-from", parts).count("continues an earlier training") == 2
 
 
 def test_a_fold_learns_from_all_but_its_families(tiny_tree: Path, tmp_path: Path) -> None:
