@@ -1,4 +1,4 @@
-"""What the networks' tasks share: which graphs a step takes, how they are judged, how they rank."""
+"""The shared part of the networks' tasks: the graphs of a step, evaluation and ranking."""
 
 import inspect
 import traceback
@@ -38,14 +38,14 @@ from models.training.device import (
 from models.training.loop import StepLoss, load_network
 
 Inputs = TypeVar("Inputs", bound=OnDevice)
-Read = Callable[[Any], Any]  # makes of a graph what its network reads, an OnDevice
+Read = Callable[[Any], Any]  # maps a graph to the inputs of a network, an OnDevice
 
 
 @dataclass(frozen=True)
 class DrawnGraphs(Generic[Inputs]):
-    """Train graphs of which each step takes some, read beside the step before."""
+    """Train graphs, of which each step takes a sample. They are read during the step before."""
 
-    files: tuple[GraphFile, ...]  # train graphs that a ranker can learn from
+    files: tuple[GraphFile, ...]  # train graphs with an order of configs
     inputs: LRUCache[Inputs]
     config: Any
 
@@ -54,7 +54,6 @@ class DrawnGraphs(Generic[Inputs]):
         return int(self.config.graphs_per_step)
 
     def chosen(self, rng: np.random.Generator) -> list[int]:
-        """Draw the graphs of a step, as positions in `files`."""
         return list(map(int, rng.permutation(len(self.files))[: self.n_per_step]))
 
     def prefetch(self, rng: np.random.Generator) -> None:
@@ -64,24 +63,41 @@ class DrawnGraphs(Generic[Inputs]):
         return ", ".join(self.files[i].name for i in indices)
 
     def mean_loss(self, rng: np.random.Generator, graph_loss: Callable[[int], Tensor]) -> StepLoss:
-        """Return the mean of `graph_loss`, (), over a step's graphs, given by position."""
+        """Return the mean loss of a step's graphs, and their names.
+
+        Args:
+            rng: Generator of the step.
+            graph_loss: Function from a position in `files` to the loss, ().
+        """
         chosen = self.chosen(rng)
         return torch.stack([graph_loss(index) for index in chosen]).mean(), self.named(chosen)
 
 
 @dataclass(frozen=True)
 class JudgedGraphs(DrawnGraphs[Inputs], ABC):
-    """Such graphs, some or some configs of which are held out."""
+    """Train graphs, of which some graphs or configs are held out."""
 
-    held_out: HeldOut  # what of the graphs is not learned from
+    held_out: HeldOut  # graphs or configs that training does not use
 
     @abstractmethod
     def judged(self, model: Any, inputs: Inputs) -> Iterator[float]:
-        """Yield how well a graph's held-out configs are ranked; higher is better."""
+        """Yield scores of the order of a graph's held-out configs. Higher is better.
+
+        Args:
+            model: Network in evaluation mode.
+            inputs: Inputs of one graph.
+        """
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Return the mean over the held-out graphs; not finite where a score is not."""
+        """Return the mean score of the held-out graphs. It is not finite if a score is not.
+
+        Args:
+            model: Network in evaluation mode.
+
+        Raises:
+            PipelineError: No held-out graph or config has an order.
+        """
         files = self.held_out.judged
         values = [value for file in files for value in self.judged(model, self.inputs(file))]
         if not values:
@@ -93,7 +109,15 @@ class JudgedGraphs(DrawnGraphs[Inputs], ABC):
 
 
 def loss_of(model: Any, scores: Any, runtime: Tensor) -> Tensor:
-    """Return the loss () of the scores of a graph (c,), or the losses (g,) of several (g, c).
+    """Return the loss of scores.
+
+    Args:
+        model: Network with a `config` and `losses`.
+        scores: (c,) scores of one graph, or (g, c) of several graphs.
+        runtime: Runtimes in the shape of the scores.
+
+    Returns:
+        () loss, or (g,) losses.
 
     Raises:
         PipelineError: The scores, or a custom loss, have another shape or no gradient.
@@ -123,7 +147,11 @@ def _place_of(network: type[Any]) -> str:
 
 @contextmanager
 def faults_of(network: type[Any]) -> Iterator[None]:
-    """Raise errors of a custom network's code as PipelineErrors that name its class and line."""
+    """Raise errors of a custom network's code as PipelineErrors that name its class and line.
+
+    Args:
+        network: Class of the network.
+    """
     file = inspect.getfile(network)
     try:
         yield
@@ -141,7 +169,17 @@ def faults_of(network: type[Any]) -> Iterator[None]:
 def begin_layout_network(
     job: TrainJob, network: type[Any], files: Sequence[GraphFile], device: torch.device
 ) -> tuple[Any, NodeScaler, LRUCache[Any]]:
-    """Return a network that knows the opcodes of train graphs, their scaler, and what it reads."""
+    """Make a network for a training.
+
+    Args:
+        job: Training to run.
+        network: Class of the network.
+        files: Train graphs. Their opcodes and node features are read once.
+        device: Device of the inputs.
+
+    Returns:
+        The network, the scaler of the nodes, and a cache of the inputs of graphs.
+    """
     features, opcodes = job.recipe.features, set[int]()
 
     def node_feats() -> Iterator[NDArray[np.float32]]:
@@ -159,7 +197,15 @@ def begin_layout_network(
 
 @contextmanager
 def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.device]]:
-    """Prepare torch to train a network by its recipe; yield the network's config and its device."""
+    """Prepare torch to train a network by its recipe.
+
+    Args:
+        job: Training to run.
+        network: Class of the network.
+
+    Yields:
+        The network's config and its device.
+    """
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = network_device(recipe.accelerator), allows_tf32(config.training)
     prepared = torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32)
@@ -169,7 +215,7 @@ def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.de
 
 @dataclass(frozen=True)
 class NetworkRanker:
-    """A trained network, and how it reads a graph."""
+    """A trained network, and the function that reads its inputs."""
 
     model: Any
     read: Read
@@ -195,7 +241,7 @@ class NetworkRanker:
 
 
 def _by_content(value: Any) -> Hashable:
-    """Return what is equal for readers that make the same of every graph."""
+    # Readers with equal results have equal keys.
     if isinstance(value, partial):
         return value.func, *((name, _by_content(part)) for name, part in value.keywords.items())
     if isinstance(value, NodeScaler):
@@ -204,10 +250,16 @@ def _by_content(value: Any) -> Hashable:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> NetworkRanker:
-    """Load what was trained as the model `name`, a network of that class.
+    """Load a trained network.
+
+    Args:
+        name: Name of the model.
+        run_dir: Run folder of the training.
+        recipe: Recipe of the training.
+        network: Class of the network.
 
     Raises:
-        PipelineError: the weights are missing, damaged or of another model.
+        PipelineError: The weights are missing, damaged or of another model.
     """
     device, config = network_device(recipe.accelerator), getattr(recipe, name)
     with torch_prepared(threads=recipe.n_threads, device=device), faults_of(network):

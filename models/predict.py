@@ -1,4 +1,4 @@
-"""Scores of models on a split: a parquet file each, one row per config, keyed by config content."""
+"""Scores of models on a split: a parquet file each, one row per config, keyed by its content."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from data.graph_store.stored_graph import read_graph, read_layout
 from data.graphs.graph import Graph, config_hashes, sample_rows
 from data.tree import GraphFile
 
-# Rows are named by what the config holds, since row order differs between copies of the dataset.
+# The hash of the content identifies a config, because copies of the dataset differ in row order.
 SCORE_SCHEMA = {
     "graph": pl.String,
     "config": pl.UInt32,
@@ -28,10 +28,17 @@ ALL_CONFIGS: Mapping[str, Rows] = MappingProxyType({})
 
 
 def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
-    """Draw rows of those layout graphs that have more configs, by submission ID; 0 draws none.
+    """Sample rows of the layout graphs that have more configs than a limit.
+
+    Args:
+        files: Graphs of any kind.
+        at_most: Number of configs of a sample. 0 samples no graph.
+
+    Returns:
+        Rows by submission ID.
 
     Raises:
-        PipelineError: a file is damaged.
+        PipelineError: A file is damaged.
     """
     layouts = [file for file in files if at_most and file.collection.kind == "layout"]
     many = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
@@ -41,10 +48,14 @@ def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
 def read_ahead(
     files: Sequence[GraphFile], subsets: Mapping[str, Rows] = ALL_CONFIGS
 ) -> Generator[Graph]:
-    """Read graphs, each beside the work on the one before it; `subsets` are rows by layout's ID.
+    """Read graphs, each during the work on the graph before it.
+
+    Args:
+        files: Graphs to read.
+        subsets: Rows to read of layout graphs, by submission ID.
 
     Raises:
-        PipelineError: a file is damaged.
+        PipelineError: A file is damaged.
     """
 
     def read(file: GraphFile) -> Graph:
@@ -60,10 +71,15 @@ def read_ahead(
 
 
 def scores_table(graph: Graph, scores: NDArray[np.float32], *, ranker: str = "") -> pl.DataFrame:
-    """Name each config of a graph, scored (c,), by what it holds; columns as in SCORE_SCHEMA.
+    """Return the scores of a graph's configs, with the columns of SCORE_SCHEMA.
+
+    Args:
+        graph: Graph of the configs.
+        scores: (c,) scores.
+        ranker: Name of the ranker, for the message.
 
     Raises:
-        PipelineError: a score is not finite; names the `ranker`.
+        PipelineError: A score is not finite.
     """
     rows = np.arange(graph.n_configs) if graph.rows is None else graph.rows
     if not np.isfinite(scores).all():
@@ -81,15 +97,32 @@ def scores_table(graph: Graph, scores: NDArray[np.float32], *, ranker: str = "")
 
 
 def write_scores(path: Path, scores: pl.DataFrame, collection: str) -> None:
-    """Write scores with the name of their collection, which no graph's name tells."""
+    """Write scores with the name of their collection, which is not part of a graph's name.
+
+    Args:
+        path: File to write.
+        scores: Table of `scores_table`.
+        collection: Name of the collection.
+    """
     write_table(path, scores, collection=collection)
 
 
 def read_scores(path: Path) -> pl.DataFrame:
-    """Read scores, or raise PipelineError: missing, damaged, or with other columns."""
+    """Read scores.
+
+    Args:
+        path: File of `write_scores`.
+
+    Raises:
+        PipelineError: The file is missing or damaged, or has other columns.
+    """
     return read_table(path, SCORE_SCHEMA)
 
 
 def collection_of_scores(path: Path) -> str | None:
-    """Return the collection that scores were written as; None of files of earlier versions."""
+    """Return the collection of a file of scores, or None if an older version wrote the file.
+
+    Args:
+        path: File of `write_scores`.
+    """
     return table_facts(path).get("collection")

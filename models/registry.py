@@ -1,6 +1,6 @@
-"""The models by name: what each is told when it is trained, and how it is trained and loaded.
+"""The models by name, and how each model is trained and loaded.
 
-A model's module is imported when it is trained or loaded, with all that it needs.
+A model's module is imported when the model is trained or loaded, with all its requirements.
 """
 
 from collections.abc import Collection as Container
@@ -23,7 +23,7 @@ from models.run_folder import CONFIG, check_done, is_done, read_config, read_rec
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One model to train: on which graphs, by which recipe and seed, into which run folder."""
+    """One model to train: its graphs, recipe, seed and run folder."""
 
     model: str
     recipe: Recipe
@@ -36,33 +36,44 @@ class Ranker(Protocol):
     """A trained model."""
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of `graph`; (c,) float32, lower = faster."""
+        """Score every config of a graph.
+
+        Args:
+            graph: Graph with c configs.
+
+        Returns:
+            (c,) float32 scores. A lower score means a faster config.
+        """
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model."""
+    """The kind of a model, and the module that trains and loads it."""
 
     name: str
     kind: str
-    # Has `train(job)` and `load(name, run_dir, recipe)`; of a network `train(job, class)` alone.
+    # The module has `train(job)` and `load(name, run_dir, recipe)`, or `train(job, class)` for a
+    # network.
     module: str
-    network: str = ""  # where its class stands, "package.module:Class"
-    own: Any = None  # the class itself of a custom model
+    network: str = ""  # class of a network as "package.module:Class"
+    own: Any = None  # imported class of a custom model
 
     def train(self, job: TrainJob) -> None:
-        """Train into the job's run folder."""
         import_module(self.module).train(job, *self._network())
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
-        """Load what `train` wrote."""
+        """Load a trained model.
+
+        Args:
+            run_dir: Run folder of the training.
+            recipe: Recipe of the training.
+        """
         module = import_module("models.graph_task" if self.network else self.module)
         ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
 
     @property
     def network_class(self) -> Any:
-        """Return a network's class."""
         return self.own or imported(self.network)
 
     def _network(self) -> list[Any]:
@@ -95,11 +106,15 @@ MODELS |= {name: ModelEntry(name, *entry) for name, entry in OTHERS.items()}
 
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:
-    """Return the model called `name`, a built-in one or one of the recipe's own.
+    """Return a model by name, built-in or custom.
+
+    Args:
+        recipe: Recipe with the custom models.
+        name: Name of the model.
 
     Raises:
-        PipelineError: there is no such model; the known ones are listed.
-        UsageError: a custom model that the recipe may not import.
+        PipelineError: There is no such model. The message lists the known ones.
+        UsageError: The recipe may not import the custom model.
     """
     own = recipe.own_models
     if name in own:
@@ -115,12 +130,13 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
     """Load the trained model of a run folder.
 
     Args:
+        folder: Run folder of a model.
         trust: Custom models that may be imported, as "package.module:Class".
 
     Raises:
-        PipelineError: not a model's run folder, its training has not ended, or it is damaged, or
-            the file of one's own class has changed since.
-        UsageError: a custom model that is not in `trust`.
+        PipelineError: The folder is not a model's run folder, or it is unfinished or damaged, or
+            the file of a custom model has changed.
+        UsageError: A custom model is not in `trust`.
     """
     config = read_config(folder)
     missing = [key for key in ("model", "recipe") if key not in config]
@@ -131,10 +147,10 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
     check_done(folder)
     recipe = read_recipe(folder, trust)
     own = recipe.own_models.get(config["model"])
-    now = source_of(recipe.own_class(config["model"])) if own else None
-    if now and config.get("source") != now:
-        file = ", ".join(now)
+    source = source_of(recipe.own_class(config["model"])) if own else None
+    if source and config.get("source") != source:
+        file = ", ".join(source)
         raise PipelineError(
-            f"{folder}: model '{own}': {file} has changed since; bring it back, or train anew"
+            f"{folder}: model '{own}': {file} has changed since; restore the file, or train again"
         )
     return model_entry(recipe, config["model"]).load(folder, recipe)

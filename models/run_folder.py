@@ -1,4 +1,4 @@
-"""A result is a folder: configuration, metrics, weights, and a DONE mark written last."""
+"""Run folders: configuration, metrics, weights, and a DONE mark that is written last."""
 
 from collections.abc import Collection as Container
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,13 +24,25 @@ def is_done(folder: Path) -> bool:
 
 
 def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
-    """Say that everything in `folder` has been written, of `files` with their checksums."""
+    """Write the DONE mark of a complete folder.
+
+    Args:
+        folder: Run folder.
+        files: Files whose checksums are in the mark.
+    """
     lines = [f"{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
     write_text(folder / DONE, "".join(["done\n", *lines]))
 
 
 def check_finished(folder: Path) -> None:
-    """Raise a PipelineError where a folder is that of a run, no model's, which has not ended."""
+    """Reject the folder of an unfinished run that is not a model's run.
+
+    Args:
+        folder: Any folder.
+
+    Raises:
+        PipelineError: The run is unfinished.
+    """
     if (folder / CONFIG).exists() and not is_done(folder) and "model" not in read_config(folder):
         raise PipelineError(
             f"{folder}: an unfinished run; finish it with `run … --out {folder} --resume`"
@@ -40,8 +52,11 @@ def check_finished(folder: Path) -> None:
 def check_done(folder: Path) -> None:
     """Compare the files of a folder with the checksums in its DONE mark.
 
+    Args:
+        folder: Run folder with a DONE mark.
+
     Raises:
-        PipelineError: a file, or the mark itself, is not as it was written.
+        PipelineError: A file or the mark is damaged.
     """
     mark = folder / DONE
     try:
@@ -59,36 +74,47 @@ def check_done(folder: Path) -> None:
 
 
 def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Refuse a folder that is in use, before any work is done for it.
+    """Reject a folder that is in use, before any work is done for it.
+
+    Args:
+        folder: Folder of the run.
+        config: Configuration of the run.
+        resume: Accept a folder of the same run.
 
     Raises:
-        UsageError: the folder is in use and `resume` is off, or belongs to another run.
-        PipelineError: its configuration cannot be read.
+        UsageError: The folder is in use and `resume` is off, or it belongs to another run.
+        PipelineError: The configuration in the folder cannot be read.
     """
-    # Listed before the look at config.toml: another process may begin the very same run now.
-    held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    # The list must precede the check of config.toml, because another process may begin the run.
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     if (folder / CONFIG).exists():
         if not resume:
-            raise UsageError(f"{folder}: holds a run already; pass --resume to go on with it")
+            raise UsageError(f"{folder}: contains a run already; pass --resume to resume it")
         begun = read_config(folder)
         _refuse_other(folder, {key: begun.get(key) for key in config}, config)
         return
-    foreign = [name for name in held if not name.startswith(f".{CONFIG}.")]
+    foreign = [name for name in names if not name.startswith(f".{CONFIG}.")]
     if foreign or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Make a run folder with a config.toml of what decides the run's outcome, or go on with it.
+    """Create a run folder with a config.toml, or resume it.
+
+    Args:
+        folder: Folder of the run.
+        config: Values that determine the run's result.
+        resume: Accept a folder of the same run.
 
     Raises:
-        UsageError: as `check_free`.
-        PipelineError: the folder cannot be written.
+        UsageError: The folder is in use, or it belongs to another run. See `check_free`.
+        PipelineError: The folder cannot be written.
     """
     check_free(folder, config, resume=resume)
     path = folder / CONFIG
     if not path.exists() and not create_text(path, tomli_w.dumps(config)):
-        check_free(folder, config, resume=resume)  # another process has begun it, just now
+        # Another process has just begun a run.
+        check_free(folder, config, resume=resume)
     _refuse_other(folder, read_config(folder), config)
 
 
@@ -106,6 +132,9 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
 def read_config(folder: Path) -> dict[str, Any]:
     """Read a run folder's config.toml.
 
+    Args:
+        folder: Run folder.
+
     Raises:
         PipelineError: `folder` is no run folder, or its configuration is damaged.
     """
@@ -113,8 +142,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise PipelineError(f"{folder}: no such folder; expected a run folder")
     if not (folder / CONFIG).exists():
         inner = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}")))
-        told = f", but holds such: {inner}; pass one" if inner else f"; {CONFIG} is missing"
-        raise PipelineError(f"{folder}: not a run folder{told}")
+        reason = f", but contains such: {inner}; pass one" if inner else f"; {CONFIG} is missing"
+        raise PipelineError(f"{folder}: not a run folder{reason}")
     config = read_toml(folder / CONFIG)
     if not isinstance(config.get("recipe", {}), dict):
         raise PipelineError(f"{folder / CONFIG}: 'recipe' is no table; expected a run's recipe")
@@ -122,7 +151,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
-    """Read the recipe of a run folder; `trust` as in `Recipe.from_table`.
+    """Read the recipe of a run folder.
+
+    Args:
+        folder: Run folder.
+        trust: Custom models that may be imported, as "package.module:Class".
 
     Raises:
         PipelineError: `folder` is no run folder, or its recipe is missing or damaged.
@@ -134,11 +167,11 @@ def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
 
 
 def with_original_name(recipe: Recipe, folder: Path) -> Recipe:
-    """Return the recipe by the name that a run folder has for it, if nothing else differs.
+    """Return the recipe with the name in a run folder, if nothing else differs.
 
     Args:
-        recipe: The recipe.
-        folder: A run folder, or one that a run will make.
+        recipe: Recipe of the command.
+        folder: Run folder, or a folder that a run will create.
     """
     if not (folder / CONFIG).is_file():
         return recipe
@@ -148,14 +181,26 @@ def with_original_name(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
-    """Return a run's recipe, and the model of each of its members that rank configs of a kind."""
+    """Return a run's recipe, and the model of each member that ranks configs of one kind.
+
+    Args:
+        run: Folder of a run or of a model.
+        kind: "layout" or "tile".
+        trust: Custom models that may be imported, as "package.module:Class".
+    """
     config, recipe = read_config(run), read_recipe(run, trust)
     every = recipe.models_of(kind) * len(recipe.seeds)
     return recipe, (config["model"],) if "model" in config else every
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:
-    """Describe where two configurations first differ, names first: "key = old, now new"."""
+    """Describe the first difference of two configurations as "key = old, now new", names first.
+
+    Args:
+        old: Table or value.
+        new: Table or value.
+        key: Dotted key of both.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}, key=lambda name: (name != "name", name)):
             inner = first_difference(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
@@ -166,7 +211,12 @@ def first_difference(old: Any, new: Any, key: str = "") -> str | None:
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a configuration's values by dotted key."""
+    """Yield a configuration's values by dotted key.
+
+    Args:
+        table: Configuration as nested tables.
+        above: Dotted key of the table, with a final dot.
+    """
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{above}{key}.")

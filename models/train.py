@@ -14,12 +14,7 @@ from data.tree import COLLECTIONS, LAYOUTS, Collection
 from models.config.custom import source_of
 from models.config.recipe import Recipe
 from models.registry import TrainJob, model_entry
-from models.run_folder import (
-    begin,
-    check_done,
-    is_done,
-    mark_done,
-)
+from models.run_folder import begin, check_done, is_done, mark_done
 from models.training.device import TRAINING_KEYS, memory_told
 from models.training.loop import CHECKPOINT
 
@@ -27,14 +22,18 @@ PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2"
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
-    """Train, or go on with, or skip what is done; the folder ends with a DONE mark.
+    """Train one model, resume its training, or skip a finished one. The folder then has a DONE
+    mark.
 
-    `collection` is that of the job's graphs, or LAYOUTS of a model that ranks all of layouts.
+    Args:
+        job: Training to run.
+        collection: Collection of the job's graphs, or LAYOUTS if the model ranks all layouts.
+        resume: Accept a folder of the same training.
 
     Raises:
-        UsageError: the folder is in use or another run's.
-        PipelineError: a damaged file, a loss that is not finite, no space.
-        OutOfTime: the time is over; the folder has no DONE mark and can be resumed.
+        UsageError: The folder is in use, or it belongs to another run.
+        PipelineError: A file is damaged, a loss is not finite, or the disk is full.
+        OutOfTime: The time is over. The folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.recipe, job.model)
     if entry.kind != collection.kind:
@@ -48,7 +47,8 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         check_done(job.run_dir)
     else:
         with alone_in(job.run_dir):
-            if not is_done(job.run_dir):  # else by another process, meanwhile
+            # Another process may have finished it during the wait.
+            if not is_done(job.run_dir):
                 progress(f"train {job.model} on {collection.name}, into {job.run_dir}", 0, 1)
                 config = getattr(job.recipe, job.model)
                 with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
@@ -61,7 +61,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
 
 
 def check_packages() -> None:
-    """Raise a PipelineError if a package is missing that a run needs, if only at its end."""
+    """Raise a PipelineError if a package is missing that any part of a run needs."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         install = f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}"
@@ -84,7 +84,12 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
 
 
 def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return as `source` the checksums of the files of one's own models among some; or nothing."""
+    """Return the checksums of the files of custom models under `source`, or an empty table.
+
+    Args:
+        recipe: Recipe with the custom models.
+        models: Names of models.
+    """
     own = [recipe.own_class(name) for name in models if name in recipe.own_models]
     checksums = {file: value for network in own for file, value in source_of(network).items()}
     return {"source": checksums} if checksums else {}

@@ -1,8 +1,8 @@
-"""Custom models: where their class is, and which of them may be imported.
+"""Custom models: the location of their class, and the permission to import it.
 
 A recipe names a custom model by its class: "my_pkg.gat:Gat". The import of that module runs its
-code, so nothing that comes with a run folder may cause it: `Recipe.from_table` imports the custom
-models that its caller trusts by name.
+code, so a run folder alone must not cause it. `Recipe.from_table` imports only the custom models
+that its caller trusts by name.
 """
 
 import re
@@ -35,12 +35,22 @@ def is_own(model: str) -> bool:
 
 
 def short_name(model: str) -> str:
-    """Return what a model is called: of "my_pkg.gat:Gat" it is "gat", other names stay."""
+    """Return the name of a model, for example "gat" for "my_pkg.gat:Gat". Other names stay
+    unchanged.
+
+    Args:
+        model: Name, or class of a custom model.
+    """
     return model.partition(":")[0].rpartition(".")[2]
 
 
 def own_models(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
-    """Return the custom models that a recipe's table lists for configs of `kind`."""
+    """Return the custom models that a recipe's table lists.
+
+    Args:
+        table: Recipe as nested tables.
+        kind: "layout" or "tile".
+    """
     match table.get(kind):
         case {"models": [*entries]}:
             own = (entry for entry in entries if isinstance(entry, str) and is_own(entry))
@@ -49,7 +59,10 @@ def own_models(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
 
 
 def imported(place: str) -> Any:
-    """Return the class at `place`, "package.module:Class", and run its module's code for that.
+    """Import a class, which runs the code of its module.
+
+    Args:
+        place: Class as "package.module:Class".
 
     Raises:
         UsageError: The module cannot be imported, or it has no such class.
@@ -57,7 +70,8 @@ def imported(place: str) -> Any:
     module, _, name = place.partition(":")
     try:
         found = vars(import_module(module))
-    except Exception as error:  # a user's module may raise anything
+    # A user's module may raise anything.
+    except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
             f"model '{place}': cannot be imported: {reason}; expected "
@@ -97,6 +111,10 @@ def custom_class(place: str, kind: str) -> Any:
 
 
 def source_of(network: Any) -> dict[str, str]:
-    """Return the checksum of the file that a class stands in, by the file's name."""
+    """Return the checksum of the file of a class, by the file's name.
+
+    Args:
+        network: Class.
+    """
     path = Path(getfile(network))
     return {path.name: checksum_of(path.read_bytes())}

@@ -1,7 +1,7 @@
-"""The configuration of each network, typed and frozen; light to import.
+"""The configuration of each network, typed and frozen. The import is fast.
 
-A layout GNN adds its own widths to LayoutGnnConfig, which says how any of them is trained. Rankers
-on statistics are in models/config/recipe.py.
+A layout GNN adds keys to LayoutGnnConfig, which has the keys of its training. Rankers on statistics
+are in models/config/recipe.py.
 """
 
 from typing import Annotated, Literal
@@ -59,7 +59,7 @@ class TrainingConfig(FrozenConfig):
 
 
 def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:
-    """Say float32 for "auto": bfloat16 swaps close configs, and casts take more than it saves."""
+    # bfloat16 swaps close configs, and its casts take more time than it saves.
     exact = training.model_copy(update={"precision": "float32"})
     return exact if training.precision == "auto" else training
 

@@ -1,8 +1,8 @@
-"""A recipe: every choice of a run, typed and frozen. Read from TOML; light to import.
+"""A recipe: every choice of a run, typed and frozen, read from TOML. The import is fast.
 
-The tables of networks are in models/config/networks.py, all others here. Models of one's own are
-named by where their class stands: "my_pkg.gat:Gat". The module's last part, `gat`, is what the
-model is called everywhere else: its table in the recipe, its folders, its weight in the blend.
+The tables of networks are in models/config/networks.py, all others here. A custom model is named by
+its class, for example "my_pkg.gat:Gat". The last part of the module, `gat`, is the model's name in
+the recipe, in folders and in the blend.
 """
 
 import functools
@@ -312,19 +312,21 @@ class Recipe(FrozenConfig):
 
     @classmethod
     def from_table(cls, table: dict[str, Any], *, source: str, trust: Container[str] = ()) -> Self:
-        """Check a table, those of trusted custom models by their own classes.
+        """Check a table, with the config classes of trusted custom models.
 
         Args:
             table: The recipe as nested tables.
-            source: Where the table comes from, for messages.
-            trust: Custom models that may be imported, as "package.module:Class". The tables of all
-                others are kept as they are, and `own_class` refuses these models.
+            source: Origin of the table, for messages.
+            trust: Custom models that may be imported, as "package.module:Class". The tables of
+                other custom models are not checked, and `own_class` rejects these models.
 
         Raises:
-            UsageError: names `source`, the dotted key, and what was expected.
+            UsageError: The table has an error. The message names `source`, the dotted key and the
+                expected value.
         """
         layout, tile = (own_models(table, kind) for kind in ("layout", "tile"))
-        trust = (trust,) if isinstance(trust, str) else trust  # a text contains parts of names
+        # `in` would also find parts of names in a text.
+        trust = (trust,) if isinstance(trust, str) else trust
         allowed = frozenset(place for place in (*layout, *tile) if place in trust)
         try:
             made = _with_own_models(layout, tile, allowed) if layout or tile else cls
@@ -340,15 +342,20 @@ class Recipe(FrozenConfig):
         return recipe  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a table: the class for models of one's own is made anew."""
+        """Pickle as a table, because the class of a recipe with custom models is created at run
+        time.
+        """
         read = functools.partial(Recipe.from_table, source="recipe", trust=self.trust)
         return read, (self.model_dump(mode="json"),)
 
     def own_class(self, model: str) -> Any:
-        """Return the class of the custom model of that name.
+        """Return the class of a custom model.
+
+        Args:
+            model: Name of the model.
 
         Raises:
-            UsageError: The recipe was read without consent to import the model.
+            UsageError: The recipe was read without permission to import the model.
         """
         if model not in self.own_classes:
             place = self.own_models[model]
@@ -365,7 +372,11 @@ class Recipe(FrozenConfig):
         return tuple(place for name, place in self.own_models.items() if name in self.own_classes)
 
     def models_of(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the models that rank configs of `kind` ("layout" or "tile")."""
+        """Return the names of the models that rank configs of one kind.
+
+        Args:
+            kind: "layout" or "tile".
+        """
         return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
 
     def for_one_program(self) -> Self:
@@ -373,7 +384,14 @@ class Recipe(FrozenConfig):
         return self.model_copy(update={"layout": LayoutConfig(models=self.layout.one_program)})
 
     def learned_as(self, collection: Collection) -> Collection:
-        """Return what a collection's models are trained on: it alone, or LAYOUTS together."""
+        """Return the collection that the models of a collection are trained on.
+
+        Args:
+            collection: Collection to rank.
+
+        Returns:
+            LAYOUTS if one model learns all layouts, else `collection`.
+        """
         return LAYOUTS if collection.kind == "layout" and self.layout.together else collection
 
     @property
@@ -382,17 +400,22 @@ class Recipe(FrozenConfig):
 
     @property
     def n_threads(self) -> int:
-        """Return how many threads `threads` means in this process."""
+        """Return the number of threads in this process."""
         return self.threads or granted()[0]
 
     @property
     def own_models(self) -> dict[str, str]:
-        """Return where the class of each model of one's own stands, by its name."""
+        """Return the class of each custom model, "package.module:Class", by the model's name."""
         every = (*self.layout.models, *self.tile.models)
         return {short_name(model): model for model in every if is_own(model)}
 
     def is_idle(self, key: str, kinds: Iterable[str] = KINDS) -> bool:
-        """Tell whether a dotted key says nothing of how configs of these kinds are ranked."""
+        """Return True if a key has no effect on the ranking of configs of some kinds.
+
+        Args:
+            key: Dotted key.
+            kinds: "layout", "tile" or both.
+        """
         name = key.removeprefix("blend.weights.").partition(".")[0]
         known = {*get_args(LayoutModelName), *get_args(TileModelName)}
         at_work = [model for kind in kinds for model in self.models_of(kind)]
@@ -402,7 +425,11 @@ class Recipe(FrozenConfig):
         return name in known.difference(at_work, self.layout.one_program)
 
     def training_of(self, model: str) -> TrainingConfig | None:
-        """Return how the model of that name is trained by the loop; None where it is not."""
+        """Return the training config of a model, or None if it is no network.
+
+        Args:
+            model: Name of the model.
+        """
         return getattr(getattr(self, model), "training", None)
 
     def to_toml(self) -> str:
@@ -442,17 +469,18 @@ def load_recipe(
 ) -> Recipe:
     """Read a recipe by name, from a .toml file, or from a run's config.toml.
 
-    Overrides, "dotted.key=value", come before the check. Custom models that a recipe or an override
-    names are imported, but not those that a run's config.toml names.
-
-    A `seed` becomes the first of the recipe's seeds; the others follow it.
+    Custom models that a recipe or an override names are imported. Custom models that only a run's
+    config.toml names are not.
 
     Args:
+        name_or_file: Name in `configs/`, or path of a file.
+        overrides: Changes "dotted.key=value", which are applied before the check.
+        seed: First seed of the recipe. The others follow it. None keeps the recipe's seeds.
         trust: Custom models of a run's config.toml that may be imported too.
 
     Raises:
-        UsageError: no such recipe, no TOML, an unknown key, a value that does not fit, or a custom
-            model that nobody consents to.
+        UsageError: There is no such recipe, no TOML, an unknown key, a wrong value, or a custom
+            model without permission.
     """
     path = recipe_path(name_or_file)
     read = read_toml(path, UsageError)

@@ -1,11 +1,11 @@
-"""A layout graph cut into segments of consecutive nodes, and how far configs reach in each.
+"""A layout graph cut into segments of consecutive nodes, and the nodes of each that configs change.
 
-Graph Segment Training (Cao et al., NeurIPS 2023) cuts a graph too large for one training step into
-parts of bounded size. A segment keeps the edges among its nodes; those between segments are lost.
+Graph Segment Training (Cao et al., NeurIPS 2023) cuts a large graph into parts of bounded size. A
+segment has the edges among its nodes. Edges between segments are lost.
 
-A config sets the layouts of k configurable nodes. One round of message passing carries that one
-edge further: after l rounds only nodes within l edges of a configurable one differ between
-configs, and are computed per config. All others have one value, (n, 1, h).
+A config sets the layouts of k configurable nodes. One round of message passing extends its effect
+by one edge. After l rounds, only nodes within l edges of a configurable node differ between configs
+and are computed per config. All others have one value, (n, 1, h).
 """
 
 from dataclasses import dataclass, fields
@@ -31,12 +31,12 @@ from models.training.device import OnDevice
 
 
 class Ring(SplitAggregation):
-    """What the nodes that vary after a block read: of those that vary before it, and of the rest.
+    """Aggregation of the nodes that vary after a block.
 
     Attributes:
-        varying: (b,) int64 the nodes that vary before the block.
-        after: (a,) int64 ascending, those that vary after it; contains all of `varying`.
-        place: (b,) int64 where each of the b nodes stands in `after`.
+        varying: (b,) int64 nodes that vary before the block.
+        after: (a,) int64 ascending nodes that vary after the block, a superset of `varying`.
+        place: (b,) int64 position of each node of `varying` in `after`.
     """
 
     def __init__(
@@ -47,29 +47,37 @@ class Ring(SplitAggregation):
         self.place = torch.from_numpy(np.searchsorted(after, before))
 
     def join(self, shared: Tensor, varying: Tensor) -> Tensor:
-        """Return the values of the nodes `after`, (a, c, h), from (n, 1, h) and (b, c, h)."""
+        """Return the values of the nodes `after`.
+
+        Args:
+            shared: (n, 1, h) values of all nodes.
+            varying: (b, c, h) values of the nodes `varying`.
+
+        Returns:
+            (a, c, h).
+        """
         own = shared[self.after].expand(-1, varying.shape[1], -1)
         return own.index_copy(0, self.place, varying)
 
 
 @dataclass(frozen=True)
 class ReceptiveField(OnDevice):
-    """How far configs reach."""
+    """The nodes that configs change."""
 
-    rings: tuple[Ring, ...]  # one per block; none where there is no configurable node
+    rings: tuple[Ring, ...]  # one per block, empty without a configurable node
     reached: Tensor  # (a,) int64 ascending, the nodes that vary after the last block
     constant: Tensor  # (n - a,) int64 ascending, all others
-    configurable: Tensor  # (k,) int64 where the configurable nodes stand in `reached`
+    configurable: Tensor  # (k,) int64 positions of the configurable nodes in `reached`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(NodeInputs):
-    """Some nodes of a graph, j of its k configurable ones among them."""
+    """Some nodes of a graph, with j of its k configurable nodes."""
 
     vectors: Tensor  # of the graph, see ConfigInputs
-    columns: Tensor  # (j,) int64 which of the k they are, in the order of the graph's config_ids
+    columns: Tensor  # (j,) int64 positions among the graph's config_ids
     reach: ReceptiveField
-    of_graph: tuple[int, int, int]  # its numbers of nodes, of segments, of configurable nodes or 1
+    of_graph: tuple[int, int, int]  # numbers of nodes, segments and configurable nodes, at least 1
 
     @property
     def varies(self) -> bool:
@@ -78,7 +86,7 @@ class Segment(NodeInputs):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentedGraph(ConfigInputs):
-    """The configs of a graph, and its nodes in segments, of which there is at least one."""
+    """The configs of a graph, and its nodes in one or more segments."""
 
     segments: tuple[Segment, ...]
 
@@ -91,7 +99,15 @@ def segmented(
     segment_nodes: int,
     depth: int,
 ) -> SegmentedGraph:
-    """Prune and scale a graph as `layout_inputs` does, and cut it."""
+    """Prune and scale a graph like `layout_inputs`, and cut it.
+
+    Args:
+        graph: Layout graph.
+        rule: Name of a rule in features/pruning.py.
+        scaler: Scaler of the node features.
+        segment_nodes: Largest number of nodes in a segment.
+        depth: Number of blocks of the network.
+    """
     whole = layout_inputs(graph, rule=rule, scaler=scaler)
     edges, config_ids, n_nodes = whole.neighbours.edge_index, whole.config_ids, len(whole.opcode)
     parts, segments = cut(n_nodes, segment_nodes), []
@@ -117,14 +133,23 @@ def segmented(
 
 
 def within(part: slice, nodes: Tensor) -> Tensor:
-    """Tell which node numbers are of a part, in the same shape."""
+    """Mark the nodes of a part.
+
+    Args:
+        part: Range of nodes.
+        nodes: Positions of nodes, of any shape.
+    """
     return (nodes >= part.start) & (nodes < part.stop)
 
 
 def cut(n_nodes: int, segment_nodes: int) -> list[slice]:
-    """Cut n nodes into parts of nearly equal size, at most `segment_nodes`, by their position.
+    """Cut consecutive nodes into parts of nearly equal size.
 
-    The dataset lists nodes after those that they consume, so parts follow the program.
+    The dataset lists nodes after their operands, so parts follow the program.
+
+    Args:
+        n_nodes: Number of nodes.
+        segment_nodes: Largest number of nodes of a part.
     """
     parts = np.array_split(np.arange(n_nodes), max(1, -(-n_nodes // segment_nodes)))
     ends = np.cumsum([len(part) for part in parts]).tolist()
@@ -132,7 +157,12 @@ def cut(n_nodes: int, segment_nodes: int) -> list[slice]:
 
 
 def receptive_field(neighbours: SparseAggregation, depth: int) -> ReceptiveField:
-    """Follow the configs of the nodes `neighbours.varying`, on the CPU, through `depth` blocks."""
+    """Find the nodes that configs change in each block.
+
+    Args:
+        neighbours: Edges on the CPU. Configs change the nodes `neighbours.varying`.
+        depth: Number of blocks.
+    """
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)
     rings, reached = list[Ring](), config_ids

@@ -1,17 +1,16 @@
 """The layout GNN for whole graphs, in memory that does not grow with the graph.
 
-The equations within a segment are those of models/layout/cross_config_sage.py. What a graph is to
-the head is a sum over its segments, so that segments can be computed one by one, or remembered.
-Configs meet on that sum, (c, h), once per graph, and not node by node: then a node differs between
-configs only where a message from a configurable node has reached it
-(models/segments/cut.py), and the exact normaliser over all configs is one number per channel, known
-after one pass. Where a graph of several segments is cut depends on the order of its nodes, so its
-scores do too.
+The equations within a segment are those of models/layout/cross_config_sage.py. The head reads a sum
+over the segments of a graph, (c, h), so segments can be computed one by one, or stored. The
+attention across configs acts on this sum, once per graph and not per node. So a node differs
+between configs only if a message from a configurable node has reached it (models/segments/cut.py).
+The exact normaliser over all configs is one number per channel, known after one pass. The cuts
+depend on the order of nodes, so the scores of a graph of several segments do too.
 
-What is remembered of segments while training goes on is Graph Segment Training's memory (Cao et
-al., "Learning Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). Each
-phase has its own checkpoint: all of the network on one live
-segment per step, the others remembered; then the head alone on fresh embeddings of all segments.
+Training stores the embeddings of segments, as in Graph Segment Training (Cao et al., "Learning
+Large Graph Property Prediction via Graph Segment Training", NeurIPS 2023). The first phase trains
+the network on one live segment per step and stored embeddings of the others. The second phase
+trains only the head, on fresh embeddings of all segments. Each phase has a checkpoint.
 """
 
 import math
@@ -46,7 +45,7 @@ HEAD_FOLDER = "head"
 
 
 class SegmentHead(nn.Module):
-    """Score configs by the embeddings of their graph, 3 h channels, each seen beside all others.
+    """Score configs by the embeddings of their graph, 3 h channels, with attention across configs.
 
     y = gelu(W g); score = w gelu(V [y, cross-config attention of y]).
     """
@@ -62,18 +61,32 @@ class SegmentHead(nn.Module):
         )
 
     def mixed(self, pooled: Tensor) -> Tensor:
-        """Map (c, 3h) to (1, c, h): up to where configs meet."""
         return nn.functional.gelu(self.mix(pooled))[None]
 
     def normaliser(self, pooled: Tensor) -> Tensor | None:
-        """Return the attention's (1, 1, h) over all configs, from all their (c, 3h)."""
+        """Return the attention's normaliser over all configs, or None without attention.
+
+        Args:
+            pooled: (c, 3h) embeddings of all configs.
+
+        Returns:
+            (1, 1, h).
+        """
         if self.configs is None:
             return None
         logits = self.mixed(pooled) * self.configs.sharpness()
         return torch.logsumexp(logits, dim=1, keepdim=True) - math.log(len(pooled))
 
     def forward(self, pooled: Tensor, normaliser: Tensor | None = None) -> Tensor:
-        """Map (c, 3h) to (c,) scores, lower = faster; the normaliser is theirs alone if None."""
+        """Score configs.
+
+        Args:
+            pooled: (c, 3h) embeddings.
+            normaliser: (1, 1, h) normaliser of all configs. None uses these configs.
+
+        Returns:
+            (c,) scores. A lower score means a faster config.
+        """
         y = self.mixed(pooled)
         if self.configs is not None:
             y = self.configs(y, normaliser)
@@ -82,12 +95,20 @@ class SegmentHead(nn.Module):
 
 
 def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> NDArray[np.float64]:
-    """Return the weight of each segment's embedding in the graph's sum; (s,) float64.
+    """Return the weight of each segment's embedding in the graph's sum.
 
-    Stale embedding dropout: each of the other segments is `kept` (s,) with probability p =
-    `keep_stale` and weight 1, or else dropped. The live one, which carries gradients, drawn evenly
-    among s, weighs p + (1 - p) s. Over draws each segment then weighs
-    (p + (1 - p) s) / s + (1 - 1 / s) p = 1: the sum is unbiased.
+    This is stale embedding dropout, and the sum is unbiased. The live segment is drawn uniformly
+    among s, and weighs p + (1 - p) s for p = `keep_stale`. Each other segment has weight 1 with
+    probability p, else 0. So the mean weight of a segment is (p + (1 - p) s) / s + (1 - 1 / s) p =
+    1.
+
+    Args:
+        live: Position of the segment that carries gradients.
+        kept: (s,) mask of the segments to use.
+        keep_stale: Probability p.
+
+    Returns:
+        (s,) float64 weights.
     """
     weights = kept.astype(np.float64)
     weights[live] = keep_stale + (1 - keep_stale) * len(kept)
@@ -95,10 +116,11 @@ def segment_weights(live: int, kept: NDArray[np.bool_], keep_stale: float) -> ND
 
 
 class SegmentHistory(nn.Module):
-    """Embeddings as they were when last computed, for a fixed pool of configs of each graph.
+    """The last embeddings of segments, for a fixed pool of configs of each graph.
 
-    The table is a buffer, so checkpoints hold it: 768 B for an embedding at h = 64. `entries` says
-    for each graph how many each segment has: the pool's size, or 1 where configs do not differ.
+    The table is a buffer, so it is in checkpoints. An embedding takes 768 bytes at h = 64.
+    `entries` has the number of embeddings of each segment of each graph: the size of the pool, or 1
+    for segments that configs do not change.
     """
 
     def __init__(self, entries: Sequence[Sequence[int]], width: int) -> None:
@@ -112,24 +134,30 @@ class SegmentHistory(nn.Module):
         self.register_buffer("known", torch.zeros(ends[-1], dtype=torch.bool))
 
     def rows(self, graph: int, segment: int, pooled: Tensor) -> Tensor:
-        """Return where the configs at positions `pooled` (c,) of the pool stand; (c,) or (1,).
+        """Return the rows of a segment's embeddings, on the device of the table.
 
-        `pooled` is on the CPU, the result where the table is.
+        Args:
+            graph: Position of the graph.
+            segment: Position of the segment.
+            pooled: (c,) positions of configs in the pool, on the CPU.
+
+        Returns:
+            (c,) rows, or (1,) if configs do not change the segment.
         """
         start, count = self.places[graph][segment]
         rows = start + pooled if count > 1 else torch.tensor([start])
         return rows.to(self.values.device)
 
     def write(self, rows: Tensor, embeddings: Tensor) -> None:
-        """Store the embeddings (r, h') at `rows` (r,)."""
         self.values[rows] = embeddings.detach().to(self.values.dtype)
         self.known[rows] = True
 
 
 class SegmentSage(nn.Module):
-    """Score configs of a graph from one segment at hand and what is known of the others.
+    """Score configs of a graph by one live segment and stored embeddings of the others.
 
-    Shapes: m nodes of a segment, j of them configurable, a reached by these, c configs, h channels.
+    Shapes: m nodes of a segment, j configurable nodes, a nodes that configs change, c configs, h
+    channels.
     """
 
     def __init__(self, config: SegmentSageConfig) -> None:
@@ -141,12 +169,17 @@ class SegmentSage(nn.Module):
         del nodes.head
         self.nodes = nodes
         self.head = SegmentHead(config.hidden, cross_config=config.cross_config)
-        self.history: SegmentHistory | None = None  # while it is trained by segments
+        self.history: SegmentHistory | None = None  # only during the training by segments
 
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[LayoutGraph], SegmentedGraph]:
-        """Return what makes of a graph its segments."""
+        """Return the function that cuts a graph into segments.
+
+        Args:
+            features: Table `features` of the recipe.
+            scaler: Scaler of the node features.
+        """
         return partial(
             segmented,
             rule=features.prune,
@@ -159,11 +192,17 @@ class SegmentSage(nn.Module):
         self.nodes.set_known_opcodes(opcodes)
 
     def encode(self, segment: Segment, choices: Tensor) -> Tensor:
-        """Embed a segment under configs (c, k) int64 of the whole graph; (c, 3h).
+        """Embed a segment in some configs.
 
-        The sum over segments is [mean over nodes, mean over segments of the maximum over their
-        nodes, mean over configurable nodes] of what the blocks give; (1, 3h) where configs do not
-        differ.
+        The sum over segments has three parts of h channels. They are the mean over nodes, the mean
+        over segments of the maximum over nodes, and the mean over configurable nodes.
+
+        Args:
+            segment: Segment of a graph.
+            choices: (c, k) int64 choices of the whole graph.
+
+        Returns:
+            (c, 3h), or (1, 3h) if configs do not change the segment.
         """
         net, reach = self.nodes, segment.reach
         shared = net.nodes(segment)  # (m, 1, h)
@@ -188,10 +227,16 @@ class SegmentSage(nn.Module):
     def forward(
         self, segment: Segment, choices: Tensor, others: Tensor, weight: float
     ) -> tuple[Tensor, Tensor]:
-        """Score configs (c, k) int64 by the live segment, and the others' sum, (c or 1, 3h).
+        """Score configs by the live segment and the sum of the others.
+
+        Args:
+            segment: Live segment.
+            choices: (c, k) int64 choices of the whole graph.
+            others: (c, 3h) or (1, 3h) sum over the other segments.
+            weight: Weight of the live segment.
 
         Returns:
-            (c,) float32 scores, lower = faster, and the live segment's embedding.
+            (c,) float32 scores, and the embedding of the live segment.
         """
         embedding = self.encode(segment, choices)
         pooled = (others + weight * embedding).expand(len(choices), -1)
@@ -201,9 +246,17 @@ class SegmentSage(nn.Module):
     def score_all(
         self, graph: SegmentedGraph, *, chunk_configs: int | None = None
     ) -> NDArray[np.float32]:
-        """Score every config of a graph in bounded memory, exactly; (c,) float32, lower = faster.
+        """Score every config of a graph exactly, in bounded memory.
 
-        Beside what `embed_configs` takes, 12 h bytes per distinct config are in memory.
+        The embeddings take 12 h bytes per distinct config, in addition to the memory of
+        `embed_configs`.
+
+        Args:
+            graph: Graph in segments.
+            chunk_configs: The argument of `embed_configs`.
+
+        Returns:
+            (c,) float32 scores. A lower score means a faster config.
         """
         every = np.arange(len(graph.first))
         pooled = embed_configs(self, graph, every, chunk_configs=chunk_configs)
@@ -213,7 +266,6 @@ class SegmentSage(nn.Module):
 
 
 def _shares(segment: Segment, *sums: Tensor) -> Tensor:
-    """Return what a segment adds to the three means of its graph; three (c, h) to (c, 3h)."""
     parts = [own / number for own, number in zip(sums, segment.of_graph, strict=True)]
     return torch.cat(parts, dim=-1)
 
@@ -226,10 +278,17 @@ def embed_configs(
     *,
     chunk_configs: int | None = None,
 ) -> Tensor:
-    """Embed a graph under each of the distinct configs at `distinct` (r,); (r, 3h).
+    """Embed a graph in some configs.
 
-    One segment and `chunk_configs` configs are in memory at once: if None, so many that an
-    (a, c, h) tensor takes `inference_tensor_mib`.
+    Args:
+        model: Network.
+        graph: Graph in segments.
+        distinct: (r,) positions among the distinct configs.
+        chunk_configs: Number of configs in memory at once. None derives it from
+            `inference_tensor_mib` for an (a, c, h) tensor.
+
+    Returns:
+        (r, 3h).
     """
     if chunk_configs is None:
         largest = max(len(segment.reach.reached) for segment in graph.segments)
@@ -254,10 +313,17 @@ def embed_configs(
 def advance(
     block: SageBlock, shared: Tensor, varying: Tensor, ring: Ring, neighbours: SparseAggregation
 ) -> tuple[Tensor, Tensor]:
-    """Take one block, without attention across configs, for the nodes that vary alone.
+    """Apply a block without attention across configs to a segment.
 
-    From `shared` (n, 1, h), with anything at the nodes ring.varying, and their own (b, c, h) to
-    (n, 1, h), with anything at the nodes ring.after, and their (a, c, h).
+    Args:
+        block: Block of the network.
+        shared: (n, 1, h) values of all nodes. Those of `ring.varying` are arbitrary.
+        varying: (b, c, h) values of the nodes `ring.varying`.
+        ring: Aggregation of the nodes that vary after the block.
+        neighbours: Edges of the segment.
+
+    Returns:
+        (n, 1, h) values, arbitrary for `ring.after`, and the (a, c, h) values of `ring.after`.
     """
     moved = block(ring.join(shared, varying), block.aggregate_split(shared, varying, ring))
     return block(shared, block.aggregate(shared, neighbours)), moved
@@ -265,9 +331,9 @@ def advance(
 
 @dataclass(frozen=True)
 class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
-    """The train graphs, and of each a fixed pool of configs, drawn by `seed`.
+    """Train graphs with a fixed pool of configs each, sampled by `seed`.
 
-    Only the pool's configs are learned from: what is remembered of segments grows with it.
+    Training uses only the pool, because the table of embeddings grows with it.
     """
 
     seed: int
@@ -278,12 +344,18 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
 
     @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of some configs of the graph at `index`."""
+        """Return the loss, (), of a sample of a graph's pool.
+
+        Args:
+            model: Network or head.
+            index: Position of the graph.
+            rng: Generator of the step.
+        """
 
     def drawn(
         self, index: int, rng: np.random.Generator
     ) -> tuple[SegmentedGraph, NDArray[np.int64], NDArray[np.int64]]:
-        """Return a graph, its pool of distinct configs (p,), a step's as positions in it (c,)."""
+        # The graph, its pool of distinct configs (p,), and positions in the pool (c,).
         graph = self.inputs(self.files[index])
         order = np.random.default_rng([self.seed, 1, index]).permutation(len(graph.first))
         pool = order[: self.config.table_configs]
@@ -292,10 +364,10 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
 
 @dataclass(frozen=True)
 class SegmentTask(PooledGraphs):
-    """Ranks a sample of a graph's pool by one live segment, and by what is known of the others.
+    """Train on a sample of a graph's pool, by one live segment and stored embeddings of the others.
 
-    Segments in which configs do not differ are never live or dropped. What is needed and was never
-    computed is computed then, without gradients.
+    A segment that configs do not change is never live or dropped. Missing embeddings are computed
+    without gradients.
     """
 
     history: SegmentHistory
@@ -319,7 +391,7 @@ class SegmentTask(PooledGraphs):
     def _draw_segments(
         self, graph: SegmentedGraph, rng: np.random.Generator
     ) -> tuple[NDArray[np.float64], int, int | None]:
-        """Return each segment's weight (s,), the live one, and a constant one to compute anew."""
+        # The weights (s,), the live segment, and a constant segment to recompute.
         varies = np.array([segment.varies for segment in graph.segments])
         varying, constant = np.flatnonzero(varies), np.flatnonzero(~varies)
         live = int(rng.integers(len(varying)))
@@ -330,7 +402,6 @@ class SegmentTask(PooledGraphs):
         return weights, int(varying[live]), stalest
 
     def _recall(self, segment: Segment, rows: Tensor, choices: Tensor) -> Tensor:
-        """Return what is known of a segment at `rows`, (c, 3h) or (1, 3h); complete it first."""
         unknown = ~self.history.known[rows]
         if unknown.any():
             with torch.no_grad():
@@ -341,7 +412,7 @@ class SegmentTask(PooledGraphs):
 
 @dataclass(frozen=True)
 class HeadTask(PooledGraphs):
-    """Ranks a sample of a graph's pool by embeddings that no longer change, made once per graph."""
+    """Train the head on samples of the pools. The embeddings are computed once per graph."""
 
     known: dict[int, Tensor] = field(default_factory=dict)
 
@@ -355,14 +426,20 @@ class HeadTask(PooledGraphs):
 
 
 def train(job: TrainJob, network: type[SegmentSage]) -> None:
-    """Train the layout GNN for whole graphs; write its weights with all it needs to read graphs."""
+    """Train the layout GNN for whole graphs, and write its weights and its scaler.
+
+    Args:
+        job: Training to run.
+        network: Class of the network.
+    """
     with torch_for(job, network) as (config, device):
         model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model
         model.history = SegmentHistory([_entries(job, file) for file in job.files], model.width)
         fit(model, SegmentTask(*graphs, model.history), config.training, job, device)
-        model.history = None  # it is of no use but to go on with training
-        if config.head_steps:  # the rest of the model stays as it is
+        # Only training needs the history.
+        model.history = None
+        if config.head_steps:
             training = config.training.model_copy(update={"steps": config.head_steps})
             head_job = replace(job, run_dir=job.run_dir / HEAD_FOLDER)
             fit(model.head, HeadTask(*graphs), training, head_job, device)

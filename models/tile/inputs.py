@@ -1,4 +1,4 @@
-"""Tile kernels as the tile GNN reads them, and batches of them: nodes joined, configs padded."""
+"""Inputs of tile networks: kernels, and batches of kernels with joined nodes and padded configs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from models.training.device import OnDevice, sent
 
 
 class ConfigScaler(nn.Module):
-    """Standardises f columns of tile statistics by mean and deviation over the train split."""
+    """Standardise f columns of tile statistics by mean and deviation over the train split."""
 
     def __init__(self, n_columns: int) -> None:
         super().__init__()
@@ -29,7 +29,11 @@ class ConfigScaler(nn.Module):
         self.register_buffer("factor", torch.ones(n_columns))
 
     def fit(self, statistics: Iterable[NDArray[np.float32]]) -> None:
-        """Learn from the (c, f) statistics of train kernels, each kernel weighing the same."""
+        """Learn from train kernels, which have equal weight.
+
+        Args:
+            statistics: (c, f) statistics of each kernel.
+        """
         tables = (table.astype(np.float64) for table in statistics)
         sums = [(table.mean(axis=0), np.square(table).mean(axis=0)) for table in tables]
         mean, mean_square = np.mean(sums, axis=0)  # (f,) each
@@ -39,44 +43,62 @@ class ConfigScaler(nn.Module):
         self.factor.copy_(torch.from_numpy(factor))
 
     def forward(self, statistics: Tensor) -> Tensor:
-        """Scale (…, f) statistics; columns that are constant over the train split become 0."""
+        # Columns that are constant over the train split become 0.
         return (statistics - self.shift).mul_(self.factor).clamp_(-10, 10)
 
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
-    """One kernel as arrays of the host; of f statistics the v that differ between configs stay."""
+    """One kernel as arrays on the host. Only the v statistics that differ between configs are
+    stored.
+    """
 
-    node_feat: NDArray[np.float32]  # (n, 140) scaled; layout columns are 0, they are embedded
+    node_feat: NDArray[np.float32]  # (n, 140) scaled, 0 in the layout columns
     opcode: NDArray[np.int64]  # (n,)
     layout: NDArray[np.int64]  # (n, 6) embedding rows
     edge_index: NDArray[np.int64]  # (2, e) from producer to consumer
-    statistics: NDArray[np.float32]  # (c, v) as computed
-    varying: NDArray[np.int64]  # (v,) which of the f columns they are
+    statistics: NDArray[np.float32]  # (c, v) not scaled
+    varying: NDArray[np.int64]  # (v,) columns of `statistics` among all f
     first: NDArray[np.float32]  # (f,) all statistics of the first config
-    mean: NDArray[np.float64]  # (1, f) of all configs, if they are read relative to it; else (1, 0)
-    runtime: NDArray[np.float64]  # (c,) relative to the default config; 0 where withheld
+    mean: NDArray[np.float64]  # (1, f) over all configs, or (1, 0) without relative configs
+    runtime: NDArray[np.float64]  # (c,) relative to the default config, 0 if withheld
 
     def write_statistics(self, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        """Put all statistics of the configs at `rows` (r,) into `out` (r, f)."""
+        """Write all statistics of some configs.
+
+        Args:
+            rows: (r,) rows of configs.
+            out: (r, f) result.
+        """
         out[:] = self.first
         out[:, self.varying] = self.statistics[rows]
 
     def config_columns(self) -> NDArray[np.float32]:
-        """Return what a network reads of all configs, before scaling; (c, f), or (c, 2f)."""
+        """Return the columns that a network reads of all configs, before scaling; (c, f) or (c,
+        2f).
+        """
         whole = np.empty((len(self.runtime), len(self.first)), np.float32)
         self.write_statistics(np.arange(len(whole)), whole)
         return relative_too(torch.from_numpy(whole), torch.from_numpy(self.mean)).numpy()
 
     def only(self, rows: NDArray[np.int64]) -> Self:
-        """Return the kernel with the configs at `rows` (r,) alone, its mean as before."""
+        """Return the kernel with only some configs and the same mean.
+
+        Args:
+            rows: (r,) rows of configs.
+        """
         return replace(self, statistics=self.statistics[rows], runtime=self.runtime[rows])
 
 
 def relative_too(statistics: Tensor, mean: Tensor) -> Tensor:
-    """Put how far (…, f) statistics are from the mean of their kernel's beside them; (…, 2f).
+    """Join statistics with their distances from the kernel's mean.
 
-    Without means, (…, 0), the statistics stay alone.
+    Args:
+        statistics: (…, f) statistics.
+        mean: (…, f) means. Without means, (…, 0), the result is `statistics`.
+
+    Returns:
+        (…, 2f) or (…, f).
     """
     if not mean.shape[-1]:
         return statistics
@@ -88,7 +110,13 @@ def n_config_columns(config: TileGnnConfig) -> int:
 
 
 def tile_inputs(graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler) -> TileInputs:
-    """Scale a kernel's nodes, and compute its configs' statistics, as `config` asks for them."""
+    """Scale a kernel's nodes, and compute its configs' statistics.
+
+    Args:
+        graph: Tile kernel.
+        config: Config of the network, which names the statistics.
+        nodes: Scaler of the node features.
+    """
     scaled = nodes(graph.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
@@ -109,17 +137,17 @@ def tile_inputs(graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler) -
 
 @dataclass(frozen=True)
 class TileBatch:
-    """g kernels joined, on the network's device: n nodes and e edges of all, up to r configs each.
+    """g joined kernels on the network's device: n nodes, e edges, up to r configs per kernel.
 
     Attributes:
-        node_feat, opcode, layout, edge_index: as in TileInputs, the kernels' one after another.
-        n_operands: (n, 1) float32 how many edges end at a node.
-        node_kernel: (n,) int64 which kernel a node is of.
-        n_nodes: (g, 1) float32 of each kernel.
-        node_places: (g, w) int64 the nodes of each kernel, its last one repeated up to the most.
+        node_feat, opcode, layout, edge_index: Fields of TileInputs, one kernel after another.
+        n_operands: (n, 1) float32 number of edges that end at a node.
+        node_kernel: (n,) int64 kernel of each node.
+        n_nodes: (g, 1) float32 number of nodes of each kernel.
+        node_places: (g, w) int64 nodes of each kernel. Its last node fills the row.
         config_feat: (g, r, f) float32 scaled.
-        runtime: (g, r) float64 relative to the default config; infinite where a kernel has no
-            further config: that row is padding, and what it scores counts for nothing.
+        runtime: (g, r) float64 relative to the default config, infinite for padding. Scores of
+            padding are not used.
     """
 
     node_feat: Tensor
@@ -137,7 +165,13 @@ class TileBatch:
 def join(
     kernels: Sequence[TileInputs], rows: Sequence[NDArray[np.int64]], scaler: ConfigScaler
 ) -> TileBatch:
-    """Join kernels on the scaler's device into a batch, of each the configs at `rows` (r,)."""
+    """Join kernels into a batch on the scaler's device.
+
+    Args:
+        kernels: Kernels of the batch.
+        rows: (r,) rows of configs of each kernel.
+        scaler: Scaler of the config columns.
+    """
     n_nodes = np.array([len(kernel.opcode) for kernel in kernels])
     starts = np.cumsum(n_nodes) - n_nodes
     places = starts[:, None] + np.minimum(np.arange(n_nodes.max()), n_nodes[:, None] - 1)

@@ -1,7 +1,7 @@
-"""The tile GNN: a kernel's graph is encoded once, its configs join after pooling.
+"""The tile GNN: it encodes a kernel's graph once, and configs join after pooling.
 
-Kernels are small (about 40 nodes) and have many configs (about 1,800): "late join" in the dataset
-paper. The configs of a kernel see each other through the same attention as in the layout GNN.
+Kernels are small (about 40 nodes) and have many configs (about 1,800). The dataset paper calls this
+"late join". The attention across the configs of a kernel is the layout GNN's.
 """
 
 from typing import ClassVar
@@ -15,7 +15,7 @@ from models.tile.network import TileNetwork
 
 
 class LateFusionSage(TileNetwork):
-    """Score the configs of many kernels; lower = faster."""
+    """Score the configs of many kernels. A lower score means a faster config."""
 
     Config: ClassVar[type[TileGnnConfig]] = LateFusionSageConfig
 
@@ -33,7 +33,14 @@ class LateFusionSage(TileNetwork):
         self.head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, 1, bias=False))
 
     def encode(self, batch: TileBatch) -> Tensor:
-        """Encode each kernel's graph; (g, h) float32."""
+        """Encode each kernel's graph.
+
+        Args:
+            batch: Batch of g kernels.
+
+        Returns:
+            (g, h) float32.
+        """
         x = self.node(self.embed_nodes(batch)).float()  # (n, h)
         for norm, convolution in zip(self.graph_norms, self.graph_blocks, strict=True):
             x = x + nn.functional.gelu(convolution(norm(x), batch.edge_index, batch.n_operands))
@@ -43,7 +50,6 @@ class LateFusionSage(TileNetwork):
         return self.kernel(torch.cat([mean, largest], dim=1)).float()
 
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
         x = self.columns(batch.config_feat) + self.encode(batch)[:, None]  # (g, r, h)
         is_config = (batch.runtime < torch.inf)[:, :, None]
         padding = is_config.to(x.dtype).log()  # 0 or -inf
@@ -54,21 +60,32 @@ class LateFusionSage(TileNetwork):
 
 
 class MeanSage(nn.Module):
-    """W h + b over the mean h of what a node consumes, + W' of the node itself.
+    """W h + b over the mean h of a node's operands, + W' of the node.
 
-    GraphSAGE's layer (Hamilton et al., 2017). torch_geometric's SAGEConv is the reference in tests:
-    the same, weights drawn alike, but its import takes longer than a small training.
+    This is GraphSAGE's layer (Hamilton et al., 2017). Tests compare it with torch_geometric's
+    SAGEConv, which starts from the same weights. The import of SAGEConv takes longer than a small
+    training.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.operands = nn.Linear(width, width)
         self.own = nn.Linear(width, width, bias=False)
-        for layer in (self.operands, self.own):  # as SAGEConv does: a seed gives the same weights
+        # SAGEConv also resets its layers, so a seed gives the same weights.
+        for layer in (self.operands, self.own):
             layer.reset_parameters()
 
     def forward(self, x: Tensor, edge_index: Tensor, n_operands: Tensor) -> Tensor:
-        """Map (n, h) to (n, h); edges (2, e) int64 from producer to consumer, (n, 1) at each."""
+        """Apply the layer.
+
+        Args:
+            x: (n, h) nodes.
+            edge_index: (2, e) int64 edges from producer to consumer.
+            n_operands: (n, 1) number of operands of each node.
+
+        Returns:
+            (n, h).
+        """
         producer, consumer = edge_index
         mean = group_mean(x.index_select(0, producer), consumer, n_operands.clamp(min=1))
         result: Tensor = self.operands(mean) + self.own(x)
@@ -85,15 +102,33 @@ class ConfigBlock(nn.Module):
         self.project = nn.Linear(2 * width if cross_config else width, width)
 
     def forward(self, x: Tensor, padding: Tensor, n_configs: Tensor) -> Tensor:
-        """Map (g, r, h); `padding` (g, r, 1) is -inf but for the rows that are of `n_configs`."""
+        """Apply the block.
+
+        Args:
+            x: (g, r, h) configs.
+            padding: (g, r, 1) 0 for configs, -inf for padding.
+            n_configs: (g, 1, 1) number of configs of each kernel.
+
+        Returns:
+            (g, r, h).
+        """
         y = self.inner(x)
         if self.log_temperature is not None:
             logits = torch.addcmul(padding, y.float(), torch.exp(-self.log_temperature))
-            weights = torch.softmax(logits, dim=1) * n_configs  # of each kernel 1 on average
+            weights = torch.softmax(logits, dim=1) * n_configs  # mean 1 in each kernel
             y = torch.cat([y, y * weights], dim=2)
         return x + self.project(y)
 
 
 def group_mean(x: Tensor, group: Tensor, sizes: Tensor) -> Tensor:
-    """Average the rows (r, h) of each group, given by `group` (r,) int64; sizes are (g, 1)."""
+    """Average the rows of each group.
+
+    Args:
+        x: (r, h) rows.
+        group: (r,) int64 group of each row.
+        sizes: (g, 1) sizes of the groups.
+
+    Returns:
+        (g, h) means.
+    """
     return x.new_zeros(len(sizes), x.shape[1]).index_add_(0, group, x) / sizes

@@ -1,6 +1,6 @@
-"""What a tile network is, how it reads nodes, and how it is trained.
+"""The base class and the training of tile networks.
 
-One's own derives from TileNetwork, see docs/guides/add_a_model.md.
+A custom network derives from TileNetwork. See docs/guides/add_a_model.md.
 """
 
 from abc import ABC, abstractmethod
@@ -41,12 +41,13 @@ LAYOUT_WIDTH = 4
 
 
 class TileNetwork(nn.Module, ABC):
-    """Scores the configs of many kernels; lower = faster. A subclass has a `forward`.
+    """Score the configs of many kernels. A lower score means a faster config. A subclass has a
+    `forward`.
 
     Attributes:
-        losses: by the name that `config.loss` has; one's own may have more.
-        node_width: w, of what `embed_nodes` gives.
-        n_columns: f, of a batch's `config_feat`.
+        losses: Losses by the name in `config.loss`. A custom network may have more.
+        node_width: Width w of the result of `embed_nodes`.
+        n_columns: Number f of columns of a batch's `config_feat`.
     """
 
     Config: ClassVar[type[TileGnnConfig]] = TileGnnConfig
@@ -64,41 +65,79 @@ class TileNetwork(nn.Module, ABC):
     def reader(
         self, features: FeaturesConfig, scaler: NodeScaler
     ) -> Callable[[TileGraph], TileInputs]:
-        """Return what makes of a kernel what batches are joined from."""
+        """Return the function that computes the inputs of a kernel.
+
+        Args:
+            features: Table `features` of the recipe.
+            scaler: Scaler of the node features.
+        """
         return partial(tile_inputs, config=self.config, nodes=scaler)
 
     def embed_nodes(self, batch: TileBatch) -> Tensor:
-        """Return (n, w) float32 of all kernels' nodes: numbers, opcode and layout side by side."""
+        """Join the numbers, opcode and layout of all kernels' nodes.
+
+        Args:
+            batch: Batch of kernels.
+
+        Returns:
+            (n, w) float32.
+        """
         parts = [batch.node_feat, self.opcode(batch.opcode), self.layout(batch.layout).flatten(1)]
         return torch.cat(parts, dim=1)
 
     @staticmethod
     def scores_of(head: nn.Module, x: Tensor) -> Tensor:
-        """Map (g, r, h) to scores (g, r) by `head`, in float32: half precision would make ties."""
+        """Apply the head in float32, because scores in half precision have ties.
+
+        Args:
+            head: Module from h channels to 1.
+            x: (g, r, h) configs.
+
+        Returns:
+            (g, r) float32 scores.
+        """
         with torch.autocast(x.device.type, enabled=False):
             scores: Tensor = head(x.float()).squeeze(-1)
         return scores
 
     @abstractmethod
     def forward(self, batch: TileBatch) -> Tensor:
-        """Score all configs of all kernels of the batch; (g, r) float32, lower = faster."""
+        """Score all configs of a batch.
+
+        Args:
+            batch: Batch of g kernels.
+
+        Returns:
+            (g, r) float32 scores. A lower score means a faster config.
+        """
 
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
-        """Score every config of one kernel, as many at a time as `chunk_for` says; (c,) float32."""
+        """Score every config of one kernel, in chunks of `chunk_for` configs.
+
+        Args:
+            inputs: Inputs of the kernel.
+
+        Returns:
+            (c,) float32 scores.
+        """
         n_configs, step = len(inputs.runtime), self.chunk_for(inputs)
         chunks = np.split(np.arange(n_configs), range(step, n_configs, step))
         batches = (join([inputs], [rows], self.config_scaler) for rows in chunks)
         return torch.cat([self(batch)[0] for batch in batches]).float().cpu().numpy()
 
     def chunk_for(self, inputs: TileInputs) -> int:
-        """Return how many configs of a kernel to score at once: all, unless they are too large."""
+        """Return the number of configs to score at once. The default is all configs.
+
+        Args:
+            inputs: Inputs of the kernel.
+        """
         return max(1, len(inputs.runtime))
 
 
 @dataclass(frozen=True)
 class TileTask(JudgedGraphs[TileInputs]):
-    """Ranks a sample of configs of several kernels per step."""
+    """Train on a sample of configs of several kernels per step."""
 
     @property
     def n_per_step(self) -> int:
@@ -113,7 +152,7 @@ class TileTask(JudgedGraphs[TileInputs]):
         return loss_of(model, model(batch), batch.runtime).mean(), self.named(chosen)
 
     def judged(self, model: Any, inputs: TileInputs) -> Iterator[float]:
-        """Yield a kernel's tile score, unless it has so few configs that any order scores 1."""
+        # With few configs, any order has the tile score 1.
         rows = self.held_out.configs(len(inputs.runtime), judged=True)
         if len(rows) > TILE_PICKS:
             scores = model.score_all(inputs.only(rows))
@@ -121,7 +160,12 @@ class TileTask(JudgedGraphs[TileInputs]):
 
 
 def train(job: TrainJob, network: type[TileNetwork]) -> None:
-    """Train the tile GNN `job.model`; write its weights with all it needs to read kernels."""
+    """Train a tile network, and write its weights and its scalers.
+
+    Args:
+        job: Training to run.
+        network: Class of the network.
+    """
     with torch_for(job, network) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)

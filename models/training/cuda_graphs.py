@@ -1,9 +1,9 @@
 """Training steps recorded as CUDA graphs.
 
-A step launches hundreds of kernels, and on small graphs the host needs longer to launch them than a
-GPU to run them. A CUDA graph replays them all by one launch (Gray, "Getting Started with CUDA
-Graphs", NVIDIA, 2019). What it reads and writes stays at the same addresses, so each train graph
-has a recording of its own; all of them share one pool of memory, since they run in turn.
+A step launches hundreds of kernels. On small graphs, the launches take longer than the kernels. A
+CUDA graph replays all of them with one launch (Gray, "Getting Started with CUDA Graphs", NVIDIA,
+2019). Its inputs and outputs have fixed addresses, so each train graph has a recording. All
+recordings share one pool of memory, because they run in turn.
 """
 
 import weakref
@@ -24,21 +24,21 @@ GraphLoss = Callable[[Any, Tensor], Tensor]
 @dataclass(frozen=True)
 class _Recording:
     graph: torch.cuda.CUDAGraph
-    rows: Tensor  # (c,) int64, which configs the next replay takes
+    rows: Tensor  # (c,) int64 configs of the next replay
     loss: Tensor  # ()
     gradients: tuple[Tensor | None, ...]
 
 
 class RecordedSteps:
-    """Computes gradients on a GPU: a graph's first step plainly, its later ones by replay.
+    """Compute gradients on a GPU: the first step of a graph runs plainly, later steps are replayed.
 
-    A recording needs kernels that are compiled already and libraries that are set up, so the first
-    step of a graph is not recorded. A recording is dropped together with the graph's inputs.
+    A recording needs compiled kernels and initialised libraries, so the first step of a graph is
+    not recorded. A recording is deleted together with the graph's inputs.
 
     Args:
         model: Network on a GPU. Its forward pass must run the same operations for any configs.
-        graph_loss: Maps a graph's inputs and the rows of its configs, (c,) int64 on the GPU, to a
-            loss, (). It must not wait for the GPU.
+        graph_loss: Function from a graph's inputs and the rows of its configs, (c,) int64 on the
+            GPU, to a loss, (). It must not wait for the GPU.
     """
 
     def __init__(self, model: nn.Module, graph_loss: GraphLoss) -> None:
@@ -52,7 +52,7 @@ class RecordedSteps:
         """Add the gradients of a graph's loss to those of the parameters.
 
         Args:
-            inputs: What the network reads of the graph, on the GPU.
+            inputs: Inputs of the graph, on the GPU.
             rows: (c,) distinct configs of the step.
             share: Factor of the gradients.
 
@@ -78,15 +78,15 @@ class RecordedSteps:
 
     def _computed(self, inputs: Any, rows: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         loss = self._graph_loss(inputs, rows)
-        # The forward pass is rounded already; a backward pass takes the types that it finds.
+        # The forward pass has fixed the types that the backward pass uses.
         with torch.autocast(self._device.type, enabled=False):
             gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        # The fused optimiser asks for gradients that are laid out as their parameters are.
+        # The fused optimiser needs gradients with the strides of their parameters.
         return loss.detach(), tuple(g if g is None else g.contiguous() for g in gradients)
 
     def _recorded(self, inputs: Any, rows: Tensor) -> _Recording:
         graph, rows = torch.cuda.CUDAGraph(), rows.clone()
-        # Another thread may read the next graph meanwhile, so only this thread is watched.
+        # Another thread may read the next graph, so the check covers only this thread.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             loss, gradients = self._computed(inputs, rows)
         return _Recording(graph, rows, loss, gradients)

@@ -1,11 +1,11 @@
-"""Where networks are computed, and in what: on a CUDA GPU where there is one, else on the CPU.
+"""The device of networks and its precision: a CUDA GPU if there is one, else the CPU.
 
-Everything random but dropout is drawn on the host, so that a seed takes the same graphs and configs
-on either. What is fixed of a graph is moved once; of configs a step moves those that it takes.
+The host draws all random numbers except dropout, so a seed selects the same graphs and configs on
+both devices. The fixed part of a graph moves once. A step moves only the configs that it takes.
 
-What activations are stored in, a recipe's `precision`, stands in torch's autocast, which plain
-layers follow by themselves; networks that store activations by operations of their own ask
-`storage_dtype`. Weights, norms, sums of softmaxes, pooling and losses are float32 always.
+A recipe's `precision` is the type of stored activations, set by torch's autocast. Networks with
+custom operations read it from `storage_dtype`. Weights, norms, sums of softmaxes, pooling and
+losses are always float32.
 """
 
 import copy
@@ -29,8 +29,10 @@ from models.config.recipe import Recipe
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-KEPT_BYTES = 512 << 20  # of what ranking keeps of configs between two blocks, on a CPU
-MAX_TENSOR_BYTES = 2 << 30  # keeps the number of values in 31 bits
+# Limit of the tensors that ranking keeps between two blocks on a CPU.
+KEPT_BYTES = 512 << 20
+# The number of values of a tensor must fit 31 bits.
+MAX_TENSOR_BYTES = 2 << 30
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 BFLOAT16_CAPABILITY = 8, 0
 STEP_KEYS = ("configs_per_step", "graphs_per_step", "kernels_per_step", "configs_per_kernel")
@@ -39,10 +41,14 @@ RANKING_KEYS = ("inference_tensor_mib", "inference_configs")
 
 
 class OnDevice:
-    """Something of tensors, of other such things, or of tuples of them."""
+    """An object with tensors, other such objects, or tuples of them."""
 
     def to(self, device: torch.device) -> Self:
-        """Return the same with every tensor on `device`; arrays and matrices stay on the host."""
+        """Return a copy with every tensor on a device. Arrays and matrices stay on the host.
+
+        Args:
+            device: Device of the copy.
+        """
         moved = copy.copy(self)
         for name, value in vars(self).items():
             object.__setattr__(moved, name, _moved(value, device))  # dataclasses are frozen
@@ -56,15 +62,22 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Return arrays as tensors on `device`: moved there all at once, without waiting for it."""
+    """Move arrays to a device together, without waiting for it.
+
+    Args:
+        arrays: Arrays of any shape and type.
+        device: Device of the tensors.
+    """
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
     if device.type == "cpu":
         return tensors
-    sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8
+    # Each tensor begins at a multiple of 8 bytes.
+    sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]
     packed = torch.empty(sum(sizes), dtype=torch.uint8)
     for part, tensor in zip(packed.split(sizes), tensors, strict=True):
         part[: tensor.nbytes] = torch.from_numpy(tensor.numpy().reshape(-1).view(np.uint8))
-    packed = packed.pin_memory() if device.type == "cuda" else packed  # else a copy waits
+    # A copy from memory that is not pinned waits for the GPU.
+    packed = packed.pin_memory() if device.type == "cuda" else packed
     parts = packed.to(device, non_blocking=True).split(sizes)
     return [
         part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -73,34 +86,49 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
 
 
 def uploaded(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
-    """Return the array as a tensor on `device`, as `sent`; a tensor is there already."""
+    """Return an array as a tensor on a device.
+
+    Args:
+        array: Array to move, or a tensor that is on the device already.
+        device: Device of the tensor.
+    """
     return array if isinstance(array, Tensor) else sent([array], device)[0]
 
 
 def allows_tf32(training: TrainingConfig) -> bool:
-    """Tell whether a GPU may round factors of float32 products to TF32's 10 bits: by default."""
+    """Return True if a GPU may round factors of float32 products to TF32's 10 bits.
+
+    Args:
+        training: Training config. Only the precision "float32" forbids TF32.
+    """
     return training.precision != "float32"
 
 
 def prepare_torch(
     *, seed: int, threads: int, device: torch.device = CPU, tf32: bool = False
 ) -> None:
-    """Fix the seed, the thread count and deterministic algorithms of this process.
+    """Set the seed, the number of threads and deterministic algorithms of this process.
 
-    A GPU has no such algorithm for a few operations, and then takes the one it has.
+    A GPU lacks deterministic algorithms for a few operations, and uses others for them.
+
+    Args:
+        seed: Seed of torch's random numbers.
+        threads: Number of CPU threads.
+        device: Device of the computation.
+        tf32: Allow TF32 on a GPU.
     """
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high" if tf32 and device.type == "cuda" else "highest")
     torch.set_num_threads(threads)
-    # Sets the flags of `use_deterministic_algorithms`, which also imports torch's compiler (1 s).
+    # `use_deterministic_algorithms` sets the same flags but imports torch's compiler (1 s).
     torch.set_deterministic_debug_mode("error" if device.type == "cpu" else "warn")
     if device.type != "cpu":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may vary
+        # Without the setting, results of cuBLAS may vary.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
-    # By default that also fills every new tensor with NaN, a tenth of a step's time.
+    # The default also fills every new tensor with NaN, which takes a tenth of a step's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # The graphs' matrices are valid by construction; torch asks for a word on that, and warns that
-    # its row-compressed matrices are new.
+    # The graphs' matrices are valid by construction, so no check or warning is needed.
     torch.sparse.check_sparse_tensor_invariants.disable()
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
@@ -109,7 +137,14 @@ def prepare_torch(
 def torch_prepared(
     *, threads: int, device: torch.device, seed: int = 0, tf32: bool = False
 ) -> Iterator[None]:
-    """Compute as `prepare_torch` says while the block runs; then all is as the caller had it."""
+    """Call `prepare_torch` for a block, and restore the caller's settings after it.
+
+    Args:
+        threads: Number of CPU threads.
+        device: Device of the computation.
+        seed: Seed of torch's random numbers.
+        tf32: Allow TF32 on a GPU.
+    """
     checks, filling = torch.sparse.check_sparse_tensor_invariants, torch.utils.deterministic
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     fill = "fill_uninitialized_memory"
@@ -127,14 +162,23 @@ def torch_prepared(
 
 
 def network_device(accelerator: str) -> torch.device:
-    """Return what networks are trained on and rank on, by a recipe's key."""
+    """Return the device for training and ranking of networks.
+
+    Args:
+        accelerator: Key of a recipe. "cpu" excludes a GPU.
+    """
     return GPU if accelerator != "cpu" and torch.cuda.is_available() else CPU
 
 
 def ranking_bytes(device: torch.device, tensor_mib: int) -> tuple[int, int]:
-    """Return how many bytes a chunk's tensor may take in ranking, and what is kept between blocks.
+    """Return the memory limits of ranking. On a GPU they depend on its free memory.
 
-    On a CPU as a recipe says, which is a cache's size; on a GPU by the memory that is free.
+    Args:
+        device: Device of the network.
+        tensor_mib: Key `inference_tensor_mib` of a recipe, in MiB.
+
+    Returns:
+        Limit in bytes of a chunk's tensor, and limit of the tensors between two blocks.
     """
     if device.type == "cpu":
         return tensor_mib << 20, KEPT_BYTES
@@ -149,10 +193,15 @@ def device_of(model: nn.Module) -> torch.device:
 def precision_on(
     device: torch.device, precision: str, *, version: tuple[int, int] | None = None
 ) -> torch.dtype:
-    """Return what activations are stored in; `version` is a GPU's, if it was asked already.
+    """Return the type of stored activations.
+
+    Args:
+        device: Device of the network.
+        precision: Key of a recipe.
+        version: Compute capability of the GPU. None asks torch.
 
     Raises:
-        UsageError: a GPU without bfloat16 is asked for it.
+        UsageError: The GPU has no bfloat16, and `precision` needs it.
     """
     is_gpu = device.type == "cuda"
     if version is None:
@@ -170,21 +219,34 @@ def precision_on(
 
 
 def computing(device: torch.device, precision: str) -> torch.autocast:
-    """Let networks store activations by `precision` while the block runs."""
+    """Let networks store activations in a precision while the block runs.
+
+    Args:
+        device: Device of the network.
+        precision: Key of a recipe.
+    """
     dtype, is_gpu = precision_on(device, precision), device.type == "cuda"
-    # A cast that a CUDA graph made must not be taken for one that is there outside of it.
+    # A cast inside a CUDA graph must not be reused outside of the graph.
     cached = None if not is_gpu else False
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32, cache_enabled=cached)
 
 
 def storage_dtype(device: torch.device) -> torch.dtype:
-    """Return what the context at hand stores activations in."""
+    """Return the type of stored activations in the current context.
+
+    Args:
+        device: Device of the network.
+    """
     is_half = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if is_half else torch.float32
 
 
 def by_own_types(function: Function) -> Function:
-    """Let a function of tensors compute in the types that it says, whatever the context stores."""
+    """Make a function compute in the types of its code, in any context of `computing`.
+
+    Args:
+        function: Function or method with a tensor among its positional arguments.
+    """
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -196,11 +258,11 @@ def by_own_types(function: Function) -> Function:
 
 
 def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Tell whether torch has code that a GPU can run: of its major version, or PTX.
+    """Return True if torch has code that a GPU can run: of its major version, or PTX.
 
     Args:
         capability: Compute capability of the GPU, for example (8, 0).
-        architectures: Architectures that torch was built for: "sm_80", or "compute_90" for PTX.
+        architectures: Architectures of this build of torch: "sm_80", or "compute_90" for PTX.
     """
     built = {name: divmod(int(re.sub(r"\D", "", name)), 10) for name in architectures}
     return any(
@@ -210,11 +272,17 @@ def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> b
 
 
 def tell_device(recipe: Recipe) -> dict[str, Any]:
-    """Log what a recipe's networks are computed on; return the same as plain values, for a report.
+    """Log the device of a recipe's networks.
+
+    Args:
+        recipe: Recipe of the run.
+
+    Returns:
+        The device, and on a GPU the precision, as plain values for a report.
 
     Raises:
-        PipelineError: torch holds no code for the GPU.
-        UsageError: it does not compute the precision that the recipe asks for.
+        PipelineError: torch has no code for the GPU.
+        UsageError: The GPU lacks the precision of the recipe.
     """
     trainings = [t for t in map(recipe.training_of, recipe.all_models) if t is not None]
     if not trainings or network_device(recipe.accelerator) == CPU:
@@ -236,18 +304,32 @@ def tell_device(recipe: Recipe) -> dict[str, Any]:
 
 
 def to_halve(model: str, config: Any, keys: Sequence[str]) -> list[str]:
-    """Name those of `keys` that a model's config has and that can be halved, with their values."""
+    """Name the keys of a model's config that can be halved, with their values.
+
+    Args:
+        model: Name of the model's table.
+        config: Config of the model.
+        keys: Keys to try.
+    """
     values = [(key, getattr(config, key, 1)) for key in keys]
     return [f"{model}.{key} (now {value})" for key, value in values if value > 1]
 
 
 @contextmanager
 def memory_told(work: str, model: str, config: Any, keys: Sequence[str]) -> Iterator[None]:
-    """Raise PipelineError where a GPU's memory does not suffice in the block: what to halve."""
+    """Raise a PipelineError with the keys to halve if the block exceeds a GPU's memory.
+
+    Args:
+        work: Name of the work for the message.
+        model: Name of the model's table.
+        config: Config of the model.
+        keys: Keys that may be halved.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:
         named = ", ".join(to_halve(model, config, keys))
-        told = str(error).partition(" Process ")[0].rstrip(".")  # then come all that use the GPU
+        # The rest of torch's message lists the other processes on the GPU.
+        reason = str(error).partition(" Process ")[0].rstrip(".")
         way = f"halve one of {named}" if named else "CUDA_VISIBLE_DEVICES= hides it: take the CPU"
-        raise PipelineError(f"{work}: out of GPU memory: {told}; {way}") from error
+        raise PipelineError(f"{work}: out of GPU memory: {reason}; {way}") from error

@@ -1,7 +1,7 @@
 """The training loop: one task, one optimiser, averaged weights, checkpoints that resume exactly.
 
-Everything random in a step is drawn from (seed, step), so a run that is killed and resumed takes
-the very same steps as an undisturbed one.
+All random choices of a step follow from (seed, step). A resumed run takes the same steps as an
+uninterrupted run.
 """
 
 import json
@@ -31,37 +31,42 @@ WEIGHTS = "model.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 
 Tensors = dict[str, Tensor]
-StepLoss = tuple[Tensor, str]  # a step's loss, (), and which graphs it came from, for messages
+StepLoss = tuple[Tensor, str]  # a step's loss, (), and the names of its graphs
 
 
 class TrainingTask(Protocol):
-    """What is trained: gives the loss of a step.
+    """The source of the loss of a step.
 
-    It may have `prefetch(rng)`, which begins to read the graphs that `step_loss` will take with the
-    same `rng`, and returns soon. One that can be stopped early has `evaluate(model) -> float`,
-    which judges a model in evaluation mode on data no step learns from; higher is better.
+    A task may have `prefetch(rng)`, which begins to read the graphs of a `step_loss` with the same
+    `rng` and returns soon. A task with early stopping has `evaluate(model) -> float`, which scores
+    a model in evaluation mode on held-out data. Higher is better.
     """
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the loss on a batch drawn with `rng`."""
+        """Return the loss of a batch, and the names of its graphs.
+
+        Args:
+            model: Network in training mode.
+            rng: Generator that selects the batch.
+        """
 
 
 @dataclass
 class TrainingState:
-    """What a training holds besides the model and the optimiser; all of it is in a checkpoint."""
+    """The state of a training besides the model and the optimiser. A checkpoint has all of it."""
 
     step: int = 0
     recent: list[Tensor] = field(default_factory=list)  # losses, (), since the last line
-    lines: list[str] = field(default_factory=list)  # metrics.jsonl so far
+    lines: list[str] = field(default_factory=list)  # content of metrics.jsonl
     mean_count: int = 0
     mean: Tensors = field(default_factory=dict)  # of each parameter over the last steps
     best_value: float | None = None  # on held-out data
-    waited: int = 0  # evaluations since then that were no better
+    waited: int = 0  # later evaluations that were no better
     best: Tensors = field(default_factory=dict)  # parameters and buffers of `best_value`
     scale: dict[str, Any] = field(default_factory=dict)  # of float16's gradients, by GradScaler
 
     def losses(self) -> list[float]:
-        """Return the recent losses; a GPU is waited for."""
+        # On a GPU, this call waits for the steps.
         return torch.stack(self.recent).cpu().tolist() if self.recent else []
 
     def log(self, **values: float) -> None:
@@ -69,9 +74,13 @@ class TrainingState:
 
     @torch.no_grad()
     def average(self, model: nn.Module) -> None:
-        """Take the parameters into the plain mean over the last share of the steps.
+        """Include the parameters in the mean over the last share of the steps.
 
-        Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018.
+        The method is from Izmailov et al., "Averaging Weights Leads to Wider Optima and Better
+        Generalization", 2018.
+
+        Args:
+            model: Network after a step.
         """
         self.mean_count += 1
         named = dict(model.named_parameters())
@@ -79,13 +88,17 @@ class TrainingState:
             self.mean = {name: parameter.detach().clone() for name, parameter in named.items()}
             return
         means = list(self.mean.values())
-        apart = torch._foreach_sub([named[name] for name in self.mean], means)
-        torch._foreach_div_(apart, self.mean_count)
-        torch._foreach_add_(means, apart)
+        differences = torch._foreach_sub([named[name] for name in self.mean], means)
+        torch._foreach_div_(differences, self.mean_count)
+        torch._foreach_add_(means, differences)
 
     @contextmanager
     def averaged(self, model: nn.Module) -> Iterator[None]:
-        """Let `model` have the mean weights while the block runs; its own where there are none."""
+        """Give a network the mean weights while the block runs, if there are any.
+
+        Args:
+            model: Network in training.
+        """
         live = {name: value.detach().clone() for name, value in model.named_parameters()}
         _put(self.mean, model)
         try:
@@ -108,18 +121,25 @@ def fit(
     job: TrainJob,
     device: torch.device,
 ) -> None:
-    """Train `model` in place as `job` says, from the last checkpoint in its folder, if any.
+    """Train a network in place, from the last checkpoint in its folder if there is one.
 
-    The model ends on `device`, where the task's tensors are, with the best weights on held-out data
-    if there are such, else with the mean of the last ones if they are averaged, else with the last.
+    At the end, the model has the best weights on held-out data if there are such, else the mean
+    weights if they are averaged, else the last weights.
+
+    Args:
+        model: Network, which moves to the device.
+        task: Source of the losses, with tensors on the device.
+        config: Training config.
+        job: Seed and run folder of the training.
+        device: Device of the training.
 
     Raises:
-        PipelineError: a loss or a gradient is NaN or infinite, or a checkpoint is damaged.
-        UsageError: an early stop of a task that cannot be judged.
-        OutOfTime: the time is over and steps are left; they are for the next call.
+        PipelineError: A loss or a gradient is NaN or infinite, or a checkpoint is damaged.
+        UsageError: The recipe has early stopping, and the task has no evaluation.
+        OutOfTime: The time is over, and steps are left for the next call.
     """
     if config.early_stop and not hasattr(task, "evaluate"):
-        raise UsageError("training.early_stop: this model holds nothing out; expected 0")
+        raise UsageError("training.early_stop: this model has no held-out evaluation; expected 0")
     training = _Training(model.to(device), task, config, job, device)
     state = training.state
     model.train()
@@ -151,7 +171,12 @@ def fit(
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
-    """Return the share of the learning rate at `step`: linear warm-up, then a cosine to 0."""
+    """Return the share of the learning rate: linear warm-up, then a cosine to 0.
+
+    Args:
+        step: Number of the step, from 0.
+        config: Training config.
+    """
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)
     span = max(1, config.steps - config.warmup_steps)
@@ -166,7 +191,7 @@ def _put(tensors: Tensors, model: nn.Module) -> None:
 
 
 class _Training:
-    """A training under way, from its last checkpoint on."""
+    """A training from its last checkpoint on."""
 
     def __init__(
         self,
@@ -197,26 +222,29 @@ class _Training:
         return self.state.step >= self.config.steps or gave_up
 
     def take_step(self) -> Tensor:
-        """Update the weights; return the batch's loss, (), NaN if it or a gradient is not finite.
+        """Update the weights, and return the batch's loss, NaN if it or a gradient is not finite.
 
-        On a CPU that stops the training at once; a GPU is not waited for: `check` finds it.
+        NaN stops a training on a CPU. A GPU is not waited for, and `check` finds the NaN.
         """
         step = self.state.step
-        draws = np.random.SeedSequence([self.job.seed, step, 0])  # of dropout and the like
-        torch.manual_seed(int(draws.generate_state(1)[0]))
+        # The seed of dropout and other layers.
+        seeds = np.random.SeedSequence([self.job.seed, step, 0])
+        torch.manual_seed(int(seeds.generate_state(1)[0]))
         self.optimiser.zero_grad(set_to_none=True)
         with computing(self.device, self.config.precision):
             loss, graphs = self.task.step_loss(self.model, self.draws(step))
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
-        if loss.requires_grad:  # a recorded step has its gradients already
+        # A recorded step has its gradients already.
+        if loss.requires_grad:
             self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimiser)
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip_norm, norm)
         loss = loss.detach()
-        if not self.scaler.is_enabled():  # else such a step is left out, and the scale lowered
+        # With a scaler, the step is skipped and the scale is lowered.
+        if not self.scaler.is_enabled():
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)
         if self.device.type == "cpu" and not torch.isfinite(loss):
             self._stop(f"the loss or a gradient is not finite at step {step}, graph {graphs}")
@@ -234,7 +262,7 @@ class _Training:
         return np.random.default_rng([self.job.seed, step])
 
     def held_out_value(self) -> float | None:
-        """Judge the weights, or their mean, where it is time to; keep them if they are the best."""
+        """Evaluate the weights, or their mean, at each interval, and store the best."""
         config, state = self.config, self.state
         is_time = state.step % config.eval_interval == 0 or state.step == config.steps
         if not (config.early_stop and is_time):
@@ -268,7 +296,6 @@ class _Training:
         save_tensors(self.checkpoint, named, facts)
 
     def _load(self) -> TrainingState:
-        """Put the checkpoint into the model and the optimiser; return the rest."""
         tensors, facts = load_tensors(self.checkpoint)
         try:
             self.model.load_state_dict(_with_prefix(tensors, "model."))
@@ -294,23 +321,31 @@ def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Write named tensors, and facts as JSON in the header, beside a checksum of the file.
+    """Write named tensors, with facts as JSON and a checksum in the header.
+
+    Args:
+        path: File to write.
+        tensors: Tensors by name.
+        facts: Values for JSON by name.
 
     Raises:
-        PipelineError: the file cannot be written.
+        PipelineError: The file cannot be written.
     """
-    # One key of the header alone: the library writes several in an order that changes.
+    # The header has one key, because the library writes several in a changing order.
     header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # The library's own way to files leaves others that nobody else may read, and that stay.
+    # `save_file` of the library leaves temporary files that only their owner may read.
     write_sealed(path, save(contiguous, header))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Read what `save_tensors` wrote.
+    """Read the tensors and facts of `save_tensors`.
+
+    Args:
+        path: File to read.
 
     Raises:
-        PipelineError: the file is missing or damaged.
+        PipelineError: The file is missing or damaged.
     """
     check_seal(path, "remove it, and train again")
     content = path.read_bytes()
@@ -324,7 +359,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
 
 
 def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
-    """Write a network's weights, and what its nodes are scaled by, into a run folder."""
+    """Write a network's weights and its scaler into a run folder.
+
+    Args:
+        model: Network.
+        scaler: Scaler of the node features.
+        run_dir: Run folder.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
     tensors["nodes.factor"] = torch.from_numpy(scaler.factor)
@@ -332,10 +373,17 @@ def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
 
 
 def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
-    """Put what `save_network` wrote into `model`, for ranking; return the scaler.
+    """Load the weights of `save_network` into a network, for ranking.
+
+    Args:
+        model: Network with the config of the weights.
+        run_dir: Run folder.
+
+    Returns:
+        The scaler of the node features.
 
     Raises:
-        PipelineError: the weights are missing, damaged or of another model.
+        PipelineError: The weights are missing, damaged or of another model.
     """
     path = run_dir / WEIGHTS
     tensors, facts = load_tensors(path)
@@ -343,7 +391,7 @@ def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
     try:
         model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items()})
     except RuntimeError as error:
-        message = f"{path}: holds the weights of another model than its recipe's"
+        message = f"{path}: contains the weights of another model than its recipe's"
         raise PipelineError(message) from error
     model.eval()
     return NodeScaler(str(facts["scaling"]), shift, factor)

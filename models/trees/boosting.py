@@ -1,14 +1,13 @@
 """Gradient-boosting rankers on hand-crafted statistics, one row per config.
 
-LightGBM with the graph as the group: only the order within a graph counts. Two objectives:
-LambdaRank (Burges, 2010), with the config's rank by runtime, cut into levels, as relevance and a
-gain that grows linearly, so that all of the order matters and not only its top; and the pairwise
-logistic loss over all pairs (RankNet, Burges et al., 2005). LambdaRank weighs a pair by what
-swapping it would change of NDCG, which favours the top; Kendall's tau counts all pairs alike, as
-that does. LightGBM has no such objective of its own.
+LightGBM groups rows by graph, so only the order within a graph counts. There are two objectives.
+LambdaRank (Burges, 2010) uses levels of the rank by runtime as relevance. Its gain is linear, so
+the whole order matters and not only the top. But it weighs a pair by its change of NDCG, which
+favours the top. The pairwise logistic loss (RankNet, Burges et al., 2005) counts all pairs equally,
+like Kendall's tau. LightGBM lacks it, so it is implemented here.
 
-Trees may begin from the scores of the linear ranker, and mend what it gets wrong: what a layout
-costs is nearly a sum over tensors, which trees can only approach step by step.
+Trees may begin from the scores of the linear ranker, and correct its errors. The cost of a layout
+is nearly a sum over tensors, which trees alone approach slowly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,8 +50,10 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "booster.txt"
 IMPORTANCES = "importances.parquet"
-SCORED_ROWS = 4096  # at once
-MAX_PAIRS = 1 << 21  # looked at at once
+# Rows that are scored at once.
+SCORED_ROWS = 4096
+# Pairs that the objective computes at once.
+MAX_PAIRS = 1 << 21
 
 Values = NDArray[np.float64]  # of rows: scores, runtimes
 Derivatives = tuple[NDArray[np.float32], NDArray[np.float32]]  # gradient, diagonal of the Hessian
@@ -62,10 +63,14 @@ Objective = Callable[[Values, "lightgbm.Dataset"], Derivatives]
 def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time.
 
-    Writes booster.txt and importances.parquet, and linear.json if trees begin from its scores.
+    The function writes booster.txt and importances.parquet, and linear.json if trees begin from its
+    scores.
+
+    Args:
+        job: Training to run.
 
     Raises:
-        PipelineError: no graph has two configs of different runtime, or the disk is full.
+        PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
@@ -84,7 +89,9 @@ def train(job: TrainJob) -> None:
 
 @dataclass(frozen=True)
 class Trees:
-    """What trees are trained on, binned rows of graphs, and how: LightGBM's parameters, rounds."""
+    """The training of trees: binned rows of graphs, LightGBM's parameters, and the number of
+    rounds.
+    """
 
     dataset: "lightgbm.Dataset"
     parameters: dict[str, object]
@@ -93,7 +100,12 @@ class Trees:
     def train(
         self, rows: NDArray[np.int64] | None = None, start: Values | None = None
     ) -> "lightgbm.Booster":
-        """Train on some rows (r,), ascending, or on all; `start` as of `prepare`, of these rows."""
+        """Train a booster.
+
+        Args:
+            rows: (r,) ascending rows. None trains on all rows.
+            start: (r,) scores of these rows that trees begin from, or None.
+        """
         import lightgbm
 
         chosen = self.dataset if rows is None else self.dataset.subset(rows.tolist())
@@ -112,10 +124,16 @@ def prepare(
     threads: int,
     start: Values | None = None,
 ) -> Trees:
-    """Bin some rows of graphs, whose columns `table` computes and `names` names; choose rounds.
+    """Bin rows of graphs, and choose the number of rounds.
 
     Args:
-        start: (r,) scores that trees begin from, lower = faster.
+        config: Config of the trees.
+        graphs: Rows to learn from.
+        table: Function that computes the columns.
+        names: Names of the columns.
+        seed: Seed of the training.
+        threads: Number of threads.
+        start: (r,) scores that trees begin from, or None. A lower score means a faster config.
     """
     dataset = binned(graphs, config, table, names)
     if start is not None:
@@ -133,7 +151,14 @@ def prepare(
 def booster_parameters(
     config: BoostingConfig, n_rows: int, *, seed: int, threads: int
 ) -> dict[str, object]:
-    """Return LightGBM's parameters for a recipe's, and the rows that there are to learn from."""
+    """Return LightGBM's parameters.
+
+    Args:
+        config: Config of the trees.
+        n_rows: Number of rows to learn from.
+        seed: Seed of the training.
+        threads: Number of threads.
+    """
     ranking = {
         "objective": "lambdarank",
         "label_gain": list(range(config.relevance_levels)),
@@ -152,7 +177,12 @@ def booster_parameters(
 
 
 def write_boosters(boosters: "Mapping[str, lightgbm.Booster]", run_dir: Path) -> None:
-    """Write boosters by file name, and how much all of them rest on each statistic."""
+    """Write boosters, and the importance of each statistic in all of them.
+
+    Args:
+        boosters: Boosters by file name.
+        run_dir: Run folder.
+    """
     found = []
     for name, booster in boosters.items():
         write_text(run_dir / name, booster.model_to_string())
@@ -168,13 +198,17 @@ def write_boosters(boosters: "Mapping[str, lightgbm.Booster]", run_dir: Path) ->
 
 
 def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
-    """Read how much models rest on each statistic, averaged; None if none of them tells.
+    """Read the importance of statistics, averaged over models.
+
+    Args:
+        run_dirs: Run folders of models.
 
     Returns:
-        statistic, gain (share of all gain) and splits (share of all splits), largest gain first.
+        Columns statistic, gain (share of all gain) and splits (share of all splits), largest gain
+        first. None if no folder has importances.
 
     Raises:
-        PipelineError: a file is damaged.
+        PipelineError: A file is damaged.
     """
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
@@ -187,10 +221,14 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
 
 
 def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
-    """Read one booster of a run folder, on one of the `known` lists of statistics.
+    """Read one booster of a run folder.
+
+    Args:
+        path: File of the booster.
+        *known: Lists of statistics. The booster must have one of them.
 
     Raises:
-        PipelineError: it is missing or damaged, or was trained on other statistics.
+        PipelineError: The file is missing, damaged, or of other statistics.
     """
     import lightgbm
 
@@ -205,7 +243,7 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
 
 @dataclass(frozen=True)
 class BoostingRanker:
-    """A trained booster, what gives the rows of a graph that it reads, and what it began from."""
+    """A trained booster, the function that computes its rows, and the ranker that it began from."""
 
     booster: "lightgbm.Booster"
     rows_of: Callable[[Graph], RowStatistics]
@@ -217,7 +255,15 @@ class BoostingRanker:
         return self.score_rows(graph, first)[group]
 
     def score_rows(self, graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Score some configs (r,) of a graph; (r,), lower = faster."""
+        """Score some configs of a graph.
+
+        Args:
+            graph: Graph of the configs.
+            rows: (r,) rows of configs.
+
+        Returns:
+            (r,) scores. A lower score means a faster config.
+        """
         compute = self.rows_of(graph)
         parts = [
             np.asarray(self.booster.predict(compute(part), num_threads=self.threads))
@@ -231,10 +277,15 @@ class BoostingRanker:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load what `train` wrote for the model `name`.
+    """Load a trained booster.
+
+    Args:
+        name: Name of the model.
+        run_dir: Run folder.
+        recipe: Recipe of the training.
 
     Raises:
-        PipelineError: the model file is missing, damaged or was trained on other statistics.
+        PipelineError: The model file is missing, damaged, or of other statistics.
     """
     config: BoostingConfig = getattr(recipe, name)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
@@ -251,10 +302,18 @@ def choose_rounds(
     config: BoostingConfig,
     seed: int,
 ) -> int:
-    """Return the round at which the mean of the folds is best, over those that all of them reached.
+    """Choose the number of rounds by cross-validation.
 
-    Folds are trained one after the other, each until its own held-out graphs have not been ranked
-    better for `early_stop` rounds.
+    The folds are trained one after the other. A fold stops after `early_stop` rounds without a
+    better score of its held-out graphs. The result is the round with the best mean over folds,
+    among the rounds that all folds reached.
+
+    Args:
+        graphs: Rows to learn from.
+        dataset: Binned rows.
+        parameters: LightGBM's parameters.
+        config: Config of the trees.
+        seed: Seed of the folds.
     """
     import lightgbm
 
@@ -280,7 +339,15 @@ def choose_rounds(
 
 
 def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each row; whole families, or with one family configs of each graph."""
+    """Return the fold of each row.
+
+    A fold has whole families. With only one family, a fold has configs of each graph.
+
+    Args:
+        graphs: Rows to learn from.
+        n_folds: Number of folds.
+        seed: Seed of the folds.
+    """
     families = [family_of(graph.file) for graph in graphs]
     sizes = [len(graph.rows) for graph in graphs]
     if len(set(families)) < 2:
@@ -289,26 +356,33 @@ def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[n
 
 
 def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Values) -> float:
-    """Return how well held-out rows are ranked, as their collection is judged; mean over graphs.
+    """Return the mean ranking score of held-out rows over graphs, by the metric of their
+    collection.
 
-    `held_out` are ascending row numbers (h,) over all graphs; `scores` (h,) higher = faster.
+    Args:
+        graphs: Rows of all graphs.
+        held_out: (h,) ascending row numbers over all graphs.
+        scores: (h,) scores. A higher score means a faster config.
     """
     values = []
     start = 0
     for graph in graphs:
-        mine = slice(*np.searchsorted(held_out, [start, start + len(graph.rows)]))
-        runtime = graph.runtime[held_out[mine] - start]
+        rows = slice(*np.searchsorted(held_out, [start, start + len(graph.rows)]))
+        runtime = graph.runtime[held_out[rows] - start]
         start += len(graph.rows)
         if len(runtime) >= 2 and runtime.min() < runtime.max():
-            values.append(ranking_score(graph.file.collection.kind, -scores[mine], runtime))
+            values.append(ranking_score(graph.file.collection.kind, -scores[rows], runtime))
     return float(np.mean(values)) if values else 0.0
 
 
 def pairwise_logistic(runtime: Values) -> Objective:
-    """Return an objective for LightGBM on some or all rows, of runtimes (r,), in their groups.
+    """Return the pairwise logistic objective for LightGBM.
 
-    The loss of a group of g rows is 1/g · Σ log(1 + exp(s_slow − s_fast)) over its pairs of
-    different runtime; a higher score s means faster.
+    The loss of a group of g rows is 1/g · Σ log(1 + exp(s_slow − s_fast)) over pairs of different
+    runtime. A higher score s means a faster config.
+
+    Args:
+        runtime: (r,) runtimes of all rows. LightGBM may train on a part of them.
     """
 
     def objective(scores: Values, dataset: "lightgbm.Dataset") -> Derivatives:

@@ -1,7 +1,7 @@
-"""Linear rankers on hand-crafted statistics: the baseline that trees and networks must beat.
+"""Linear rankers on hand-crafted statistics: the baseline for trees and networks.
 
-Ridge regression of a config's rank by runtime, standardised within its graph, on its statistics,
-each less its mean over the graph's configs; so only differences within a graph are learned from.
+A ridge regression predicts a config's rank by runtime, standardised within its graph. Its inputs
+are statistics minus their mean over the graph's configs, so only differences within a graph count.
 """
 
 import json
@@ -22,16 +22,19 @@ from models.registry import TrainJob
 from models.trees.rows import GraphRows, sample_rows, statistics_table
 
 MODEL_FILE = "linear.json"
-# What trees may begin from. Its scores have a deviation of about 1 in a graph; a
-# pair's loss is logistic, so the scale says how sure it is.
+# The linear ranker that trees may begin from. Its scores have a deviation of about 1 in a graph.
+# In the logistic loss of a pair, the scale is the confidence of the ranker.
 LINEAR, LINEAR_SCALE = LinearConfig(statistics="plain"), 2.0
 
 
 def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time, and write linear.json.
 
+    Args:
+        job: Training to run.
+
     Raises:
-        PipelineError: no graph has two configs of different runtime, or the disk is full.
+        PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
     config: LinearConfig = getattr(job.recipe, job.model)
     fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
@@ -40,7 +43,15 @@ def train(job: TrainJob) -> None:
 def fit_linear(
     graphs: Sequence[GraphRows], config: LinearConfig
 ) -> "tuple[LinearRanker, NDArray[np.float64]]":
-    """Fit a linear ranker to r rows of graphs of one kind; return their scores (r,) as well."""
+    """Fit a linear ranker.
+
+    Args:
+        graphs: r rows of graphs of one kind.
+        config: Config of the ranker.
+
+    Returns:
+        The ranker, and its scores of the rows, (r,).
+    """
     from scipy.stats import rankdata
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -50,7 +61,8 @@ def fit_linear(
     tables, targets = [], []
     for graph in graphs:
         tables.append(table_of(graph.file, graph.rows))
-        ranks = rankdata(graph.runtime)  # a few very slow configs would decide all weights
+        # With runtimes in place of ranks, a few very slow configs would determine all weights.
+        ranks = rankdata(graph.runtime)
         targets.append((ranks - ranks.mean()) / ranks.std())
     model = make_pipeline(
         StandardScaler(with_mean=False), Ridge(alpha=config.penalty, fit_intercept=False)
@@ -76,8 +88,15 @@ class LinearRanker:
         return scores.astype(np.float32)[group]
 
     def of(self, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Score a graph's configs by their statistics (r, f); (r,) float64."""
-        # The mean is the same for all, and would only cost digits.
+        """Score configs of a graph.
+
+        Args:
+            statistics: (r, f) statistics of the configs.
+
+        Returns:
+            (r,) float64 scores.
+        """
+        # The mean is equal for all configs, so its removal only saves digits.
         centred = statistics.astype(np.float64) - statistics.mean(axis=0, dtype=np.float64)
         return np.asarray(centred @ list(self.weights.values()))
 
@@ -90,7 +109,6 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
 
 
 def of_other_statistics(path: Path) -> PipelineError:
-    """Return what refuses a model that was trained on other statistics than there are."""
     return PipelineError(
         f"{path}: of other statistics; remove its folder, and those of all models that were "
         "trained before the statistics changed; then train them again"
@@ -98,10 +116,14 @@ def of_other_statistics(path: Path) -> PipelineError:
 
 
 def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
-    """Read what `LinearRanker.write` wrote.
+    """Read the ranker that `LinearRanker.write` wrote.
+
+    Args:
+        run_dir: Run folder.
+        config: Config of the ranker.
 
     Raises:
-        PipelineError: the model file is missing, damaged, or was trained on other statistics.
+        PipelineError: The file is missing, damaged, or of other statistics.
     """
     path = run_dir / MODEL_FILE
     weights = read_json(path, dict[str, float], expected="a weight for each statistic")
@@ -113,10 +135,10 @@ def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A ranking without training: a weighted sum of plain statistics; `weights` are by their names.
+    """A ranking without training: a weighted sum of plain statistics, with `weights` by name.
 
-    It is the fallback of last resort for data that nothing can be learned from, named in the report
-    wherever it is used; and the baseline that every model's figure is shown beside.
+    It is the fallback for data without an order, and the report names it then. Every model's score
+    is shown next to it.
     """
 
     weights: dict[str, float]

@@ -1,18 +1,17 @@
-"""Trees on one program's own configs: for a program that has been measured a little.
+"""Trees on one program's own configs, for a program with some measured configs.
 
-The layout of each tensor of each configurable node is a feature by itself, one-hot; nodes that are
-tied, and features that say the same of all configs, are taken once. Nothing of this carries over
-to another program, so another one is refused; on further configs of a real TPU program it is the
-strongest of all models here. Layouts by tensor rank unseen configs better than whole vectors, since
-different vectors share tensors' layouts.
+Each layout of each tensor of a configurable node is a one-hot feature. Tied nodes and equivalent
+features count once. The features are specific to the program, so other programs are rejected. On
+new configs of a real TPU program, this is the strongest model of the project. Layouts by tensor
+rank unseen configs better than whole vectors, because different vectors share layouts of tensors.
 
-One booster reads these columns and a second one statistics of each config beside them: their sum
-ranks no worse than the better of the two. A third ranker joins where cross-validation on the
-program's own configs has it ahead: trees on statistics alone, which begin from the linear ranker,
-where there are many columns for few configs; or a random forest on the columns (Breiman, 2001),
-whose deep trees see which layouts matter only together, where there are few.
+One booster reads these columns. A second one reads the columns and statistics of each config. The
+sum of both ranks at least as well as the better one. A third ranker joins if it helps in
+cross-validation on the program's configs. It is either trees on statistics that begin from the
+linear ranker, for many columns and few configs. Or it is a random forest on the columns (Breiman,
+2001) for few columns, because deep trees see combinations of layouts.
 
-c configs, k configurable nodes in m columns, f features.
+Shapes: c configs, k configurable nodes in m columns, f features.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,9 +55,9 @@ from models.trees.rows import GraphRows, sample_rows
 
 COLUMNS_FILE = "columns.json"
 RankerName = Literal["columns", "both", "statistics", "forest"]
-# Trains a ranker on some of the rows that are taken, (r,) ascending; None = on all.
+# Trains a ranker on ascending rows (r,) of the sample. None trains on all rows.
 TrainRanker = Callable[[NDArray[np.int64] | None], BoostingRanker]
-# Of each ranker, in the order in which they are summed.
+# The file of each ranker, in the order of the sum.
 FILES = {
     "columns": MODEL_FILE,
     "both": "booster_with_statistics.txt",
@@ -66,9 +65,11 @@ FILES = {
     "forest": "forest.txt",
 }
 ALWAYS, THIRD = ("columns", "both"), ("statistics", "forest")
-MIN_HELD_OUT = 4  # configs of a fold; with fewer, nothing is compared
-MAX_COMPARED = 2_000  # configs; folds of them all would cost ten times the training itself
-# Small, slow trees, as the recipe `cpu` has them for programs never seen.
+# Rankers are compared only if each fold has this number of configs.
+MIN_HELD_OUT = 4
+# Configs in the comparison. Folds of all configs would take ten times the training.
+MAX_COMPARED = 2_000
+# Small, slow trees with the settings of the recipe `cpu` for unseen programs.
 ON_STATISTICS = BoostingConfig(
     objective="pairwise_logistic",
     linear_start=True,
@@ -78,7 +79,7 @@ ON_STATISTICS = BoostingConfig(
     feature_fraction=0.3,
     configs_per_group=128,
 )
-# Whole trees, each on a part of the configs, that may choose among most columns at every split.
+# Deep trees on a part of the configs each, with most columns at every split.
 FOREST = BoostingConfig(num_boost_round=100, num_leaves=1024, min_rows_per_leaf=1)
 FOREST_PARAMETERS = {
     "boosting": "rf",
@@ -91,10 +92,10 @@ FOREST_PARAMETERS = {
 
 
 class ColumnFeatures(FrozenConfig):
-    """What the features are, and of which program: its content, and its file's name.
+    """The features of a program, with the hash of its content and the name of its file.
 
-    A feature is 1 where the tensor (0..2) of a node (a place in config order) has a layout, 6
-    values.
+    A feature is 1 if a tensor (0..2) of a node (a position in config order) has a layout (6
+    values).
     """
 
     program: str
@@ -104,7 +105,11 @@ class ColumnFeatures(FrozenConfig):
     layout: list[list[int]]
 
     def names(self, statistics: StatisticsSet | None = None) -> list[str]:
-        """Return the names of the columns of `rows_of`."""
+        """Return the names of the columns of `rows_of`.
+
+        Args:
+            statistics: Set of statistics, or None.
+        """
         own = [
             f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
             for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)
@@ -112,7 +117,11 @@ class ColumnFeatures(FrozenConfig):
         return [*own, *(own_statistics(statistics)[0] if statistics else ())]
 
     def rows_of(self, graph: Graph, statistics: StatisticsSet | None = None) -> RowStatistics:
-        """Return what computes the features of configs, and beside them statistics, if any.
+        """Return the function that computes the rows of configs.
+
+        Args:
+            graph: Graph of the program.
+            statistics: Set of statistics that follow the features, or None.
 
         Raises:
             PipelineError: `graph` is another program.
@@ -131,7 +140,15 @@ class ColumnFeatures(FrozenConfig):
         return lambda rows: np.concatenate([columns(rows), further(rows)], axis=1)
 
     def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the features of some configs (r,) of the program; (r, f) of 0 and 1."""
+        """Compute the features of some configs.
+
+        Args:
+            graph: Graph of the program.
+            rows: (r,) rows of configs.
+
+        Returns:
+            (r, f) float32 of 0 and 1.
+        """
         layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
         wanted = np.asarray(self.layout, dtype=np.int8).reshape(-1, VALUES_PER_TENSOR)  # (f, 6)
         # (u, f): whether a vector of the graph sets a feature
@@ -143,9 +160,15 @@ class ColumnFeatures(FrozenConfig):
 def own_statistics(
     chosen: StatisticsSet,
 ) -> tuple[list[str], Callable[[Graph], RowStatistics]]:
-    """Return the names of the statistics that a config has in every file, and what computes them.
+    """Return the statistics that do not depend on the other configs of a file.
 
-    Further configs lie in another file than those that were learned from.
+    New configs are in another file than the train configs.
+
+    Args:
+        chosen: Set of statistics.
+
+    Returns:
+        The names, and a function that computes the statistics of a graph.
     """
     names = statistics_names("layout", chosen)
     kept = [at for at, name in enumerate(names) if name not in OF_THE_FILE]
@@ -158,7 +181,12 @@ def own_statistics(
 
 
 def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatures:
-    """Find the features that tell some configs (r,) apart, each once."""
+    """Find the features that distinguish some configs, without equivalent ones.
+
+    Args:
+        graph: Graph of the program.
+        rows: (r,) rows of configs.
+    """
     node: list[int] = []
     tensor: list[int] = []
     layout: list[list[int]] = []
@@ -171,7 +199,7 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
             taken, index = np.unique(layouts[:, number][ids[:, place]], axis=0, return_inverse=True)
             for which, values in enumerate(taken.tolist()):
                 feature = index.reshape(-1) == which
-                # One that is set where another is not splits configs as that one does.
+                # A feature and its complement split configs in the same way.
                 same = {np.packbits(feature).tobytes(), np.packbits(~feature).tobytes()}
                 if not feature.all() and not same & seen:
                     seen |= same
@@ -189,10 +217,13 @@ class ColumnsFile(ColumnFeatures):
 
 
 def train(job: TrainJob) -> None:
-    """Train on the labelled configs of one graph; write columns.json, importances and boosters.
+    """Train on the labelled configs of one graph, and write columns.json, importances and boosters.
+
+    Args:
+        job: Training to run.
 
     Raises:
-        PipelineError: more than one graph is given, or its runtimes give no order.
+        PipelineError: There is more than one graph, or its runtimes have no order.
     """
     if len(job.files) != 1:
         names = ", ".join(file.name for file in job.files[:3])
@@ -205,8 +236,8 @@ def train(job: TrainJob) -> None:
     (taken,) = sample_rows(job.files, config, job.seed)
     features = column_features(graph, taken.rows)
     is_compared = len(taken.rows) >= MIN_HELD_OUT * config.folds
-    taught = FILES if is_compared else ("columns",)
-    trainers = {name: ranker_trainer(name, job, graph, taken, features) for name in taught}
+    rankers_to_try = FILES if is_compared else ("columns",)
+    trainers = {name: ranker_trainer(name, job, graph, taken, features) for name in rankers_to_try}
     weights = {"columns": 1.0}
     if is_compared:
         weights = choose_weights(graph, trainers, taken, config.folds)
@@ -222,14 +253,14 @@ def train(job: TrainJob) -> None:
 def ranker_trainer(
     name: str, job: TrainJob, graph: LayoutGraph, taken: GraphRows, features: ColumnFeatures
 ) -> TrainRanker:
-    """Prepare one of the rankers.
+    """Prepare the training of one ranker.
 
     Args:
         name: Name of the ranker, a key of FILES.
         job: Job of the whole model.
         graph: Graph of the program.
         taken: Configs to learn from.
-        features: Columns that tell these configs apart.
+        features: Features that distinguish these configs.
     """
     own: ConfigColumnsConfig = getattr(job.recipe, job.model)
     config = {"statistics": ON_STATISTICS, "forest": FOREST}.get(name, own)
@@ -240,7 +271,7 @@ def ranker_trainer(
         config, [taken], lambda _, rows: compute(rows), names, seed=job.seed, threads=threads
     )
     if name == "forest":
-        # Ranks, as normal deviates: what tells neighbours apart counts alike everywhere.
+        # Ranks as normal deviates give all neighbours a comparable distance.
         share = (rankdata(-taken.runtime) - 0.5) / len(taken.rows)
         trees.dataset.set_label(norm.ppf(share))
         trees = replace(trees, parameters=trees.parameters | FOREST_PARAMETERS)
@@ -260,7 +291,6 @@ def ranker_trainer(
 def _features(
     name: str, features: ColumnFeatures, chosen: StatisticsSet
 ) -> tuple[Sequence[str], Callable[[Graph], RowStatistics]]:
-    """Return the names of what one of the rankers reads, and what computes it of a graph."""
     if name == "statistics":
         return own_statistics(chosen)
     statistics = chosen if name == "both" else None
@@ -270,12 +300,12 @@ def _features(
 def choose_weights(
     graph: Graph, trainers: Mapping[str, TrainRanker], taken: GraphRows, n_folds: int
 ) -> dict[str, float]:
-    """Choose which rankers are summed, by Kendall's tau of held-out configs, the mean over folds.
+    """Choose the rankers of the sum by Kendall's tau of held-out configs, the mean over folds.
 
     Args:
         graph: Graph of the program.
-        trainers: What trains each ranker.
-        taken: Configs to learn from; distinct, in random order.
+        trainers: Function that trains each ranker.
+        taken: Distinct configs to learn from, in random order.
         n_folds: Number of folds of configs.
 
     Returns:
@@ -303,7 +333,7 @@ def choose_weights(
 
 @dataclass(frozen=True)
 class OneProgramRanker:
-    """Rankers of one program alone, whose weighted scores are summed."""
+    """Rankers of one program, whose weighted scores are summed."""
 
     rankers: Mapping[RankerName, BoostingRanker]
     weights: Mapping[RankerName, float]
@@ -314,10 +344,15 @@ class OneProgramRanker:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
-    """Load what `train` wrote; what it gives refuses other programs.
+    """Load the rankers of a program. They reject other programs.
+
+    Args:
+        name: Name of the model.
+        run_dir: Run folder.
+        recipe: Recipe of the training.
 
     Raises:
-        PipelineError: the model's files are missing, damaged or of other statistics.
+        PipelineError: The files are missing, damaged, or of other statistics.
     """
     path = run_dir / COLUMNS_FILE
     features = read_json(path, ColumnsFile, expected="features, and a weight for each ranker")

@@ -1,8 +1,8 @@
-"""The rows that boosting learns from: which configs, their labels, and their statistics on demand.
+"""The rows that boosting learns from: configs, their labels, and their statistics on demand.
 
-Bins are made from some rows of every graph; then LightGBM reads all rows block by block, through
-`lightgbm.Sequence`, and keeps a byte per row and statistic. Measured with 20 graphs of 50,000 rows
-of 100 statistics: 3 bytes per row and statistic, 7 while folds are tried.
+Some rows of every graph determine the bins. LightGBM then reads all rows block by block through
+`lightgbm.Sequence`, and stores a byte per row and statistic. The memory for 20 graphs of 50,000
+rows of 100 statistics is 3 bytes per row and statistic, and 7 bytes with cross-validation.
 """
 
 import math
@@ -26,18 +26,21 @@ if TYPE_CHECKING:
 # (graph, (r,) rows) -> (r, f)
 Table = Callable[[GraphFile, NDArray[np.int64]], NDArray[np.float32]]
 
-BLOCK_ROWS = 4096  # of statistics at once
-MIN_LEAVES = 8  # that few rows can still fill
-BIN_SAMPLE_ROWS = 50_000  # that the bins are made from
+# Rows whose statistics are computed at once.
+BLOCK_ROWS = 4096
+# Few rows must still fill this number of leaves.
+MIN_LEAVES = 8
+# Number of rows that determine the bins.
+BIN_SAMPLE_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class GraphRows:
-    """The configs taken of one graph.
+    """The sampled configs of one graph.
 
     Attributes:
-        rows: (r,) int64 of the file.
-        runtime: (r,) float64 mean over equal configs; a tile config's relative to its normalizer.
+        rows: (r,) int64 rows of the file.
+        runtime: (r,) float64 mean over equal configs. Tile runtimes are relative to the normalizer.
     """
 
     file: GraphFile
@@ -45,23 +48,40 @@ class GraphRows:
     runtime: NDArray[np.float64]
 
     def groups(self, at_most: int) -> list[int]:
-        """Return the sizes of the groups within which configs are compared; rows are shuffled."""
+        """Return the sizes of the groups within which configs are compared. Rows are shuffled.
+
+        Args:
+            at_most: Largest size of a group.
+        """
         n_groups = -(-len(self.rows) // at_most)
         return [len(part) for part in np.array_split(self.rows, n_groups)]
 
 
 def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
-    """Cut runtimes (c,) into levels (c,) int32: the fastest get `levels` - 1, the slowest 0."""
+    """Cut runtimes into levels.
+
+    Args:
+        runtime: (c,) runtimes.
+        levels: Number of levels.
+
+    Returns:
+        (c,) int32 levels, `levels` - 1 for the fastest and 0 for the slowest.
+    """
     distinct, position = np.unique(runtime, return_inverse=True)
     share = position / max(1, len(distinct) - 1)
     return np.round((1 - share) * (levels - 1)).astype(np.int32)
 
 
 def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> list[GraphRows]:
-    """Draw distinct configs of each graph, in random order; graphs without order are left out.
+    """Sample distinct configs of each graph in random order. Graphs without an order are left out.
+
+    Args:
+        files: Graphs of one kind.
+        config: Config with the number of rows.
+        seed: Seed of the sample.
 
     Raises:
-        PipelineError: no graph has two configs of different runtime.
+        PipelineError: No graph has two configs of different runtime.
     """
     sampled = []
     for number, file in enumerate(files):
@@ -79,12 +99,17 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
 
 
 def statistics_table(chosen: StatisticsSet) -> Table:
-    """Return what computes graphs' statistics; the graph asked for last stays in memory."""
+    """Return a function that computes statistics and keeps the last graph in memory.
+
+    Args:
+        chosen: Set of statistics.
+    """
     open_graph: dict[GraphFile, RowStatistics] = {}
 
     def table(file: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         if file not in open_graph:
-            open_graph.clear()  # the last graph goes before the next one comes
+            # The old graph is freed before the new one is read.
+            open_graph.clear()
             open_graph[file] = statistics_of(read_graph(file), chosen)
         return open_graph[file](rows)
 
@@ -94,7 +119,14 @@ def statistics_table(chosen: StatisticsSet) -> Table:
 def binned(
     graphs: Sequence[GraphRows], config: BoostingConfig, table: Table, names: Sequence[str]
 ) -> "lightgbm.Dataset":
-    """Return LightGBM's binned rows of all graphs, in order; `names` are those of the columns."""
+    """Return the binned rows of all graphs, in order.
+
+    Args:
+        graphs: Rows to bin.
+        config: Config of the trees.
+        table: Function that computes the columns.
+        names: Names of the columns.
+    """
     import lightgbm
 
     class Rows(lightgbm.Sequence):
@@ -112,8 +144,8 @@ def binned(
             rows = np.atleast_1d(self._graph.rows[index])
             return table(self._graph.file, rows).astype(np.float64)
 
-    # A Sequence could be binned by itself, but LightGBM asks it for single rows then, and finds no
-    # features in few rows of mostly zeros.
+    # LightGBM can bin a Sequence alone, but it then reads single rows, and finds no features in few
+    # rows of mostly zeros.
     share = min(1.0, BIN_SAMPLE_ROWS / sum(len(graph.rows) for graph in graphs))
     sampled = [
         table(graph.file, graph.rows[: math.ceil(share * len(graph.rows))]) for graph in graphs
@@ -130,10 +162,14 @@ def binned(
 
 
 def dataset_parameters(config: BoostingConfig, n_rows: int) -> dict[str, object]:
-    """Return what decides how `n_rows` rows are kept.
+    """Return the LightGBM parameters of a dataset.
 
-    LightGBM leaves out a column that cannot be split, and breaks where it is left with none; so few
-    rows have smaller leaves.
+    LightGBM drops a column that cannot be split, and fails if no column is left. So the leaves of
+    few rows are smaller.
+
+    Args:
+        config: Config of the trees.
+        n_rows: Number of rows.
     """
     rows_per_leaf = max(1, min(config.min_rows_per_leaf, n_rows // MIN_LEAVES))
     return {

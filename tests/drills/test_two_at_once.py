@@ -69,7 +69,7 @@ def test_two_runs_with_one_store_and_two_of_one_folder_end_well(
     assert sorted(codes[:2]) == sorted(codes[2:]) == [0, 2]
     for watched, code in zip(all_four, codes, strict=True):
         if code:
-            assert "holds a run already" in watched.is_refused(2)
+            assert "contains a run already" in watched.is_refused(2)
         else:
             watched.ends_as(calm)
     check_same_store(tmp_path / "store", calm.store)

@@ -69,7 +69,9 @@ def test_an_unfinished_run_and_a_folder_of_models_are_refused(tree: Path, tmp_pa
         assert said.count("\n") == 1
     models = finished / "models/layout-xla-default"
     said = call("rank", default, "--run", models, expect=1)
-    assert f"{models}: not a run folder, but holds such: layout_boosting-seed0, layout_lin" in said
+    assert (
+        f"{models}: not a run folder, but contains such: layout_boosting-seed0, layout_lin" in said
+    )
     none = call("rank", default, "--run", models / "none", expect=1)
     assert f"{models / 'none'}: no such folder" in none
 

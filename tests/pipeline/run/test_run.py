@@ -39,7 +39,7 @@ def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Pat
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ((), "holds a run already; pass --resume"),
+        ((), "contains a run already; pass --resume"),
         (("--resume", "--set", "seeds=[7]"), "was begun with recipe.seeds = [0], now [7]"),
         (
             ("--resume", "--collections", "tile,layout:nlp:random"),
