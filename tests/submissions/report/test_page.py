@@ -75,7 +75,7 @@ def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
     assert "1 graph: constant runtimes give no order" in text
     assert "layout:xla:default:flat: constant runtimes" in text
     assert "has no files of: layout:nlp:default/train" in text
-    assert "Seeds: 3, 4; ± is" in text
+    assert "The seeds are 3, 4. ± is" in text
     assert "revision abc1234 python 3.11.9 device cpu" in text
     assert "top-5 error 800.0%" in text
 
