@@ -34,8 +34,10 @@ def known_secrets() -> frozenset[str]:
 def _folders() -> list[Path]:
     home = os.path.expanduser("~")  # noqa: PTH111 — without a home it stays "~", as for the client
     config = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    named = os.environ.get("KAGGLE_CONFIG_DIR")
-    return [Path(folder) for folder in (named, f"{home}/.kaggle", f"{config}/kaggle") if folder]
+    configured = os.environ.get("KAGGLE_CONFIG_DIR")
+    return [
+        Path(folder) for folder in (configured, f"{home}/.kaggle", f"{config}/kaggle") if folder
+    ]
 
 
 def key_file() -> Path:
@@ -57,9 +59,6 @@ def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
     Args:
         text: Text of a server or a library.
         longest: Maximum length, in characters. A longer text is cut.
-
-    Returns:
-        The line.
     """
     flat = escaped(" ".join(redact(text).split()))
     return flat if len(flat) <= longest else f"{flat[:longest]}…"
@@ -98,5 +97,5 @@ def texts_in(file: Path) -> dict[str, str]:
         table = json.loads(content) if is_json else {"key": content.decode("utf-8-sig")}
     except (OSError, ValueError, RecursionError):  # absent, unreadable, or no file name at all
         return {}
-    found = table.items() if isinstance(table, dict) else ()
-    return {key: value for key, value in found if isinstance(value, str)}
+    items = table.items() if isinstance(table, dict) else ()
+    return {key: value for key, value in items if isinstance(value, str)}

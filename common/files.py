@@ -161,11 +161,11 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
         folder: A folder in which no other process writes now.
         pattern: Glob of the names to remove.
     """
-    for left in list(folder.glob(pattern)):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
+    for path in list(folder.glob(pattern)):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            left.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -173,9 +173,6 @@ def open_regular(path: Path) -> IO[bytes]:
 
     Args:
         path: The file.
-
-    Returns:
-        The open file.
 
     Raises:
         PipelineError: The file cannot be opened, or is for example a pipe, which may never end.
@@ -312,9 +309,6 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataF
     Args:
         path: The file.
         schema: Expected type of each column by name. None accepts any columns.
-
-    Returns:
-        The table.
 
     Raises:
         PipelineError: The file is missing or damaged, or has other columns.

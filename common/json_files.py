@@ -19,9 +19,6 @@ def read_json(path: Path, model: type[T], *, expected: str) -> T:
         model: Type of the content: a pydantic model, or a type of its fields.
         expected: The content that the file should have, for messages. It may end with advice.
 
-    Returns:
-        The content.
-
     Raises:
         PipelineError: The file is missing, is not JSON, or does not match the model.
     """

@@ -145,8 +145,8 @@ def _log_in(session: KaggleSession) -> None:
     # A damaged key file raises one of the last two.
     except (SystemExit, TypeError, UnicodeError):
         path = Path(session.api.config)
-        found = f"{path} does not contain them" if path.exists() else "none found or accepted"
-        message = f"no Kaggle credentials: {found}; {_HOW_TO_LOG_IN}"
+        reason = f"{path} does not contain them" if path.exists() else "none found or accepted"
+        message = f"no Kaggle credentials: {reason}; {_HOW_TO_LOG_IN}"
         raise PipelineError(f"{session.action}: {message}") from None
 
 
@@ -206,10 +206,10 @@ def refusal_of(error: BaseException) -> Refusal | None:
         if isinstance(link, HTTPError) and link.response is not None:
             answer = link.response
             try:
-                found = answer.json()
+                content = answer.json()
             except (ValueError, RecursionError):
-                found = None
-            table = found if isinstance(found, dict) else {}
+                content = None
+            table = content if isinstance(content, dict) else {}
             status = int(table.get("code", 500)) if answer.ok else answer.status_code
             said = one_line(str(table.get("message", "")))
             return Refusal(status, answer.headers.get("Retry-After", ""), said)
@@ -280,10 +280,10 @@ def send_once(
             if never_acted_on(error):
                 raise
             log.info(f"{session.action}: no clear answer; asking Kaggle whether it has arrived")
-            found = _look(session, arrived)
-            if found is None:
+            result = _look(session, arrived)
+            if result is None:
                 raise PipelineError(f"{_explain(error, session.action)}; {in_doubt}") from None
-            return found
+            return result
 
     return ask(session, attempt)
 
@@ -310,10 +310,10 @@ def upload_file(
     facts = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
 
     def attempt() -> str:
-        begun = session.call(service, method, {**named, **facts})
+        upload = session.call(service, method, {**named, **facts})
         step = in_one_step(f"upload {path.name}")
         with step, limited_session() as http, path.open("rb") as stream:
-            answer = http.put(begun.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
+            answer = http.put(upload.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
         status = answer.status_code
         if status in PASSING_STATUS:
             raise RetryableError(f"Kaggle's storage answers HTTP {status}")
@@ -322,7 +322,7 @@ def upload_file(
                 f"{session.action}: Kaggle's storage refused {path.name}: HTTP {status}; nothing "
                 "was made of it; try again"
             )
-        return str(begun.token)
+        return str(upload.token)
 
     return ask(session, attempt)
 
@@ -331,13 +331,13 @@ def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
     for pause_s in LOOK_AFTER_S:
         session.policy.sleep(pause_s)
         try:
-            found = arrived()
+            result = arrived()
         # This check got no answer either, so the next one decides.
         except Exception as error:
             log.debug(f"Kaggle gives no answer:  {type(error).__name__}")
         else:
-            if found is not None:
-                return found
+            if result is not None:
+                return result
     return None
 
 

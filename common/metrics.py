@@ -189,9 +189,9 @@ def family_folds(families: Sequence[str], n_folds: int, seed: int) -> NDArray[np
         raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")
     names, family, sizes = np.unique(families, return_inverse=True, return_counts=True)
     if len(names) < n_folds:
-        known = ", ".join(names) or "none"
+        listed = ", ".join(names) or "none"
         raise PipelineError(
-            f"{len(families)} train graphs are of {len(names)} architectures ({known}); expected "
+            f"{len(families)} train graphs are of {len(names)} architectures ({listed}); expected "
             f"at least {n_folds}, one per fold; lower `folds` or add data"
         )
     shuffled = np.random.default_rng(seed).permutation(len(names))
@@ -224,10 +224,10 @@ def family_means(values: Floats, families: Sequence[str], *, seed: int = SEED) -
     sums = np.zeros((len(names), n_seeds))
     np.add.at(sums, family, by_seed)
     rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, len(names), (DRAWS, len(names)))  # (d, families)
+    drawn_families = rng.integers(0, len(names), (DRAWS, len(names)))  # (d, families)
     drawn_seeds = rng.integers(0, n_seeds, (DRAWS, n_seeds))
-    totals = np.take_along_axis(sums[drawn].sum(axis=1), drawn_seeds, axis=1).sum(axis=1)
-    means: Floats = totals / (sizes[drawn].sum(axis=1) * n_seeds)
+    totals = np.take_along_axis(sums[drawn_families].sum(axis=1), drawn_seeds, axis=1).sum(axis=1)
+    means: Floats = totals / (sizes[drawn_families].sum(axis=1) * n_seeds)
     return means
 
 

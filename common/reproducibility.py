@@ -30,9 +30,9 @@ def revision(root: Path = ROOT) -> str | None:
 
 def _git(root: Path, *arguments: str) -> str:
     # In a git hook, variables name another checkout.
-    own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=30, env=own)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, check=True, timeout=30, env=environment)  # noqa: S603
     return os.fsdecode(done.stdout).strip()
 
 

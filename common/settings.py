@@ -54,9 +54,6 @@ class FrozenConfig(BaseModel):
             table: Values by key.
             source: Origin of the table, for messages.
 
-        Returns:
-            The configuration.
-
         Raises:
             UsageError: A key is unknown, or a value is wrong. The message names the dotted key.
         """
@@ -73,8 +70,8 @@ class FrozenConfig(BaseModel):
                     field = getattr(model, "model_fields", {}).get(parent)
                     model = field.annotation if field else model
                 names = ", ".join(sorted(getattr(model, "model_fields", {})))
-                known = f"expected one of: {names}" if names else "no such key exists"
-                raise UsageError(f"{source}: unknown key '{key}'; {known}") from None
+                expectation = f"expected one of: {names}" if names else "no such key exists"
+                raise UsageError(f"{source}: unknown key '{key}'; {expectation}") from None
             problem = first["msg"].removeprefix("Value error, ")
             problem = problem.replace("Input should be", "expected")
             if kind in ("tuple_type", "list_type"):
@@ -94,11 +91,11 @@ def default_data_dir() -> Path:
     Raises:
         PipelineError: No such folder exists, or PIPELINE_DATA names a missing one.
     """
-    named = os.environ.get("PIPELINE_DATA")
-    if named:
-        if not Path(named).is_dir():
-            raise PipelineError(f"PIPELINE_DATA={named}: no such folder; expected one with npz/")
-        return Path(named)
+    variable = os.environ.get("PIPELINE_DATA")
+    if variable:
+        if not Path(variable).is_dir():
+            raise PipelineError(f"PIPELINE_DATA={variable}: no such folder; expected one with npz/")
+        return Path(variable)
     for folder in (*KAGGLE_MOUNTS, RAW_DATA, RAW_DATA / "tpugraphs"):
         if any((folder / tree).is_dir() for tree in ("npz", "npz_all/npz")):
             return folder
@@ -131,9 +128,6 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
         path: The file.
         fault: Type of the error if the content is not TOML.
 
-    Returns:
-        The table.
-
     Raises:
         PipelineError: The file is missing, not TOML, or larger or deeper than settings are.
     """
@@ -161,9 +155,6 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
         folder: Folder of the named recipes.
         what: Name of the kind of file, for messages.
 
-    Returns:
-        The path of the file.
-
     Raises:
         UsageError: There is no such file. The message lists the known names.
     """
@@ -173,9 +164,9 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
         return path
     if is_file:
         raise UsageError(f"{what} file {path}: no such file")
-    known = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+    listed = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
     raise UsageError(
-        f"{what} '{name_or_file}': no such {what}; known: {known}; or give a .toml file"
+        f"{what} '{name_or_file}': no such {what}; known: {listed}; or give a .toml file"
     )
 
 

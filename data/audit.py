@@ -1,4 +1,4 @@
-"""Check every file of a tree and count what is there; damaged files are listed, not fatal."""
+"""Check and count the files of a tree. Damaged files are listed and stop nothing."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,8 @@ from data.graphs.noise import Noise, measure_noise
 from data.tree import SPLITS, GraphFile, name_faults
 
 COUNTED = ("n_nodes", "n_edges", "n_configurable", "n_configs", "n_distinct")
-COLUMNS = {  # of the table, each with its key among the totals
+# Columns of the printed table, each with its key in `totals`.
+COLUMNS = {
     "collection": "collection",
     "split": "split",
     "files": "n_files",
@@ -45,24 +46,24 @@ MAX_NAMES = 3
 
 @dataclass(frozen=True)
 class AuditRow:
-    """What one file holds, or what is wrong with it; counts of a bad file are 0."""
+    """Counts of one file, or the fault of a damaged file, whose counts are 0."""
 
     file: GraphFile
     error: str | None = None  # the reader's line
-    notes: tuple[str, ...] = ()  # what a reader of scores should know of it
+    notes: tuple[str, ...] = ()  # warnings about the scores
     n_nodes: int = 0
     n_edges: int = 0
-    n_configurable: int = 0  # nodes; of a tile kernel none
+    n_configurable: int = 0  # nodes; 0 for tile kernels
     n_configs: int = 0
     n_distinct: int = 0
     is_labelled: bool = False  # whether runtimes are known
-    noise: Noise | None = None  # what repeated configs say of the runtimes; None for too few
-    again_tau: float | None = None  # with a second measurement, where a manifest tells of one
-    content: str = ""  # equal for copies of a graph, as `graph_content` says; "" of a bad file
+    noise: Noise | None = None  # None if too few configs are repeated
+    again_tau: float | None = None  # tau of a second measurement in the manifest
+    content: str = ""  # `graph_content`, equal for copies; "" for a bad file
 
     @property
     def ceiling(self) -> float | None:
-        """Return tau between two measurements: of repeated configs, else of all measured again."""
+        """Return tau between two measurements: of repeated configs, else of all configs."""
         if self.noise is None or math.isnan(self.noise.tau):
             return self.again_tau
         return self.noise.tau
@@ -77,16 +78,19 @@ def audit(
     workers: Workers = HERE,
     measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[AuditRow]:
-    """Read files one by one: a row each, in order; names that `name_faults` lists are errors.
+    """Read files one by one. Files with names that `name_faults` lists are errors.
 
     Args:
         files: Files of a tree.
-        prepared: What became of each file on its way into the store. Good files are then read from
-            there, and their rows name the file of the store.
+        prepared: Result of `prepare` for the files. Good files are then read from the store, and
+            their rows name the file of the store.
         seed: Seed of the draws of repeated configs.
-        store: Folder of the prepared graphs; other workers than this process need it.
-        workers: Who reads the files.
-        measured: What a manifest says of the graphs, by submission ID.
+        store: Folder of the prepared graphs. Other workers than this process need it.
+        workers: Workers that read the files.
+        measured: Manifest entries of the graphs by submission ID.
+
+    Returns:
+        One row per file, in the order of the files.
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
     entry_of = {entry.source: entry for entry in entries}
@@ -114,7 +118,6 @@ def audit(
 
 
 def rows_of(entries: Sequence[Prepared], seed: int) -> list[AuditRow]:
-    """Read graphs one by one: a row each, in order."""
     return [_row(entry, seed) for entry in each(f"audit {len(entries)} files", entries)]
 
 
@@ -173,15 +176,20 @@ def as_dict(row: AuditRow) -> dict[str, object]:
     file: GraphFile = values.pop("file")
     place = {"id": file.submission_id, "split": file.split, "path": str(file.path)}
     if row.noise:
-        told = asdict(row.noise) | {"best_tau": row.noise.best_tau}
-        values["noise"] = {k: None if math.isnan(value) else value for k, value in told.items()}
+        noise = asdict(row.noise) | {"best_tau": row.noise.best_tau}
+        values["noise"] = {k: None if math.isnan(value) else value for k, value in noise.items()}
     return {**place, **values}
 
 
 def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
     """Add up files by collection and split.
 
-    `median_tau` is that over the graphs where two measurements can be compared, None without any.
+    Args:
+        rows: Rows of `audit`.
+
+    Returns:
+        One table row per split of a collection. `median_tau` is the median over the graphs with
+        repeated measurements; None without any.
     """
     facts = ("error", "is_labelled", *COUNTED, "ceiling")
     columns = {name: [getattr(row, name) for row in rows] for name in facts}
@@ -202,30 +210,36 @@ def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
 
 
 def leaks(rows: Sequence[AuditRow]) -> list[str]:
-    """List, for each split of a collection, the graphs that an earlier split has too.
+    """Find graphs that an earlier split has too, in the order train, valid, test.
 
-    The order of splits is train, valid, test. Names decide nothing: nodes, edges and configs do.
+    Names do not matter. Nodes, edges and configs are compared.
+
+    Args:
+        rows: Rows of `audit`.
+
+    Returns:
+        One line for each split with such graphs.
     """
     first: dict[tuple[str, str], GraphFile] = {}
     copies: dict[str, list[str]] = {}
     good = (row for row in rows if row.content)
     for row in sorted(good, key=lambda row: SPLITS.index(row.file.split)):
         file = row.file
-        known = first.setdefault((file.collection.kind, row.content), file)
-        if known.split != file.split:
-            copies.setdefault(file.part, []).append(f"{file.name} ({known.part}/{known.name})")
+        earlier = first.setdefault((file.collection.kind, row.content), file)
+        if earlier.split != file.split:
+            copies.setdefault(file.part, []).append(f"{file.name} ({earlier.part}/{earlier.name})")
     notes = []
     for part, names in copies.items():
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         notes.append(
-            f"{part}: holds copies of another split's graphs, so that its scores are too good: "
+            f"{part}: contains copies of another split's graphs, so that its scores are too good: "
             f"{', '.join(names[:MAX_NAMES])}{more}; expected each graph in one split"
         )
     return notes
 
 
 def file_notes(rows: Sequence[AuditRow]) -> list[str]:
-    """List the notes on single files, up to ten for each split of a collection."""
+    """List the notes on single files, at most ten for each split of a collection."""
     lines, by_part = list[str](), dict[str, list[str]]()
     for row in rows:
         notes = [f"{row.file.submission_id}: {note}" for note in row.notes]

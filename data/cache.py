@@ -1,4 +1,4 @@
-"""A cache of what was made of graphs, bounded by its memory."""
+"""A cache of objects that are computed from graphs, with a limit on its memory."""
 
 import mmap
 from collections import OrderedDict
@@ -12,22 +12,28 @@ from data.tree import GraphFile
 
 Item = TypeVar("Item")
 
-CACHE_BYTES = 2 << 30  # of graphs that training keeps between steps
+CACHE_BYTES = 2 << 30
 
 
 def bytes_held(item: object) -> int:
-    """Return the memory of all tensors and arrays that `item` reaches, each buffer once.
+    """Return the memory of all tensors and arrays that an object reaches, each buffer once.
 
-    What is mapped from a file takes none: the system drops its pages when memory is short.
+    Memory-mapped files count as 0, because the system drops their pages when memory is short.
+
+    Args:
+        item: The object.
+
+    Returns:
+        The number of bytes.
     """
     import torch
 
     buffers: dict[int, int] = {}
-    seen, left = set[int](), [item]
-    while left:
-        value = left.pop()
+    seen, pending = set[int](), [item]
+    while pending:
+        value = pending.pop()
         if isinstance(value, torch.Tensor) and value.layout == torch.sparse_csr:
-            left += [value.crow_indices(), value.col_indices(), value.values()]
+            pending += [value.crow_indices(), value.col_indices(), value.values()]
         elif isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             buffers[storage.data_ptr()] = storage.nbytes()
@@ -38,18 +44,18 @@ def bytes_held(item: object) -> int:
             if not isinstance(owner, mmap.mmap):
                 buffers[value.ctypes.data] = value.nbytes
         elif isinstance(value, list | tuple):
-            left += value
+            pending += value
         elif hasattr(value, "__dict__") and id(value) not in seen:
             seen.add(id(value))
-            left += vars(value).values()
+            pending += vars(value).values()
     return sum(buffers.values())
 
 
 class LRUCache(Generic[Item]):
-    """Keeps what `make` made of graphs, up to `max_bytes` by `size`, least recent out first.
+    """Stores objects of graphs, and drops the least recently used ones above `max_bytes`.
 
-    A single larger item is kept alone. What is prefetched is made by a thread of its own, so that
-    reading and pruning the next step's graphs goes on beside the present step.
+    A single larger object stays. A separate thread prefetches, so that reading and pruning the next
+    step's graphs overlaps with the present step.
     """
 
     def __init__(
@@ -61,12 +67,13 @@ class LRUCache(Generic[Item]):
     ) -> None:
         self._make, self._size, self._max_bytes = make, size, max_bytes
         self._items: OrderedDict[str, tuple[Item, int]] = OrderedDict()
-        self._bytes = 0  # of all items: summing thousands up anew for each would take seconds
+        # Total of all items. A sum over thousands of items in each call would take seconds.
+        self._bytes = 0
         self._coming: dict[str, Future[Item]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
     def prefetch(self, files: Sequence[GraphFile]) -> None:
-        """Begin to make the items of `files`; a fault in one is raised when it is asked for."""
+        """Begin to compute the objects of files. Errors are raised on request of the object."""
         for file in files:
             key = str(file.path)
             if key not in self._items and key not in self._coming:
@@ -74,7 +81,7 @@ class LRUCache(Generic[Item]):
                 self._coming[key] = self._thread.submit(self._make, file)
 
     def __call__(self, file: GraphFile) -> Item:
-        """Return the item of `file`, made now if it is not kept."""
+        """Return the object of a file. It is computed if it is not in the cache."""
         key = str(file.path)
         if key in self._items:
             self._items.move_to_end(key)

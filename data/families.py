@@ -1,8 +1,8 @@
-"""Families of graphs: folds that keep them whole, and what is held out of the train split.
+"""Families of graphs: folds that do not separate them, and held-out parts of the train split.
 
-Many graphs differ in batch size, precision or the number of chips alone. A model that has seen one
-of them has all but seen the others, so architectures stay whole. Where all graphs are of one, some
-configs of each graph are held out instead. The valid split is never touched.
+Many graphs differ only in batch size, precision or the number of chips. A model that has seen one
+of them knows the others, so all graphs of an architecture are in one fold. If there is one family,
+some configs of each graph are held out instead. The valid split is not used here.
 """
 
 import re
@@ -17,8 +17,9 @@ from common.metrics import family_folds
 from data.tree import GraphFile
 
 HELD_OUT_SHARE = 0.1
-MOST_HELD_OUT = 100  # graphs
-FEWEST_CONFIGS = 20  # of a graph, below which none is held out
+MAX_HELD_OUT = 100  # graphs
+# Graphs with fewer configs have no held-out configs.
+MIN_CONFIGS = 20
 
 # A kernel's name ends in its fingerprint: a signed 64-bit number in hex, leading zeros dropped.
 _KERNEL_FINGERPRINT = re.compile(r"_-?[0-9a-f]{10,16}$")
@@ -33,9 +34,9 @@ _SIBLING_PARTS = (
     r"_(?:train|eval|test)",  # the same network with and without its backward pass
     r"_dynamic(?:_batch_size|_sequence_length|_shape)?",
 )
-# Synthetic and measured programs: depth, width, backward pass, batch. Official names never end so,
-# but for what stands before a sibling part: mnasnet_b1_batch_128 is another network than _a1.
-_OWN_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
+# Synthetic and measured programs: depth, width, backward pass, batch. Official names may have such
+# parts only before a sibling part: mnasnet_b1_batch_128 is another network than _a1.
+_SYNTHETIC_END = re.compile(r"(?<=.)(?:_d\d+)?(?:_w\d+)?(?:_train)?_b\d+$")
 # Measured kernels: their sizes, two letters or more with a number each. Official names end in none.
 _KERNEL_SIZES = re.compile(r"(?<=.)(?:_[a-z]\d+){2,}$")
 # One network is unet3d in one official name and unet_3d in another.
@@ -44,27 +45,38 @@ _SIBLING_END = re.compile(rf"(?<=.)(?:{'|'.join(_SIBLING_PARTS)})+$")
 
 
 def family_of(file: GraphFile) -> str:
-    """Return the architecture's name: the file's stem less all that only tells siblings apart.
+    """Return the architecture's name: the file's stem without parts that differ in siblings.
 
     Sizes that make another architecture stay: resnet_v2_50 and resnet_v2_101 are two families.
-    Synthetic depths and widths go, since the generator draws them per sibling.
+    Depths and widths of synthetic programs are removed, because the generator draws them per
+    sibling.
 
     Examples:
         bert_pretraining.4x4.fp16 -> bert_pretraining
         alexnet_train_batch_32_-1bae27a41d70f4dc, a kernel -> alexnet
         resnet_like_d4_w64_b32 -> resnet_like
-        unet_3d.4x4.bf16 -> unet3d, as another file writes it
+        unet_3d.4x4.bf16 -> unet3d, as in the name of another file
     """
-    name = file.name.rpartition(":")[2]  # where graphs of two collections are told apart by it
+    # The name has a prefix if graphs of two collections have the same name.
+    name = file.name.rpartition(":")[2]
     if file.collection.kind == "tile":
         name = _KERNEL_SIZES.sub("", _KERNEL_FINGERPRINT.sub("", name))
-    return _DIMENSIONS.sub("", _SIBLING_END.sub("", _OWN_END.sub("", name)))
+    return _DIMENSIONS.sub("", _SIBLING_END.sub("", _SYNTHETIC_END.sub("", name)))
 
 
 def grouped_folds(
     files: Sequence[GraphFile], n_folds: int, seed: int
 ) -> tuple[tuple[GraphFile, ...], ...]:
-    """Part graphs into folds as `family_folds`, in the order of their names."""
+    """Assign graphs to folds as `family_folds`.
+
+    Args:
+        files: Files of the graphs.
+        n_folds: Number of folds, at least 2.
+        seed: Seed of the order of families of equal size.
+
+    Returns:
+        The files of each fold, sorted by name.
+    """
     ordered = sorted(files, key=lambda file: file.name)
     fold_of = family_folds([family_of(file) for file in ordered], n_folds, seed)
     return tuple(
@@ -75,10 +87,12 @@ def grouped_folds(
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which graphs a model learns from, and which ones judge it.
+    """The graphs that a model learns from, and the graphs that judge it.
 
     Attributes:
-        by_config: some of each graph's configs are held out, of graphs that are in both.
+        learned: Graphs to learn from.
+        judged: Graphs to judge on.
+        by_config: Whether some configs are held out of graphs that are in both.
     """
 
     learned: tuple[GraphFile, ...]
@@ -86,22 +100,39 @@ class HeldOut:
     by_config: bool = False
 
     def configs(self, n: int, *, judged: bool) -> NDArray[np.int64]:
-        """Return the positions among a graph's n distinct configs to judge on, or to learn from."""
+        """Return positions of distinct configs of a graph.
+
+        Args:
+            n: Number of distinct configs of the graph.
+            judged: Whether to return the configs to judge on, else those to learn from.
+
+        Returns:
+            The positions, (m,), ascending, int64. They depend on `n` only.
+        """
         if not self.by_config:
             return np.arange(n)
-        n_judged = round(n * HELD_OUT_SHARE) if n >= FEWEST_CONFIGS else 0
-        shuffled = np.random.default_rng(n).permutation(n)  # always alike
+        n_judged = round(n * HELD_OUT_SHARE) if n >= MIN_CONFIGS else 0
+        shuffled = np.random.default_rng(n).permutation(n)
         return np.sort(shuffled[:n_judged] if judged else shuffled[n_judged:])
 
 
 def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
-    """Hold out families of about a tenth of the graphs, at most about 100, or configs of all.
+    """Hold out families of about a tenth of the graphs, or configs of all graphs.
 
-    Of graphs of several collections, no family is learned from that is held out of one of them.
-    Where a collection has configs held out, all have.
+    The families have at most about 100 graphs.
+
+    If a family is held out of one collection, no collection learns from it. If configs are held out
+    of one collection, they are held out of all.
+
+    Args:
+        files: Train graphs.
+        seed: Seed of the folds.
+
+    Returns:
+        The graphs to learn from, and the graphs to judge on.
 
     Raises:
-        PipelineError: of several collections, no graph is left to learn from.
+        PipelineError: There are several collections, and no graph is left to learn from.
     """
     collections = dict.fromkeys(file.collection for file in files)
     parts = [
@@ -126,9 +157,9 @@ def _hold_out_of_one(files: Sequence[GraphFile], seed: int) -> HeldOut:
     n_families = len({family_of(file) for file in files})
     if n_families < 2:
         return HeldOut(tuple(files), tuple(files), by_config=True)
-    wanted = min(len(files) * HELD_OUT_SHARE, MOST_HELD_OUT)
-    n_folds = min(n_families, max(2, round(len(files) / wanted)))
+    target = min(len(files) * HELD_OUT_SHARE, MAX_HELD_OUT)
+    n_folds = min(n_families, max(2, round(len(files) / target)))
     folds = grouped_folds(files, n_folds, seed)
-    judged = min(folds, key=lambda fold: abs(len(fold) - wanted))
+    judged = min(folds, key=lambda fold: abs(len(fold) - target))
     names = {file.name for file in judged}
     return HeldOut(tuple(file for file in files if file.name not in names), judged)

@@ -1,4 +1,4 @@
-"""Runtimes of configs: read without the rest of a graph, withheld from test splits, or no use.
+"""Runtimes of configs: read them without the graphs, withhold them, or find useless ones.
 
 A collected or synthetic tree has the runtimes of its test split in a file outside npz/. Those of
 the real dataset are not public.
@@ -48,12 +48,12 @@ class Labels:
 
     @property
     def is_labelled(self) -> bool:
-        """Tell whether the runtimes are known."""
+        """Return whether the runtimes are known."""
         return bool(self.runtime_ns.any())
 
     @property
     def runtime(self) -> NDArray[Any]:
-        """Return the (c,) runtimes to compare: of tiles relative to the default config."""
+        """Return the runtimes to compare, (c,); for tiles relative to the default config."""
         return self.runtime_ns if self.normalizers is None else self.runtime_ns / self.normalizers
 
     def only(self, rows: NDArray[Any]) -> "Labels":
@@ -63,13 +63,15 @@ class Labels:
 
 
 def labels_of(graph: Graph) -> Labels:
-    """Return the labels of a graph that was read."""
     normalizers = graph.runtime_normalizers if isinstance(graph, TileGraph) else None
     return Labels(graph.runtime_ns, normalizers)
 
 
 def read_labels_of(file: GraphFile) -> Labels:
-    """Read the labels of one graph from its npz file or the store, and nothing else of an npz file.
+    """Read the labels of one graph, and no other array of an npz file.
+
+    Args:
+        file: File of a tree or of the store.
 
     Raises:
         PipelineError: The file is damaged, has no configs, or has a runtime or normalizer that is
@@ -85,15 +87,18 @@ def read_labels_of(file: GraphFile) -> Labels:
 
 
 def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:
-    """Read the labels of a split by submission ID.
+    """Read the labels of a split.
 
     Args:
-        data_dir: Folder that holds npz/.
+        data_dir: Folder that contains npz/.
         split: Split to read.
-        private: Read the withheld test runtimes instead, whatever the split.
+        private: Whether to read the withheld test runtimes instead, for any split.
+
+    Returns:
+        The labels by submission ID.
 
     Raises:
-        PipelineError: The split has no graph, a file is damaged, or nothing was withheld.
+        PipelineError: The split has no graph, a file is damaged, or there are no withheld runtimes.
     """
     if private:
         return read_withheld(data_dir)
@@ -108,7 +113,7 @@ class Unusable(NamedTuple):
 
 
 def why_unusable(graph: Graph) -> str | None:
-    """Say why no order of configs can be learned from `graph`, or None if one can."""
+    """Return the reason why no order of configs can be learned from a graph; None if one can."""
     if not graph.is_labelled:
         return "runtimes are withheld"
     first, group = distinct_configs(graph)
@@ -121,10 +126,16 @@ def why_unusable(graph: Graph) -> str | None:
 
 
 def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
-    """Part the graphs that a ranker can learn from and those it cannot, one in memory at a time.
+    """Separate graphs that a ranker can learn from, with one graph in memory at a time.
+
+    Args:
+        files: Files of the graphs.
+
+    Returns:
+        The usable files, and the others with their reasons.
 
     Raises:
-        PipelineError: a file is damaged.
+        PipelineError: A file is damaged.
     """
     reasons = [(file, why_unusable(read_graph(file))) for file in files]
     usable = [file for file, reason in reasons if reason is None]
@@ -139,18 +150,29 @@ def file_stem(name: str, split: str) -> str:
 
 
 def write_withheld(path: Path, labels: Mapping[str, Labels]) -> None:
-    """Write labels by submission ID."""
     ordered = sorted(labels.items())
-    members = {name: own.runtime_ns for name, own in ordered}
+    members = {name: graph_labels.runtime_ns for name, graph_labels in ordered}
     members |= {
-        _NORMALIZER + name: own.normalizers for name, own in ordered if own.normalizers is not None
+        _NORMALIZER + name: graph_labels.normalizers
+        for name, graph_labels in ordered
+        if graph_labels.normalizers is not None
     }
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **members)
 
 
 def read_withheld(data_dir: Path) -> dict[str, Labels]:
-    """Read labels by submission ID; PipelineError: the file is missing or damaged."""
+    """Read the withheld test runtimes of a data folder.
+
+    Args:
+        data_dir: Folder that contains npz/.
+
+    Returns:
+        The labels by submission ID.
+
+    Raises:
+        PipelineError: The file is missing or damaged.
+    """
     path = data_dir / WITHHELD
     if not path.is_file():
         raise PipelineError(
@@ -158,6 +180,6 @@ def read_withheld(data_dir: Path) -> dict[str, Labels]:
             "there, those of the dataset are not public"
         )
     with Archive(path) as archive:
-        found = {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}
-    names = [name for name in found if not name.startswith(_NORMALIZER)]
-    return {name: Labels(found[name], found.get(_NORMALIZER + name)) for name in names}
+        arrays = {name: archive.array(name, dtype=np.int64, shape=(None,)) for name in archive.keys}
+    names = [name for name in arrays if not name.startswith(_NORMALIZER)]
+    return {name: Labels(arrays[name], arrays.get(_NORMALIZER + name)) for name in names}

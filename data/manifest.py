@@ -18,9 +18,17 @@ PARTS = ("environments", "graphs", "left_out")
 
 
 def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the manifest of `out`, an empty one where there is none; PipelineError: damaged.
+    """Return the manifest of a tree.
 
-    Its parts: "environments" (by digest), "graphs" and "left_out" (by submission ID).
+    Args:
+        out: Folder of the tree.
+
+    Returns:
+        "environments" by digest, "graphs" and "left_out" by submission ID. All are empty without a
+        file.
+
+    Raises:
+        PipelineError: The file is damaged.
     """
     path = out / MANIFEST
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
@@ -31,7 +39,11 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def measured_of(path: Path) -> dict[str, Any]:
-    """Return what the manifest of its data folder says of a graph's file; empty if nothing does."""
+    """Return the manifest's entry of a graph; empty if there is none.
+
+    Args:
+        path: File of the graph. Its folders name the data folder.
+    """
     try:
         file = file_from_path(path)
     except PipelineError:
@@ -41,7 +53,11 @@ def measured_of(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the manifest of `out` to a block that changes it, then write it, NaN as null."""
+    """Yield the manifest to a block that changes it, then write it. NaN becomes null.
+
+    Args:
+        out: Folder of the tree.
+    """
     manifest = read_manifest(out)
     yield manifest
     text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
@@ -49,7 +65,15 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, str]) -> str:
-    """Note a machine and its versions once; return the digest that graphs refer to it by."""
+    """Add a machine and its versions to the manifest.
+
+    Args:
+        manifest: The manifest, which is changed.
+        facts: Facts of the machine by name.
+
+    Returns:
+        The digest by which graphs refer to the machine.
+    """
     text = json.dumps(dict(facts), sort_keys=True).encode()
     digest = hashlib.blake2b(text, digest_size=4).hexdigest()
     manifest["environments"][digest] = dict(facts)

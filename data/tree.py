@@ -1,4 +1,4 @@
-"""The official tree: which collections and splits exist, and where their files lie.
+"""The official tree: its collections, splits and folders.
 
 DIR/npz/layout/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
 DIR/npz/tile/xla/{train,valid,test}/*.npz
@@ -49,18 +49,19 @@ COLLECTIONS = (
 )
 KINDS = ("layout", "tile")
 LAYOUT_COLLECTIONS = tuple(collection for collection in COLLECTIONS if collection.kind == "layout")
-LAYOUTS = Collection("layout")  # all of these as one, where models learn from all
+# All layout collections as one, for models that learn from all of them.
+LAYOUTS = Collection("layout")
 FOLDERS = tuple(f"{collection.folder}/{split}" for collection in COLLECTIONS for split in SPLITS)
 TREES = ("npz", "npz_all/npz")  # the second as Kaggle unpacks it
 NOT_UTF8 = re.compile(r"[\ud800-\udfff]")  # in a name whose bytes are something else
 NO_ID = re.compile(r'[\s,"\ud800-\udfff]')  # in a cell of a CSV file, as Kaggle reads it
-MAX_DEPTH = 6  # folders below npz/ in which misplaced files are looked for
+MAX_DEPTH = 6  # folders below npz/, in the search for misplaced files
 MAX_NAME_BYTES = 200  # a file system takes 255; the store adds an ending, and a temporary one
 
 
 @dataclass(frozen=True)
 class GraphFile:
-    """Where one graph's file lies, and which row of a submission it answers for."""
+    """The file of one graph, with its place in the dataset."""
 
     collection: Collection
     split: str
@@ -74,54 +75,71 @@ class GraphFile:
 
     @property
     def part(self) -> str:
-        """Return where it stands in the dataset: "layout:xla:default/train"."""
+        """Return the collection and the split: "layout:xla:default/train"."""
         return f"{self.collection.name}/{self.split}"
 
     @property
     def data_dir(self) -> Path:
-        """Return the folder that holds npz/, of a file that `file_from_path` has placed."""
+        """Return the folder that contains npz/, for a file of `file_from_path`."""
         parents = self.path.parents
         return parents[min(3 + self.collection.folder.count("/"), len(parents) - 1)]
 
 
 def names_beside(path: Path) -> Path:
-    """Return the file beside a graph's npz that may name its instructions, one on each line."""
+    """Return the file next to a graph's npz that may name its instructions, one on each line."""
     return path.with_suffix(".names.txt")
 
 
 def collection_named(name: str) -> Collection:
-    """Return the collection called `name`, such as "layout:xla:default", or raise a UsageError."""
+    """Return a collection by name.
+
+    Args:
+        name: Name or slug, for example "layout:xla:default".
+
+    Raises:
+        UsageError: There is no such collection.
+    """
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
-    known = ", ".join(collection.name for collection in COLLECTIONS)
-    raise UsageError(f"collection '{name}': no such collection; known: {known}")
+    listed = ", ".join(collection.name for collection in COLLECTIONS)
+    raise UsageError(f"collection '{name}': no such collection; known: {listed}")
 
 
 def collections_named(names: str | None) -> tuple[Collection, ...]:
-    """Return the collections of a comma-separated list, in the dataset's order; None = all.
+    """Return the collections of a comma-separated list, in the dataset's order.
 
-    What several names begin with, such as "layout:xla", names all; raises as `collection_named`.
+    Args:
+        names: Names or first parts of names, for example "layout:xla". None for all collections.
+
+    Raises:
+        UsageError: There is no such collection.
     """
     if names is None:
         return COLLECTIONS
-    chosen = set[Collection]()
+    result = set[Collection]()
     for name in map(str.strip, names.split(",")):
         start = f"{name}:".replace("-", ":")
         below = [one for one in COLLECTIONS if f"{one.name}:".startswith(start)]
-        chosen |= set(below or [collection_named(name)])
-    return tuple(collection for collection in COLLECTIONS if collection in chosen)
+        result |= set(below or [collection_named(name)])
+    return tuple(collection for collection in COLLECTIONS if collection in result)
 
 
 def splits_named(names: str | None) -> tuple[str, ...]:
-    """Return the splits of a comma-separated list, in order, None = all; or raise a UsageError."""
-    chosen = SPLITS if names is None else [name.strip() for name in names.split(",")]
-    check_splits(chosen)
-    return tuple(split for split in SPLITS if split in chosen)
+    """Return the splits of a comma-separated list, in order.
+
+    Args:
+        names: Names of splits; None for all.
+
+    Raises:
+        UsageError: There is no such split.
+    """
+    split_list = SPLITS if names is None else [name.strip() for name in names.split(",")]
+    check_splits(split_list)
+    return tuple(split for split in SPLITS if split in split_list)
 
 
 def check_splits(splits: Sequence[str]) -> None:
-    """Raise UsageError unless all of these are splits."""
     unknown = [split for split in splits if split not in SPLITS]
     if unknown:
         raise UsageError(f"split '{unknown[0]}': expected one of {', '.join(SPLITS)}")
@@ -133,23 +151,31 @@ def find_graphs(
     collections: Sequence[Collection] = COLLECTIONS,
     splits: Sequence[str] = SPLITS,
 ) -> list[GraphFile]:
-    """List the graph files below `data_dir`, by collection, split and name.
+    """List graph files by collection, split and name.
 
-    Missing collections and splits are left out; hidden files are ignored.
+    Missing collections and splits are left out. Hidden files are ignored.
+
+    Args:
+        data_dir: Folder that contains npz/.
+        collections: Collections to include.
+        splits: Splits to include.
+
+    Returns:
+        The files, at least one.
 
     Raises:
-        UsageError: there is no such split.
-        PipelineError: the folder is missing, has no npz/ tree, or holds no graph of these.
+        UsageError: There is no such split.
+        PipelineError: The folder is missing, has no npz/ tree, or has no such graph.
     """
     check_splits(splits)
     root = npz_root(data_dir)
-    found = [
+    files = [
         GraphFile(collection, split, path.stem, path)
         for collection in collections
         for split in splits
         for path in sorted(npz_files(root / collection.folder / split))
     ]
-    if not found:
+    if not files:
         names = ", ".join(collection.name for collection in collections)
         others = [
             split
@@ -162,7 +188,7 @@ def find_graphs(
             f"as {collections[0].folder}/{splits[0]}/<graph>.npz"
             + "".join(f"; {stray}" for stray in stray_folders(data_dir)[:1])
         )
-    return found
+    return files
 
 
 def npz_files(folder: Path) -> Iterator[Path]:
@@ -171,57 +197,75 @@ def npz_files(folder: Path) -> Iterator[Path]:
 
 
 def has_graphs(root: Path, splits: Sequence[str] = SPLITS) -> bool:
-    """Tell whether a folder `npz` has a graph of some collection, in one of `splits`."""
+    """Return whether a folder `npz` has a graph of any collection in one of the splits."""
     return any(any(npz_files(root / c.folder / split)) for c in COLLECTIONS for split in splits)
 
 
 def npz_root(data_dir: Path) -> Path:
-    """Return DIR/npz, or DIR/npz_all/npz if it alone has graphs; PipelineError: there is none."""
+    """Return DIR/npz, or DIR/npz_all/npz if only that one has graphs.
+
+    Args:
+        data_dir: The data folder.
+
+    Returns:
+        The folder of the tree.
+
+    Raises:
+        PipelineError: There is no such folder.
+    """
     if not data_dir.is_dir():
-        raise PipelineError(f"{data_dir}: no such folder; expected one that holds npz/")
+        raise PipelineError(f"{data_dir}: no such folder; expected one that contains npz/")
     roots = [data_dir / tree for tree in TREES if (data_dir / tree).is_dir()]
     if roots:
         return next(filter(has_graphs, roots), roots[0])
-    meant = f"; is {data_dir.parent} meant?" * (data_dir.name == "npz")
+    hint = f"; is {data_dir.parent} meant?" * (data_dir.name == "npz")
     raise PipelineError(
-        f"{data_dir}: holds no npz/ (nor npz_all/npz/){meant}; expected files such as "
+        f"{data_dir}: contains no npz/ (nor npz_all/npz/){hint}; expected files such as "
         "npz/layout/xla/default/train/<graph>.npz"
     )
 
 
 def missing_parts(files: Sequence[GraphFile], *, splits: Sequence[str] = SPLITS) -> list[str]:
-    """Name each "collection/split" of the official tree that `files` has no graph of."""
+    """Name each "collection/split" of the official tree without a graph in `files`."""
     present = {file.part for file in files}
     parts = [f"{collection.name}/{split}" for collection in COLLECTIONS for split in splits]
     return [part for part in parts if part not in present]
 
 
 def stray_folders(data_dir: Path) -> list[str]:
-    """Name the folders that hold npz files where none is looked for, and what may be meant."""
+    """Describe folders with npz files that no command reads, and suggest the right folder."""
     root = npz_root(data_dir)
-    told = [
+    messages = [
         f"{other}: its graphs are not read, because {root} has graphs; expected one of the two; "
         f"move one away, or pass --data {other.parent}"
         for other in (data_dir / tree for tree in TREES)
         if other != root and has_graphs(other)
     ]
     # Not rglob, which follows no links to folders.
-    found = (path for depth in range(MAX_DEPTH + 1) for path in root.glob("*/" * depth + "*.npz"))
-    counts = Counter(path.parent for path in found if path.name[0] != ".")
+    paths = (path for depth in range(MAX_DEPTH + 1) for path in root.glob("*/" * depth + "*.npz"))
+    counts = Counter(path.parent for path in paths if path.name[0] != ".")
     for folder, n_files in sorted(counts.items()):
         place = folder.relative_to(root).as_posix()
         if place not in FOLDERS:
             near = get_close_matches(place.lower(), FOLDERS, 1) or ["layout/xla/default/train"]
-            told.append(f"{folder}: {n_files} npz files that nothing reads; is {near[0]} meant?")
-    return told
+            messages.append(
+                f"{folder}: {n_files} npz files that nothing reads; is {near[0]} meant?"
+            )
+    return messages
 
 
 def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
-    """List the files that a run refuses by their names alone, each with the line that says why.
+    """List the files that a run refuses because of their names.
 
-    A name is too long for the store, is no UTF-8 text, or, in the splits that are ranked, cannot
-    stand in a submission. Or it stands in a collection already: rows and reports are keyed by
-    collection and name, and a graph that is in train and in another split leaks.
+    A name may be too long for the store or no UTF-8 text. In valid and test splits it must be
+    possible in a submission. A name may occur once per collection, because rows and reports have
+    collection and name as their key, and a graph in train and in another split leaks.
+
+    Args:
+        files: Files of a tree.
+
+    Returns:
+        Each such file with its message.
     """
     first_by_id, faults = dict[str, GraphFile](), []
     for file in files:
@@ -232,7 +276,7 @@ def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
             fault = "no row of a submission can have this name; expected UTF-8 text without "
             fault += "blanks, commas and quotes"
         elif first is not file:
-            fault = f"the name stands in {file.collection.name} already ({first.path}); expected "
+            fault = f"the name is already in {file.collection.name} ({first.path}); expected "
             fault += "each graph once, in one split"
         if fault:
             faults.append((file, f"{file.path}: {fault}; rename or remove it"))
@@ -240,9 +284,16 @@ def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
 
 
 def file_from_path(path: Path) -> GraphFile:
-    """Place a file in the tree by its parent folders' names, as given or else where links lead.
+    """Find the place of a file in the tree by the names of its folders, also behind links.
 
-    The path becomes absolute. PipelineError: the folders have other names.
+    Args:
+        path: The file.
+
+    Returns:
+        The file with an absolute path.
+
+    Raises:
+        PipelineError: The folders have other names.
     """
     for place in (path.absolute(), path.resolve()):
         parts = place.parts

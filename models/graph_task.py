@@ -230,9 +230,9 @@ class NetworkRanker:
             memory_told(f"rank by {name}", name, config, RANKING_KEYS),
             faults_of(type(self.model)),
         ):
-            if self._reads not in graph.made:
-                graph.made[self._reads] = self.read(graph).to(device)
-            scores: NDArray[np.float32] = self.model.score_all(graph.made[self._reads])
+            if self._reads not in graph.cache:
+                graph.cache[self._reads] = self.read(graph).to(device)
+            scores: NDArray[np.float32] = self.model.score_all(graph.cache[self._reads])
         return scores
 
     @cached_property

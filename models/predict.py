@@ -88,11 +88,11 @@ def scores_table(graph: Graph, scores: NDArray[np.float32], *, ranker: str = "")
             f"{ranker or 'ranking'}: {graph.file.submission_id}: config {rows[place]} is scored "
             f"{scores[place]}; expected a finite number"
         )
-    if "table" not in graph.made:  # the tables of all rankers share its columns
+    if "table" not in graph.cache:  # the tables of all rankers share its columns
         names, configs = [graph.file.name] * graph.n_configs, rows.astype(np.uint32)
         columns = {"graph": names, "config": configs, "config_hash": config_hashes(graph)}
-        graph.made["table"] = pl.DataFrame(columns, schema_overrides=SCORE_SCHEMA)
-    table: pl.DataFrame = graph.made["table"]
+        graph.cache["table"] = pl.DataFrame(columns, schema_overrides=SCORE_SCHEMA)
+    table: pl.DataFrame = graph.cache["table"]
     return table.with_columns(pl.Series("score", scores, dtype=pl.Float32))
 
 

@@ -147,19 +147,21 @@ class RayCluster(Executor):
 
     def free(self) -> Sequence[bool]:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        begun = list(self._running.values())
+        running_jobs = list(self._running.values())
         # A job requests at most the resources of the largest machine.
         self._share = {
-            name: min(wanted, max([1, *(has.get(name, 0) for has in nodes)]))
-            for name, wanted in (("CPU", self._threads), ("memory", WORKER_BYTES))
+            name: min(amount, max([1, *(has.get(name, 0) for has in nodes)]))
+            for name, amount in (("CPU", self._threads), ("memory", WORKER_BYTES))
         }
         room = sum(min(int(has.get(k, 0) // n) for k, n in self._share.items()) for has in nodes)
-        gpus = sum(int(has.get("GPU", 0)) for has in nodes) - sum(job.on_gpu for job in begun)
-        free = [*[True] * gpus, *[False] * (room - len(begun))]
+        gpus = sum(int(has.get("GPU", 0)) for has in nodes) - sum(
+            job.on_gpu for job in running_jobs
+        )
+        free = [*[True] * gpus, *[False] * (room - len(running_jobs))]
         if self._at_most:
-            free = free[: max(0, self._at_most - len(begun))]
+            free = free[: max(0, self._at_most - len(running_jobs))]
         # If no machine is free, one job waits in the cluster.
-        return free if free or begun else [False]
+        return free if free or running_jobs else [False]
 
     def n_gpus(self) -> int:
         return int(self._ray.cluster_resources().get("GPU", 0))

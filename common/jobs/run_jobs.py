@@ -203,9 +203,6 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
         jobs: Jobs with different names.
         executor: Does the jobs.
 
-    Returns:
-        The results by name.
-
     Raises:
         PipelineError: A job failed, or MAX_TRIES workers in a row died of the same call of a job.
             The error is that of the first such job.

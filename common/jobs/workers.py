@@ -45,9 +45,6 @@ class Workers:
             jobs: Jobs with different names.
             folder: Folder that the jobs write to. All machines of a Ray cluster must see it.
 
-        Returns:
-            The results by name.
-
         Raises:
             UsageError: Ray is not installed, or its cluster cannot be reached.
             PipelineError: A job failed, or its workers died again and again.

@@ -1,4 +1,4 @@
-"""One file over HTTPS, resumed where it broke off, and never mixed from two versions."""
+"""Download one file over HTTPS. An interrupted download resumes, and never mixes two versions."""
 
 import hashlib
 import os
@@ -25,17 +25,23 @@ from common.progress import progress
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
 _MAX_BYTES = 2**36  # several times the whole dataset
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_LATER = "run the same command again: it goes on from here"
+_LATER = "run the same command again: it resumes"
 
 
 def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -> None:
-    """Fetch `url` into `target`, which appears when it is whole; one that exists is kept.
+    """Download a file, which appears under its name when it is whole.
+
+    An existing file is not downloaded again.
 
     Args:
-        url: may be signed: of its query nothing is told or kept.
+        session: The HTTP session.
+        url: Address of the file. Its query, which may be a signature, is neither printed nor
+            stored.
+        target: The file to write.
+        policy: Number of tries, and waits between them.
 
     Raises:
-        PipelineError: the server refuses it, the disk is full, or the tries are used up.
+        PipelineError: The server refuses the request, the disk is full, or the tries are used up.
     """
     if target.exists():
         return
@@ -49,12 +55,24 @@ def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -
 
 
 def bytes_here(target: Path) -> int:
-    """Return how many bytes are there of a download, unfinished or not."""
+    """Return the number of bytes of a finished or unfinished download."""
     return sum(path.stat().st_size for path in (target, *_parts(target)) if path.exists())
 
 
 def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
-    """Ask how many bytes `url` has, 0 if the server does not tell; raises as `download`."""
+    """Return the size of a file on a server.
+
+    Args:
+        session: The HTTP session.
+        url: Address of the file.
+        policy: Number of tries, and waits between them.
+
+    Returns:
+        The number of bytes; 0 if the server does not report it.
+
+    Raises:
+        PipelineError: The server refuses the request, or the tries are used up.
+    """
 
     def attempt() -> int:
         with _ask(session, "HEAD", url) as response:
@@ -64,7 +82,14 @@ def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
 
 
 def check_address(url: str) -> None:
-    """Allow HTTPS anywhere, plain HTTP on this machine alone; UsageError: also for credentials."""
+    """Refuse addresses with credentials, and plain HTTP to other machines.
+
+    Args:
+        url: The address.
+
+    Raises:
+        UsageError: The address is not allowed.
+    """
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError("address of the files: expected https://HOST/PATH and nothing else in it")
@@ -76,46 +101,50 @@ def _attempt(session: Session, url: str, target: Path) -> None:
     with ExitStack() as open_answers:
         answer = open_answers.enter_context(_ask(session, "GET", url))
         total, version = _length(answer), _version(answer)
-        named = hashlib.sha256(f"{version} {total}".encode()).hexdigest()[:12]
-        part = target.with_name(f"{target.name}.part-{named}")
+        version_digest = hashlib.sha256(f"{version} {total}".encode()).hexdigest()[:12]
+        part = target.with_name(f"{target.name}.part-{version_digest}")
         for old in _parts(target):
             if old != part or not version:
                 old.unlink()
-        held = part.stat().st_size if part.exists() else 0
-        if held and held != total:
-            headers = {"Range": f"bytes={held}-", "If-Range": version}
+        n_bytes = part.stat().st_size if part.exists() else 0
+        if n_bytes and n_bytes != total:
+            headers = {"Range": f"bytes={n_bytes}-", "If-Range": version}
             answer = open_answers.enter_context(_ask(session, "GET", url, headers))
-            place = f"bytes {held}-{total - 1 if total else ''}/{total}"
+            place = f"bytes {n_bytes}-{total - 1 if total else ''}/{total}"
             if answer.status_code != 206 or answer.headers.get("Content-Range") != place:
                 part.unlink()
-                raise RetryableError("the file cannot be gone on with; starting anew")
-        if held != total or not held:
-            held = _store(answer, part, held, total)
-    if total not in (None, held):
-        raise RetryableError(f"the server sent only as far as byte {held}")
+                raise RetryableError("the download cannot be resumed; starting again")
+        if n_bytes != total or not n_bytes:
+            n_bytes = _store(answer, part, n_bytes, total)
+    if total not in (None, n_bytes):
+        raise RetryableError(f"the server sent only as far as byte {n_bytes}")
     part.replace(target)
 
 
-def _store(answer: Response, part: Path, held: int, total: int | None) -> int:
+def _store(answer: Response, part: Path, n_bytes: int, total: int | None) -> int:
     try:
         with part.open("ab") as file:
-            for piece in read_pieces(answer, _MAX_BYTES - held):
-                held += file.write(piece)
-                progress(f"download {part.name.partition('.part')[0]}", held, total or held + 1)
+            for piece in read_pieces(answer, _MAX_BYTES - n_bytes):
+                n_bytes += file.write(piece)
+                progress(
+                    f"download {part.name.partition('.part')[0]}", n_bytes, total or n_bytes + 1
+                )
             file.flush()
             os.fsync(file.fileno())
-    except RequestException as error:  # an OSError too, so it goes first
+    # A RequestException is an OSError too, so it is handled first.
+    except RequestException as error:
         raise RetryableError(_fault(error, answer.url)) from None
     except OSError as error:
         raise PipelineError(f"{part}: cannot be written: {error.strerror or error}") from error
-    return held
+    return n_bytes
 
 
 def _ask(
     session: Session, method: str, url: str, headers: dict[str, str] | None = None
 ) -> Response:
     check_address(_shown(url))
-    headers = {"Accept-Encoding": "identity", **(headers or {})}  # of the file itself are sizes
+    # Sizes are those of the uncompressed file.
+    headers = {"Accept-Encoding": "identity", **(headers or {})}
     try:
         answer = session.request(method, url, headers=headers, timeout=_TIMEOUT_S, stream=True)
     except RequestException as error:

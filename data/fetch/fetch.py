@@ -1,4 +1,4 @@
-"""The dataset from its authors' server, one archive per part, or from Kaggle, in one archive.
+"""Download the dataset: one archive per part from its authors, or one archive from Kaggle.
 
 Every member of an archive is checked before any of them is read.
 """
@@ -26,10 +26,12 @@ from data.official.published import PUBLISHED_GRAPHS, Part
 BASE = "https://download.tensorflow.org/data/tpu_graphs/v0/"
 COMPETITION = "predict-ai-model-runtime"
 GIB = 2**30
-_KAGGLE_BYTES = 6 * 10**9  # of the archive, as the competition's page says: for a first check
+# Size of the archive by the competition's page, for a first check of the disk.
+_KAGGLE_BYTES = 6 * 10**9
 _CHUNK_BYTES = 2**20
 _MAX_GRAPH_BYTES = 2**31  # the largest published graph has far less
-_MAX_HEADER_BYTES = 2**16  # of a long name or of attributes, which Python reads at once
+# Long names and attributes, which Python reads at once.
+_MAX_HEADER_BYTES = 2**16
 _PARTS = {part.folder.as_posix(): part for part in PUBLISHED_GRAPHS}
 
 
@@ -47,7 +49,7 @@ Graphs = dict[Part, dict[str, Member]]  # by part and by the file's name
 
 @dataclass(frozen=True)
 class FetchJob:
-    """Which parts, where to, and how to behave meanwhile."""
+    """The parts to fetch, their folder, and the policy of retries."""
 
     parts: Sequence[Part]
     out: Path
@@ -56,7 +58,7 @@ class FetchJob:
 
     @property
     def downloads(self) -> Path:
-        """Return the folder of archives, unfinished ones, and marks."""
+        """Return the folder of archives, unfinished archives, and marks."""
         return self.out / "downloads"
 
 
@@ -70,15 +72,18 @@ class Fetched(NamedTuple):
 
 
 def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
-    """Fetch the parts one after the other; each archive goes once its part is whole.
+    """Fetch parts one after the other. Each archive is removed when its part is whole.
 
     Args:
-        job: The parts, and where to put them.
+        job: The parts, and their folder.
         base: Address of the folder of archives.
 
+    Returns:
+        The parts that are whole.
+
     Raises:
-        PipelineError: A file is refused, the network fails for good, an archive is not what was
-            published, or the disk is too small.
+        PipelineError: A file is refused, the network fails for good, an archive differs from the
+            published one, or the disk is too small.
     """
     base = f"{base.rstrip('/')}/"
     check_address(base)
@@ -94,14 +99,17 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
 
 
 def fetch_kaggle(job: FetchJob) -> list[Fetched]:
-    """Download the whole competition, resumed where it broke off, and unpack the parts.
+    """Download the archive of the competition, which may resume, and unpack the parts.
 
     Args:
-        job: The parts, and where to put them.
+        job: The parts, and their folder.
+
+    Returns:
+        The parts that are whole.
 
     Raises:
         PipelineError: The credentials are missing or refused, the rules are not accepted, the
-            network fails for good, files are not what was published, or the disk is too small.
+            network fails for good, files differ from the published ones, or the disk is too small.
     """
     from common.kaggle import ask, kaggle_session
 
@@ -111,9 +119,9 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
         archive = job.downloads / f"{COMPETITION}.zip"
         _require_space(job, _KAGGLE_BYTES - bytes_here(archive))
         with kaggle_session(f"fetch {COMPETITION}", job.policy) as session:
-            named = {"competitionName": COMPETITION}
-            found = partial(session.call, "competitions", "download_data_files", named)
-            with ask(session, found) as answer:
+            fields = {"competitionName": COMPETITION}
+            request = partial(session.call, "competitions", "download_data_files", fields)
+            with ask(session, request) as answer:
                 address = answer.url  # signed, on another host
         with limited_session() as http:
             download(http, address, archive, policy=job.policy)
@@ -122,29 +130,33 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
 
 
 def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]:
-    """Write the graphs of `parts` below the data folder, mark each part, remove the archive.
+    """Write the graphs of parts below the data folder, mark each part, and remove the archive.
 
-    A graph that is there with the right size is kept, so that a killed call can resume.
+    A graph that is there with the right size is not written again, so that a killed call can
+    resume.
 
     Args:
-        job: The expected numbers of graphs, and where to put them.
+        job: The expected numbers of graphs, and the folder.
         parts: Parts in the archive.
         archive: A tar archive, or, by any other suffix, a zip archive.
 
     Raises:
         PipelineError: A part has another number of graphs than was published, or the disk is too
-            small, and nothing is written; or as `opened`.
+            small. Then nothing is written. `opened` raises for other faults.
     """
     with opened(archive) as graphs:
         for part in parts:
-            found = len(graphs.get(part, {}))
-            if found != job.expected[part]:
+            n_graphs = len(graphs.get(part, {}))
+            if n_graphs != job.expected[part]:
                 raise PipelineError(
-                    f"{archive}: {part.label}: expected {job.expected[part]} graphs, found {found};"
-                    " delete this file and run the command again, or try the other --source"
+                    f"{archive}: {part.label}: expected {job.expected[part]} graphs, "
+                    f"found {n_graphs}; delete this file and run the command again, or "
+                    "try the other --source"
                 )
-        there = {part: _sizes(job.out / part.folder) for part in parts}
-        lacking = [m.size for p in parts for n, m in graphs[p].items() if there[p].get(n) != m.size]
+        present = {part: _sizes(job.out / part.folder) for part in parts}
+        lacking = [
+            m.size for p in parts for n, m in graphs[p].items() if present[p].get(n) != m.size
+        ]
         _require_space(job, sum(lacking))
         done = [_unpack_part(job, part, graphs[part], archive) for part in parts]
     archive.unlink()
@@ -152,7 +164,7 @@ def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]
 
 
 def finished(job: FetchJob, part: Part) -> Fetched | None:
-    """Return the part if its mark is there and says what its folder holds; else None."""
+    """Return a part if its mark matches the files of its folder; else None."""
     sizes, mark = _sizes(job.out / part.folder), _mark(job, part)
     is_whole = mark.is_file() and mark.read_text() == _summary(sizes)
     return Fetched(part, len(sizes), sum(sizes.values()), was_there=True) if is_whole else None
@@ -162,14 +174,14 @@ def _unpack_part(
     job: FetchJob, part: Part, members: Mapping[str, Member], archive: Path
 ) -> Fetched:
     folder = job.out / part.folder
-    sweep(folder)  # what a killed call has left
-    there = _sizes(folder)
-    strange = sorted(there.keys() - members.keys())
+    sweep(folder)
+    present = _sizes(folder)
+    strange = sorted(present.keys() - members.keys())
     if strange:
         raise PipelineError(f"{folder / strange[0]}: not of the dataset; move it away")
     done, total = 0, sum(member.size for member in members.values())
     for name, member in members.items():
-        if there.get(name) != member.size:
+        if present.get(name) != member.size:
             with atomic_path(folder / name) as temporary, temporary.open("wb") as file:
                 file.writelines(_chunks(member, archive))
         done += member.size
@@ -179,13 +191,12 @@ def _unpack_part(
 
 
 def _chunks(member: Member, archive: Path) -> Iterator[bytes]:
-    """Yield the content of a member; PipelineError: the archive is damaged."""
     with _reading(archive):
-        source, left = member.open(), member.size
-        while source and left and (chunk := source.read(_CHUNK_BYTES)):
-            left -= len(chunk)
+        source, n_left = member.open(), member.size
+        while source and n_left and (chunk := source.read(_CHUNK_BYTES)):
+            n_left -= len(chunk)
             yield chunk
-        if left:
+        if n_left:
             raise EOFError(f"holds less of {member.name} than it announces")
 
 
@@ -202,7 +213,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _check_space(job: FetchJob, parts: list[Part], base: str, session: Session) -> None:
-    """Check that the disk holds all unpacked files, and the largest archive next to them.
+    """Check that the disk has room for all unpacked files, and for the largest archive.
 
     An uncompressed archive is about as large as its content.
     """
@@ -285,10 +296,10 @@ def _members(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[Member]:
 
 
 def _checked(archive: tarfile.TarFile | zipfile.ZipFile, path: Path) -> Graphs:
-    """Return the graphs of the dataset in an archive; all other members are left alone.
+    """Return the graphs of the dataset in an archive. All other members are ignored.
 
     The path of a graph is npz/<kind>/<source>[/<search>]/<split>/<graph>.npz, with at most one
-    leading folder ("npz_all", as Kaggle has it). So no member can lead out of the folder.
+    leading folder ("npz_all", as in Kaggle's archive). So no member can escape from the folder.
     """
     graphs: Graphs = {}
     for member in _members(archive):

@@ -1,4 +1,4 @@
-"""Bring the store up to date: every graph packed once."""
+"""Update the store, in which every graph is packed once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,51 +26,79 @@ BYTES_PER_WEIGHT = 2 << 20
 
 @dataclass(frozen=True)
 class Prepared:
-    """What became of one file."""
+    """The state of one file in the store."""
 
     source: GraphFile
     stored: GraphFile | None  # the graph in the store; None if the source is damaged
-    error: str | None = None  # the line that says what is damaged
-    is_new: bool = False  # whether it was packed now; else it was there
+    error: str | None = None  # the message about a damaged source
+    is_new: bool = False  # whether this call has packed it
 
 
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
-    """Pack files into a store; return what is wrong with each, or None; raises as `prepare`."""
+    """Pack files into a store one by one.
+
+    Args:
+        files: Files of a tree.
+        store: Folder of the store.
+
+    Returns:
+        The fault of each file; None if it is packed.
+
+    Raises:
+        PipelineError: The store cannot be written.
+    """
     keep_freed_memory()
     return [_pack_one(file, store) for file in each(f"pack {len(files)} files", files)]
 
 
 def file_weight(files: Sequence[GraphFile]) -> float:
-    """Return the weight of a job that reads these files."""
+    """Return the weight of a job that reads files, in training steps."""
     return sum(file_bytes(file.path) for file in files) / BYTES_PER_WEIGHT
 
 
 def blocks_of(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
-    """Cut files into blocks of about as many bytes. A large file is a block of its own."""
+    """Split files into blocks of similar size in bytes. A large file is a block by itself.
+
+    Args:
+        files: Files of a tree.
+
+    Yields:
+        Consecutive files of at most BLOCK_BYTES, or one larger file, and at most BLOCK_FILES.
+    """
     block: list[GraphFile] = []
     n_bytes = 0
     for file in files:
-        own = file_bytes(file.path)
-        if block and (n_bytes + own > BLOCK_BYTES or len(block) == BLOCK_FILES):
+        n_file_bytes = file_bytes(file.path)
+        if block and (n_bytes + n_file_bytes > BLOCK_BYTES or len(block) == BLOCK_FILES):
             yield block
             block, n_bytes = [], 0
         block.append(file)
-        n_bytes += own
+        n_bytes += n_file_bytes
     if block:
         yield block
 
 
 def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE) -> list[Prepared]:
-    """Pack files that the store lacks, or holds from another source; one entry per file, in order.
+    """Pack the files that the store lacks, or has from another source.
 
-    A call that was killed goes on with the next one, and the store ends with the same bytes.
-    Files that `name_faults` lists are left out. Another process that prepares the same store is
-    waited for. PipelineError: it cannot be written.
+    A killed call resumes, and the store ends with the same bytes. Files that `name_faults` lists
+    are left out. If another process prepares the same store, this call waits for it.
+
+    Args:
+        files: Files of a tree.
+        store: Folder of the store.
+        workers: Workers that pack.
+
+    Returns:
+        One entry per file, in the order of the files.
+
+    Raises:
+        PipelineError: The store cannot be written.
     """
     faults: dict[GraphFile, str | None] = dict(name_faults(files))
     good = [file for file in files if file not in faults]
     with locked(store / LOCK):
-        for collection, split in product(COLLECTIONS, SPLITS):  # what a killed process left
+        for collection, split in product(COLLECTIONS, SPLITS):
             sweep(store / collection.folder / split, f".*{STORE_SUFFIX}.*.tmp")
         todo = [file for file in good if not is_fresh(stored_file(store, file), file)]
         jobs = [
@@ -100,7 +128,7 @@ def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE)
 
 
 def _pack_one(file: GraphFile, store: Path) -> str | None:
-    """Pack one file, or leave nothing older in its place and return what is wrong with it."""
+    """Pack one file. If it is damaged, remove its version in the store and return the message."""
     target = stored_file(store, file)
     try:
         store_graph(file, target)
@@ -116,10 +144,10 @@ def _pack_one(file: GraphFile, store: Path) -> str | None:
 
 
 def keep_freed_memory() -> None:
-    """Make the C library keep blocks of up to 30 MiB that are freed, for the next chunk.
+    """Make the C library keep freed blocks of up to 30 MiB for the next chunk.
 
-    glibc hands a block back to the system unless a larger one has been freed before (mallopt(3),
-    M_MMAP_THRESHOLD); getting zeroed pages anew costs a third of the time to inflate a chunk.
+    glibc returns a block to the system unless a larger one has been freed before (mallopt(3),
+    M_MMAP_THRESHOLD). New zeroed pages would cost a third of the time to inflate a chunk.
     """
     np.empty(30 << 20, np.uint8)  # freed at once, and never touched
 
@@ -132,19 +160,30 @@ def stored_graphs(
     store: Path | None = None,
     workers: Workers = HERE,
 ) -> list[GraphFile]:
-    """List graphs as files of a store, by default the data folder's own; raises as `prepare`.
+    """Pack the graphs of a data folder, and list their files in the store.
 
-    A damaged file is a PipelineError that names the first.
+    Args:
+        data_dir: The data folder.
+        collections: Collections to include.
+        splits: Splits to include.
+        store: Folder of the store; None for the data folder's default.
+        workers: Workers that pack.
+
+    Returns:
+        The files of the store.
+
+    Raises:
+        PipelineError: A file is damaged, or the store cannot be written.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
-    found = []
+    graphs = []
     for entry in prepare(files, store or default_store_dir(data_dir), workers=workers):
         if entry.stored is None:
             raise PipelineError(f"{entry.error}; `audit` lists all damaged files")
-        found.append(entry.stored)
-    return found
+        graphs.append(entry.stored)
+    return graphs
 
 
 def file_bytes(path: Path) -> int:
-    """Return a file's length; 0 without one."""
+    """Return the size of a file; 0 if it is missing."""
     return path.stat().st_size if path.is_file() else 0

@@ -1,9 +1,9 @@
-"""One graph: read from its npz file, or packed into the store and read as views of that file.
+"""One graph: read from its npz file, or packed into the store and mapped from there.
 
 STORE/{layout/xla/default,…,tile/xla}/{train,valid,test}/GRAPH.safetensors
 
-The library safetensors writes and describes these files, which are sealed by a checksum. What
-stands beside the tensors is one value of the header, since the library puts several in any order.
+The library safetensors writes and describes these files, and a checksum seals them. The facts of a
+graph are one value of the header, because the library does not fix the order of several values.
 """
 
 import hashlib
@@ -30,9 +30,10 @@ from data.npz.graphs import encode_configs, graph_arrays
 from data.tree import GraphFile
 
 STORE_SUFFIX = ".safetensors"
-VERSION = "2"  # of what the files hold; another one makes them anew
+# Files of another version are packed again.
+VERSION = "2"
 FACTS = "facts"
-# Of layouts beside the fields of the graph: the parts of Codebooks, and the indices.
+# Tensors of the configs of a layout graph: the parts of Codebooks, and the indices.
 CONFIGS = ("vector_codes", "column_of", "column_vectors", "column_sizes", "config_indices")
 TYPES = {
     "U8": np.uint8,
@@ -46,7 +47,6 @@ REMEDY = "remove the file, and it is made again"
 
 
 def is_stored(file: GraphFile) -> bool:
-    """Tell whether a file is one of the store."""
     return file.path.suffix == STORE_SUFFIX
 
 
@@ -56,16 +56,26 @@ def stored_file(store: Path, file: GraphFile) -> GraphFile:
 
 
 def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
-    """Tell whether a graph is in the store, by this version, from the source as it is now."""
+    """Return whether the store has a graph in this version, packed from the present source."""
     try:
         facts = read_facts(stored.path)
         return facts.get("version") == VERSION and facts.get("source") == source_digest(source)
     except PipelineError:
-        return False  # of a damaged source packing says what it is
+        return False  # packing will report a damaged source
 
 
 def fingerprint(files: Iterable[GraphFile]) -> str:
-    """Digest the places and contents of `files`, 16 hex digits; raises as `source_digest`."""
+    """Digest the places and contents of files.
+
+    Args:
+        files: Files of a tree or of the store, in any order.
+
+    Returns:
+        16 hex digits.
+
+    Raises:
+        PipelineError: A file is damaged.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(files, key=lambda file: (file.collection.name, file.split, file.name)):
         digest.update(f"{source_digest(file)}\n".encode())
@@ -73,10 +83,18 @@ def fingerprint(files: Iterable[GraphFile]) -> str:
 
 
 def source_digest(file: GraphFile) -> str:
-    """Digest one npz file's place, array names, sizes and checksums; 16 hex digits.
+    """Digest the place, array names, sizes and checksums of an npz file.
 
-    Of a packed file, what it says of its source; else only the archive's index is read, and a
-    damaged one is a PipelineError.
+    Only the index of the archive is read. A file of the store contains the digest of its source.
+
+    Args:
+        file: File of a tree or of the store.
+
+    Returns:
+        16 hex digits.
+
+    Raises:
+        PipelineError: The file is damaged.
     """
     if file.path.suffix != ".npz":
         return read_facts(file.path).get("source", "")
@@ -89,7 +107,15 @@ def source_digest(file: GraphFile) -> str:
 
 
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
-    """Pack one graph of the official tree into the store; PipelineError: damaged, or no space."""
+    """Pack one graph of the official tree into the store.
+
+    Args:
+        source: The npz file.
+        stored: The file to write.
+
+    Raises:
+        PipelineError: The npz file is damaged, or the store cannot be written.
+    """
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
     text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
     tensors = sorted(graph_tensors(source).items())
@@ -98,9 +124,17 @@ def store_graph(source: GraphFile, stored: GraphFile) -> None:
 
 
 def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
-    """Return what the store keeps of a graph: from there, read-only, or from its npz file.
+    """Return the tensors that the store has of a graph, or would have.
 
-    A PipelineError names the file, the key and what was expected.
+    Args:
+        file: File of a tree or of the store.
+
+    Returns:
+        Tensors by name. Those of the store are read-only.
+
+    Raises:
+        PipelineError: The file is damaged. The message names the file, the key and the expected
+            content.
     """
     if is_stored(file):
         return open_tensors(file.path)
@@ -116,12 +150,18 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
 
 
 def read_graph(file: GraphFile) -> Graph:
-    """Read a graph from the tree or the store; PipelineError: names the file, the key, and why."""
+    """Read a graph from the tree or the store.
+
+    Args:
+        file: File of a tree or of the store.
+
+    Raises:
+        PipelineError: The file is damaged. The message names the file, the key and the fault.
+    """
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
 
 
 def read_layout(file: GraphFile) -> LayoutGraph:
-    """Read a layout graph; raises as `read_graph`."""
     tensors: Mapping[str, Any] = graph_tensors(file)
     fields = {name: tensors[name] for name in LAYOUT}
     *parts, indices = (tensors[name] for name in CONFIGS)
@@ -129,19 +169,31 @@ def read_layout(file: GraphFile) -> LayoutGraph:
 
 
 def read_tile(file: GraphFile) -> TileGraph:
-    """Read a tile kernel; raises as `read_graph`."""
     tensors: Mapping[str, Any] = graph_tensors(file)
     return TileGraph(file=file, **{name: tensors[name] for name in TILE})
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Return what was written beside the tensors of a file; PipelineError: damaged."""
+    """Return the facts in the header of a file of the store.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Texts by key, for example the digest of the source.
+
+    Raises:
+        PipelineError: The file is missing or damaged.
+    """
     with open_regular(path) as file:
         return _read_header(path, file)[0]
 
 
 def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Map a file's tensors, every byte checked for the first time.
+    """Map the tensors of a file. The first call checks every byte.
+
+    Args:
+        path: File of the store.
 
     Returns:
         Tensors by name, read-only views of the mapped file.
@@ -154,8 +206,8 @@ def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
         _check_bytes_once(path, (state.st_ino, state.st_size, state.st_mtime_ns))
         facts, header = _read_header(path, file)
         if (version := facts.get("version")) != VERSION:
-            found = f"is of store version {version!s:.8}; expected {VERSION}"
-            raise PipelineError(f"{path}: {found}; {REMEDY}")
+            problem = f"is of store version {version!s:.8}; expected {VERSION}"
+            raise PipelineError(f"{path}: {problem}; {REMEDY}")
         start = file.tell()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     tensors = dict[str, NDArray[Any]]()
@@ -174,7 +226,7 @@ def _check_bytes_once(path: Path, identity: tuple[int, ...]) -> None:
 
 
 def _read_header(path: Path, file: IO[bytes]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the facts, and what is said of each tensor; read as far as the first one."""
+    """Return the facts, and the entry of each tensor. The file is then at the first tensor."""
     try:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))

@@ -1,10 +1,9 @@
 """Typed graphs: one HLO program or kernel, its compiler configs and their runtimes.
 
-Configs are equal by content: many are measured twice, and a file may hold them in any order.
+Configs are equal by content: many are measured twice, and a file may have them in any order.
 
-Their arrays must be the same wherever they come from, an npz file or the store. Shapes use one
-letter per axis: n nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout
-vectors, s splits.
+The arrays are the same from an npz file and from the store. Shapes use one letter per axis: n
+nodes, e edges, c configs of k configurable nodes in m columns, u distinct layout vectors, s splits.
 """
 
 import hashlib
@@ -25,25 +24,26 @@ N_TILE_VALUES = 24
 # Configurable nodes by nodes: the largest published graph has 3,143 of 43,615. The seven real files
 # at hand have .020 to .078.
 CONFIGURABLE_SHARE = 3_143 / 43_615
-ROUNDS = 2  # of telling each node of a program what its neighbours are
+# Rounds in which each node receives the hashes of its neighbours.
+ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What layout graphs and tile kernels share."""
+    """Base of layout graphs and tile kernels."""
 
     file: GraphFile
     node_feat: NDArray[np.float32]  # (n, 140) as stored: absent dimensions padded with 0
     node_opcode: NDArray[np.uint8]  # (n,) the dataset's own opcode numbers, 0 = unknown
     edge_index: NDArray[np.int64]  # (e, 2); a row [u, v] means that u consumes the output of v
     runtime_ns: NDArray[np.int64]  # (c,); all 0 where runtimes are withheld
-    # (c,) which of its file's configs these are; None = all
+    # (c,) positions of the configs in the file; None = all
     rows: NDArray[np.int64] | None = field(default=None, kw_only=True)
-    # How many of the last configs are scored beside the others without being counted among them:
-    # what a config is compared with (means, rarity, attention) is the others.
+    # The last configs are query configs. They are scored, but means, rarity and attention compare
+    # each config with the other ones only.
     n_query_configs: int = field(default=0, kw_only=True)
-    # What is made of the graph once for all rankers that read it alike, by how they do.
-    made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # Cached values of rankers, by their kind and settings.
+    cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n_nodes(self) -> int:
@@ -55,17 +55,17 @@ class Graph:
 
     @property
     def n_counted(self) -> int:
-        """Return how many configs are no query configs."""
+        """Return the number of configs that are no query configs."""
         return self.n_configs - self.n_query_configs
 
     @property
     def is_labelled(self) -> bool:
-        """Tell whether runtimes are known (the test split's are stored as 0)."""
+        """Return whether runtimes are known (those of the test split are stored as 0)."""
         return bool(self.runtime_ns.any())
 
     @property
     def runtime(self) -> NDArray[Any]:
-        """Return the (c,) runtimes to compare: of tiles relative to the compiler's default."""
+        """Return the runtimes to compare, (c,); for tiles relative to the compiler's default."""
         return self.runtime_ns
 
 
@@ -80,7 +80,7 @@ class LayoutGraph(Graph):
     node_splits: NDArray[np.int64]  # (1, s) boundaries of the computations in the node list
 
     def only(self, rows: NDArray[np.int64]) -> Self:
-        """Return the graph with the configs at `rows` (r,) alone, in that order."""
+        """Return the graph with only the configs at `rows` (r,), in that order."""
         configs = replace(self.configs, indices=self.configs.indices[rows])
         return replace(self, configs=configs, runtime_ns=self.runtime_ns[rows], rows=rows)
 
@@ -94,14 +94,13 @@ class TileGraph(Graph):
 
     @property
     def runtime(self) -> NDArray[np.float64]:
-        """Return (c,) runtimes relative to the compiler's default."""
         return self.runtime_ns / self.runtime_normalizers
 
 
 Arrays = Mapping[str, NDArray[Any]]
-# Told which array is wrong, by its field of the graph, and how; raises a PipelineError.
+# Raises a PipelineError about an array. The arguments are the field of the graph and the fault.
 Fail = Callable[[str, str], NoReturn]
-# Of each array its dtype and its axes: a length, or a letter that stands for one.
+# The dtype and the axes of each array. An axis is a length or a letter.
 Schema = Mapping[str, tuple[type[np.generic], tuple[str | int, ...]]]
 SHARED: Schema = {
     "node_opcode": (np.uint8, ("n",)),
@@ -122,7 +121,12 @@ TILE: Schema = {
 
 
 def check_layout(arrays: Arrays, fail: Fail) -> None:
-    """Check the fields of a LayoutGraph but its configs; shapes and dtypes are right already."""
+    """Check the fields of a LayoutGraph except its configs.
+
+    Args:
+        arrays: Arrays by field, with the shapes and dtypes of LAYOUT.
+        fail: Raises the error about an array.
+    """
     _check_shared(arrays, fail)
     n_nodes = len(arrays["node_opcode"])
     ids = arrays["node_config_ids"]
@@ -141,7 +145,12 @@ def check_layout(arrays: Arrays, fail: Fail) -> None:
 
 
 def check_tile(arrays: Arrays, fail: Fail) -> None:
-    """Check the fields of a TileGraph; shapes and dtypes are right already."""
+    """Check the fields of a TileGraph.
+
+    Args:
+        arrays: Arrays by field, with the shapes and dtypes of TILE.
+        fail: Raises the error about an array.
+    """
     _check_shared(arrays, fail)
     _check_finite("config_feat", arrays["config_feat"], fail)
 
@@ -165,7 +174,12 @@ def _check_shared(arrays: Arrays, fail: Fail) -> None:
 
 
 def check_runtimes(arrays: Arrays, fail: Fail) -> None:
-    """Check the runtimes of a graph, and of a kernel their normalizers."""
+    """Check the runtimes of a graph, and the normalizers of a kernel.
+
+    Args:
+        arrays: Arrays by field, with the shapes and dtypes of LAYOUT or TILE.
+        fail: Raises the error about an array.
+    """
     runtime_ns = arrays["runtime_ns"]
     if len(runtime_ns) == 0:
         fail("runtime_ns", "has zero configs; expected at least one")
@@ -190,7 +204,14 @@ def _check_finite(name: str, values: NDArray[np.float32], fail: Fail) -> None:
 
 
 def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fail) -> None:
-    """Check that all of `values`, of any shape, are positions of n nodes."""
+    """Check that values are positions of nodes.
+
+    Args:
+        name: Field of the graph, for the error.
+        values: The values, int64, of any shape.
+        n_nodes: Number of nodes.
+        fail: Raises the error about an array.
+    """
     outside = (values < 0) | (values >= n_nodes)
     if outside.any():
         row = int(np.argwhere(outside)[0, 0])
@@ -199,9 +220,15 @@ def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fa
 
 
 def hash_rows(table: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """Hash each row of `table` (c, …) by its bytes; (c,) uint64.
+    """Hash each row of a table by its bytes.
 
     BLAKE2b shortened to 64 bits: for 100,000 configs a collision has a chance of 3e-10.
+
+    Args:
+        table: The rows, (c, …).
+
+    Returns:
+        The hashes, (c,), uint64.
     """
     contiguous = np.ascontiguousarray(table)
     digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in contiguous)
@@ -214,11 +241,11 @@ def distinct_rows(
     """Group equal configs.
 
     Args:
-        hashes: (c,) uint64 content hashes.
+        hashes: Content hashes, (c,), uint64.
 
     Returns:
-        first: (u,) int64, the first row of each distinct config, ascending.
-        group: (c,) int64, which distinct config each row is: hashes[first[group]] == hashes.
+        first: The first row of each distinct config, (u,), int64, ascending.
+        group: The distinct config of each row, (c,), int64: hashes[first[group]] == hashes.
     """
     _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -228,7 +255,7 @@ def distinct_rows(
 
 
 def config_hashes(graph: Graph) -> NDArray[np.uint64]:
-    """Return (c,) uint64 content hashes of a graph's configs, equal on every machine."""
+    """Return the content hashes of a graph's configs, (c,), uint64, equal on every machine."""
     if isinstance(graph, TileGraph):
         return hash_rows(graph.config_feat + np.float32(0))  # -0 becomes 0, its equal
     assert isinstance(graph, LayoutGraph)
@@ -241,11 +268,14 @@ def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def graph_content(graph: Graph, hashes: NDArray[np.uint64]) -> str:
-    """Return 16 hex digits: equal for graphs of equal nodes, edges and configs in any order.
+    """Hash the nodes, edges and configs of a graph, without order of configs and runtimes.
 
     Args:
-        graph: Graph whose runtimes decide nothing.
-        hashes: Its `config_hashes` (c,), uint64.
+        graph: The graph.
+        hashes: Its `config_hashes`, (c,), uint64.
+
+    Returns:
+        16 hex digits.
     """
     parts = [graph.node_opcode, graph.node_feat + np.float32(0), graph.edge_index, np.sort(hashes)]
     parts += [graph.node_config_ids] if isinstance(graph, LayoutGraph) else []
@@ -254,13 +284,17 @@ def graph_content(graph: Graph, hashes: NDArray[np.uint64]) -> str:
 
 
 def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
-    """Draw measurements of a graph's configs by their content, in whatever order a file holds them.
+    """Draw measurements of a graph's configs by their content, for any order of the file.
 
-    Every row has the same chance: those of one config are numbered by runtime, and the rows whose
-    content and number hash lowest are drawn.
+    Every row has the same chance. The rows of one config are numbered by runtime, and the rows with
+    the lowest hashes of content and number are drawn.
+
+    Args:
+        graph: The graph.
+        at_most: Maximum number of rows.
 
     Returns:
-        (min(c, at_most),) int64 rows, ascending.
+        The rows, (min(c, at_most),), int64, ascending.
     """
     if graph.n_configs <= at_most:
         return np.arange(graph.n_configs)
@@ -268,27 +302,32 @@ def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
     order = np.lexsort((graph.runtime_ns, hashes))
     _, start, group = np.unique(hashes[order], return_index=True, return_inverse=True)
     number = (np.arange(len(order)) - start[group]).astype(np.uint64)
-    drawn = np.argsort(hash_rows(np.stack([hashes[order], number], axis=1)))[:at_most]
-    return np.sort(order[drawn])
+    lowest = np.argsort(hash_rows(np.stack([hashes[order], number], axis=1)))[:at_most]
+    return np.sort(order[lowest])
 
 
 def group_means(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Average `values` (c,) within each group; (u,) float64."""
+    """Return the mean of `values` (c,) within each group, (u,), float64."""
     return np.bincount(group, weights=values.astype(np.float64)) / np.bincount(group)
 
 
 def program_content(graph: LayoutGraph) -> str:
-    """Return 16 hex digits: equal for equal programs, configs and runtimes left aside.
+    """Hash the nodes and edges of a program, without configs, runtimes and order of nodes.
 
-    Each node is a number of its own features and, where it is configurable, its place in config
-    order; twice it takes in the numbers of its operands and its readers. The sum over nodes does
-    not depend on their order. Programs that this cannot tell apart differ beyond two edges around
-    every node while their nodes are the same one by one.
+    The hash of a node covers its features, its opcode and its place in config order. In two rounds
+    it also takes in the hashes of its operands and its readers. Two programs have the same hash
+    only if all nodes have the same surroundings of two edges.
+
+    Args:
+        graph: The program.
+
+    Returns:
+        16 hex digits.
     """
     place = np.full(graph.n_nodes, -1, dtype=np.int64)
     place[graph.node_config_ids] = np.arange(len(graph.node_config_ids))
-    own = (graph.node_feat + np.float32(0), graph.node_opcode[:, None], place[:, None])
-    numbers = hash_rows(np.concatenate([_as_bytes(part) for part in own], axis=1))
+    features = (graph.node_feat + np.float32(0), graph.node_opcode[:, None], place[:, None])
+    numbers = hash_rows(np.concatenate([_as_bytes(part) for part in features], axis=1))
     consumer, producer = graph.edge_index.T
     for _ in range(ROUNDS):
         operands, readers = np.zeros_like(numbers), np.zeros_like(numbers)

@@ -10,7 +10,7 @@ ELEMENT_TYPES = (
     *("invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
     *("f16", "f32", "f64", "bf16", "c64", "c128", "tuple", "opaque", "token"),
 )
-# Bytes of one element, in the order of ELEMENT_TYPES; 0 for what has no elements of its own.
+# Bytes of one element, in the order of ELEMENT_TYPES; 0 for types without elements.
 ELEMENT_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)
 
 
@@ -51,7 +51,7 @@ SHAPE_DIMENSIONS = slice(21, 27)
 SHAPE_PRODUCT = 28
 MINOR_TO_MAJOR = slice(134, 140)
 
-# Columns that name a dimension or hold a 0/1 flag; a logarithm of them would mean nothing.
+# Columns with a dimension number or a 0/1 flag, of which a logarithm is meaningless.
 CATEGORICAL = tuple(
     i
     for i, name in enumerate(NODE_FEATURE_NAMES)

@@ -1,7 +1,8 @@
-"""How much of a graph's ranking is noise: what its repeated configs say.
+"""The noise of a graph's runtimes, measured by its repeated configs.
 
-A config that was measured more than once gives two measurements of one truth. Their Kendall tau
-over many such configs is what a second measurement scores as a predictor of the first.
+A config that was measured twice gives two noisy values of one true runtime. The Kendall tau between
+first and second measurements of many such configs is the score of a second measurement as a
+predictor.
 """
 
 import math
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from common.metrics import kendall_tau
 
-MIN_REPEATED = 10  # configs; below that tau says nothing
+# With fewer repeated configs tau is meaningless.
+MIN_REPEATED = 10
 DRAWS = 10
 MAX_RATIO = math.sqrt(2)
 
@@ -28,21 +30,21 @@ class Noise:
 
     @property
     def best_tau(self) -> float:
-        """Return what knowing every true runtime would score at most: the square root of tau.
+        """Return an upper bound of the score of the true runtimes: the square root of tau.
 
-        With q the expected sign of a pair's measured difference, two independent measurements
-        agree to the mean of q² over pairs, and no predictor gets beyond the mean of |q|, which is
-        at most the root of that. Knowing the truth scores between `tau` and this; more than this,
-        on configs such as the repeated ones, is luck or leakage.
+        Let q be the expected sign of a pair's measured difference. Two independent measurements
+        agree to the mean of q² over pairs. No predictor exceeds the mean of |q|, which is at most
+        the root of the mean of q². So the true runtimes score between `tau` and this bound. A
+        higher score on such configs is luck or leakage.
         """
         return math.nan if math.isnan(self.tau) else math.sqrt(max(self.tau, 0.0))
 
     @property
     def is_dominant(self) -> bool:
-        """Tell whether noise is larger than the true differences between configs.
+        """Return whether noise is larger than the true differences between configs.
 
-        Measurements of different configs differ by truth and noise (squares add up), those of one
-        config by noise alone: the truth's share is the smaller one where their ratio is at most the
+        Measurements of different configs differ by truth and noise, whose squares add up. Those of
+        one config differ only by noise. The noise is larger if the ratio of both is at most the
         square root of 2.
         """
         return self.same > 0 and self.different <= MAX_RATIO * self.same
@@ -54,18 +56,20 @@ def measure_noise(
     """Compare repeated measurements of a graph's configs.
 
     Each draw takes two different measurements of every repeated config at random, and one
-    measurement of every distinct config. `tau` is the mean over draws, the medians are those of all
-    draws together. Time O(draws * c log² c), memory O(draws * c).
+    measurement of every distinct config. `tau` is the mean over draws, and the medians are those of
+    all draws together. Time O(draws * c log² c), memory O(draws * c).
 
-    Repeated configs are no fair sample of all: a search comes back to the good ones, whose runtimes
-    lie close together.
+    Repeated configs are no fair sample of all configs. A search returns to the good ones, which
+    have similar runtimes.
 
     Args:
-        runtime_ns: (c,) int64, positive.
-        group: (c,) int64, which of the u distinct configs a row is; 0..u-1, none empty.
+        runtime_ns: Runtimes in ns, (c,), int64, positive.
+        group: The distinct config of each row, (c,), int64, 0..u-1, none empty.
+        seed: Seed of the draws.
+        draws: Number of draws.
 
     Returns:
-        None where fewer than 10 configs were measured twice or more.
+        The noise; None if fewer than 10 configs were measured twice or more.
     """
     ordered, sizes = _in_plain_order(runtime_ns, group)
     starts = np.cumsum(sizes) - sizes
@@ -95,7 +99,7 @@ def measure_noise(
 def _in_plain_order(
     runtime_ns: NDArray[np.int64], group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sort by group, and groups by their runtimes; return those (c,) and the groups' sizes (u,)."""
+    """Sort by group, and groups by their runtimes. Return the runtimes (c,) and the sizes (u,)."""
     ordered = runtime_ns[np.lexsort((runtime_ns, group))]
     sizes = np.bincount(group)
     starts = np.cumsum(sizes) - sizes

@@ -1,9 +1,9 @@
-"""Layout configs as small integers, packed from a stream of them; c configs of k nodes.
+"""Layout configs as small integers, packed from a stream: c configs of k nodes.
 
-What one config says of one configurable node is a layout vector, 18 values -1..5. A graph's
-distinct vectors stand in a table; a config is an index into it for each column of nodes.
+A config gives each configurable node a layout vector of 18 values -1..5. A table has the distinct
+vectors of a graph. A config is an index into the table for each column of nodes.
 
-A config's content hash is equal on every machine and however configs are stored: the sum, modulo
+The content hash of a config is equal on every machine and in every storage. It is the sum, modulo
 2^64, of one random-looking number for each node's layout vector (multilinear hashing, Carter and
 Wegman 1979, with a mixing function for the random table). Two different configs agree with a chance
 of about 2^-64; for 100,000 configs that is 3e-10 in all.
@@ -17,18 +17,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-LOWEST, HIGHEST = -1, 5  # of a layout value: a dimension number, or none
+LOWEST, HIGHEST = -1, 5  # -1 = no dimension
 N_VALUES = 18
-N_WORDS = 9  # of 64 bits: 18 values as the file has them, in float32
-N_SYMBOLS = 7  # what a value can be
+N_WORDS = 9  # words of 64 bits for 18 values in float32
+N_SYMBOLS = 7  # the values -1..5
 N_TENSORS = 3  # output, input, kernel
 VALUES_PER_TENSOR = 6
 N_CODES = N_SYMBOLS**2  # of two values
 POWERS = N_SYMBOLS ** np.arange(N_VALUES, dtype=np.int64)
-DECODED_AT_ONCE = 1 << 14  # codes, whose digits take 18 times 8 bytes each on the way
-HASHED_AT_ONCE = 1 << 18  # indices, which take sixteen times as much memory on the way
+DECODED_AT_ONCE = 1 << 14  # codes, of which each needs 144 bytes for its digits
+HASHED_AT_ONCE = 1 << 18  # indices, of which each needs 16 times its memory
 CHUNK_BYTES = 384 << 10
-LOOKED_UP_WORDS = 48 << 10  # at once, of chunks that the ties hold for
+# Words to encode at once, of chunks in which tied columns are equal.
+LOOKED_UP_WORDS = 48 << 10
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_ONE = np.uint64(0xBF58476D1CE4E5B9)
@@ -38,7 +39,7 @@ Words = NDArray[np.uint64]
 
 
 class UnknownValueError(Exception):
-    """A vector of those given holds, in one of its 18 places, a value that is no layout value."""
+    """A layout vector has an invalid value in one of its 18 places."""
 
     def __init__(self, vector: int, place: int, value: float) -> None:
         super().__init__(f"vector {vector}, value {place} is {value}")
@@ -46,7 +47,7 @@ class UnknownValueError(Exception):
 
 
 def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return vectors (u, 18) of values -1..5 as (u,) int64 numbers in base 7."""
+    """Return vectors (u, 18) of values -1..5 as base-7 numbers, (u,), int64."""
     return (vectors.astype(np.int64) - LOWEST) @ POWERS
 
 
@@ -60,23 +61,39 @@ def decoded(codes: NDArray[np.int64]) -> NDArray[np.int8]:
 
 
 def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the codes of a file's vectors (v, 18); UnknownValueError: names the first wrong."""
-    with np.errstate(invalid="ignore"):  # of bad values, refused at once
+    """Return the codes of a file's vectors.
+
+    Args:
+        vectors: The vectors, (v, 18).
+
+    Returns:
+        The codes, (v,), int64.
+
+    Raises:
+        UnknownValueError: A value is no layout value. The error names the first one.
+    """
+    with np.errstate(invalid="ignore"):
         whole = vectors.astype(np.int8)
     if (whole != vectors).any() or whole.min(initial=0) < LOWEST or whole.max(initial=0) > HIGHEST:
         good = (whole == vectors) & (whole >= LOWEST) & (whole <= HIGHEST)
         row, place = (int(i) for i in np.argwhere(~good)[0])
         raise UnknownValueError(row, place, float(vectors[row, place]))
-    # Exact, and many times as fast as with whole numbers: no sum reaches 2^53.
+    # Floats are exact here, because no sum reaches 2^53, and many times as fast as integers.
     codes = vectors.astype(np.float64) @ POWERS.astype(np.float64) - LOWEST * POWERS.sum()
     return codes.astype(np.int64)
 
 
 def n_usual(vectors: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Count the layouts that vectors (u, 18) name, (u,); -1 where one of them is unusual.
+    """Count the layouts that each vector names.
 
-    A usual layout has the last dimension as the most minor and the others in order behind it, as a
-    compiler's own mostly has.
+    In a usual layout the last dimension is the most minor one, and the others follow in order. Most
+    layouts of a compiler are usual.
+
+    Args:
+        vectors: The vectors, (u, 18).
+
+    Returns:
+        The counts, (u,); -1 if a layout is unusual.
     """
     tensors = vectors.reshape(len(vectors), N_TENSORS, -1)
     n_dimensions = (tensors >= 0).sum(axis=2, keepdims=True)
@@ -87,20 +104,20 @@ def n_usual(vectors: NDArray[np.int8]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Codebooks:
-    """How indices are to be read."""
+    """The layout vectors that the indices of PackedConfigs mean."""
 
     codes: NDArray[np.int64]  # (u,) the graph's distinct layout vectors, in base 7, ascending
-    column_of: NDArray[np.int64]  # (k,) which stored column each node's layouts are in
-    # (m, a) which of `codes` an index of a column means; ascending, filled up with 0
+    column_of: NDArray[np.int64]  # (k,) the column of each node
+    # (m, a) positions in `codes` by column and index; ascending, filled up with 0
     vectors: NDArray[np.int64]
-    sizes: NDArray[np.int64]  # (m,) how many vectors each column takes
+    sizes: NDArray[np.int64]  # (m,) number of vectors of each column
 
 
 @dataclass(frozen=True)
 class PackedConfigs:
     """All configs of one layout graph: a table of distinct layout vectors, and indices into it."""
 
-    codebooks: Codebooks  # what an index means, by column
+    codebooks: Codebooks
     indices: NDArray[Any]  # (c, m) unsigned; columns that are tied to each other are stored once
 
     @property
@@ -117,13 +134,20 @@ class PackedConfigs:
         return decoded(self.codebooks.codes)
 
     def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which of `vectors` each node has in the configs at `index` (r,); (r, k) int64."""
+        """Return the positions in `vectors` of the nodes' layouts.
+
+        Args:
+            index: Positions of configs, (r,).
+
+        Returns:
+            The positions, (r, k), int64.
+        """
         vectors = self.codebooks.vectors
         places = self.places(index) + np.arange(len(vectors)) * vectors.shape[1]
         return vectors.reshape(-1).take(places).take(self.codebooks.column_of, axis=1)
 
     def places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which of its column's vectors each column has; (r, m) int64 below a."""
+        """Return the indices (r, m), int64, of configs at positions (r,) into column vectors."""
         return self.indices[index].astype(np.int64)
 
     def rows(self, index: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -131,7 +155,7 @@ class PackedConfigs:
         return self.vectors.take(self.vector_ids(index), axis=0)
 
     def content_hashes(self) -> NDArray[np.uint64]:
-        """Return (c,) uint64; equal configs have equal hashes, on every machine."""
+        """Return a hash per config, (c,), uint64, equal for equal configs on every machine."""
         return self._hashes
 
     @cached_property
@@ -153,7 +177,15 @@ class PackedConfigs:
 
 
 def vector_hashes(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return what layout vectors, by `vector_codes`, of nodes 0..k-1 add to a config's hash."""
+    """Return the terms of layout vectors in a config's hash.
+
+    Args:
+        nodes: Position of each node in config order, 0..k-1.
+        codes: The `vector_codes` of the nodes.
+
+    Returns:
+        The terms, uint64, of the broadcast shape.
+    """
     with np.errstate(over="ignore"):
         salted = _mixed(nodes.astype(np.uint64) * GOLDEN + GOLDEN)
         return _mixed(salted ^ (codes.astype(np.uint64) * GOLDEN))
@@ -166,25 +198,30 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def chunk_bytes(n_configurable: int) -> int:
-    """Return how much to add at once: whole rows, about what a core's cache takes."""
+    """Return the bytes of configs to encode at once: whole rows that fit into a core's cache."""
     row_bytes = max(1, n_configurable) * N_WORDS * 8
     return max(1, CHUNK_BYTES // row_bytes) * row_bytes
 
 
 @dataclass(frozen=True)
 class TiedColumns:
-    """Groups of columns that have been equal in all rows so far; they only ever split."""
+    """Groups of columns that have been equal in all rows so far. They are only ever split."""
 
     first: NDArray[np.int64]  # (m,) the first column of each group, ascending
-    group_of: NDArray[np.int64]  # (k,) which group a column belongs to
+    group_of: NDArray[np.int64]  # (k,) the group of each column
 
-    def hold(self, content: bytes, kept: Words) -> bool:
-        """Tell whether `content`, r configs of k vectors, is `kept` (r, m, 9) in all columns."""
-        meant = kept.take(self.group_of, axis=1, mode="clip")  # spares a pass of checks
-        return content.startswith(meant.data)  # at memory speed; they are of one length
+    def are_equal_in(self, content: bytes, first_columns: Words) -> bool:
+        """Return whether tied columns are equal in a chunk.
+
+        Args:
+            content: Bytes of r configs of k vectors.
+            kept: The first column of each group, (r, m, 9).
+        """
+        expected = first_columns.take(self.group_of, axis=1, mode="clip")  # skips a check of bounds
+        return content.startswith(expected.data)  # compares at the speed of the memory
 
     def split(self, rows: NDArray[np.int64]) -> Self:
-        """Part columns that differ in `rows` (r, k); return these very groups if none does."""
+        """Split groups whose columns differ in `rows` (r, k). Return this object if none does."""
         if (rows == rows[:, self.first[self.group_of]]).all():
             return self
         signatures = np.concatenate([self.group_of[None], rows])
@@ -196,29 +233,37 @@ class TiedColumns:
 
 
 class ConfigEncoder:
-    """Takes configs of k nodes chunk by chunk, and returns all of them packed."""
+    """Encodes configs of k nodes chunk by chunk, and returns all of them packed."""
 
     def __init__(self, n_configurable: int) -> None:
         self.n_configurable = n_configurable
         all_tied = np.zeros(n_configurable, np.int64)
         self._columns = TiedColumns(np.zeros(1, np.int64), all_tied)
         self._waiting: list[Words] = []  # (r, m, 9) of these columns
-        # Of some rows their columns, the codes in them (f,), and which of these each has (r, m).
+        # Tied columns of r rows, their distinct codes (f,), and positions in these codes (r, m).
         self._chunks: list[tuple[TiedColumns, NDArray[np.int64], NDArray[Any]]] = []
         self._n_configs = 0  # of `_chunks`
 
     def add(self, content: bytes) -> None:
-        """Add whole configs: r · k layout vectors of 18 float32; raises as `checked_codes`."""
+        """Encode a chunk of configs.
+
+        Args:
+            content: Bytes of whole configs: r · k layout vectors of 18 float32.
+
+        Raises:
+            UnknownValueError: A value is no layout value.
+        """
         words = np.frombuffer(content, np.uint64).reshape(-1, self.n_configurable, N_WORDS)
-        kept = words.take(self._columns.first, axis=1, mode="clip")  # all groups are columns
-        if self._columns.hold(content, kept):
-            self._waiting.append(kept)
-            if len(self._waiting) * kept.size >= LOOKED_UP_WORDS:
+        first_columns = words.take(self._columns.first, axis=1, mode="clip")
+        if self._columns.are_equal_in(content, first_columns):
+            self._waiting.append(first_columns)
+            if len(self._waiting) * first_columns.size >= LOOKED_UP_WORDS:
                 self._look_up()
             return
         self._look_up()
         codes = self._codes(words, np.arange(self.n_configurable))
-        self._columns = self._columns.split(codes)  # chunks keep those that they were added with
+        # Earlier chunks refer to the earlier columns.
+        self._columns = self._columns.split(codes)
         self._keep(codes[:, self._columns.first])
 
     def _look_up(self) -> None:
@@ -227,23 +272,28 @@ class ConfigEncoder:
             self._waiting.clear()
 
     def _codes(self, words: Words, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the codes (r, m) of the vectors (r, m, 9) of some nodes (m,)."""
+        """Return the codes (r, m) of the vectors (r, m, 9) of nodes (m,)."""
         vectors = words.view(np.float32).reshape(-1, N_VALUES)
         try:
             return checked_codes(vectors).reshape(words.shape[:2])
-        except UnknownValueError as unknown:  # whose vector is counted in these words
+        except UnknownValueError as unknown:  # its vector number counts from this chunk
             row, column = divmod(unknown.vector, len(nodes))
             vector = (self._n_configs + row) * self.n_configurable + int(nodes[column])
             raise UnknownValueError(vector, unknown.place, unknown.value) from unknown
 
     def _keep(self, codes: NDArray[np.int64]) -> None:
-        found = np.unique(codes)  # its own `return_inverse` sorts positions, several times slower
-        own = np.searchsorted(found, codes).astype(np.min_scalar_type(len(found)))
-        self._chunks.append((self._columns, found, own))
+        # `return_inverse` sorts positions, which takes several times as long.
+        distinct = np.unique(codes)
+        positions = np.searchsorted(distinct, codes).astype(np.min_scalar_type(len(distinct)))
+        self._chunks.append((self._columns, distinct, positions))
         self._n_configs += len(codes)
 
     def packed(self) -> PackedConfigs:
-        """Return all configs, and forget them here; raises as `add`."""
+        """Return all configs packed, and remove them from this encoder.
+
+        Raises:
+            UnknownValueError: A value is no layout value.
+        """
         self._look_up()
         first = self._columns.first
         column = np.arange(len(first))
@@ -255,18 +305,20 @@ class ConfigEncoder:
         longest = int(sizes.max(initial=1))
         vectors = np.zeros((len(first), longest), np.int64)
         index = np.zeros(is_taken.shape, np.min_scalar_type(longest - 1))
-        for number, taken in enumerate(map(np.flatnonzero, is_taken)):
-            vectors[number, : len(taken)] = taken
-            index[number, taken] = np.arange(len(taken))
+        for number, used in enumerate(map(np.flatnonzero, is_taken)):
+            vectors[number, : len(used)] = used
+            index[number, used] = np.arange(len(used))
         none = np.empty((0, len(first)), index.dtype)
         indices = np.concatenate([none, *(index[column, n] for n in self._numbers(codes))])
         self._chunks.clear()
         return PackedConfigs(Codebooks(codes, self._columns.group_of, vectors, sizes), indices)
 
     def _numbers(self, codes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield which of all codes each config has, by the columns that are distinct in the end."""
-        for columns, found, own in self._chunks:
-            yield np.searchsorted(codes, found)[own[:, columns.group_of[self._columns.first]]]
+        """Yield the positions (r, m) in `codes` of each chunk, for the final m columns."""
+        for columns, distinct, positions in self._chunks:
+            yield np.searchsorted(codes, distinct)[
+                positions[:, columns.group_of[self._columns.first]]
+            ]
 
 
 def pack_values(values: NDArray[np.int8]) -> PackedConfigs:

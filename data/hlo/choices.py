@@ -1,4 +1,4 @@
-"""Choices of a program: an option for each of its g genes, (g,) int64; 0 = the compiler's own."""
+"""Choices of a program: an option for each of its g knobs, (g,) int64; 0 = the compiler's own."""
 
 from math import prod
 
@@ -7,12 +7,19 @@ from numpy.typing import NDArray
 
 Choices = NDArray[np.int64]
 
-ALIKE = 0.5  # share of changes in which a whole group takes the same option
-DRAWS_PER_CHOICE = 20  # after so many for each that is wanted, a small space has been seen
+# Share of changes in which a whole group takes the same option.
+GROUP_CHANGE_SHARE = 0.5
+# Enough draws per wanted choice to see a small space whole.
+DRAWS_PER_CHOICE = 20
 
 
 class Space:
-    """The choices of one program, of n_options and groups (g,) as in a Description."""
+    """All choices of one program.
+
+    Args:
+        n_options: Number of options of each knob, (g,), at least 1.
+        groups: Group of each knob, (g,). Knobs of a group may change together.
+    """
 
     def __init__(self, n_options: NDArray[np.int64], groups: NDArray[np.int64]) -> None:
         self.n_options = n_options
@@ -26,26 +33,41 @@ class Space:
         return np.zeros((1, len(self.n_options)), np.int64)
 
     def redraw(self, choice: Choices, share: float, rng: np.random.Generator) -> Choices:
-        """Draw about a `share` of the genes of a choice (g,) anew, by group or one by one."""
-        if rng.random() < ALIKE:
+        """Redraw a random share of the knobs, by group or one by one.
+
+        Args:
+            choice: The choice to change, (g,).
+            share: Probability that a knob or group is redrawn, in [0, 1].
+            rng: Source of randomness.
+
+        Returns:
+            The new choice, (g,).
+        """
+        if rng.random() < GROUP_CHANGE_SHARE:
             changed = rng.random(len(self._group_options)) < share
-            drawn = rng.integers(0, self._group_options)[self._member]
-            return np.where(changed[self._member], drawn, choice)
+            options = rng.integers(0, self._group_options)[self._member]
+            return np.where(changed[self._member], options, choice)
         changed = rng.random(len(choice)) < share
         return np.where(changed, rng.integers(0, self.n_options), choice)
 
 
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:
-    """Draw distinct choices (c, g), each leaving a random share to the compiler, the first one all.
+    """Draw distinct choices, which leave random shares to the compiler. The first leaves all.
 
-    Fewer than `n_choices` where the space has no more, or hardly.
+    Args:
+        space: All choices of the program.
+        n_choices: Maximum number of choices.
+        rng: Source of randomness.
+
+    Returns:
+        The choices, (c, g). They may be fewer than `n_choices` in a small space.
     """
     default = space.default[0]
     n_choices = min(n_choices, prod(space.n_options.tolist()))
-    found = {default.tobytes(): default}
+    distinct = {default.tobytes(): default}
     for _ in range(DRAWS_PER_CHOICE * n_choices):
-        if len(found) >= n_choices:
+        if len(distinct) >= n_choices:
             break
         choice = space.redraw(default, rng.random(), rng)
-        found.setdefault(choice.tobytes(), choice)
-    return np.stack(list(found.values())[:n_choices])
+        distinct.setdefault(choice.tobytes(), choice)
+    return np.stack(list(distinct.values())[:n_choices])

@@ -1,18 +1,17 @@
-"""Options of the XLA compiler that a config may set, as genes; g genes."""
+"""Options of the XLA compiler that a config may set, as knobs; g knobs."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-Options = Mapping[str, str | bool]  # of the compiler, by name
+Options = Mapping[str, str | bool]  # by name
 
 DISABLED = "xla_disable_hlo_passes"  # the one option that several decisions add to
 
-# Compiler options by what is decided: the values of each gene after 0, each the options that it
-# sets. Which are worth a try was found by measuring on a CPU, with JAX 0.10: whether dots and
-# reductions go to a library, how wide vectors are, how hard LLVM tries. Each makes some programs
-# much faster and others much slower; none is better for all.
+# Knobs by name, with the compiler options of each value after 0. Measurements on a CPU with JAX
+# 0.10 selected them: library calls for dots and reductions, vector widths, LLVM's effort. Each
+# makes some programs much faster and others much slower.
 GENES: Mapping[str, tuple[Options, ...]] = {
     "library": ({DISABLED: "dot-library-rewriter"},),
     "vector width": (
@@ -29,15 +28,15 @@ N_OPTIONS = np.array([1 + len(values) for values in GENES.values()], np.int64)
 
 def options_of(choice: NDArray[np.int64]) -> dict[str, str | bool]:
     """Return the compiler options of a choice (g,)."""
-    found: dict[str, str | bool] = {}
-    for values, chosen in zip(GENES.values(), choice.tolist(), strict=True):
-        if chosen:
-            found = joined(found, values[chosen - 1])
-    return found
+    options: dict[str, str | bool] = {}
+    for values, value in zip(GENES.values(), choice.tolist(), strict=True):
+        if value:
+            options = joined(options, values[value - 1])
+    return options
 
 
 def joined(one: Options, other: Options) -> dict[str, str | bool]:
-    """Return both sets of options; passes that both disable are disabled together."""
+    """Merge two sets of options. Passes that either set disables are disabled."""
     both = {**one, **other}
     if DISABLED in one and DISABLED in other:
         both[DISABLED] = f"{one[DISABLED]},{other[DISABLED]}"

@@ -1,7 +1,7 @@
 """Message classes for HLO modules and tuning data, built at run time from messages.proto.
 
-Generated code is tied to a range of protobuf versions, and other packages (jax, tensorflow) carry
-the full messages under their own names; so the classes are made here, in a pool of their own.
+Generated code fits only a range of protobuf versions. Other packages (jax, tensorflow) register the
+full messages, so these classes are built here, in a separate pool.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""From an HLO module to the arrays of a graph: nodes, edges and computation boundaries.
+"""Convert an HLO module to the arrays of a graph: nodes, edges and computation boundaries.
 
-Nodes have the 140 stock features, in the order of data.graphs.node_columns.
+Nodes have the dataset's 140 features, in the order of data.graphs.node_columns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ SPLIT_NAMES = ("cluster", "while", "cond")
 # XLA's numbers of the element types that have a column; newer types (fp8, int4) have none.
 _TYPES = (*ELEMENT_TYPES[:13], "tuple", "opaque", "c64", "bf16", "token", "c128")
 _TYPE_COLUMNS = [COLUMN_OF[f"shape_element_type_is_{name}"] for name in _TYPES]
-# The product of an empty list is 1: what a column holds where an instruction has no such field.
+# The product of an empty list is 1, so this is the value of an instruction without such a field.
 _ABSENT = np.array([name.endswith("_product") for name in NODE_FEATURE_NAMES], dtype=np.int64)
 
 _WINDOW = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
@@ -42,9 +42,9 @@ _SLICE_MAX = 2
 
 @dataclass(frozen=True)
 class HloGraph:
-    """One HLO module as the dataset stores it.
+    """One HLO module in the dataset's format.
 
-    Nodes are the instructions: computations in the module's order, instructions in theirs.
+    Nodes are the instructions, in the order of the module's computations.
     """
 
     name: str
@@ -68,14 +68,14 @@ class HloGraph:
 
 
 def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
-    """Turn an HLO module into a graph.
+    """Convert an HLO module to a graph.
 
     Args:
-        module: a HloModuleProto: the message class of this package, or of any other that can
-            be serialised, or the serialised bytes.
+        module: A HloModuleProto of this or another package, or its serialised bytes.
+        source: Name of the module, for messages.
 
     Raises:
-        PipelineError: the bytes are no HLO module, or its parts do not fit each other.
+        PipelineError: The bytes are no HLO module, or its parts do not fit each other.
     """
     module = _own_message(module, source)
     source = source or f"HLO module '{shown(module.name)}'"
@@ -100,7 +100,15 @@ def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
 
 
 def check_layouts(graph: HloGraph, source: str) -> None:
-    """Raise a PipelineError that names a tensor of more dimensions than the format has room for."""
+    """Check that all layouts fit into the dataset's format.
+
+    Args:
+        graph: The graph.
+        source: Name of the module, for messages.
+
+    Raises:
+        PipelineError: A tensor has too many dimensions. The message names its instruction.
+    """
     deepest = graph.node_feat[:, MINOR_TO_MAJOR].max(axis=1)
     if deepest.max() >= RANK_MAX:
         name = graph.instruction_names[int(np.argmax(deepest))]
@@ -111,12 +119,12 @@ def check_layouts(graph: HloGraph, source: str) -> None:
 
 
 def _own_message(module: Any, source: str | None) -> Any:
-    own = message_class("HloModuleProto")
-    if isinstance(module, own):
+    message_type = message_class("HloModuleProto")
+    if isinstance(module, message_type):
         return module
     content = module if isinstance(module, bytes) else module.SerializeToString()
     try:
-        return own.FromString(content)
+        return message_type.FromString(content)
     except DecodeError as error:
         raise PipelineError(
             f"{source or 'HLO module'}: is not a serialised HloModuleProto, or is cut short"
@@ -190,8 +198,16 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
 
 
 def node_features(instructions: Sequence[Any], roots: Iterable[int]) -> NDArray[np.float32]:
-    """Compute the stock features (n, 140) of instructions; layouts are filled up with 0."""
-    # Every feature is a whole number; one rounding from int64 is how the dataset got its float32.
+    """Compute the features of instructions.
+
+    Args:
+        instructions: The messages of n instructions.
+        roots: Positions of the roots of computations.
+
+    Returns:
+        The features, (n, 140), float32. Layouts are padded with 0.
+    """
+    # Every feature is an integer. The dataset has rounded it once, from int64 to float32.
     values = np.repeat(_ABSENT[None], len(instructions), axis=0)
     values[list(roots), COLUMN_OF["is_root"]] = 1
     for row, instruction in zip(values, instructions, strict=True):
@@ -204,12 +220,20 @@ def node_features(instructions: Sequence[Any], roots: Iterable[int]) -> NDArray[
 
 
 def sequence_features(values: Sequence[int], width: int) -> list[int]:
-    """Return the first `width` values padded with 0, then sum and product of all of them.
+    """Return the first values of a list, and the sum and the product of all values.
 
     Sum and product wrap around at 64 bits, as they do in the dataset.
+
+    Args:
+        values: The list.
+        width: Number of values to return. A shorter list is padded with 0.
+
+    Returns:
+        `width` + 2 numbers.
     """
     product = 1
-    for value in values:  # wrapped in each step: whole, it would grow with the square of the list
+    # The exact product of a long list would be huge, so each step wraps around.
+    for value in values:
         product = _wrap(product * value)
     return [*_padded(values, width), _wrap(sum(values)), product]
 
@@ -244,7 +268,6 @@ def _fill_attributes(row: NDArray[np.int64], instruction: Any) -> None:
 
 
 def _fill_lists(row: NDArray[np.int64], instruction: Any) -> None:
-    """Fill a sequence per field of the messages that an instruction lists."""
     window = instruction.window.dimensions
     for parts, prefix, width, fields in (
         (window, "window", RANK_MAX, _WINDOW),

@@ -1,9 +1,10 @@
-"""The configurable nodes of an HLO module, and the layouts that each may be given.
+"""The configurable nodes of an HLO module, and the layout options of each.
 
 Node positions count instructions in the order of the module's computations.
 
-Every order of a rank-4 tensor for three tensors would be 24 ** 3 rows a node; the options are the
-orders that kernels are written for: where the channel, the batch or the contracted axis lies.
+All orders of three rank-4 tensors would be 24 ** 3 rows per node. The options are only the orders
+that kernels are written for. They differ in the place of the channel, the batch or the contracted
+axis.
 """
 
 from collections.abc import Hashable, Sequence
@@ -20,42 +21,48 @@ from data.hlo.choices import Choices, Space, draw_choices
 CONFIGURABLE = ("convolution", "dot", "reshape")
 MAX_RANK = 6
 
-Order = tuple[int, ...]  # major to minor: dimensions as they lie in memory, outermost first
+Order = tuple[int, ...]  # dimensions from major to minor
 UNSET: Order = ()
 
 
 class ConfigurableNode(NamedTuple):
     """An instruction whose layouts a config chooses."""
 
-    position: int  # of its node in the graph
+    position: int  # in the node list of the graph
     instruction: Any  # its message
-    shapes: tuple[tuple[int, ...], ...]  # of output, input and, but for reshapes, kernel
+    shapes: tuple[tuple[int, ...], ...]  # output, input and, except for reshapes, kernel
 
 
 def _instructions(module: Any) -> list[Any]:
-    return [given for computation in module.computations for given in computation.instructions]
+    return [
+        instruction
+        for computation in module.computations
+        for instruction in computation.instructions
+    ]
 
 
 def node_positions(module: Any, instructions: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the node positions (k,) of some instructions of a module."""
-    places = {given.id: place for place, given in enumerate(_instructions(module))}
-    return np.array([places[given.id] for given in instructions], np.int64)
+    """Return the node positions (k,) of instructions of a module."""
+    places = {instruction.id: place for place, instruction in enumerate(_instructions(module))}
+    return np.array([places[instruction.id] for instruction in instructions], np.int64)
 
 
 def configurable_nodes(module: Any) -> list[ConfigurableNode]:
-    """Return the convolutions, dots and reshapes of which a tensor has two dimensions to order."""
-    found = [
-        place for place, given in enumerate(_instructions(module)) if given.opcode in CONFIGURABLE
+    """Return the convolutions, dots and reshapes with a tensor that has two dimensions to order."""
+    positions = [
+        place
+        for place, instruction in enumerate(_instructions(module))
+        if instruction.opcode in CONFIGURABLE
     ]
     return [
         node
-        for node in nodes_at(module, found)
+        for node in nodes_at(module, positions)
         if any(sum(size > 1 for size in shape) > 1 for shape in node.shapes)
     ]
 
 
 def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
-    """Return the instructions at some node positions with the shapes of their tensors."""
+    """Return the instructions at node positions, with the shapes of their tensors."""
     in_order = _instructions(module)
     by_id = {instruction.id: instruction for instruction in in_order}
     nodes = []
@@ -68,7 +75,7 @@ def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
 
 
 def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
-    """Return the (o, 18) int8 rows that `node` may be given; row 0 leaves all to the compiler."""
+    """Return the layout options of a node, (o, 18), int8. Row 0 leaves all to the compiler."""
     per_tensor = [
         [UNSET, *_distinct(orders, shape)]
         for orders, shape in zip(_orders(node), node.shapes, strict=True)
@@ -78,7 +85,11 @@ def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
 
 
 def spell_row(orders: Sequence[Order]) -> list[int]:
-    """Return the 18 values of a node from major-to-minor orders of its tensors; see `read_row`."""
+    """Return the 18 values of a node.
+
+    Args:
+        orders: Orders of its tensors from major to minor; empty for the compiler's choice.
+    """
     padded = [*orders, *[UNSET] * (N_TENSORS - len(orders))]
     return [
         value for order in padded for value in [*reversed(order), *[-1] * (MAX_RANK - len(order))]
@@ -86,7 +97,11 @@ def spell_row(orders: Sequence[Order]) -> list[int]:
 
 
 def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
-    """Return the major-to-minor orders of output, input and kernel that a (18,) row holds."""
+    """Return the orders of output, input and kernel from major to minor.
+
+    Args:
+        row: Values of a node, (18,).
+    """
     output, operand, kernel = (
         tuple(int(v) for v in part[part >= 0][::-1]) for part in row.reshape(N_TENSORS, MAX_RANK)
     )
@@ -94,18 +109,29 @@ def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
 
 
 def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
-    """Return (k,) int64: nodes of equal operation, shapes and dimension numbers share a group."""
+    """Return the group of each node, (k,), int64, by operation, shapes and dimension numbers."""
 
     def signature(node: ConfigurableNode) -> Hashable:
-        given = node.instruction
-        numbers = (given.dot_dimension_numbers, given.convolution_dimension_numbers)
-        return (given.opcode, node.shapes, *(message.SerializeToString() for message in numbers))
+        instruction = node.instruction
+        numbers = (instruction.dot_dimension_numbers, instruction.convolution_dimension_numbers)
+        return (
+            instruction.opcode,
+            node.shapes,
+            *(message.SerializeToString() for message in numbers),
+        )
 
     return numbered([signature(node) for node in nodes])
 
 
 def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Return a number for each of some keys, (k,) from 0 on; equal ones share theirs."""
+    """Number keys from 0. Equal keys have the same number.
+
+    Args:
+        keys: The keys.
+
+    Returns:
+        The numbers, (k,), int64.
+    """
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], np.int64)
 
@@ -113,14 +139,18 @@ def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
 def candidate_configs(
     nodes: Sequence[ConfigurableNode], n_configs: int, *, seed: int
 ) -> NDArray[np.int8]:
-    """Draw distinct layout configs of k nodes; config 0 leaves all to the compiler.
+    """Draw distinct layout configs of k nodes. Config 0 leaves all layouts to the compiler.
 
-    Each node gets layouts that kernels are written for (`node_options`); nodes of one operation and
-    shape do alike half of the time, as in the searches that measure. The last config names all
-    usual layouts (`usual_choice`).
+    Nodes of one operation and shape take the same option in half of the draws. The last config is
+    `usual_choice`.
+
+    Args:
+        nodes: The configurable nodes.
+        n_configs: Maximum number of configs.
+        seed: Seed of the draws.
 
     Returns:
-        (c, k, 18) int8, c at most `n_configs`.
+        The configs, (c, k, 18), int8.
     """
     options = [node_options(node) for node in nodes]
     n_options = np.array([len(rows) for rows in options], np.int64)
@@ -133,15 +163,26 @@ def candidate_configs(
 
 
 def spell_choices(options: Sequence[NDArray[np.int8]], choices: Choices) -> NDArray[np.int8]:
-    """Return choices (c, k) among the options of k nodes, (o, 18) each, as configs (c, k, 18)."""
+    """Return choices as configs.
+
+    Args:
+        options: Options of each node, (o, 18).
+        choices: Position of the option of each node, (c, k).
+
+    Returns:
+        The configs, (c, k, 18).
+    """
     return np.stack([rows[choices[:, node]] for node, rows in enumerate(options)], axis=1)
 
 
 def usual_choice(options: Sequence[NDArray[np.int8]]) -> Choices:
-    """Return the (k,) choice that names as many usual layouts as there are, given nodes' options.
+    """Return the (k,) choice with the largest number of usual layouts.
 
-    It asks for what a compiler mostly does by itself: rarely slower than to leave all to it, and
-    faster where layouts that nobody names are lost, as in a loop's body.
+    Compilers mostly choose usual layouts. So this choice is rarely slower than the default. It is
+    faster if unnamed layouts are lost, for example in the body of a loop.
+
+    Args:
+        options: Options of each node, (o, 18).
     """
     return np.array([n_usual(rows).argmax() for rows in options], np.int64)
 

@@ -1,6 +1,6 @@
-"""The programs of protobuf files, their tuned configs, and npz files of both (`featurize`).
+"""Read programs and their tuned configs from protobuf files, and write npz files (`featurize`).
 
-Nobody tells of which message type a file is: its content has to.
+A file does not name its message type, so the content decides.
 """
 
 import re
@@ -29,12 +29,12 @@ from data.npz.graphs import KEYS_OF
 EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
 TENSORS_MAX = N_LAYOUT_VALUES // RANK_MAX
 TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
-# A runtime is real above this; of a kernel that did not run, 1 ns is reported.
+# Runtimes up to this value are no measurements. A kernel that did not run reports 1 ns.
 NO_RUNTIME_NS = {"layout": 0, "tile": 1}
 CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
 _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
 _BLANK = rb"(?>\s+|\xef\xbb\xbf|//[^\n]*|/\*.*?\*/)*+"  # a byte order mark, and comments too
-# How files begin in which programs are kept otherwise.
+# First bytes of other formats of programs.
 _OTHERS = {
     "HLO text": _BLANK + rb"HloModule\b",
     "StableHLO or MLIR text": _BLANK + rb'(#\w+ = |"?(builtin\.)?module\b|func\.func)',
@@ -49,18 +49,24 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class TunedConfigs:
-    """The runs of one module that succeeded."""
+    """The successful runs of one module."""
 
     kind: str  # "layout" or "tile"
     arrays: dict[str, NDArray[Any]]  # the config arrays of the dataset's files, by key
     n_failed: int  # runs left out: compile errors, and runs without a runtime
-    run_numbers: NDArray[np.int64]  # (c,) int64, which of the file's runs each config is
+    run_numbers: NDArray[np.int64]  # (c,) position of each config's run in the file
 
 
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
-    """Turn the runs of a ModuleTuningData into the config arrays of its kind.
+    """Convert the runs of a ModuleTuningData to the config arrays of its kind.
 
-    PipelineError: no run succeeded, or runs and module do not fit each other.
+    Args:
+        entry: The ModuleTuningData message.
+        n_nodes: Number of nodes of the module.
+        source: Name of the module, for messages.
+
+    Raises:
+        PipelineError: No run succeeded, or runs and module do not fit each other.
     """
     kinds = {run.WhichOneof("config") for run in entry.runs}
     if len(kinds) != 1 or not kinds <= set(CONFIG_KINDS):
@@ -96,7 +102,8 @@ def _layout_arrays(
             f"each once, of 0..{n_nodes - 1}"
         )
     layouts = [run.module_config.layout_config.nodes for run in runs]
-    for nodes in layouts:  # before room is made for as many of each run
+    # Every run is checked before the array is allocated.
+    for nodes in layouts:
         if len(nodes) != len(ids):
             raise PipelineError(
                 f"{source}: a run gives layouts to {len(nodes)} nodes; expected {len(ids)}"
@@ -142,29 +149,37 @@ def _tile_arrays(
 
 
 def tile_bounds(sizes: Sequence[int]) -> list[int]:
-    """Return six sizes padded with 0, their sum and their product; of an empty list all are 0."""
+    """Return six sizes padded with 0, their sum and their product. All are 0 for an empty list."""
     return sequence_features(sizes, RANK_MAX) if sizes else [0] * (RANK_MAX + 2)
 
 
 @dataclass(frozen=True)
 class HloProgram:
-    """One HLO module of a file, with the runs of its configs if there are any."""
+    """One HLO module of a file, with the runs of its configs, if any."""
 
-    name: str  # the file's stem; of a kernel among several `<stem>_<fingerprint>`
-    source: str  # what error messages name: the file and, among several kernels, the kernel
+    name: str  # the file's stem; `<stem>_<fingerprint>` for a kernel of TuningData
+    source: str  # name in messages: the file and, for TuningData, the kernel
     graph: HloGraph
     module: Any  # the HloModuleProto message; not to be edited
     runs: tuple[Any, ...] = ()  # the ConfigProfile messages, in the order of the file
     configs: TunedConfigs | None = None  # the runs that succeeded; None where there are no configs
 
     def nodes_at(self, positions: NDArray[np.int64]) -> list[ConfigurableNode]:
-        """Return the instructions at node positions (k,), with the shapes of their tensors."""
         return nodes_at(self.module, positions.tolist())
 
     def candidates(
         self, positions: NDArray[np.int64], n_configs: int, *, seed: int
     ) -> NDArray[np.int8]:
-        """Draw layout configs (c, k, 18) of the nodes at positions (k,), as `candidate_configs`."""
+        """Draw layout configs of nodes, see `candidate_configs`.
+
+        Args:
+            positions: Node positions, (k,).
+            n_configs: Maximum number of configs.
+            seed: Seed of the draws.
+
+        Returns:
+            The configs, (c, k, 18), int8.
+        """
         return candidate_configs(self.nodes_at(positions), n_configs, seed=seed)
 
     def untuned_arrays(self) -> dict[str, NDArray[Any]]:
@@ -188,10 +203,16 @@ class HloProgram:
 
 
 def read_programs(path: Path) -> list[HloProgram]:
-    """Read tuning data or an HLO module; what the file is, is told from its content.
+    """Read tuning data or HLO modules. The content decides the type of the file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its programs, at least one.
 
     Raises:
-        PipelineError: the file is damaged or of another kind, or holds a kernel twice.
+        PipelineError: The file is damaged or of another type, or contains a kernel twice.
     """
     kind, message = _read_message(path)
     stem = program_name(path)
@@ -215,12 +236,12 @@ def read_programs(path: Path) -> list[HloProgram]:
 
 
 def program_name(path: Path) -> str:
-    """Return a file's name without its endings .pb and .hlo, which XLA's dumps have."""
+    """Return a file's name without the endings .pb and .hlo of XLA's dumps."""
     return path.name.removesuffix(".pb").removesuffix(".hlo") or path.name
 
 
 def _read_message(path: Path) -> tuple[str, Any]:
-    """Return the type and the message of a file; of an HloProto the module that it holds."""
+    """Return the type and the message of a file. For an HloProto, the message is its module."""
     if path.is_dir():
         first = min(path.glob("*.pb"), default=path / "module.hlo.pb")
         raise PipelineError(f"{path}: is a folder; expected {EXPECTED}, such as {first}")
@@ -229,7 +250,7 @@ def _read_message(path: Path) -> tuple[str, Any]:
     if not content:
         raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
     for name in ("TuningData", "ModuleTuningData", "HloProto", "HloModuleProto"):
-        # In this order: tuning data of one module can be read as an HloProto, which starts alike.
+        # Tuning data comes first, because that of one module can be parsed as an HloProto.
         try:
             message = message_class(name).FromString(content)
         except DecodeError:
@@ -240,14 +261,13 @@ def _read_message(path: Path) -> tuple[str, Any]:
         fits = _is_module if name.startswith("Hlo") else _is_tuned
         if entries and all(map(fits, entries)):
             return name, message
-    made = 'XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" makes one'
-    for told in _formats_of(content):
-        raise PipelineError(f"{path}: is {told}; expected {EXPECTED}; {made}")
+    advice = 'XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" makes one'
+    for name in _formats_of(content):
+        raise PipelineError(f"{path}: is {name}; expected {EXPECTED}; {advice}")
     raise PipelineError(f"{path}: damaged, cut short or something else; expected {EXPECTED}")
 
 
 def _formats_of(content: bytes) -> Iterator[str]:
-    """Name what a file is that is none of the expected."""
     yield from (name for name, start in _OTHERS.items() if re.match(start, content, re.DOTALL))
     with suppress(DecodeError):
         if _is_module(message_class("HloSnapshot").FromString(content).hlo.hlo_module):
@@ -267,7 +287,7 @@ def _is_module(module: Any) -> bool:
 
 
 class FeaturizedGraph(NamedTuple):
-    """One graph that was written."""
+    """One graph that `featurize_files` has written."""
 
     path: Path
     kind: str  # "module" is an HLO module without configs
@@ -278,14 +298,18 @@ class FeaturizedGraph(NamedTuple):
 
 
 def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
-    """Write the graphs of protobuf files to `out`, in the order of the files.
+    """Write the graphs of protobuf files, in the order of the files.
 
-    A module gives `<stem>.npz`; each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, the
-    fingerprint as signed hexadecimal number.
+    A module gives `<stem>.npz`. Each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, with
+    the fingerprint as a signed hexadecimal number.
+
+    Args:
+        paths: The files.
+        out: Folder to write to.
 
     Raises:
-        UsageError: no file, or two files that would be written to one.
-        PipelineError: the first file at fault; those before it are written, it is not.
+        UsageError: There is no file, or two files would have the same output.
+        PipelineError: A file is damaged. The files before it are written.
     """
     if not paths:
         raise UsageError("no file given; expected tuning data or HLO modules (.pb)")

@@ -1,10 +1,10 @@
-"""Npz archives: those read may be damaged or hostile, and every fault becomes one clear line.
+"""Npz archives. Those to read may be damaged or hostile, and every fault becomes one line.
 
-`zipfile` reads the index and numpy the headers. What they leave open is checked: sizes against
-shapes before anything is allocated, no pickled objects, and the checksum of every member read.
-zlib-ng inflates and checks three times as fast as zlib.
+`zipfile` reads the index, and numpy reads the headers. This module checks the rest: sizes against
+shapes before any allocation, no pickled objects, and the checksum of every member. zlib-ng inflates
+and checks three times as fast as zlib.
 
-Those written have identical bytes for identical content.
+Written archives have identical bytes for identical content.
 """
 
 import math
@@ -36,7 +36,7 @@ HEADER_READERS = {
     (2, 0): npy_format.read_array_header_2_0,
 }
 MAX_LISTED, MAX_SHOWN, MAX_REASON = 12, 60, 200
-# What zipfile and the library that inflates raise where bytes are damaged.
+# Exceptions of zipfile and of the zlib library for damaged bytes.
 NOT_READABLE = (
     *(EOFError, OSError, RuntimeError, ValueError),
     *(struct.error, zipfile.BadZipFile, FAST_ZLIB.error),
@@ -44,13 +44,13 @@ NOT_READABLE = (
 
 
 def shown(text: object) -> str:
-    """Return a name or a reason fit for one line of a message, whatever it holds."""
+    """Return a name or a reason as printable text of at most MAX_SHOWN characters."""
     line = ascii(str(text))[1:-1]
     return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
 
 
 class ArrayHeader(NamedTuple):
-    """What a .npy member says of itself."""
+    """The header of a .npy member."""
 
     shape: tuple[int, ...]
     by_column: bool
@@ -58,10 +58,14 @@ class ArrayHeader(NamedTuple):
 
 
 class Archive:
-    """An open npz file; use it as a context manager.
+    """An open npz file, used as a context manager.
+
+    Args:
+        path: The file.
 
     Raises:
-        PipelineError: not a zip archive, or its index is damaged; the line names the file.
+        PipelineError: The file is no zip archive, or its index is damaged. The message names the
+            file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +98,7 @@ class Archive:
                 continue
             key = info.filename.removesuffix(".npy")
             if key in members:
-                self.fail(key, "stands in the file twice; expected each key once")
+                self.fail(key, "occurs twice in the file; expected each key once")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 self.fail(key, f"is packed by method {info.compress_type}; expected deflate")
             members[key] = info
@@ -106,15 +110,22 @@ class Archive:
 
     @property
     def contents(self) -> dict[str, tuple[int, int]]:
-        """Return bytes and CRC-32 of each member by key, as the index says."""
+        """Return the size in bytes and the CRC-32 of each member by key, from the index."""
         return {key: (info.file_size, info.CRC) for key, info in self._members.items()}
 
     def fail(self, key: str, problem: str) -> NoReturn:
-        """Raise the one-line error that names this file and `key`."""
+        """Raise the error that names this file and a key."""
         raise PipelineError(f"{self.path}: key '{shown(key)}': {problem}")
 
     def require(self, keys: tuple[str, ...]) -> None:
-        """Raise a PipelineError that names the first missing key and what the file holds."""
+        """Check that members exist.
+
+        Args:
+            keys: Names of the members.
+
+        Raises:
+            PipelineError: A member is missing. The message names the first missing one.
+        """
         missing = [key for key in keys if key not in self._members]
         if missing:
             listed = ", ".join(map(shown, sorted(self._members)[:MAX_LISTED])) or "nothing"
@@ -124,30 +135,31 @@ class Archive:
     def array(
         self, key: str, *, dtype: type[np.generic], shape: tuple[int | None, ...]
     ) -> NDArray[Any]:
-        """Read one member whole; at most MAX_ARRAY_BYTES.
+        """Read one member whole, at most MAX_ARRAY_BYTES.
 
         Args:
             key: Name of the member.
-            dtype: Type of the result; the member may have another one that holds the same numbers.
-            shape: Expected lengths by axis, None where any length will do.
+            dtype: Type of the result. The member may have another type with the same numbers.
+            shape: Expected lengths by axis; None for any length.
 
         Raises:
-            PipelineError: missing, damaged, pickled, too large, or of other numbers or shape.
+            PipelineError: The member is missing, damaged, pickled or too large, or has other
+                numbers or another shape.
         """
         with self._open(key, shape) as (stream, header):
-            n_values, wanted = math.prod(header.shape), np.dtype(dtype)
-            if n_values * wanted.itemsize > MAX_ARRAY_BYTES:
+            n_values, target = math.prod(header.shape), np.dtype(dtype)
+            if n_values * target.itemsize > MAX_ARRAY_BYTES:
                 limit = f"at most {MAX_ARRAY_BYTES}, or configs stored row by row (C order)"
-                self.fail(key, f"has {n_values * wanted.itemsize} bytes; expected {limit}")
-            values = np.empty(n_values, wanted)
+                self.fail(key, f"has {n_values * target.itemsize} bytes; expected {limit}")
+            values = np.empty(n_values, target)
             step = CHUNK_BYTES // header.dtype.itemsize
             for start in range(0, n_values, step):
                 part = values[start : start + step]
-                # Without a name for the bytes, so that the next ones take their memory.
+                # The bytes have no name, so that the next ones reuse their memory.
                 part[:] = self._exact(
                     key,
                     np.frombuffer(stream.read(len(part) * header.dtype.itemsize), header.dtype),
-                    wanted,
+                    target,
                 )
             stream.finish()
         # The dataset's own edge_index is stored column by column in some files.
@@ -166,18 +178,18 @@ class Archive:
         shape: tuple[int | None, ...],
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[bytes]:
-        """Yield a member's rows in C order, about `chunk_bytes` at a time, at least one row.
+        """Yield the bytes of a member's rows in C order, checked as in `array`.
 
-        The checksum is compared at the end, where all have been read. A member that is stored
-        column by column is read whole.
-
-        Raises:
-            PipelineError: as `array`, but for the size of one that is stored row by row.
+        Args:
+            key: Name of the member.
+            dtype: Type of the result.
+            shape: Expected lengths by axis; None for any length.
+            chunk_bytes: Approximate number of bytes at a time. At least one row is yielded.
         """
         with self._open(key, shape) as (stream, header):
-            wanted, n_values = np.dtype(dtype), math.prod(header.shape)
+            target, n_values = np.dtype(dtype), math.prod(header.shape)
             row_values = math.prod(header.shape[1:])
-            n_rows = max(1, chunk_bytes // max(1, row_values * wanted.itemsize))
+            n_rows = max(1, chunk_bytes // max(1, row_values * target.itemsize))
             if header.by_column and len(header.shape) > 1:
                 whole = self.array(key, dtype=dtype, shape=shape)
                 for start in range(0, len(whole), n_rows):
@@ -185,24 +197,24 @@ class Archive:
                 return
             for start in range(0, n_values, max(1, n_rows * row_values)):
                 n_bytes = min(n_rows * row_values, n_values - start) * header.dtype.itemsize
-                if header.dtype == wanted:
+                if header.dtype == target:
                     yield stream.read(n_bytes)
                 else:
                     values = np.frombuffer(stream.read(n_bytes), header.dtype)
-                    yield self._exact(key, values, wanted).tobytes()
+                    yield self._exact(key, values, target).tobytes()
             stream.finish()
 
-    def _exact(self, key: str, values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
-        """Return the same numbers in another dtype; PipelineError: it cannot hold one of them."""
-        if values.dtype == wanted:
+    def _exact(self, key: str, values: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
+        """Convert to another dtype, or fail if a number changes."""
+        if values.dtype == target:
             return values
         with np.errstate(all="ignore"):
-            held = values.astype(wanted)
-        is_same = held == values
+            converted = values.astype(target)
+        is_same = converted == values
         if not is_same.all():
-            given = f"{values.dtype.newbyteorder('=')} with a value {values[np.argmin(is_same)]}"
-            self.fail(key, f"has dtype {given}; expected numbers that {wanted} holds exactly")
-        return held
+            problem = f"{values.dtype.newbyteorder('=')} with a value {values[np.argmin(is_same)]}"
+            self.fail(key, f"has dtype {problem}; expected numbers that {target} has exactly")
+        return converted
 
     @contextmanager
     def _open(
@@ -220,7 +232,8 @@ class Archive:
     def _read_header(self, key: str, stream: "_Member") -> ArrayHeader:
         try:
             version = npy_format.read_magic(stream)
-            with warnings.catch_warnings(action="error"):  # oddities are damage, not news
+            # A warning of numpy means damage, so it becomes an error.
+            with warnings.catch_warnings(action="error"):
                 header = ArrayHeader(*HEADER_READERS[version](stream))
         except Exception as error:  # numpy evaluates the header's text: it may raise anything
             self.fail(key, f"no readable npy header, of version 1.0 or 2.0: {_reason(error)}")
@@ -234,17 +247,19 @@ class Archive:
         self, key: str, header: ArrayHeader, shape: tuple[int | None, ...], stream: "_Member"
     ) -> None:
         n_bytes = self._members[key].file_size
-        n_held, given = n_bytes - stream.position, str(header.shape)[:MAX_REASON]
+        n_held, shape_text = n_bytes - stream.position, str(header.shape)[:MAX_REASON]
         if min(header.shape, default=0) < 0 or max(header.shape, default=0) > n_bytes:
-            self.fail(key, f"has shape {given}, which its bytes cannot hold; expected its lengths")
+            self.fail(
+                key, f"has shape {shape_text}, which its bytes cannot hold; expected its lengths"
+            )
         if len(header.shape) != len(shape) or any(
             want not in (None, length) for want, length in zip(shape, header.shape, strict=True)
         ):
-            wanted = ", ".join("any" if length is None else str(length) for length in shape)
-            self.fail(key, f"has shape {given}; expected ({wanted})")
+            expected = ", ".join("any" if length is None else str(length) for length in shape)
+            self.fail(key, f"has shape {shape_text}; expected ({expected})")
         n_bytes = math.prod(header.shape) * header.dtype.itemsize
         if n_bytes != n_held:
-            self.fail(key, f"has shape {given}, {n_bytes} bytes, but holds {n_held}")
+            self.fail(key, f"has shape {shape_text}, {n_bytes} bytes, but holds {n_held}")
 
 
 def _reason(error: Exception) -> str:
@@ -252,20 +267,21 @@ def _reason(error: Exception) -> str:
 
 
 class _Member:
-    """The bytes of one member of an archive, to its end, where their checksum is compared."""
+    """The bytes of one member. Its checksum is compared at the end."""
 
     def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         self.position = self._checksum = 0
         self._wanted = info.CRC
         is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
         self._inflate = FAST_ZLIB.decompressobj(-zlib.MAX_WBITS) if is_deflated else None
-        packed = copy(info)  # zipfile passes on the bytes of the file: it would inflate with zlib
+        # zipfile would inflate with zlib, so it gets an index entry of plain bytes.
+        packed = copy(info)
         packed.compress_type, packed.file_size = zipfile.ZIP_STORED, info.compress_size
         del packed.CRC
         self._packed = archive.open(packed)
 
     def read(self, n_bytes: int = 1, /) -> bytes:
-        """Read `n_bytes`; raises one of NOT_READABLE: no deflate stream, or fewer bytes."""
+        """Read exactly `n_bytes`, or raise one of NOT_READABLE."""
         content = self._some(n_bytes)
         while len(content) < n_bytes:
             piece = self._some(n_bytes - len(content))
@@ -277,7 +293,7 @@ class _Member:
         return content
 
     def finish(self) -> None:
-        """Check that the member ends here and has its checksum; raises as `read`."""
+        """Check that the member ends here with its checksum, or raise one of NOT_READABLE."""
         if self._some(1):
             raise EOFError("holds more bytes than its shape says")
         if self._checksum != self._wanted:
@@ -296,7 +312,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class Streamed:
-    """An array of known shape whose rows are made while they are written.
+    """An array of known shape, whose rows are computed while it is written.
 
     `pieces` is called once and yields consecutive blocks of rows, together `shape[0]` of them.
     """
@@ -310,9 +326,14 @@ NpzMember = NDArray[np.generic] | Streamed
 
 
 def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
-    """Write `members` to `path` in their order; equal content gives equal bytes: no clock time.
+    """Write an npz file. Equal content gives equal bytes, because no time is stored.
 
-    Raises as `atomic_path`.
+    Args:
+        path: The file to write, whole or not at all.
+        members: Arrays by key, in the order of the file.
+
+    Raises:
+        PipelineError: The file cannot be written.
     """
     with (
         atomic_path(path) as temporary,

@@ -1,8 +1,8 @@
-"""Read the npz file of one graph, as the fields of a typed graph, and check every value.
+"""Read the npz file of one graph as the fields of a typed graph, and check every value.
 
-The dtypes are those of the files as they really are on disk: `edge_index` and runtimes are int64,
-opcodes uint8, `node_splits` has shape (1, s). Configs are packed as they stream by, so the file's
-float32 array, which may have several GB, never exists.
+The dtypes are those of real files: `edge_index` and runtimes are int64, opcodes uint8,
+`node_splits` has shape (1, s). Configs are packed while they are read, so the float32 array of
+several GB never exists.
 """
 
 from collections.abc import Iterable
@@ -29,27 +29,29 @@ SHARED_KEYS = ("node_feat", "node_opcode", "edge_index")
 _OF_LAYOUTS = ("node_config_feat", "node_config_ids", "config_runtime", "node_splits")
 LAYOUT_KEYS = (*SHARED_KEYS, *_OF_LAYOUTS)
 TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_normalizers")
-# A module without configs is no file of the dataset: its arrays can be looked at and compared, but
-# there is nothing to rank.
+# The arrays of a module without configs can be compared, but there is nothing to rank.
 KEYS_OF = {"layout": LAYOUT_KEYS, "tile": TILE_KEYS, "module": (*SHARED_KEYS, "node_splits")}
 KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_normalizers"}
 PROGRAM = ("node_opcode", "node_config_ids", "edge_index", "node_feat")
 
 
 def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
-    """Read and check a graph, as the fields of TileGraph, or of LayoutGraph less its configs.
+    """Read and check the fields of a TileGraph, or of a LayoutGraph except its configs.
 
     Args:
+        archive: The npz file.
         kind: "layout" or "tile".
 
-    Raises:
-        PipelineError: names the key and what was expected; a missing key comes first.
-    """
+    Returns:
+        Arrays by field.
 
+    Raises:
+        PipelineError: The file is damaged. The message names the key and the expected content.
+    """
     is_layout = kind == "layout"
     if set(archive.keys) == set(KEYS_OF["module"]):
         raise PipelineError(
-            f"{archive.path}: was made from a module and holds no configs; rank the module itself, "
+            f"{archive.path}: was made from a module and has no configs; rank the module itself, "
             "with --candidates"
         )
     archive.require(KEYS_OF[kind])
@@ -59,7 +61,14 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
 
 
 def read_fields(archive: Archive, schema: Schema) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a schema, by the fields of a graph; lengths of one letter must be equal.
+    """Read the arrays of a schema. Axes with the same letter must have equal lengths.
+
+    Args:
+        archive: The npz file.
+        schema: Dtype and axes by field.
+
+    Returns:
+        Arrays by field.
 
     Raises:
         PipelineError: An array is missing, damaged or of another shape.
@@ -73,12 +82,12 @@ def read_fields(archive: Archive, schema: Schema) -> dict[str, NDArray[Any]]:
 
 
 def fail_field(archive: Archive, field: str, problem: str) -> NoReturn:
-    """Raise the one-line error that names the file and the key of a field."""
+    """Raise the error that names the file and the key of a field."""
     archive.fail(KEYS.get(field, field), problem)
 
 
 def are_one_program(paths: Iterable[Path]) -> bool:
-    """Tell whether layout files hold the same nodes, edges and configurable nodes, bit by bit."""
+    """Return whether layout files have the same nodes, edges and configurable nodes, bit by bit."""
     programs = set()
     for path in paths:
         with Archive(path) as archive:
@@ -88,16 +97,25 @@ def are_one_program(paths: Iterable[Path]) -> bool:
 
 
 def encode_configs(archive: Archive, n_configs: int, n_configurable: int) -> PackedConfigs:
-    """Pack node_config_feat (c, k, 18) as it streams by; PipelineError: no layout values."""
+    """Pack the configs of an npz file while they are read.
+
+    Args:
+        archive: The npz file.
+        n_configs: Expected number of configs.
+        n_configurable: Expected number of configurable nodes.
+
+    Raises:
+        PipelineError: The array is damaged, or has values other than -1..5.
+    """
     key = "node_config_feat"
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
     encoder, at_once = ConfigEncoder(n_configurable), chunk_bytes(n_configurable)
     chunks = archive.rows(key, dtype=np.float32, shape=shape, chunk_bytes=at_once)
     try:
-        # On one core: handing chunks to another one's cache takes longer than packing them here.
+        # One core does all: moving chunks to the cache of another one takes longer than packing.
         for content in chunks:
             encoder.add(content)
-            del content  # so that the next one takes its memory, which is in the cache
+            del content  # the next chunk reuses its memory, which is in the cache
         return encoder.packed()
     except UnknownValueError as unknown:
         row, node = divmod(unknown.vector, n_configurable)

@@ -1,4 +1,4 @@
-"""Which graphs the public dataset holds, and how large its parts are, by "collection/split"."""
+"""The names of the public dataset's graphs, and the sizes of its parts, by "collection/split"."""
 
 import csv
 import gzip
@@ -14,35 +14,34 @@ from data.tree import Collection, collections_named, splits_named
 
 NAMES, SIZES = (Path(__file__).with_name(name) for name in ("names.json.gz", "sizes.csv"))
 
-# How many configs the competition's test graphs have, as far as it is public: the sample submission
-# lists 1000 indices for every layout graph and five for every tile kernel; competitors noted other
-# counts of two layout graphs and of sixteen kernels (two of 2 configs, eight of 3, six of 4), but
-# not which kernels.
+# The public numbers of configs of the competition's test graphs. The sample submission lists 1000
+# indices for every layout graph and five for every tile kernel. Competitors reported other numbers
+# for two layout graphs and sixteen kernels (two of 2 configs, eight of 3, six of 4), but did not
+# name the kernels.
 LAYOUT_CONFIGS = 1000
 # By submission ID: the layout graphs with another number of configs.
 OTHER_LAYOUT_CONFIGS = {
     "layout:xla:random:937ee0eb0d5d6151b7b8252933b5c1c9": 1001,
     "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba": 1001,
 }
-# How many the configs of a kernel can be at most was not noted. All kernels of the dataset together
-# have 12.9 million, as published.
+# The maximum for one kernel is not public. All kernels of the dataset have 12.9 million configs.
 ALL_TILE_CONFIGS = 13_000_000
 
 
 @dataclass(frozen=True)
 class PartSize:
-    """The size of one split of one collection; nodes, edges and configs are means over graphs."""
+    """The size of one split of one collection. Nodes, edges and configs are means over graphs."""
 
     collection: str
     split: str
     graphs: int
     nodes: int
-    most_nodes: int  # of the largest graph
+    most_nodes: int  # nodes of the largest graph
     edges: int
     configs: int
-    most_configs: int  # of the largest graph
-    repeated: float  # the share of configs that repeat another of their graph
-    counted_in: str  # where the configs are from: "files", or "published averages"
+    most_configs: int  # configs of the graph with most configs
+    repeated: float  # share of configs that repeat another one of their graph, in [0, 1]
+    counted_in: str  # source of the numbers of configs: "files" or "published averages"
 
     @property
     def kind(self) -> str:
@@ -50,16 +49,16 @@ class PartSize:
 
     @property
     def distinct(self) -> float:
-        """Return how many configs of a graph differ, on average."""
+        """Return the mean number of distinct configs of a graph."""
         return self.configs * (1 - self.repeated)
 
 
 @cache
 def official_names() -> Mapping[str, frozenset[str]]:
-    """Return the names that graphs of each "collection/split" have.
+    """Return the names of the graphs of each "collection/split".
 
-    Of layout:xla:random/train and layout:nlp:default/train they are a few more than graphs: only
-    their number was published, and their programs are those of the sibling collections.
+    layout:xla:random/train and layout:nlp:default/train have a few more names than graphs. Only
+    their number of graphs was published, and their programs are those of the sibling collections.
     """
     listed = json.loads(gzip.decompress(NAMES.read_bytes()))
     return {part: frozenset(names) for part, names in listed.items()}
@@ -100,6 +99,14 @@ PUBLISHED_GRAPHS: dict[Part, int] = {
 
 
 def parts_named(collections: str | None, splits: str | None) -> list[Part]:
-    """Return the parts that two comma-separated lists choose, None = all; may raise UsageError."""
-    chosen = splits_named(splits)
-    return [Part(one, split) for one in collections_named(collections) for split in chosen]
+    """Return the parts of comma-separated lists.
+
+    Args:
+        collections: Names of collections; None for all.
+        splits: Names of splits; None for all.
+
+    Raises:
+        UsageError: There is no such collection or split.
+    """
+    split_names = splits_named(splits)
+    return [Part(one, split) for one in collections_named(collections) for split in split_names]

@@ -1,8 +1,8 @@
 """Synthetic graphs in memory: programs and kernels of any size, with runtimes by a cost model.
 
-The accelerator of the cost model moves whole tiles: of layouts, of 128 elements along a tensor's
-most minor dimension; of kernels, of 8 x 128 elements along the two most minor ones. It has a
-scratch memory, from which a tile that is too large spills.
+The accelerator of the cost model moves whole tiles. For layouts, a tile has 128 elements along a
+tensor's most minor dimension. For kernels, it has 8 x 128 elements along the two most minor ones. A
+tile that is too large for the scratch memory spills.
 """
 
 import math
@@ -57,7 +57,7 @@ SPILL_FACTOR, MAX_SPILL = 2.0, 6.0
 
 @dataclass(frozen=True)
 class GraphSize:
-    """The size of a graph: n nodes, of which k are configurable, 0 of a kernel, and c configs."""
+    """The size of a graph: n nodes, k configurable ones (0 for a kernel), and c configs."""
 
     n_nodes: int
     n_configurable: int
@@ -70,13 +70,13 @@ class GraphSize:
 
     @property
     def config_bytes(self) -> int:
-        """Return how many bytes the configs of a layout inflate to, in the file's float32."""
+        """Return the size of the configs of a layout graph as float32, in bytes."""
         return 4 * N_VALUES * self.n_configurable * self.n_configs
 
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A graph to be made; `family` and `batch` are those of a layout graph's program."""
+    """A graph to make. `family` and `batch` are those of a layout graph's program."""
 
     collection: Collection
     split: str
@@ -91,7 +91,7 @@ class PlannedGraph:
 
 
 def sized_graph(size: GraphSize, collection: Collection = RANDOM) -> PlannedGraph:
-    """Return the plan of a train graph of exactly this size, which is its name as well."""
+    """Return the plan of a train graph of exactly this size, with the size as its name."""
     return PlannedGraph(collection, "train", size.name, size)
 
 
@@ -99,11 +99,11 @@ def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
     """Make a labelled layout graph in memory.
 
     Args:
-        graph: Plan of the graph. Its collection decides how near to the default configs are drawn.
+        graph: Plan of the graph. Configs of a collection "…:default" are near to the default.
         seed: Seed of configs and noise. Graphs of one name have the same options and noise.
 
     Raises:
-        UsageError: The nodes are too few for so many configurable ones.
+        UsageError: The number of nodes is too small for the configurable nodes.
     """
     size, search = graph.size, graph.collection.name
     program = sized_program(size.n_nodes, size.n_configurable, graph.family, graph.batch)
@@ -126,7 +126,7 @@ def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
 
 
 def make_tile_graph(graph: PlannedGraph, seed: int = 0) -> TileGraph:
-    """Make a labelled kernel in memory; its first config is the compiler's default.
+    """Make a labelled kernel in memory. Its first config is the compiler's default.
 
     Args:
         graph: Plan of the kernel. A kernel with few tilings gets fewer configs than planned.
@@ -162,8 +162,15 @@ def _measured_ns(
 def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
     """Draw the layouts that configs can give to each configurable node.
 
-    Nodes of equal operation and shapes are tied: they share a column, except for a few. The first
-    option of each column leaves everything to the compiler.
+    Nodes of equal operation and shapes share a column, except for a few. The first option of each
+    column leaves everything to the compiler.
+
+    Args:
+        program: The program.
+        rng: Source of randomness.
+
+    Returns:
+        The options of each column.
     """
     columns: dict[tuple[object, ...], int] = {}
     options: list[NDArray[np.int64]] = []
@@ -177,18 +184,21 @@ def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
         if signature not in columns:
             columns[signature] = len(columns)
             orders = [_draw_orders(opcode, shape, rng) for shape in shapes]
-            vectors = [_vector(chosen) for chosen in product(*orders)]
+            vectors = [_vector(combination) for combination in product(*orders)]
             options.append(np.unique([0, *vector_codes(np.array(vectors)).tolist()]))
         column_of.append(columns[signature])
-    codes, sizes = np.unique(np.concatenate(options)), np.array([len(own) for own in options])
+    codes, sizes = (
+        np.unique(np.concatenate(options)),
+        np.array([len(column_options) for column_options in options]),
+    )
     table = np.zeros((len(options), sizes.max()), np.int64)
-    for row, own in zip(table, options, strict=True):
-        row[: len(own)] = np.searchsorted(codes, own)
+    for row, column_options in zip(table, options, strict=True):
+        row[: len(column_options)] = np.searchsorted(codes, column_options)
     return Codebooks(codes, np.array(column_of), table, sizes)
 
 
 def _laid_out(program: Program, node: int) -> list[int]:
-    """Return the nodes whose tensors a config lays out: a node's output, input and kernel."""
+    """Return the nodes of a node's output, input and kernel, whose tensors a config lays out."""
     return [node, *[u for u in program.operands[node] if program.shapes[u]]][:3]
 
 
@@ -220,9 +230,9 @@ def _vector(orders: tuple[tuple[int, ...], ...]) -> list[int]:
 def _draw_choices(
     options: Codebooks, n_configs: int, rng: np.random.Generator, *, near_default: bool
 ) -> NDArray[np.int8]:
-    """Draw the option of each column for each config, (c, m); a few configs come twice.
+    """Draw the option of each column for each config, (c, m). A few configs occur twice.
 
-    Near the compiler's default most configs leave nearly all columns to it, and one leaves all.
+    Near the compiler's default, most configs leave nearly all columns to it, and one leaves all.
     """
     shape = (n_configs, len(options.sizes))
     choices = rng.integers(np.minimum(1, options.sizes - 1), options.sizes, shape, dtype=np.int8)
@@ -236,15 +246,23 @@ def _draw_choices(
 
 
 def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.float64]:
-    """Return the (c,) runtimes of configs without noise.
+    """Return the runtimes of configs without noise.
 
         runtime = overhead per node, and moving each tensor that no config lays out
                 + sum over the tensors of configurable nodes of their bytes / bandwidth, the minor
                   dimension filled up to 128 lanes
-                + sum over their operands of a copy if the layout is not the one that arrives
+                + sum over their operands of a copy if the layout differs from the incoming one
 
-    An unset output has its last dimension minor. An unset operand is taken as it arrives: as the
-    output of its producer, which other nodes pass on from their first operand of the same shape.
+    An unset output has its last dimension minor. An unset operand has the layout of its producer's
+    output. Nodes that are not configurable pass on the layout of their first operand of the same
+    shape.
+
+    Args:
+        program: The program.
+        configs: Its configs.
+
+    Returns:
+        The runtimes in ns, (c,).
     """
     shapes, codebooks = program.shapes, configs.codebooks
     n_bytes = [program.element_bytes * math.prod(shape) for shape in shapes]
@@ -252,7 +270,10 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
     total_ns = np.full(configs.n_configs, NODE_OVERHEAD_NS * len(shapes))
     minors = configs.vectors[:, ::VALUES_PER_TENSOR]  # (u, 3), -1 = unset
     by_option = minors[codebooks.vectors]  # (m, a, 3)
-    by_column = [own[index].T for own, index in zip(by_option, configs.indices.T, strict=True)]
+    by_column = [
+        column_minors[index].T
+        for column_minors, index in zip(by_option, configs.indices.T, strict=True)
+    ]
     column_of = dict(zip(program.node_config_ids.tolist(), codebooks.column_of, strict=True))
     arrives: list[NDArray[np.int8] | int] = []  # the minor dimension of each node's output
 
@@ -271,22 +292,29 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
         output[output < 0] = len(shape) - 1
         arrives.append(output)
         total_ns += moved_ns(node, output)
-        for wanted, u in zip(operands, _laid_out(program, node)[1:], strict=False):
-            taken = np.where(wanted < 0, arrives[u], wanted)
+        for requested, u in zip(operands, _laid_out(program, node)[1:], strict=False):
+            actual = np.where(requested < 0, arrives[u], requested)
             copy_ns = COPY_OVERHEAD_NS + 2 * n_bytes[u] / COPY_BYTES_PER_NS
-            total_ns += moved_ns(u, taken) + copy_ns * (taken != arrives[u])
+            total_ns += moved_ns(u, actual) + copy_ns * (actual != arrives[u])
     return total_ns
 
 
 def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the (c,) runtimes of tile configs (c, 24) without noise.
+    """Return the runtimes of tile configs without noise.
 
     A kernel walks a grid of tiles:
 
         runtime = launch + steps * (overhead + max(arithmetic, spill * traffic of the tile))
 
-    Ragged and unfilled tiles cost as much as full ones. The traffic of a tile above the scratch
-    limit grows with the excess.
+    A partly filled tile costs the same as a full one. The traffic of a tile above the scratch limit
+    grows with the excess.
+
+    Args:
+        kernel: The kernel.
+        config_feat: The configs, (c, 24).
+
+    Returns:
+        The runtimes in ns, (c,).
     """
     tile = _tile_sizes(kernel, config_feat)
     steps = (-(-np.array(kernel.shapes[-1]) // tile)).prod(axis=1)
@@ -298,12 +326,12 @@ def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArra
 
 
 def _tile_units(shape: Shape) -> NDArray[np.int64]:
-    """Return how many elements one unit of a bound covers, by dimension."""
+    """Return the number of elements in one unit of a bound, by dimension."""
     return np.array([1] * (len(shape) - 2) + [SUBLANES, LANES])
 
 
 def _tile_sizes(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the (c, rank) elements of a tile by dimension, filled up to whole units."""
+    """Return the elements of a tile by dimension, (c, rank), rounded up to whole units."""
     shape = kernel.shapes[-1]
     bounds = config_feat[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)]
     return bounds.astype(np.int64) * _tile_units(shape)
@@ -323,16 +351,18 @@ def _tile_configs(kernel: Program, n_configs: int, rng: np.random.Generator) -> 
     shape, n_drawn = kernel.shapes[-1], DRAWN_PER_CONFIG * n_configs
     units = -(-np.array(shape) // _tile_units(shape))
     bounds = [np.array([*range(1, min(n, MAX_BOUND + 1)), n]) for n in units.tolist()]
-    lengths = [len(own) for own in bounds]
+    lengths = [len(axis_bounds) for axis_bounds in bounds]
     n_all = math.prod(lengths)
-    drawn = np.arange(n_all) if n_all <= n_drawn else np.unique(rng.integers(0, n_all, n_drawn))
-    drawn[0] = 0  # single units, which always fit
-    places = np.unravel_index(drawn, lengths)
-    chosen = np.stack([own[place] for own, place in zip(bounds, places, strict=True)], axis=1)
-    rows = np.zeros((len(drawn), N_TILE_VALUES), np.float32)
-    rows[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)] = chosen
-    rows[:, OUTPUT_BOUNDS + 6] = chosen.sum(axis=1)
-    rows[:, OUTPUT_BOUNDS + 7] = chosen.prod(axis=1)
+    numbers = np.arange(n_all) if n_all <= n_drawn else np.unique(rng.integers(0, n_all, n_drawn))
+    numbers[0] = 0  # single units, which always fit
+    places = np.unravel_index(numbers, lengths)
+    values = np.stack(
+        [axis_bounds[place] for axis_bounds, place in zip(bounds, places, strict=True)], axis=1
+    )
+    rows = np.zeros((len(numbers), N_TILE_VALUES), np.float32)
+    rows[:, OUTPUT_BOUNDS : OUTPUT_BOUNDS + len(shape)] = values
+    rows[:, OUTPUT_BOUNDS + 6] = values.sum(axis=1)
+    rows[:, OUTPUT_BOUNDS + 7] = values.prod(axis=1)
     rows = rows[_tile_bytes(kernel, rows) <= 2 * SCRATCH_BYTES]
     needed = _tile_bytes(kernel, rows)
     default = int(np.argmax(np.where(needed <= SCRATCH_BYTES // 2, needed, -1)))

@@ -1,6 +1,6 @@
-"""Small HLO programs, instruction by instruction: networks of a family and a size, fused kernels.
+"""Small HLO programs: networks of a family and a size, and fused kernels.
 
-The graph of a program is what `data.hlo` makes of any HLO module. Readers of a file see operands in
+`data.hlo` makes the graph of a program, as for any HLO module. Readers of a file see operands in
 the order of their positions, so a weight always comes after the tensor that it multiplies.
 """
 
@@ -21,18 +21,23 @@ CONFIGURABLE = ("convolution", "dot", "reshape")
 ELEMENT_NUMBERS = {"f32": 11, "tuple": 13, "bf16": 16}  # XLA's
 ELEMENT_SIZES = {"f32": 4, "bf16": 2}  # bytes
 KERNEL_WIDTHS = (256, 384, 512, 768, 1000, 1024)
-# Sizes that tell siblings of a family apart, in the order in which they are made.
+# Batch sizes of the siblings of a family, in order.
 BATCHES = (8, 32, 16, 12, 64, 24, 4, 48)
 
-LANES = 128  # of the accelerator that the cost models know
+# Width of a tile in the cost models.
+LANES = 128
 
 Shape = tuple[int, ...]
 
 
 class ProgramBuilder:
-    """Appends instructions to an HLO module; a node is named by its position."""
+    """Appends instructions to an HLO module. A node is its position.
 
-    def __init__(self, element_type: str = "f32") -> None:  # of all arrays
+    Args:
+        element_type: Type of all arrays, "f32" or "bf16".
+    """
+
+    def __init__(self, element_type: str = "f32") -> None:
         self.module = message_class("HloModuleProto")(name="synthetic", entry_computation_id=1)
         self.shapes: list[Shape] = []  # scalars and tuples have shape ()
         self.opcodes: list[str] = []
@@ -45,7 +50,17 @@ class ProgramBuilder:
     def add(
         self, opcode: str, shape: Sequence[int], operands: Sequence[int] = (), **fields: Any
     ) -> int:
-        """Append an instruction, with further fields of its message; return its position."""
+        """Append an instruction.
+
+        Args:
+            opcode: The operation.
+            shape: Shape of its output; () for scalars and tuples.
+            operands: Positions of the operands.
+            fields: Other fields of its message.
+
+        Returns:
+            The position of the instruction.
+        """
         node = len(self.shapes)
         message = self._computation.instructions.add(
             name=f"{opcode}.{node}", opcode=opcode, id=node, operand_ids=operands, **fields
@@ -68,7 +83,6 @@ class ProgramBuilder:
         return self.weights[-1]
 
     def map(self, opcode: str, *operands: int) -> int:
-        """Append an elementwise instruction on operands of one shape."""
         return self.add(opcode, self.shapes[operands[0]], operands)
 
     def broadcast(self, x: int, shape: Shape, dimensions: Sequence[int] = ()) -> int:
@@ -111,7 +125,7 @@ class ProgramBuilder:
         return self.map("multiply", self.map("maximum", x, zeros), x)
 
     def split(self, x: int, parts: int) -> int:
-        """Append `x` with its last axis in parts, mixed within each, and joined again."""
+        """Append a reshape that splits the last axis of `x`, a dense layer, and a reshape back."""
         *outer, width = self.shapes[x]
         heads = self.add("reshape", (*outer, parts, width // parts), (x,))
         return self.add("reshape", self.shapes[x], (self.dense(heads, width // parts),))
@@ -135,13 +149,13 @@ class ProgramBuilder:
 
 @dataclass(frozen=True)
 class Program:
-    """A program or kernel of n nodes, and the facts that its runtimes depend on."""
+    """A program or kernel of n nodes, with the facts that its runtimes depend on."""
 
     graph: HloGraph
-    shapes: list[Shape]  # of each node's output; scalars and tuples have shape ()
+    shapes: list[Shape]  # output shape of each node; () for scalars and tuples
     opcodes: list[str]
-    operands: list[list[int]]  # the positions of each node's operands, ascending
-    element_bytes: int  # of all arrays
+    operands: list[list[int]]  # positions of each node's operands, ascending
+    element_bytes: int
     node_config_ids: NDArray[np.int64]  # (k,) positions of the configurable nodes, ascending
 
     @property
@@ -168,10 +182,10 @@ BLOCKS: dict[str, Block] = {
 
 
 class Family(NamedTuple):
-    """What siblings of one architecture have in common; they differ in depth, width and batch."""
+    """The common traits of one architecture's siblings, which differ in depth, width and batch."""
 
     name: str
-    layer: str  # names in BLOCKS, and "add", which adds what entered the layer
+    layer: str  # names in BLOCKS, and "add", which adds the layer's input
     width: int  # channels or hidden size
     extent: int  # the image side or the sequence length
     is_image: bool  # whether the input is an image, else a sequence
@@ -195,9 +209,15 @@ FAMILIES = {
 
 
 def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
-    """Return a family of a split in a width, and a batch; each number has another of these.
+    """Return a family and a batch. Each number gives another family, width or batch.
 
-    The first ones have each family's own width; after all batches are used up, widths grow.
+    Args:
+        source: "xla" or "nlp".
+        split: The split, which has separate families.
+        number: Number of the sibling, from 0. Small numbers give the family's stated width.
+
+    Returns:
+        The family with its width, and the batch.
     """
     families = FAMILIES[source, split]
     growth, turn = divmod(number // len(families), len(BATCHES))
@@ -206,10 +226,10 @@ def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
 
 
 def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int = 8) -> Program:
-    """Build a program of exactly so many nodes, as shallow as its configurable nodes allow.
+    """Build a program of exactly `n_nodes` nodes, as shallow as its configurable nodes allow.
 
-    The configurable nodes are evenly spread among all candidates. An optimizer's updates of weights
-    fill the program up.
+    The configurable nodes are evenly distributed among all candidates. An optimizer's updates of
+    weights fill the program up.
 
     Args:
         n_nodes: Number of nodes.
@@ -218,7 +238,7 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
         batch: Batch size.
 
     Raises:
-        UsageError: The nodes are too few for so many configurable ones.
+        UsageError: The number of nodes is too small for the configurable nodes.
     """
     b = _fitting_network(n_configurable, family, batch)
     if len(b.shapes) + 1 > n_nodes:
@@ -229,19 +249,23 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
     return b.finish(candidates[picks].tolist())
 
 
-def least_nodes(n_configurable: int, family: Family = FAMILIES["nlp", "train"][0]) -> int:
-    """Return the number of nodes of the smallest program with so many configurable ones."""
+def min_nodes(n_configurable: int, family: Family = FAMILIES["nlp", "train"][0]) -> int:
+    """Return the number of nodes of the smallest program with these configurable nodes."""
     return len(_fitting_network(n_configurable, family, BATCHES[0]).shapes) + 1
 
 
 def _fitting_network(n_configurable: int, family: Family, batch: int) -> "ProgramBuilder":
-    """Build the shallowest network of a family that has so many configurable nodes."""
     one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
     return _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)
 
 
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> Program:
-    """Draw a fused elementwise kernel of so many nodes, at least 2, with many tilings."""
+    """Draw a fused elementwise kernel with many tilings.
+
+    Args:
+        n_nodes: Number of nodes, at least 2.
+        rng: Source of randomness.
+    """
     b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
     x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(KERNEL_WIDTHS))))
     while len(b.shapes) < n_nodes:

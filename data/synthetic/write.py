@@ -1,6 +1,6 @@
-"""Write synthetic files of the official format, the bytes of each by its place and the seed alone.
+"""Write synthetic files of the official format. Place and seed decide the bytes of each file.
 
-What is made up is planned first: graphs by name and size, a few of each part or those of the public
+A plan comes first: graphs by name and size, either a few of each part or those of the public
 dataset. Runtimes come from the known cost models, with measurement noise.
 """
 
@@ -34,17 +34,18 @@ from data.synthetic.graphs import (
     make_tile_graph,
     sized_graph,
 )
-from data.synthetic.programs import least_nodes, sibling
+from data.synthetic.programs import min_nodes, sibling
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
 
-# About ten times the largest real ones; what is larger than that is a slip of the pen.
+# About ten times the largest real sizes. A larger one is probably a typing error.
 MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
 KERNELS_PER_PROGRAM, KERNEL_NODES = 6, (2, 40)
-NODES_PER_CONFIGURABLE = 16  # of graphs that are named by none
+NODES_PER_CONFIGURABLE = 16  # in the graphs of PLANS
 
-# The fewest nodes and configs of a published graph; those of the layouts' nodes are published.
-FEWEST = {"tile:xla": (2, 2), "layout:xla": (372, 20), "layout:nlp": (876, 20)}
-MOST_OF_TILES = 8  # times the mean has the largest kernel; of tiles only means are published
+# Minimum nodes and configs of a graph. Only the nodes of layout graphs were published.
+MIN_SIZES = {"tile:xla": (2, 2), "layout:xla": (372, 20), "layout:nlp": (876, 20)}
+# Largest size of tile kernels over the mean. Only means were published for them.
+MAX_TILE_RATIO = 8
 
 Range = tuple[int, int]
 CHUNK_BYTES = 2**20
@@ -54,7 +55,14 @@ SEED_FILE = "seed.txt"
 
 
 def parse_size(text: str) -> GraphSize:
-    """Read a size such as "14000:500:50000"; UsageError: no graph has such a size."""
+    """Read a size such as "14000:500:50000".
+
+    Args:
+        text: NODES:CONFIGURABLE:CONFIGS.
+
+    Raises:
+        UsageError: No graph has such a size.
+    """
     match = re.fullmatch(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)", text, re.ASCII)
     nodes, configurable, configs = map(int, match.groups()) if match else (0, 0, 0)
     if not 0 < configurable <= nodes <= MAX_NODES or configs > MAX_CONFIGS:
@@ -63,22 +71,22 @@ def parse_size(text: str) -> GraphSize:
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
         )
-    if nodes < (least := least_nodes(configurable)):
+    if nodes < (least := min_nodes(configurable)):
         raise UsageError(
             f"graph '{text}': a program with {configurable} configurable nodes has {least} nodes, "
-            f"more than the {nodes} asked for"
+            f"more than the {nodes} requested"
         )
     return GraphSize(nodes, configurable, configs)
 
 
 class SyntheticPlan(NamedTuple):
-    """Counts of one synthetic tree: for train, valid and test, or the fewest and most."""
+    """Sizes of one synthetic tree: numbers for train, valid and test, or minimum and maximum."""
 
-    layout_graphs: tuple[int, int, int]  # of each layout collection
-    nodes: Range  # of a layout graph
-    layout_configs: Range  # of a layout graph
+    layout_graphs: tuple[int, int, int]  # per layout collection
+    nodes: Range  # per layout graph
+    layout_configs: Range  # per layout graph
     tile_kernels: tuple[int, int, int]
-    tile_configs: Range  # of a kernel
+    tile_configs: Range  # per kernel
 
 
 PLANS = {
@@ -88,7 +96,12 @@ PLANS = {
 
 
 def planned_graphs(plan: SyntheticPlan, seed: int = 0) -> Iterator[PlannedGraph]:
-    """Yield a plan's graphs; both searches of a layout source have the same programs."""
+    """Yield a plan's graphs. Both searches of a layout source have the same programs.
+
+    Args:
+        plan: The plan.
+        seed: Seed of the sizes.
+    """
 
     def draw(limits: Range, *labels: str) -> int:
         return int(generator(seed, "size", *labels).integers(*limits, endpoint=True))
@@ -121,20 +134,25 @@ def published_graphs(
     splits: Sequence[str] = SPLITS,
     share: float = 1.0,
 ) -> list[PlannedGraph]:
-    """List the public dataset's graphs, sizes drawn so that each part has the published ones.
+    """List the public dataset's graphs. The sizes of each part have the published means.
 
     Args:
-        share: take so much of each part, at even steps by size; one graph at least, of a train
-            split two.
+        collections: Collections to include.
+        splits: Splits to include.
+        share: Share of each part, in (0, 1], at even steps by size. At least one graph is included,
+            and two of a train split.
+
+    Returns:
+        Plans of the graphs.
 
     Raises:
-        UsageError: there is no such split.
+        UsageError: There is no such split.
     """
     check_splits(splits)
-    wanted = {collection.name for collection in collections}
+    names = {collection.name for collection in collections}
     listed: list[PlannedGraph] = []
     for part in official_sizes():
-        if part.collection in wanted and part.split in splits:
+        if part.collection in names and part.split in splits:
             graphs = sorted(_part(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
             n_taken = max(2 if part.split == "train" else 1, round(share * len(graphs)))
             steps = (np.arange(n_taken) + 0.5) * len(graphs) / n_taken
@@ -145,12 +163,12 @@ def published_graphs(
 def _part(part: PartSize) -> Iterator[PlannedGraph]:
     collection, label = collection_named(part.collection), f"{part.collection}/{part.split}"
     is_layout, source = collection.kind == "layout", part.collection.split(":")[1]
-    most = 1 if is_layout else MOST_OF_TILES
-    fewest = next(least for start, least in FEWEST.items() if label.startswith(start))
+    most = 1 if is_layout else MAX_TILE_RATIO
+    fewest = next(least for start, least in MIN_SIZES.items() if label.startswith(start))
     rng = generator(0, "sizes", label)
     nodes = rng.permutation(spread(part.graphs, part.nodes, most * part.most_nodes, fewest[0]))
-    drawn = spread(part.graphs, part.configs, most * part.most_configs, fewest[1])
-    configs = rng.permutation(drawn)
+    config_counts = spread(part.graphs, part.configs, most * part.most_configs, fewest[1])
+    configs = rng.permutation(config_counts)
     names = sorted(official_names()[label])[: part.graphs]
     for number, (name, n, c) in enumerate(zip(names, nodes.tolist(), configs, strict=True)):
         n_configs = OTHER_LAYOUT_CONFIGS.get(f"{part.collection}:{name}", int(c))
@@ -159,10 +177,19 @@ def _part(part: PartSize) -> Iterator[PlannedGraph]:
 
 
 def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
-    """Spread `n` sizes from `fewest` to `most` so that their mean is exactly `mean`; ascending.
+    """Return sizes that are about even on a logarithmic scale, like the sizes of published graphs.
 
-    About evenly on a logarithmic scale, as the sizes of published graphs are. None has more than
-    half of all, since `most` is a collection's where that of its valid split was not published.
+    No size exceeds half of the sum, because the maximum of a valid split was not published and
+    `most` is that of its collection.
+
+    Args:
+        n: Number of sizes.
+        mean: Exact mean of the sizes.
+        most: Largest size, unless it exceeds half of the sum.
+        fewest: Smallest size.
+
+    Returns:
+        The sizes, (n,), int64, ascending.
     """
     from scipy.optimize import brentq
 
@@ -174,40 +201,40 @@ def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
     def sizes(power: float) -> NDArray[np.float64]:
         return fewest * ratio ** (steps**power)
 
-    found = sizes(brentq(lambda power: sizes(power).mean() - mean, 1e-3, 1e3))
-    whole = np.floor(found).astype(np.int64)
+    exact = sizes(brentq(lambda power: sizes(power).mean() - mean, 1e-3, 1e3))
+    whole = np.floor(exact).astype(np.int64)
     whole[-1] = most
-    whole[: mean * n - whole.sum()] += 1  # what was rounded off: less than 1 of each
+    whole[: mean * n - whole.sum()] += 1  # the sum of the rounding errors
     return whole
 
 
 def synthesize(
     out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0, workers: Workers = HERE
 ) -> None:
-    """Write graphs as a tree: `out`/npz as the official one, test runtimes in `out`/private.
+    """Write graphs as a tree: `out`/npz like the official one, test runtimes in `out`/private.
 
-    Graphs that are there stay, so that the same call resumes.
+    Existing graphs are not written again, so that the same call resumes.
 
     Args:
         out: Folder of the tree.
         graphs: Plans of the graphs.
         seed: Seed of all graphs.
-        workers: Who makes the graphs.
+        workers: Workers that make the graphs.
 
     Raises:
-        UsageError: `out` holds something else or graphs of another seed, a graph is planned twice,
-            or has too few nodes for so many configurable ones.
+        UsageError: `out` contains other files or graphs of another seed, a graph is planned twice,
+            or the number of nodes is too small for the configurable nodes.
         PipelineError: The tree cannot be written.
     """
     if len(set(graphs)) < len(graphs):
-        raise UsageError("a graph is given twice; files are named by their size")
+        raise UsageError("a graph occurs twice; files are named by their size")
     seed_file = out / SEED_FILE
     if not seed_file.exists():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(f"{out}: exists and is not an empty folder; give another one")
         write_text(seed_file, f"{seed}\n")
     elif seed_file.read_text() != f"{seed}\n":
-        raise UsageError(f"{out}: holds graphs of another seed; expected {seed} in {SEED_FILE}")
+        raise UsageError(f"{out}: contains graphs of another seed; expected {seed} in {SEED_FILE}")
     for folder in {graph.file(out).path.parent for graph in graphs}:
         sweep(folder)
     labels = dict(read_withheld(out)) if (out / WITHHELD).exists() else {}
@@ -230,8 +257,8 @@ def synthesize(
         for block in [*layouts, *blocks]
     ]
     is_here = workers.are_here(jobs)
-    made = write_graphs(out, seed, missing) if is_here else workers.do_in_order(jobs, out)
-    labels |= made
+    new_labels = write_graphs(out, seed, missing) if is_here else workers.do_in_order(jobs, out)
+    labels |= new_labels
     if labels:
         write_withheld(out / WITHHELD, labels)
 
@@ -239,14 +266,30 @@ def synthesize(
 def write_sized(
     tree: Path, size: GraphSize, *, collection: Collection = RANDOM, seed: int = 0
 ) -> GraphFile:
-    """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
+    """Write one labelled layout graph of exactly this size into a tree, whole or not at all.
+
+    Args:
+        tree: Folder of the tree.
+        size: Size of the graph.
+        collection: Collection of the graph.
+        seed: Seed of the graph.
+    """
     graph = sized_graph(size, collection)
     write_graph(tree, seed, graph)
     return graph.file(tree)
 
 
 def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[tuple[str, Labels]]:
-    """Write graphs into a tree, each whole or not at all; return the labels of the test split."""
+    """Write graphs into a tree, each whole or not at all.
+
+    Args:
+        tree: Folder of the tree.
+        seed: Seed of all graphs.
+        graphs: Plans of the graphs.
+
+    Returns:
+        Submission ID and labels of each graph of the test split.
+    """
     labels = []
     for graph in each("synthesize", graphs):
         runtime_ns = write_graph(tree, seed, graph)
@@ -258,34 +301,42 @@ def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[
 
 
 def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]:
-    """Write one graph into a tree, whole or not at all; return its runtimes (c,) in ns.
+    """Write one graph into a tree, whole or not at all.
 
-    In the test split the file has runtimes of 0, as the official files have.
+    The file of a test graph has runtimes of 0, like the official files.
+
+    Args:
+        tree: Folder of the tree.
+        seed: Seed of the graph.
+        graph: Plan of the graph.
+
+    Returns:
+        The runtimes, (c,), in ns.
 
     Raises:
-        UsageError: The nodes are too few for so many configurable ones.
+        UsageError: The number of nodes is too small for the configurable nodes.
         PipelineError: The file cannot be written.
     """
     make = make_tile_graph if graph.collection.kind == "tile" else make_layout_graph
-    made: LayoutGraph | TileGraph = make(graph, seed)
+    result: LayoutGraph | TileGraph = make(graph, seed)
     is_withheld = graph.split == "test"
     members: dict[str, NpzMember] = {
-        "node_feat": made.node_feat,
-        "node_opcode": made.node_opcode,
-        "edge_index": made.edge_index,
-        "config_runtime": 0 * made.runtime_ns if is_withheld else made.runtime_ns,
+        "node_feat": result.node_feat,
+        "node_opcode": result.node_opcode,
+        "edge_index": result.edge_index,
+        "config_runtime": 0 * result.runtime_ns if is_withheld else result.runtime_ns,
     }
-    if isinstance(made, LayoutGraph):
-        shape = (made.n_configs, len(made.node_config_ids), N_LAYOUT_VALUES)
-        members["node_config_feat"] = Streamed(shape, np.float32, partial(_config_rows, made))
-        members |= {"node_config_ids": made.node_config_ids, "node_splits": made.node_splits}
+    if isinstance(result, LayoutGraph):
+        shape = (result.n_configs, len(result.node_config_ids), N_LAYOUT_VALUES)
+        members["node_config_feat"] = Streamed(shape, np.float32, partial(_config_rows, result))
+        members |= {"node_config_ids": result.node_config_ids, "node_splits": result.node_splits}
     else:
-        normalizers = made.runtime_normalizers
-        members["config_feat"] = made.config_feat
+        normalizers = result.runtime_normalizers
+        members["config_feat"] = result.config_feat
         members["config_runtime_normalizers"] = normalizers**0 if is_withheld else normalizers
     keys = KEYS_OF[graph.collection.kind]
     write_npz(graph.file(tree).path, {key: members[key] for key in keys})
-    return made.runtime_ns
+    return result.runtime_ns
 
 
 def _config_rows(graph: LayoutGraph) -> Iterator[NDArray[np.float32]]:

@@ -122,7 +122,7 @@ def test_copies_of_a_graph_in_another_split_are_noted(
     )
     train = f"layout:xla:random/train/{layout_graph.file.name}"
     copies = ", ".join(f"k{number} (tile:xla/train/again)" for number in range(3))
-    told = "holds copies of another split's graphs, so that its scores are too good:"
+    told = "contains copies of another split's graphs, so that its scores are too good:"
     end = "; expected each graph in one split"
     assert leaks(rows) == [
         f"tile:xla/valid: {told} {copies} and 1 more{end}",

@@ -127,7 +127,7 @@ def test_names_that_a_run_refuses_are_listed(tmp_path: Path) -> None:
     long, twin = file("é" * 101, "train"), file(good[0].name, "valid")
     told = [line for _, line in name_faults([*good, broken, long, file("é" * 100), twin])]
     assert ["UTF-8" in told[0], "at most 200 bytes" in told[1]] == [True, True]
-    assert ["stands in tile:xla already" in line for line in told] == [False, False, True]
+    assert ["is already in tile:xla" in line for line in told] == [False, False, True]
 
 
 def test_folder_without_graphs_is_an_error(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_folder_without_graphs_is_an_error(tmp_path: Path) -> None:
     meant = r"no graph of .*; .*training: 1 npz files .*; is layout/xla/default/train meant\?$"
     with pytest.raises(PipelineError, match=meant):
         find_graphs(tmp_path / "misnamed")
-    with pytest.raises(PipelineError, match="holds no npz/"):
+    with pytest.raises(PipelineError, match="contains no npz/"):
         find_graphs(tmp_path)
     (tmp_path / "npz").mkdir()
     with pytest.raises(PipelineError, match=rf"npz/\); is {tmp_path} meant\?; expected files"):
@@ -164,7 +164,7 @@ def test_missing_parts_and_repeated_names_are_listed(tmp_path: Path) -> None:
     files = find_graphs(tmp_path)
     twins = name_faults(files)
     assert [file.part for file, _ in twins] == ["tile:xla/valid", "tile:xla/test"]
-    first = f"the name stands in tile:xla already ({tmp_path}/npz/tile/xla/train/a.npz); expected"
+    first = f"the name is already in tile:xla ({tmp_path}/npz/tile/xla/train/a.npz); expected"
     assert all(first in line for _, line in twins)
     missing = missing_parts(files)
     assert len(missing) == len(COLLECTIONS) * len(SPLITS) - 5

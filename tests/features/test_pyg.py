@@ -197,7 +197,7 @@ def test_a_seed_an_epoch_and_a_graph_decide(measured: TpuGraph) -> None:
         ({"scaling": "sqrt"}, "scaling 'sqrt' of split train: expected one of log1p"),
         ({"split": "valid", "scaling": "log1p"}, "of split valid: .*scaling=train.scaler"),
         ({"prune": "sqrt"}, "sqrt"),
-        ({"root": ROOT / "docs"}, "holds no npz"),
+        ({"root": ROOT / "docs"}, "contains no npz"),
     ],
 )
 def test_what_is_not_known_is_refused(options: dict, told: str, tiny_tree: Path) -> None:

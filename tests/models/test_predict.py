@@ -37,10 +37,10 @@ def test_networks_that_read_alike_share_what_they_read(
     rankers = [network(0, scaler), network(1, copied), network(2, other), network(3, scaler)]
     graph = read_graph(layout_files[0])
     together = [ranker.score(graph) for ranker in rankers]
-    assert sum(isinstance(made, LayoutInputs) for made in graph.made.values()) == 2
+    assert sum(isinstance(made, LayoutInputs) for made in graph.cache.values()) == 2
     alone = [ranker.score(read_graph(layout_files[0])) for ranker in rankers]
     assert all((a == b).all() for a, b in zip(together, alone, strict=True))
-    assert not replace(graph).made  # another graph, other configs perhaps
+    assert not replace(graph).cache  # another graph, other configs perhaps
 
 
 def test_of_graphs_with_many_configs_a_sample_is_ranked(

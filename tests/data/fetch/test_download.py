@@ -66,7 +66,7 @@ def test_wrong_rest_restarts_the_download(
 ) -> None:
     files.will(PATH, Trouble(cut_after=300_000), Trouble(), trouble)
     assert fetch(files, tmp_path) == (trouble.replace_with or CONTENT)
-    assert "starting anew" in caplog.text
+    assert "starting again" in caplog.text
 
 
 def test_truncated_body_is_not_accepted(

@@ -91,7 +91,7 @@ def test_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> No
         assert list(arrays) == ["node_feat", "node_opcode", "edge_index", "node_splits"]
         for key in arrays:
             np.testing.assert_array_equal(arrays[key], getattr(expected, key))
-    with pytest.raises(PipelineError, match=r"from a module and holds no configs; .*--candidates"):
+    with pytest.raises(PipelineError, match=r"from a module and has no configs; .*--candidates"):
         read_layout(file_of(written.path, "layout:xla:default"))
 
 

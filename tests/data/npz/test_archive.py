@@ -90,7 +90,7 @@ def test_numbers_that_the_right_dtype_cannot_hold_are_refused(
         with pytest.raises(PipelineError) as caught:
             archive.array("a", dtype=wanted, shape=(2,))
         assert told in str(caught.value)
-        with pytest.raises(PipelineError, match="holds exactly"):
+        with pytest.raises(PipelineError, match="has exactly"):
             list(archive.rows("a", dtype=wanted, shape=(2,)))
 
 

@@ -27,7 +27,7 @@ from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, of
 from data.synthetic import graphs as model
 from data.synthetic.graphs import PlannedGraph
 from data.synthetic.write import (
-    MOST_OF_TILES,
+    MAX_TILE_RATIO,
     PLANS,
     planned_graphs,
     published_graphs,
@@ -63,8 +63,8 @@ def test_each_part_has_the_names_and_sizes_that_were_published(part: PartSize) -
     )
     assert np.mean(nodes) == part.nodes
     if part.collection == "tile:xla":  # only means are known of it
-        assert max(nodes) == MOST_OF_TILES * part.nodes and np.mean(configs) == part.configs
-        assert max(configs) == MOST_OF_TILES * part.configs and min(configs) >= 2
+        assert max(nodes) == MAX_TILE_RATIO * part.nodes and np.mean(configs) == part.configs
+        assert max(configs) == MAX_TILE_RATIO * part.configs and min(configs) >= 2
         return
     assert max(nodes) == part.most_nodes
     if part.split == "test":
@@ -271,7 +271,7 @@ def test_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--graph", "300:200:5"], "more than the 300 asked for"),
+        (["--graph", "300:200:5"], "more than the 300 requested"),
         (["--graph", "600:20:5", "--graph", "300:200:5"], "200 configurable nodes"),
         (["--graph", "600:20:0"], "at least 1"),
         (["--graph", "600:601:5"], "no more configurable ones"),

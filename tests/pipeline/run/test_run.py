@@ -92,7 +92,7 @@ def test_a_name_that_no_run_takes_is_refused_before_anything_is_packed(
     assert f"error: {faults[0]}" in error and error.endswith(", or pass --skip-bad")
     assert stages == [LOADING]
     shutil.copy(first, twin)
-    faults.insert(0, f"{twin}: the name stands in tile:xla already ({first})")
+    faults.insert(0, f"{twin}: the name is already in tile:xla ({first})")
     *stages, error = stderr_of(*words, expect=1)
     assert f"error: {faults[0]}" in error and stages == [LOADING]
     assert not store.exists()
@@ -100,7 +100,7 @@ def test_a_name_that_no_run_takes_is_refused_before_anything_is_packed(
     listed, told = call("audit", "--data", tree, expect=1), call(*words, "--skip-bad")
     for fault in faults:
         assert f"error: {fault}" in listed and f"left out: {fault}" in told
-    leak = "tile:xla/valid: holds copies of another split's graphs, so that its scores are too good"
+    leak = "tile:xla/valid: contains copies of another split's graphs, so that its scores"
     assert leak in listed and leak in told
 
 
