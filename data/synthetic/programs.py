@@ -249,8 +249,9 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
     return b.finish(candidates[picks].tolist())
 
 
-def min_nodes(n_configurable: int, family: Family = FAMILIES["nlp", "train"][0]) -> int:
+def min_nodes(n_configurable: int) -> int:
     """Return the number of nodes of the smallest program with these configurable nodes."""
+    family = FAMILIES["nlp", "train"][0]
     return len(_fitting_network(n_configurable, family, BATCHES[0]).shapes) + 1
 
 

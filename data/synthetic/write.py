@@ -263,19 +263,16 @@ def synthesize(
         write_withheld(out / WITHHELD, labels)
 
 
-def write_sized(
-    tree: Path, size: GraphSize, *, collection: Collection = RANDOM, seed: int = 0
-) -> GraphFile:
+def write_sized(tree: Path, size: GraphSize, *, collection: Collection = RANDOM) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all.
 
     Args:
         tree: Folder of the tree.
         size: Size of the graph.
         collection: Collection of the graph.
-        seed: Seed of the graph.
     """
     graph = sized_graph(size, collection)
-    write_graph(tree, seed, graph)
+    write_graph(tree, 0, graph)
     return graph.file(tree)
 
 

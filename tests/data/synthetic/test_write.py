@@ -276,7 +276,7 @@ def test_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> N
         (["--graph", "600:20:0"], "at least 1"),
         (["--graph", "600:601:5"], "no more configurable ones"),
         (["--graph", "600:20:5000000"], "1000000 configs"),
-        (["--graph", "600:20:5", "--graph", "600:20:5"], "given twice"),
+        (["--graph", "600:20:5", "--graph", "600:20:5"], "occurs twice"),
         (["--graph", "600:20:5", "--plan", "tiny"], "one of them"),
         (["--plan", "small", "--share", 0.1], "only --plan published"),
         (["--plan", "published", "--splits", "holdout"], "holdout"),
