@@ -185,12 +185,12 @@ class Refusal(NamedTuple):
     Attributes:
         status: The HTTP status. Some refusals come as a 200 whose body has the status.
         retry_after: The Retry-After header, "" if there is none.
-        said: Kaggle's message, quotable, "" if there is none.
+        message: Kaggle's message, printable; "" if there is none.
     """
 
     status: int
     retry_after: str
-    said: str
+    message: str
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
@@ -211,8 +211,8 @@ def refusal_of(error: BaseException) -> Refusal | None:
                 content = None
             table = content if isinstance(content, dict) else {}
             status = int(table.get("code", 500)) if answer.ok else answer.status_code
-            said = one_line(str(table.get("message", "")))
-            return Refusal(status, answer.headers.get("Retry-After", ""), said)
+            message = one_line(str(table.get("message", "")))
+            return Refusal(status, answer.headers.get("Retry-After", ""), message)
     return None
 
 
@@ -289,7 +289,7 @@ def send_once(
 
 
 def upload_file(
-    session: KaggleSession, path: Path, service: str, method: str, named: Mapping[str, str]
+    session: KaggleSession, path: Path, service: str, method: str, fields: Mapping[str, str]
 ) -> str:
     """Upload a file to Kaggle's storage.
 
@@ -298,7 +298,7 @@ def upload_file(
         path: The file.
         service: Service that starts the upload.
         method: Method of the service.
-        named: Other fields of the request than the size and the time of the file.
+        fields: Other fields of the request than the size and the time of the file.
 
     Returns:
         The token of the upload.
@@ -310,7 +310,7 @@ def upload_file(
     facts = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
 
     def attempt() -> str:
-        upload = session.call(service, method, {**named, **facts})
+        upload = session.call(service, method, {**fields, **facts})
         step = in_one_step(f"upload {path.name}")
         with step, limited_session() as http, path.open("rb") as stream:
             answer = http.put(upload.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
@@ -348,7 +348,7 @@ def _explain(error: BaseException, action: str) -> PipelineError:
         advice = _ADVICE.get(refusal.status, advice)
         advice = advice.format(wait=one_line(refusal.retry_after) or "a few minutes")
         line = f"HTTP {refusal.status}: {advice}"
-        line += f"; Kaggle says: {refusal.said}" if refusal.said else ""
+        line += f"; Kaggle says: {refusal.message}" if refusal.message else ""
     elif network:
         line = f"{network}; check the network and proxy settings and try again"
     # For example, the answer contains a state that this version of the client does not know.

@@ -240,11 +240,11 @@ def family_draws(
 ) -> Floats:
     """Draw the mean over graphs as `family_means`, stretched if there are few families.
 
-    For f families, the percentile bootstrap is too narrow by sqrt((f - 1) / f), and because the
-    spread of few families is known badly (Hesterberg, "What Teachers Should Know About the
-    Bootstrap", The American Statistician 69, 2015). So each draw's distance to the mean is divided
-    by that root. It is also multiplied by the ratio of Student's to the normal quantile: 2.7 for
-    three families, 1.2 for ten.
+    For f families, the percentile bootstrap is too narrow by sqrt((f - 1) / f). The spread of few
+    families is also known badly. See Hesterberg, "What Teachers Should Know About the Bootstrap",
+    The American Statistician 69, 2015. So each draw's distance to the mean is divided by that root.
+    It is also multiplied by the ratio of Student's to the normal quantile: 2.7 for three families,
+    1.2 for ten.
 
     Args:
         values: One number per graph, (g,).

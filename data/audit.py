@@ -10,7 +10,7 @@ import polars as pl
 
 from common.errors import PipelineError
 from common.jobs.run_jobs import Job
-from common.jobs.workers import HERE, Workers
+from common.jobs.workers import INLINE, Workers
 from common.progress import each
 from data.graph_store.prepare import Prepared, blocks_of, file_weight
 from data.graph_store.stored_graph import read_graph
@@ -75,7 +75,7 @@ def audit(
     prepared: Sequence[Prepared] | None = None,
     seed: int = 0,
     store: Path | None = None,
-    workers: Workers = HERE,
+    workers: Workers = INLINE,
     measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[AuditRow]:
     """Read files one by one. Files with names that `name_faults` lists are errors.
@@ -103,7 +103,7 @@ def audit(
         )
         for block in (blocks_of(files) if store else ())
     ]
-    if store is None or workers.are_here(jobs):
+    if store is None or workers.are_inline(jobs):
         rows = rows_of(entries, seed)
     else:
         rows = workers.do_in_order(jobs, store)

@@ -258,8 +258,8 @@ def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
     """List the files that a run refuses because of their names.
 
     A name may be too long for the store or no UTF-8 text. In valid and test splits it must be
-    possible in a submission. A name may occur once per collection, because rows and reports have
-    collection and name as their key, and a graph in train and in another split leaks.
+    possible in a submission. A name may occur once per collection. Rows and reports have collection
+    and name as their key, and a graph that is in train and in another split leaks.
 
     Args:
         files: Files of a tree.

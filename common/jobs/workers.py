@@ -57,7 +57,7 @@ class Workers:
         done = self.do(jobs, folder)
         return [value for job in jobs for value in done[job.name].value]
 
-    def are_here(self, jobs: Sequence[Job]) -> bool:
+    def are_inline(self, jobs: Sequence[Job]) -> bool:
         """Return whether this process would do such jobs itself, one after the other."""
         return _are_short(jobs) if self.ray else self._count(jobs, 0) == 1
 
@@ -79,7 +79,7 @@ class Workers:
         return Processes([*gpus, *[None] * n][:n], threads=_threads(jobs))
 
 
-HERE = Workers()
+INLINE = Workers()
 
 
 def _are_short(jobs: Sequence[Job]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from common.errors import PipelineError
 from common.files import locked, sweep
 from common.jobs.run_jobs import Job
-from common.jobs.workers import HERE, Workers
+from common.jobs.workers import INLINE, Workers
 from common.progress import each
 from common.settings import default_store_dir
 from data.graph_store.stored_graph import STORE_SUFFIX, is_fresh, store_graph, stored_file
@@ -78,7 +78,9 @@ def blocks_of(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
         yield block
 
 
-def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE) -> list[Prepared]:
+def prepare(
+    files: Sequence[GraphFile], store: Path, *, workers: Workers = INLINE
+) -> list[Prepared]:
     """Pack the files that the store lacks, or has from another source.
 
     A killed call resumes, and the store ends with the same bytes. Files that `name_faults` lists
@@ -111,7 +113,7 @@ def prepare(files: Sequence[GraphFile], store: Path, *, workers: Workers = HERE)
             for block in blocks_of(todo)
         ]
         lines: list[str | None] = []
-        if todo and workers.are_here(jobs):
+        if todo and workers.are_inline(jobs):
             lines = pack_in_turn(todo, store)
         elif todo:
             lines = workers.do_in_order(jobs, store)
@@ -158,7 +160,7 @@ def stored_graphs(
     collections: Sequence[Collection] = COLLECTIONS,
     splits: Sequence[str] = SPLITS,
     store: Path | None = None,
-    workers: Workers = HERE,
+    workers: Workers = INLINE,
 ) -> list[GraphFile]:
     """Pack the graphs of a data folder, and list their files in the store.
 

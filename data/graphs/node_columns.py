@@ -1,6 +1,6 @@
 """The names and the order of the 140 node features, and of the opcodes.
 
-The order is a fact of the dataset's format: for each instruction its shape, its dimensions, its
+The order is a fact of the dataset's format. Each instruction has its shape, its dimensions, its
 window, its convolution dimension numbers, its slices and paddings, and its layout.
 """
 

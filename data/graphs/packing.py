@@ -4,9 +4,9 @@ A config gives each configurable node a layout vector of 18 values -1..5. A tabl
 vectors of a graph. A config is an index into the table for each column of nodes.
 
 The content hash of a config is equal on every machine and in every storage. It is the sum, modulo
-2^64, of one random-looking number for each node's layout vector (multilinear hashing, Carter and
-Wegman 1979, with a mixing function for the random table). Two different configs agree with a chance
-of about 2^-64; for 100,000 configs that is 3e-10 in all.
+2^64, of one random-looking number for each node's layout vector. This is multilinear hashing
+(Carter and Wegman 1979), with a mixing function instead of a random table. Two different configs
+agree with a chance of about 2^-64; for 100,000 configs that is 3e-10 in all.
 """
 
 from collections.abc import Iterator

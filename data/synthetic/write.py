@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from common.files import sweep, write_text
 from common.jobs.run_jobs import Job
-from common.jobs.workers import HERE, Workers
+from common.jobs.workers import INLINE, Workers
 from common.progress import each, progress
 from common.reproducibility import generator
 from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, LayoutGraph, TileGraph
@@ -209,7 +209,7 @@ def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
 
 
 def synthesize(
-    out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0, workers: Workers = HERE
+    out: Path, graphs: Sequence[PlannedGraph], *, seed: int = 0, workers: Workers = INLINE
 ) -> None:
     """Write graphs as a tree: `out`/npz like the official one, test runtimes in `out`/private.
 
@@ -256,8 +256,8 @@ def synthesize(
         )
         for block in [*layouts, *blocks]
     ]
-    is_here = workers.are_here(jobs)
-    new_labels = write_graphs(out, seed, missing) if is_here else workers.do_in_order(jobs, out)
+    is_inline = workers.are_inline(jobs)
+    new_labels = write_graphs(out, seed, missing) if is_inline else workers.do_in_order(jobs, out)
     labels |= new_labels
     if labels:
         write_withheld(out / WITHHELD, labels)

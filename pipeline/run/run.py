@@ -13,7 +13,7 @@ import polars as pl
 
 from common.errors import PipelineError, UsageError
 from common.files import TEMPORARY, alone_in, check_writable, sweep
-from common.jobs.workers import HERE, Workers
+from common.jobs.workers import INLINE, Workers
 from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
@@ -91,7 +91,7 @@ def run(
     *,
     resume: bool,
     models: Path | None = None,
-    workers: Workers = HERE,
+    workers: Workers = INLINE,
     trackers: Sequence[str] = (),
 ) -> RunReport:
     """Run a recipe and return its report, which does not depend on the workers.

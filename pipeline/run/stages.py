@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.errors import PipelineError, UsageError
 from common.files import check_writable
-from common.jobs.workers import HERE, Workers
+from common.jobs.workers import INLINE, Workers
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
 from data.labels import split_usable
@@ -28,7 +28,7 @@ def train_collection(
     *,
     model: str | None,
     resume: bool,
-    workers: Workers = HERE,
+    workers: Workers = INLINE,
     trackers: Sequence[str] = (),
 ) -> list[Path]:
     """Train a recipe's models, with each of its seeds, on one collection.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.files import write_text
-from common.jobs.workers import HERE, Workers
+from common.jobs.workers import INLINE, Workers
 from common.progress import log, out_of_time, progress
 from models.config.recipe import Recipe
 from models.run_folder import (
@@ -101,7 +101,7 @@ def tune(
     storage: Path | str,
     trials: int,
     out: Path,
-    workers: Workers = HERE,
+    workers: Workers = INLINE,
 ) -> TuneResult:
     """Search the space until `trials` trials have ended or time is up; the same call resumes.
 

@@ -52,4 +52,4 @@ def test_short_jobs_run_in_this_process_unless_workers_are_asked_for(
         **{(2, 1.0): pool, (2, 100.0): pool},
     }
     assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InlineExecutor)
-    assert Workers(None).are_here(jobs_of(3, 1.0)) and not Workers(None).are_here(jobs_of(3))
+    assert Workers(None).are_inline(jobs_of(3, 1.0)) and not Workers(None).are_inline(jobs_of(3))
