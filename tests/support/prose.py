@@ -36,9 +36,9 @@ class Limits(NamedTuple):
     long: float
 
 
-# The goal of at most 8 % marked docstrings and comments is not reached yet. Their limits are the
-# shares of 2026-11-26, rounded up. Lower them after each rewrite, and never raise them.
-LIMITS = {"pages": Limits(5, 10), "packages": Limits(22, 8), "tests": Limits(26, 3)}
+# The tests have not reached the goal of at most 8 % marked sentences. Their limit is the share of
+# 2026-11-26, rounded up. Lower it after each rewrite, and never raise a limit.
+LIMITS = {"pages": Limits(5, 10), "packages": Limits(8, 6), "tests": Limits(24, 2)}
 
 
 def sentences(text: str) -> list[str]:
