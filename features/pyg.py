@@ -173,9 +173,6 @@ class ConfigSampler(BaseTransform):
     def set_epoch(self, epoch: int) -> None:
         """Change the sample of every graph, also in running workers. A sampler without a seed
         ignores the epoch.
-
-        Args:
-            epoch: Number of the epoch.
         """
         self._epoch.fill_(epoch)
 

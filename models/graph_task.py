@@ -31,7 +31,7 @@ from models.training.device import (
     allows_tf32,
     computing,
     device_of,
-    memory_told,
+    explain_memory_errors,
     network_device,
     torch_prepared,
 )
@@ -42,7 +42,7 @@ Read = Callable[[Any], Any]  # maps a graph to the inputs of a network, an OnDev
 
 
 @dataclass(frozen=True)
-class DrawnGraphs(Generic[Inputs]):
+class SampledGraphs(Generic[Inputs]):
     """Train graphs, of which each step takes a sample. They are read during the step before."""
 
     files: tuple[GraphFile, ...]  # train graphs with an order of configs
@@ -74,26 +74,18 @@ class DrawnGraphs(Generic[Inputs]):
 
 
 @dataclass(frozen=True)
-class JudgedGraphs(DrawnGraphs[Inputs], ABC):
+class HeldOutGraphs(SampledGraphs[Inputs], ABC):
     """Train graphs, of which some graphs or configs are held out."""
 
     held_out: HeldOut  # graphs or configs that training does not use
 
     @abstractmethod
     def judged(self, model: Any, inputs: Inputs) -> Iterator[float]:
-        """Yield scores of the order of a graph's held-out configs. Higher is better.
-
-        Args:
-            model: Network in evaluation mode.
-            inputs: Inputs of one graph.
-        """
+        """Yield scores of the order of a graph's held-out configs. Higher is better."""
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         """Return the mean score of the held-out graphs. It is not finite if a score is not.
-
-        Args:
-            model: Network in evaluation mode.
 
         Raises:
             PipelineError: No held-out graph or config has an order.
@@ -147,11 +139,7 @@ def _place_of(network: type[Any]) -> str:
 
 @contextmanager
 def faults_of(network: type[Any]) -> Iterator[None]:
-    """Raise errors of a custom network's code as PipelineErrors that name its class and line.
-
-    Args:
-        network: Class of the network.
-    """
+    """Raise errors of a custom network's code as PipelineErrors that name its class and line."""
     file = inspect.getfile(network)
     try:
         yield
@@ -199,10 +187,6 @@ def begin_layout_network(
 def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.device]]:
     """Prepare torch to train a network by its recipe.
 
-    Args:
-        job: Training to run.
-        network: Class of the network.
-
     Yields:
         The network's config and its device.
     """
@@ -227,7 +211,7 @@ class NetworkRanker:
         with (
             torch_prepared(threads=self.threads, device=device, tf32=tf32),
             computing(device, config.training.precision),
-            memory_told(f"rank by {name}", name, config, RANKING_KEYS),
+            explain_memory_errors(f"rank by {name}", name, config, RANKING_KEYS),
             faults_of(type(self.model)),
         ):
             if self._reads not in graph.cache:

@@ -38,9 +38,6 @@ class Ranker(Protocol):
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of a graph.
 
-        Args:
-            graph: Graph with c configs.
-
         Returns:
             (c,) float32 scores. A lower score means a faster config.
         """
@@ -62,12 +59,7 @@ class ModelEntry:
         import_module(self.module).train(job, *self._network())
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
-        """Load a trained model.
-
-        Args:
-            run_dir: Run folder of the training.
-            recipe: Recipe of the training.
-        """
+        """Load a trained model."""
         module = import_module("models.graph_task" if self.network else self.module)
         ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
@@ -107,10 +99,6 @@ MODELS |= {name: ModelEntry(name, *entry) for name, entry in OTHERS.items()}
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:
     """Return a model by name, built-in or custom.
-
-    Args:
-        recipe: Recipe with the custom models.
-        name: Name of the model.
 
     Raises:
         PipelineError: There is no such model. The message lists the known ones.

@@ -37,9 +37,6 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
 def check_finished(folder: Path) -> None:
     """Reject the folder of an unfinished run that is not a model's run.
 
-    Args:
-        folder: Any folder.
-
     Raises:
         PipelineError: The run is unfinished.
     """
@@ -132,9 +129,6 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
 def read_config(folder: Path) -> dict[str, Any]:
     """Read a run folder's config.toml.
 
-    Args:
-        folder: Run folder.
-
     Raises:
         PipelineError: `folder` is no run folder, or its configuration is damaged.
     """
@@ -194,13 +188,7 @@ def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, 
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:
-    """Describe the first difference of two configurations as "key = old, now new", names first.
-
-    Args:
-        old: Table or value.
-        new: Table or value.
-        key: Dotted key of both.
-    """
+    """Describe the first difference of two configurations as "key = old, now new", names first."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}, key=lambda name: (name != "name", name)):
             inner = first_difference(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))

@@ -15,7 +15,7 @@ from models.config.custom import source_of
 from models.config.recipe import Recipe
 from models.registry import TrainJob, model_entry
 from models.run_folder import begin, check_done, is_done, mark_done
-from models.training.device import TRAINING_KEYS, memory_told
+from models.training.device import TRAINING_KEYS, explain_memory_errors
 from models.training.loop import CHECKPOINT
 
 PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2", "matplotlib")
@@ -51,7 +51,7 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
             if not is_done(job.run_dir):
                 progress(f"train {job.model} on {collection.name}, into {job.run_dir}", 0, 1)
                 config = getattr(job.recipe, job.model)
-                with memory_told(f"train {job.model}", job.model, config, TRAINING_KEYS):
+                with explain_memory_errors(f"train {job.model}", job.model, config, TRAINING_KEYS):
                     entry.train(job)
                 files = sorted(path for path in job.run_dir.iterdir() if path.is_file())
                 mark_done(
@@ -84,12 +84,7 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
 
 
 def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the checksums of the files of custom models under `source`, or an empty table.
-
-    Args:
-        recipe: Recipe with the custom models.
-        models: Names of models.
-    """
+    """Return the checksums of the files of custom models under `source`, or an empty table."""
     own = [recipe.own_class(name) for name in models if name in recipe.own_models]
     checksums = {file: value for network in own for file, value in source_of(network).items()}
     return {"source": checksums} if checksums else {}

@@ -56,10 +56,6 @@ def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
 def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
     """Compute the part of the statistics that all configs of a graph share.
 
-    Args:
-        graph: Graph of the configs.
-        chosen: Set of statistics.
-
     Returns:
         A function from rows (r,) to the statistics of these configs, (r, f) float32.
     """
@@ -91,9 +87,6 @@ def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[n
 
 def statistics_frame(graph: Graph) -> "pl.DataFrame":
     """Tabulate the statistics of all configs of a graph.
-
-    Args:
-        graph: Layout graph or tile kernel.
 
     Returns:
         One row per config: `graph` (submission ID), `config` (row in the file), `config_hash` (hash

@@ -115,9 +115,6 @@ def layout_tables(graph: LayoutGraph) -> LayoutTables:
     """Compute the part of the statistics that all configs of a graph share.
 
     The cost grows with nodes and edges.
-
-    Args:
-        graph: Layout graph.
     """
     ids = graph.node_config_ids
     bytes_of = output_bytes(graph.node_feat)
@@ -162,8 +159,8 @@ def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[
     for tensor, named in groupby(_ROLES, itemgetter(0)):
         flat = tables.role[:, tensor].reshape(-1)
         role = flat.take(minor[:, :, tensor] + (nodes * N_SYMBOLS).astype(np.int32))  # (c, k)
-        for number, found in groupby(named, itemgetter(1)):
-            groups = [OPCODE_GROUPS.index(group) for _, _, group in found]
+        for number, entries in groupby(named, itemgetter(1)):
+            groups = [OPCODE_GROUPS.index(group) for _, _, group in entries]
             sums = (role == number).astype(np.float32) @ tables.tensor_weight[:, tensor]
             columns.append(sums[:, groups])
     is_open = (codes == 0).all(axis=2)
@@ -275,11 +272,11 @@ def _sources(
     shapes: list[tuple[int, ...]],
     position: dict[int, int],
 ) -> set[int]:
-    found: set[int] = set()
+    sources: set[int] = set()
     seen = {start}
     reached = [start]
     while reached:
-        found.update(position[node] for node in reached if node in position)
+        sources.update(position[node] for node in reached if node in position)
         if len(seen) > MAX_VISITED:
             break
         passing = [node for node in reached if node not in position]
@@ -291,7 +288,7 @@ def _sources(
         }
         reached = sorted(step - seen)
         seen |= step
-    return found
+    return sources
 
 
 def tensor_roles(
@@ -324,13 +321,13 @@ def tensor_roles(
         sizes = [tuple(size for size in padded_sizes[i].tolist() if size >= 0) for i in nodes]
         opcode = graph.node_opcode[node]
         if opcode == OPCODES["convolution"]:
-            found, is_swapped = _convolution_roles(graph.node_feat[node], sizes)
+            roles, is_swapped = _convolution_roles(graph.node_feat[node], sizes)
         elif opcode == OPCODES["dot"] and len(nodes) > 1:
-            found, is_swapped = dot_roles(sizes[0], sizes[1], sizes[-1])
+            roles, is_swapped = dot_roles(sizes[0], sizes[1], sizes[-1])
         else:
-            found = tuple(len(own[1:]) * (ROWS,) + (COLUMNS,) for own in sizes[:2])
+            roles = tuple(len(own[1:]) * (ROWS,) + (COLUMNS,) for own in sizes[:2])
             is_swapped = False
-        for tensor, own in enumerate(found):
+        for tensor, own in enumerate(roles):
             role[place, tensor, 1 : len(own) + 1] = own
         if is_swapped:
             nodes[1:] = nodes[:0:-1]
@@ -349,14 +346,14 @@ def _convolution_roles(
         }
         for of in _OF_CONVOLUTION
     ]
-    found = tuple(tuple(of.get(d, SPATIAL) for d in range(N_SYMBOLS - 1)) for of in dims)
-    return found, not _fits(sizes, found) and _fits([sizes[0], *sizes[:0:-1]], found)
+    roles = tuple(tuple(of.get(d, SPATIAL) for d in range(N_SYMBOLS - 1)) for of in dims)
+    return roles, not _fits(sizes, roles) and _fits([sizes[0], *sizes[:0:-1]], roles)
 
 
-def _fits(sizes: Sequence[Sizes], found: tuple[Roles, ...]) -> bool:
+def _fits(sizes: Sequence[Sizes], roles: tuple[Roles, ...]) -> bool:
     if len(sizes) < N_TENSORS:
         return True
-    of = [dict(zip(roles, own, strict=False)) for roles, own in zip(found, sizes, strict=True)]
+    of = [dict(zip(r, s, strict=False)) for r, s in zip(roles, sizes, strict=True)]
     return of[0].get(ROWS) == of[1].get(ROWS) and of[0].get(COLUMNS) == of[2].get(COLUMNS)
 
 
@@ -367,11 +364,6 @@ def dot_roles(output: Sizes, first: Sizes, second: Sizes) -> tuple[tuple[Roles, 
     The output has the batch dimensions, then the input's dimensions, then the kernel's, each in
     order. If several readings fit, the usual one wins. In the usual one, the last dimension of the
     input and the first of the kernel are contracted, and operands are in order.
-
-    Args:
-        output: Sizes of the output.
-        first: Sizes of the first operand.
-        second: Sizes of the second operand.
 
     Returns:
         The roles of output, input and kernel, empty if no reading fits. True if the kernel is

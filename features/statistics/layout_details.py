@@ -129,8 +129,8 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
     entries = _entries(graph, counts.shape[1])
     sums = _sums(entries.slot, _node_terms(graph, entries, rarity, counts), counts.size)
     for terms in (_operand_terms, _reader_terms):
-        entry, found = terms(graph, entries)
-        sums |= _sums(entries.slot[entry], found, rarity.size)
+        entry, summands = terms(graph, entries)
+        sums |= _sums(entries.slot[entry], summands, rarity.size)
     opcode = graph.node_opcode[graph.node_config_ids][shared.sources.consumer]
     weights = [shared.sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
     return DetailTables(

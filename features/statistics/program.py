@@ -34,9 +34,6 @@ _GROUPS = COLUMN_OF["feature_group_count"]
 def program_statistics(graph: Graph) -> NDArray[np.float64]:
     """Compute the statistics in PROGRAM_STATISTICS.
 
-    Args:
-        graph: Program or kernel.
-
     Returns:
         (f,) float64.
     """
@@ -89,9 +86,6 @@ def node_flops(graph: Graph) -> NDArray[np.float64]:
 
     The estimate of a dot is 2 · √(A · B · C), for A, B and C elements of operands and output. It is
     exact without batch dimensions, and too large by a factor of √batch with them.
-
-    Args:
-        graph: Program or kernel.
 
     Returns:
         (n,) float64, 0 for all other nodes.

@@ -40,9 +40,6 @@ TILE_DETAILS = (
 def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
     """Compute the statistics in TILE_STATISTICS of all configs.
 
-    Args:
-        graph: Tile kernel.
-
     Returns:
         (c, f) float32.
     """
@@ -70,9 +67,6 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
 
 def tile_details(graph: TileGraph) -> NDArray[np.float32]:
     """Compute the statistics in TILE_DETAILS of all configs.
-
-    Args:
-        graph: Tile kernel.
 
     Returns:
         (c, f) float32.
@@ -129,10 +123,6 @@ def output_tiles(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Return how a kernel's configs cut its output into tiles.
 
-    Args:
-        graph: Tile kernel.
-        root: Position of the output node.
-
     Returns:
         Sizes of the dimensions (6,), bounds of the tiles (c, 6), and numbers of tiles (c, 6). A
         missing dimension has size 1. A missing bound is the whole dimension.
@@ -144,11 +134,7 @@ def output_tiles(
 
 
 def output_node(graph: TileGraph) -> int:
-    """Return the position of the root with the largest output.
-
-    Args:
-        graph: Tile kernel.
-    """
+    """Return the position of the root with the largest output."""
     bytes_of = output_bytes(graph.node_feat)
     is_root = graph.node_feat[:, 0] > 0
     candidates = np.flatnonzero(is_root) if is_root.any() else np.arange(graph.n_nodes)

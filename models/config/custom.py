@@ -69,7 +69,7 @@ def imported(place: str) -> Any:
     """
     module, _, name = place.partition(":")
     try:
-        found = vars(import_module(module))
+        members = vars(import_module(module))
     # A user's module may raise anything.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -77,11 +77,13 @@ def imported(place: str) -> Any:
             f"model '{place}': cannot be imported: {reason}; expected "
             "'package.module:Class', found from the working folder or PYTHONPATH"
         ) from error
-    if name not in found:
-        own = (key for key, value in found.items() if getattr(value, "__module__", None) == module)
+    if name not in members:
+        own = (
+            key for key, value in members.items() if getattr(value, "__module__", None) == module
+        )
         has = ", ".join(own) or "none of its own"
         raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
-    return found[name]
+    return members[name]
 
 
 def custom_class(place: str, kind: str) -> Any:
@@ -111,10 +113,6 @@ def custom_class(place: str, kind: str) -> Any:
 
 
 def source_of(network: Any) -> dict[str, str]:
-    """Return the checksum of the file of a class, by the file's name.
-
-    Args:
-        network: Class.
-    """
+    """Return the checksum of the file of a class, by the file's name."""
     path = Path(getfile(network))
     return {path.name: checksum_of(path.read_bytes())}

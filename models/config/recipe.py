@@ -329,11 +329,11 @@ class Recipe(FrozenConfig):
         trust = (trust,) if isinstance(trust, str) else trust
         allowed = frozenset(place for place in (*layout, *tile) if place in trust)
         try:
-            made = _with_own_models(layout, tile, allowed) if layout or tile else cls
+            recipe_class = _with_own_models(layout, tile, allowed) if layout or tile else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
-        recipe = super(Recipe, made).from_table(table, source=source)
-        for name, network in made.own_classes.items():
+        recipe = super(Recipe, recipe_class).from_table(table, source=source)
+        for name, network in recipe_class.own_classes.items():
             if (loss := getattr(recipe, name).loss) not in network.losses:
                 raise UsageError(
                     f"{source}: {name}.loss is '{loss}'; expected one of the `losses` of "
@@ -350,9 +350,6 @@ class Recipe(FrozenConfig):
 
     def own_class(self, model: str) -> Any:
         """Return the class of a custom model.
-
-        Args:
-            model: Name of the model.
 
         Raises:
             UsageError: The recipe was read without permission to import the model.
@@ -385,9 +382,6 @@ class Recipe(FrozenConfig):
 
     def learned_as(self, collection: Collection) -> Collection:
         """Return the collection that the models of a collection are trained on.
-
-        Args:
-            collection: Collection to rank.
 
         Returns:
             LAYOUTS if one model learns all layouts, else `collection`.
@@ -425,11 +419,7 @@ class Recipe(FrozenConfig):
         return name in known.difference(at_work, self.layout.one_program)
 
     def training_of(self, model: str) -> TrainingConfig | None:
-        """Return the training config of a model, or None if it is no network.
-
-        Args:
-            model: Name of the model.
-        """
+        """Return the training config of a model, or None if it is no network."""
         return getattr(getattr(self, model), "training", None)
 
     def to_toml(self) -> str:
@@ -455,9 +445,9 @@ def _with_own_models(
                 classes[name] = custom_class(model, kind)
             config = classes[name].Config if name in classes else UncheckedConfig
             tables[name] = (config, config())
-    made = create_model("Recipe", __base__=Recipe, **tables)
-    made.own_classes = classes
-    return made
+    recipe_class = create_model("Recipe", __base__=Recipe, **tables)
+    recipe_class.own_classes = classes
+    return recipe_class
 
 
 def load_recipe(

@@ -90,8 +90,8 @@ def _meaning(config: type[FrozenConfig], name: str) -> str:
 def _values(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return ", ".join(map(_values, schema["anyOf"]))
-    if given := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
-        return ", ".join(map(json.dumps, given))
+    if choices := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return ", ".join(map(json.dumps, choices))
     bounds = [f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema]
     return " ".join([KINDS[schema["type"]], ", ".join(bounds)]).strip()
 

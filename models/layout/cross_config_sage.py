@@ -294,11 +294,7 @@ class CrossConfigSage(LayoutNetwork):
         self.register_buffer("known_opcode", torch.ones(N_OPCODES, dtype=torch.bool))
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Store the opcodes of the train graphs. All others share the embedding of "unknown".
-
-        Args:
-            opcodes: Ascending opcodes.
-        """
+        """Store the opcodes of the train graphs. All others share the embedding of "unknown"."""
         self.known_opcode.zero_()
         self.known_opcode[torch.from_numpy(opcodes.astype(np.int64))] = True
 
@@ -312,9 +308,6 @@ class CrossConfigSage(LayoutNetwork):
 
     def nodes(self, inputs: NodeInputs) -> Tensor:
         """Embed the part of the nodes that all configs share.
-
-        Args:
-            inputs: Inputs of the graph.
 
         Returns:
             (m, 1, h).

@@ -150,9 +150,6 @@ class BaselineGcn(LayoutNetwork):
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
         """Score every config of a graph. The largest tensor takes `inference_tensor_mib`.
 
-        Args:
-            inputs: Inputs of the graph.
-
         Returns:
             (c,) float32 scores.
         """

@@ -23,7 +23,7 @@ from features.scaling import NodeScaler
 from features.statistics.configs import centred_statistics
 from models.config.networks import LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import JudgedGraphs, begin_layout_network, loss_of, torch_for
+from models.graph_task import HeldOutGraphs, begin_layout_network, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
 from models.training.cuda_graphs import RecordedSteps
@@ -85,11 +85,7 @@ class LayoutNetwork(nn.Module, ABC):
         """
 
     def set_known_opcodes(self, opcodes: NDArray[np.uint8]) -> None:
-        """Receive the opcodes of the train graphs before training. The default ignores them.
-
-        Args:
-            opcodes: Ascending opcodes.
-        """
+        """Receive the opcodes of the train graphs before training. The default ignores them."""
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
@@ -113,7 +109,7 @@ MAX_SCALED_CONFIGS = 2000
 
 
 @dataclass(frozen=True)
-class LayoutTask(JudgedGraphs[LayoutInputs]):
+class LayoutTask(HeldOutGraphs[LayoutInputs]):
     """Train on a sample of one graph's distinct configs per step."""
 
     recorded: RecordedSteps | None = None  # computes gradients on a GPU
@@ -134,10 +130,6 @@ class LayoutTask(JudgedGraphs[LayoutInputs]):
         step's.
 
         Samples of equal runtimes have no order and are left out.
-
-        Args:
-            model: Network in evaluation mode.
-            inputs: Inputs of one graph.
         """
         positions = self.held_out.configs(len(inputs.first), judged=True)
         for seed in range(N_HELD_OUT_SAMPLES):
@@ -179,12 +171,7 @@ def recorded_steps(model: LayoutNetwork, device: torch.device) -> RecordedSteps 
 
 
 def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
-    """Train a layout network, and write its weights and its scaler.
-
-    Args:
-        job: Training to run.
-        network: Class of the network.
-    """
+    """Train a layout network, and write its weights and its scaler."""
     with torch_for(job, network) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)

@@ -154,9 +154,6 @@ class Tgraph(LayoutNetwork):
     def edges(self, inputs: LayoutInputs) -> Tensor:
         """Return the edges that the winners' pruning keeps, which touch a configurable node.
 
-        Args:
-            inputs: Inputs of the graph.
-
         Returns:
             (2, e) int64 edges.
         """
@@ -210,9 +207,6 @@ class Tgraph(LayoutNetwork):
         A score depends on the batch of its config. So the configs are shuffled `permutations` times
         and cut into equal batches of at most `inference_configs`. The scores are averaged. The
         shuffles start from the order of content hashes.
-
-        Args:
-            inputs: Inputs of the graph.
 
         Returns:
             (c,) float32 scores.

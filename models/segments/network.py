@@ -31,7 +31,7 @@ from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import DrawnGraphs, begin_layout_network, torch_for
+from models.graph_task import SampledGraphs, begin_layout_network, torch_for
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation
 from models.registry import TrainJob
@@ -330,7 +330,7 @@ def advance(
 
 
 @dataclass(frozen=True)
-class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
+class PooledGraphs(SampledGraphs[SegmentedGraph], ABC):
     """Train graphs with a fixed pool of configs each, sampled by `seed`.
 
     Training uses only the pool, because the table of embeddings grows with it.
@@ -344,15 +344,9 @@ class PooledGraphs(DrawnGraphs[SegmentedGraph], ABC):
 
     @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        """Return the loss, (), of a sample of a graph's pool.
+        """Return the loss, (), of a sample of a graph's pool."""
 
-        Args:
-            model: Network or head.
-            index: Position of the graph.
-            rng: Generator of the step.
-        """
-
-    def drawn(
+    def sampled(
         self, index: int, rng: np.random.Generator
     ) -> tuple[SegmentedGraph, NDArray[np.int64], NDArray[np.int64]]:
         # The graph, its pool of distinct configs (p,), and positions in the pool (c,).
@@ -373,7 +367,7 @@ class SegmentTask(PooledGraphs):
     history: SegmentHistory
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        graph, pool, sample = self.drawn(index, rng)
+        graph, pool, sample = self.sampled(index, rng)
         positions = torch.from_numpy(sample)
         choices = graph.choices(pool[sample])
         weights, live, stalest = self._draw_segments(graph, rng)
@@ -417,7 +411,7 @@ class HeadTask(PooledGraphs):
     known: dict[int, Tensor] = field(default_factory=dict)
 
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:
-        graph, pool, sample = self.drawn(index, rng)
+        graph, pool, sample = self.sampled(index, rng)
         if index not in self.known:
             self.known[index] = embed_configs(self.net, graph, pool)  # (p, 3h)
         fresh = self.known[index]
@@ -426,12 +420,7 @@ class HeadTask(PooledGraphs):
 
 
 def train(job: TrainJob, network: type[SegmentSage]) -> None:
-    """Train the layout GNN for whole graphs, and write its weights and its scaler.
-
-    Args:
-        job: Training to run.
-        network: Class of the network.
-    """
+    """Train the layout GNN for whole graphs, and write its weights and its scaler."""
     with torch_for(job, network) as (config, device):
         model, scaler, inputs = begin_layout_network(job, network, job.files, device)
         graphs = tuple(job.files), inputs, config, job.seed, model

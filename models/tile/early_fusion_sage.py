@@ -63,11 +63,7 @@ class EarlyFusionSage(TileNetwork):
         return self.scores_of(self.head, of_kernels.index_add_(0, batch.node_kernel, x))
 
     def chunk_for(self, inputs: TileInputs) -> int:
-        """Return how many configs fit `inference_tensor_mib` with all pairs of nodes.
-
-        Args:
-            inputs: Inputs of the kernel.
-        """
+        """Return how many configs fit `inference_tensor_mib` with all pairs of nodes."""
         pair_bytes = 4 * self.config.hidden * len(inputs.opcode)
         return max(1, (self.config.inference_tensor_mib << 20) // pair_bytes)
 

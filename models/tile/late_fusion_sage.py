@@ -35,9 +35,6 @@ class LateFusionSage(TileNetwork):
     def encode(self, batch: TileBatch) -> Tensor:
         """Encode each kernel's graph.
 
-        Args:
-            batch: Batch of g kernels.
-
         Returns:
             (g, h) float32.
         """

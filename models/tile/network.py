@@ -23,7 +23,7 @@ from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import JudgedGraphs, loss_of, torch_for
+from models.graph_task import HeldOutGraphs, loss_of, torch_for
 from models.layout.network import N_OPCODES
 from models.registry import TrainJob
 from models.tile.inputs import (
@@ -76,9 +76,6 @@ class TileNetwork(nn.Module, ABC):
     def embed_nodes(self, batch: TileBatch) -> Tensor:
         """Join the numbers, opcode and layout of all kernels' nodes.
 
-        Args:
-            batch: Batch of kernels.
-
         Returns:
             (n, w) float32.
         """
@@ -104,9 +101,6 @@ class TileNetwork(nn.Module, ABC):
     def forward(self, batch: TileBatch) -> Tensor:
         """Score all configs of a batch.
 
-        Args:
-            batch: Batch of g kernels.
-
         Returns:
             (g, r) float32 scores. A lower score means a faster config.
         """
@@ -114,9 +108,6 @@ class TileNetwork(nn.Module, ABC):
     @torch.inference_mode()
     def score_all(self, inputs: TileInputs) -> NDArray[np.float32]:
         """Score every config of one kernel, in chunks of `chunk_for` configs.
-
-        Args:
-            inputs: Inputs of the kernel.
 
         Returns:
             (c,) float32 scores.
@@ -127,16 +118,12 @@ class TileNetwork(nn.Module, ABC):
         return torch.cat([self(batch)[0] for batch in batches]).float().cpu().numpy()
 
     def chunk_for(self, inputs: TileInputs) -> int:
-        """Return the number of configs to score at once. The default is all configs.
-
-        Args:
-            inputs: Inputs of the kernel.
-        """
+        """Return the number of configs to score at once. The default is all configs."""
         return max(1, len(inputs.runtime))
 
 
 @dataclass(frozen=True)
-class TileTask(JudgedGraphs[TileInputs]):
+class TileTask(HeldOutGraphs[TileInputs]):
     """Train on a sample of configs of several kernels per step."""
 
     @property
@@ -160,12 +147,7 @@ class TileTask(JudgedGraphs[TileInputs]):
 
 
 def train(job: TrainJob, network: type[TileNetwork]) -> None:
-    """Train a tile network, and write its weights and its scalers.
-
-    Args:
-        job: Training to run.
-        network: Class of the network.
-    """
+    """Train a tile network, and write its weights and its scalers."""
     with torch_for(job, network) as (config, device):
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)

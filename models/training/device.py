@@ -44,11 +44,7 @@ class OnDevice:
     """An object with tensors, other such objects, or tuples of them."""
 
     def to(self, device: torch.device) -> Self:
-        """Return a copy with every tensor on a device. Arrays and matrices stay on the host.
-
-        Args:
-            device: Device of the copy.
-        """
+        """Return a copy with every tensor on a device. Arrays and matrices stay on the host."""
         moved = copy.copy(self)
         for name, value in vars(self).items():
             object.__setattr__(moved, name, _moved(value, device))  # dataclasses are frozen
@@ -219,12 +215,7 @@ def precision_on(
 
 
 def computing(device: torch.device, precision: str) -> torch.autocast:
-    """Let networks store activations in a precision while the block runs.
-
-    Args:
-        device: Device of the network.
-        precision: Key of a recipe.
-    """
+    """Let networks store activations in a precision while the block runs."""
     dtype, is_gpu = precision_on(device, precision), device.type == "cuda"
     # A cast inside a CUDA graph must not be reused outside of the graph.
     cached = None if not is_gpu else False
@@ -232,11 +223,7 @@ def computing(device: torch.device, precision: str) -> torch.autocast:
 
 
 def storage_dtype(device: torch.device) -> torch.dtype:
-    """Return the type of stored activations in the current context.
-
-    Args:
-        device: Device of the network.
-    """
+    """Return the type of stored activations in the current context."""
     is_half = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if is_half else torch.float32
 
@@ -271,11 +258,8 @@ def has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> b
     )
 
 
-def tell_device(recipe: Recipe) -> dict[str, Any]:
+def log_device(recipe: Recipe) -> dict[str, Any]:
     """Log the device of a recipe's networks.
-
-    Args:
-        recipe: Recipe of the run.
 
     Returns:
         The device, and on a GPU the precision, as plain values for a report.
@@ -304,19 +288,15 @@ def tell_device(recipe: Recipe) -> dict[str, Any]:
 
 
 def to_halve(model: str, config: Any, keys: Sequence[str]) -> list[str]:
-    """Name the keys of a model's config that can be halved, with their values.
-
-    Args:
-        model: Name of the model's table.
-        config: Config of the model.
-        keys: Keys to try.
-    """
+    """Name the keys of a model's config that can be halved, with their values."""
     values = [(key, getattr(config, key, 1)) for key in keys]
     return [f"{model}.{key} (now {value})" for key, value in values if value > 1]
 
 
 @contextmanager
-def memory_told(work: str, model: str, config: Any, keys: Sequence[str]) -> Iterator[None]:
+def explain_memory_errors(
+    work: str, model: str, config: Any, keys: Sequence[str]
+) -> Iterator[None]:
     """Raise a PipelineError with the keys to halve if the block exceeds a GPU's memory.
 
     Args:

@@ -43,12 +43,7 @@ class TrainingTask(Protocol):
     """
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the loss of a batch, and the names of its graphs.
-
-        Args:
-            model: Network in training mode.
-            rng: Generator that selects the batch.
-        """
+        """Return the loss of a batch, and the names of its graphs."""
 
 
 @dataclass
@@ -78,9 +73,6 @@ class TrainingState:
 
         The method is from Izmailov et al., "Averaging Weights Leads to Wider Optima and Better
         Generalization", 2018.
-
-        Args:
-            model: Network after a step.
         """
         self.mean_count += 1
         named = dict(model.named_parameters())
@@ -94,11 +86,7 @@ class TrainingState:
 
     @contextmanager
     def averaged(self, model: nn.Module) -> Iterator[None]:
-        """Give a network the mean weights while the block runs, if there are any.
-
-        Args:
-            model: Network in training.
-        """
+        """Give a network the mean weights while the block runs, if there are any."""
         live = {name: value.detach().clone() for name, value in model.named_parameters()}
         _put(self.mean, model)
         try:
@@ -323,11 +311,6 @@ def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Write named tensors, with facts as JSON and a checksum in the header.
 
-    Args:
-        path: File to write.
-        tensors: Tensors by name.
-        facts: Values for JSON by name.
-
     Raises:
         PipelineError: The file cannot be written.
     """
@@ -340,9 +323,6 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Read the tensors and facts of `save_tensors`.
-
-    Args:
-        path: File to read.
 
     Raises:
         PipelineError: The file is missing or damaged.
@@ -359,13 +339,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
 
 
 def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
-    """Write a network's weights and its scaler into a run folder.
-
-    Args:
-        model: Network.
-        scaler: Scaler of the node features.
-        run_dir: Run folder.
-    """
+    """Write a network's weights and its scaler into a run folder."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors["nodes.shift"] = torch.from_numpy(scaler.shift)
     tensors["nodes.factor"] = torch.from_numpy(scaler.factor)

@@ -66,9 +66,6 @@ def train(job: TrainJob) -> None:
     The function writes booster.txt and importances.parquet, and linear.json if trees begin from its
     scores.
 
-    Args:
-        job: Training to run.
-
     Raises:
         PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
@@ -177,21 +174,16 @@ def booster_parameters(
 
 
 def write_boosters(boosters: "Mapping[str, lightgbm.Booster]", run_dir: Path) -> None:
-    """Write boosters, and the importance of each statistic in all of them.
-
-    Args:
-        boosters: Boosters by file name.
-        run_dir: Run folder.
-    """
-    found = []
+    """Write boosters, and the importance of each statistic in all of them."""
+    tables = []
     for name, booster in boosters.items():
         write_text(run_dir / name, booster.model_to_string())
         gain = booster.feature_importance("gain").astype(np.float64)
         splits = booster.feature_importance("split").astype(np.int64)
-        found.append(
+        tables.append(
             pl.DataFrame({"statistic": booster.feature_name(), "gain": gain, "splits": splits})
         )
-    importances = pl.concat(found).group_by("statistic", maintain_order=True).sum()
+    importances = pl.concat(tables).group_by("statistic", maintain_order=True).sum()
     write_table(
         run_dir / IMPORTANCES, importances.sort("gain", "statistic", descending=[True, False])
     )
@@ -199,9 +191,6 @@ def write_boosters(boosters: "Mapping[str, lightgbm.Booster]", run_dir: Path) ->
 
 def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     """Read the importance of statistics, averaged over models.
-
-    Args:
-        run_dirs: Run folders of models.
 
     Returns:
         Columns statistic, gain (share of all gain) and splits (share of all splits), largest gain
@@ -279,11 +268,6 @@ class BoostingRanker:
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     """Load a trained booster.
 
-    Args:
-        name: Name of the model.
-        run_dir: Run folder.
-        recipe: Recipe of the training.
-
     Raises:
         PipelineError: The model file is missing, damaged, or of other statistics.
     """
@@ -342,11 +326,6 @@ def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[n
     """Return the fold of each row.
 
     A fold has whole families. With only one family, a fold has configs of each graph.
-
-    Args:
-        graphs: Rows to learn from.
-        n_folds: Number of folds.
-        seed: Seed of the folds.
     """
     families = [family_of(graph.file) for graph in graphs]
     sizes = [len(graph.rows) for graph in graphs]

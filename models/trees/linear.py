@@ -30,9 +30,6 @@ LINEAR, LINEAR_SCALE = LinearConfig(statistics="plain"), 2.0
 def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time, and write linear.json.
 
-    Args:
-        job: Training to run.
-
     Raises:
         PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
@@ -117,10 +114,6 @@ def of_other_statistics(path: Path) -> PipelineError:
 
 def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
     """Read the ranker that `LinearRanker.write` wrote.
-
-    Args:
-        run_dir: Run folder.
-        config: Config of the ranker.
 
     Raises:
         PipelineError: The file is missing, damaged, or of other statistics.

@@ -164,9 +164,6 @@ def own_statistics(
 
     New configs are in another file than the train configs.
 
-    Args:
-        chosen: Set of statistics.
-
     Returns:
         The names, and a function that computes the statistics of a graph.
     """
@@ -218,9 +215,6 @@ class ColumnsFile(ColumnFeatures):
 
 def train(job: TrainJob) -> None:
     """Train on the labelled configs of one graph, and write columns.json, importances and boosters.
-
-    Args:
-        job: Training to run.
 
     Raises:
         PipelineError: There is more than one graph, or its runtimes have no order.
@@ -345,11 +339,6 @@ class OneProgramRanker:
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> OneProgramRanker:
     """Load the rankers of a program. They reject other programs.
-
-    Args:
-        name: Name of the model.
-        run_dir: Run folder.
-        recipe: Recipe of the training.
 
     Raises:
         PipelineError: The files are missing, damaged, or of other statistics.

@@ -48,11 +48,7 @@ class GraphRows:
     runtime: NDArray[np.float64]
 
     def groups(self, at_most: int) -> list[int]:
-        """Return the sizes of the groups within which configs are compared. Rows are shuffled.
-
-        Args:
-            at_most: Largest size of a group.
-        """
+        """Return the sizes of the groups within which configs are compared. Rows are shuffled."""
         n_groups = -(-len(self.rows) // at_most)
         return [len(part) for part in np.array_split(self.rows, n_groups)]
 
@@ -99,11 +95,7 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
 
 
 def statistics_table(chosen: StatisticsSet) -> Table:
-    """Return a function that computes statistics and keeps the last graph in memory.
-
-    Args:
-        chosen: Set of statistics.
-    """
+    """Return a function that computes statistics and keeps the last graph in memory."""
     open_graph: dict[GraphFile, RowStatistics] = {}
 
     def table(file: GraphFile, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -166,10 +158,6 @@ def dataset_parameters(config: BoostingConfig, n_rows: int) -> dict[str, object]
 
     LightGBM drops a column that cannot be split, and fails if no column is left. So the leaves of
     few rows are smaller.
-
-    Args:
-        config: Config of the trees.
-        n_rows: Number of rows.
     """
     rows_per_leaf = max(1, min(config.min_rows_per_leaf, n_rows // MIN_LEAVES))
     return {

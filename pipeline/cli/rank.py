@@ -71,12 +71,12 @@ def rank(
     from ensembles.ranking.rank import rank as rank_configs
     from ensembles.ranking.rank import ranker_for, warm_up
     from models.run_folder import models_of
-    from models.training.device import tell_device
+    from models.training.device import log_device
 
     ranker = ranker_for(run, graphs[0], trust or ())
     recipe, models = models_of(run, graphs[0].kind)
     if any(recipe.training_of(model) for model in models):
-        tell_device(recipe)
+        log_device(recipe)
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
     printed = [one.as_json(why=why, measure=measure) for one in ranked]

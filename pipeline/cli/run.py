@@ -176,7 +176,7 @@ def predict(
     from ensembles.scores import scores_by_graph
     from models.predict import sampled
     from models.run_folder import models_of
-    from models.training.device import tell_device
+    from models.training.device import log_device
 
     learned = ranked_by(run, wanted)  # refuses a run without models of that kind
     target = wanted or learned
@@ -185,7 +185,7 @@ def predict(
     recipe, _ = models_of(run, target.kind, trust or ())
     folder, parts = data_dir(data), (split,)
     files = stored_graphs(folder, collections=(target,), splits=parts, workers=Workers(workers))
-    tell_device(recipe)
+    log_device(recipe)
     load = partial(load_ranker, run, collection=collection, trust=trust or ())
     subsets = sampled(files, recipe.valid_configs if split == "valid" else 0)
     what = f"predict {target.name}/{split}"

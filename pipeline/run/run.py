@@ -48,7 +48,7 @@ from models.run_folder import (
     with_original_name,
 )
 from models.train import check_packages, sources_of
-from models.training.device import tell_device
+from models.training.device import log_device
 from pipeline.run.report import (
     build_report,
     write_report,
@@ -174,7 +174,7 @@ def _prepared(
     asked = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in asked]
-    device = tell_device(recipe)
+    device = log_device(recipe)
     for stray in stray_folders(inputs.data_dir):
         log.info(stray)
     if missing:

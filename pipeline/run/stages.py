@@ -15,7 +15,7 @@ from models.config.recipe import Recipe
 from models.registry import TrainJob
 from models.run_folder import CONFIG, check_free, with_original_name
 from models.train import check_packages
-from models.training.device import tell_device
+from models.training.device import log_device
 from pipeline.run.jobs import training_jobs
 from pipeline.run.trackers import logged_to
 
@@ -56,7 +56,7 @@ def train_collection(
     chosen = names if model is None else (model,)
     workers.check()
     check_packages()
-    has_gpu = tell_device(recipe)["device"] != "CPU"
+    has_gpu = log_device(recipe)["device"] != "CPU"
     recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
     folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]
     for folder in folders:

@@ -71,7 +71,7 @@ class RunState:
         out: Folder of the run.
         files: Good files, packed.
         costs: Costs of the stages.
-        device: Device of the networks, as from `tell_device`.
+        device: Device of the networks, as from `log_device`.
         rows: Result of the audit for each file, bad files included.
         config: config.toml of the run folder.
         missing: Each "collection/split" without a graph.

@@ -181,7 +181,7 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
         loss, _ = task.step_loss(model, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
         task.chosen(rng)
-        _, pool, sample = task.drawn(0, rng)
+        _, pool, sample = task.sampled(0, rng)
         distinct = pool[sample]
         with torch.no_grad():
             pooled = plain_embedding(model, parts, parts.choices(distinct))

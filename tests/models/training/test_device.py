@@ -23,11 +23,11 @@ from models.training.device import (
     computing,
     device_of,
     has_code_for,
+    log_device,
     network_device,
     precision_on,
     prepare_torch,
     storage_dtype,
-    tell_device,
 )
 
 NETWORKS = [name for name in MODELS if load_recipe("smoke").training_of(name)]
@@ -137,15 +137,15 @@ def test_the_gpu_is_named(t4: SimpleNamespace, caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO)
     named = "NVIDIA T4 (compute capability 7.5, 14.7 GiB)"
     facts = {"device": named, "cuda": "13.0", "precision": "float16, float32", "tf32": True}
-    assert tell_device(load_recipe("smoke")) == facts
+    assert log_device(load_recipe("smoke")) == facts
     trees = ["layout.models=[layout_linear]", "tile.models=[tile_linear]", "threads=1"]
     for sets in (["accelerator=cpu"], trees):
-        assert tell_device(load_recipe("smoke", sets)) == {"device": "CPU"}
+        assert log_device(load_recipe("smoke", sets)) == {"device": "CPU"}
     assert caplog.messages == [f"device: {named}", "device: CPU, 1 thread", "device: CPU, 1 thread"]
     assert load_recipe("smoke", ["threads=0"]).n_threads == granted()[0]
     t4.major, t4.minor = 6, 0
     with pytest.raises(PipelineError, match=r"NVIDIA T4 .*no code for it.*cu126 wheel"):
-        tell_device(load_recipe("smoke"))
+        log_device(load_recipe("smoke"))
 
 
 @pytest.mark.parametrize(
