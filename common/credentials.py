@@ -10,10 +10,10 @@ from common.errors import PipelineError, escaped
 _SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
 _SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
 _SECRET_KEYS = ("key", "token", "access_token", "refresh_token")
-# A shorter value could be an ordinary word.
-_SHORTEST_SECRET = 8
-# A longer message is probably a web page.
-_LONGEST_QUOTE = 200
+# In characters. A shorter value could be an ordinary word.
+_MIN_SECRET_LENGTH = 8
+# In characters. A longer message is probably a web page.
+_MAX_QUOTE_LENGTH = 200
 
 
 def known_secrets() -> frozenset[str]:
@@ -28,7 +28,7 @@ def known_secrets() -> frozenset[str]:
         table = texts_in(file)
         secrets |= {table.get(key, "") for key in _SECRET_KEYS}
     words = (word for secret in secrets for word in secret.split())
-    return frozenset(word for word in words if len(word) >= _SHORTEST_SECRET)
+    return frozenset(word for word in words if len(word) >= _MIN_SECRET_LENGTH)
 
 
 def _folders() -> list[Path]:
@@ -53,7 +53,7 @@ def redact(text: str) -> str:
     return text
 
 
-def one_line(text: str, longest: int = _LONGEST_QUOTE) -> str:
+def one_line(text: str, longest: int = _MAX_QUOTE_LENGTH) -> str:
     """Return foreign text on one printable line, without credentials.
 
     Args:

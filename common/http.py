@@ -98,8 +98,8 @@ class RetryPolicy:
 
     attempts: int = 6  # in a row without a gain of bytes
     first_wait_s: float = 1.0  # doubled each time
-    longest_wait_s: float = 60.0
-    longest_asked_wait_s: float = 300.0  # limit for Retry-After
+    max_wait_s: float = 60.0
+    max_asked_wait_s: float = 300.0  # limit for Retry-After
     sleep: Callable[[float], None] = time.sleep
 
     def wait_s(self, failures: int, asked_s: float | None) -> float:
@@ -113,8 +113,8 @@ class RetryPolicy:
             The wait, in seconds.
         """
         if asked_s is not None:
-            return min(asked_s, self.longest_asked_wait_s)
-        return min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s)
+            return min(asked_s, self.max_asked_wait_s)
+        return min(self.first_wait_s * 2 ** (failures - 1), self.max_wait_s)
 
 
 def retry(

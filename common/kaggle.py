@@ -240,7 +240,7 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
             if refusal := refusal_of(error):
                 reason = f"HTTP {refusal.status}" if refusal.status in PASSING_STATUS else ""
                 asked_s = retry_after_s(refusal.retry_after)
-            if not reason or (asked_s or 0) > session.policy.longest_asked_wait_s:
+            if not reason or (asked_s or 0) > session.policy.max_asked_wait_s:
                 raise _explain(error, session.action) from None
             raise RetryableError(reason, retry_after_s=asked_s) from None
 

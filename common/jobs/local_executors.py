@@ -123,7 +123,7 @@ class Processes(Executor):
     def begin(self, job: Job, *, gpu: bool) -> None:
         idle = [number for number in self._idle() if (self._gpus[number] is not None) == gpu]
         number = next((number for number in idle if number in self._workers), idle[0])
-        with interrupts_held():
+        with defer_interrupts():
             if number not in self._workers:
                 self._workers[number] = _start_worker(self._gpus[number], self._threads)
             worker = self._workers[number]
@@ -139,7 +139,7 @@ class Processes(Executor):
             assert isinstance(connection, Connection)
             number, worker = busy[connection]
             # A message that is read only in part would damage the next one.
-            with interrupts_held():
+            with defer_interrupts():
                 event = _receive(worker)
             if isinstance(event, Lost):
                 # A worker that still lives ends when its connection closes.
@@ -176,7 +176,7 @@ def import_once(threads: int) -> None:
     unset = [name for name in THREAD_POOLS if name not in os.environ]
     os.environ.update(dict.fromkeys(unset, str(threads)))
     try:
-        with interrupts_held():
+        with defer_interrupts():
             forkserver.ensure_running()
     finally:
         for name in unset:
@@ -290,7 +290,7 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Defer SIGINT and SIGTERM of this thread to the end of the block.
 
     A process that is started in the block never gets SIGINT. A terminal sends Ctrl-C to parent and

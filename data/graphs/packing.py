@@ -51,7 +51,7 @@ def vector_codes(vectors: NDArray[np.generic]) -> NDArray[np.int64]:
     return (vectors.astype(np.int64) - LOWEST) @ POWERS
 
 
-def decoded(codes: NDArray[np.int64]) -> NDArray[np.int8]:
+def decode_vectors(codes: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return the (u, 18) int8 vectors of codes (u,)."""
     vectors = np.empty((len(codes), N_VALUES), np.int8)
     for start in range(0, len(codes), DECODED_AT_ONCE):
@@ -131,7 +131,7 @@ class PackedConfigs:
     @cached_property
     def vectors(self) -> NDArray[np.int8]:
         """Return (u, 18) int8, the distinct layout vectors of the graph."""
-        return decoded(self.codebooks.codes)
+        return decode_vectors(self.codebooks.codes)
 
     def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions in `vectors` of the nodes' layouts.

@@ -146,8 +146,8 @@ def test_the_first_process_of_multiprocessing_gets_no_interrupt_either() -> None
     lines = (
         "import signal",
         "from multiprocessing import forkserver",
-        "from common.jobs.local_executors import interrupts_held",
-        "with interrupts_held():",
+        "from common.jobs.local_executors import defer_interrupts",
+        "with defer_interrupts():",
         "    forkserver.ensure_running()  # it starts the resource tracker, which lifts the mask",
         "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))",
     )
