@@ -1,6 +1,7 @@
-"""Many trained models as one; and the functions for Python, to rank a program: docs/guides/rank.md.
+"""Blend trained models, and rank the configs of a program from Python (docs/guides/rank.md).
 
-What goes wrong is a `PipelineError` of one line; a wrong call is a `UsageError`, which is one too.
+All errors are a `PipelineError` with a message of one line. A wrong call raises its subclass
+`UsageError`.
 """
 
 from common.errors import PipelineError, UsageError

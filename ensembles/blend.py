@@ -26,13 +26,21 @@ KEYS = ["graph", "config_hash"]
 
 
 def minmax(score: pl.Expr) -> pl.Expr:
-    """Bring scores to 0..1; scores that are all equal become 0."""
+    """Scale scores to 0..1 by minimum and maximum.
+
+    Args:
+        score: Scores of one graph. If all are equal, the result is 0.
+    """
     span = score.max() - score.min()
     return pl.when(span > 0).then((score - score.min()) / span).otherwise(0.0)
 
 
 def rank_share(score: pl.Expr) -> pl.Expr:
-    """Bring scores to 0..1 by average rank; a single config gets 0."""
+    """Scale scores to 0..1 by rank. Equal scores get their average rank.
+
+    Args:
+        score: Scores of one graph. A single config gets 0.
+    """
     last = (pl.len() - 1).clip(lower_bound=1)
     return (score.rank("average") - 1) / last
 
@@ -44,7 +52,7 @@ SCALES: dict[str, Callable[[pl.Expr], pl.Expr]] = {
 
 
 class BlendSpec(NamedTuple):
-    """How the scores of the members become one score.
+    """Scale and weights of a blend.
 
     Attributes:
         method: Name of the scale, a key of SCALES.
@@ -66,8 +74,8 @@ def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.Data
         Rows and columns of the first member; lower = faster.
 
     Raises:
-        PipelineError: A member lacks configs of another one, or the sum of the weights is 0 or
-            infinite.
+        PipelineError: Two members have scores of different configs, or the sum of the weights is
+            0 or infinite.
     """
     total = sum(spec.weights[name] for name in members)
     if not 0 < total < math.inf:
@@ -85,24 +93,32 @@ def joined(
     *,
     rows_of: str,
 ) -> pl.DataFrame:
-    """Join the members' scaled scores by config, in the order of `rows`; one column each.
+    """Join the scaled scores of members by config.
 
     Args:
-        scale: brings the scores of one graph to 0..1.
+        rows: Configs, with the columns of SCORE_SCHEMA.
+        members: Scores by member, with the same columns.
+        scale: Scales the scores of one graph to 0..1.
+        rows_of: Name of the source of `rows` for error messages.
+
+    Returns:
+        Table in the order of `rows`, with a column of scaled scores per member.
 
     Raises:
-        PipelineError: a member lacks configs of `rows`, or has others.
+        PipelineError: A member has no score for a config of `rows`, or scores of other configs.
     """
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()
     for name, table in members.items():
-        finite = table.filter(pl.col("score").is_finite())  # the others are none
+        # A score that is not finite counts as missing.
+        finite = table.filter(pl.col("score").is_finite())
         scaled = finite.with_columns(
             scale(pl.col("score").cast(pl.Float64)).over("graph").alias(name)
         )
-        if finite.select(KEYS).equals(result.select(KEYS)):  # as is usual, and many times as fast
-            own = pl.col(name) if distinct else pl.col(name).mean().over(KEYS)
-            result = result.with_columns(scaled.select(*KEYS, name).select(own))
+        # Most members have the same rows in the same order, and need no slow join.
+        if finite.select(KEYS).equals(result.select(KEYS)):
+            column = pl.col(name) if distinct else pl.col(name).mean().over(KEYS)
+            result = result.with_columns(scaled.select(*KEYS, name).select(column))
         else:
             per_config = scaled.group_by(KEYS).agg(pl.col(name).mean())
             _refuse_unscored(rows_of, per_config.join(result, on=KEYS, how="anti"))
@@ -122,23 +138,29 @@ def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:
 def member_weights(
     members: Sequence[str], weights_by_model: Mapping[Any, float]
 ) -> dict[str, float]:
-    """Give each member its model's weight, 1 where the recipe names none.
+    """Return the weight of each member, which is the weight of its model.
 
     Args:
-        members: "<model>-seed<number>"; any other name is its model's.
+        members: Names of members, "<model>-seed<number>" or the name of a model.
+        weights_by_model: Weights by model. A model without an entry has weight 1.
     """
     return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}
 
 
 def recipe_blend(blending: BlendConfig, members: Sequence[str]) -> BlendSpec:
-    """Return the recipe's own blend of some members."""
+    """Return the blend that a recipe defines.
+
+    Args:
+        blending: Table [blend] of the recipe.
+        members: Names of the members.
+    """
     return BlendSpec(blending.method, member_weights(members, blending.weights))
 
 
 def run_blend(
     out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
 ) -> BlendSpec:
-    """Return the blend of a run: the one it chose, else the recipe's.
+    """Return the chosen blend of a run, or the recipe's blend if there is no choice.
 
     Args:
         out: Folder of the run.
@@ -156,13 +178,17 @@ def run_blend(
 
 
 def blend_record(spec: BlendSpec) -> dict[str, Any]:
-    """Return `method` and `weights` of a blend for JSON."""
+    """Return `method` and `weights` of a blend for JSON.
+
+    Args:
+        spec: Blend to convert.
+    """
     weights = {name: float(weight) for name, weight in spec.weights.items()}
     return {"method": spec.method, "weights": weights}
 
 
 class Choice(BaseModel):
-    """A file of a choice. Its other keys are for the report."""
+    """Content of a choice file. The report reads its other keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -175,20 +201,31 @@ def choice_file(out: Path, collection: Collection) -> Path:
 
 
 def write_choice(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a choice with its checksum, whole or not at all: a resumed run reads and reports it."""
+    """Write a choice with a checksum, for the report and for resumed runs.
+
+    Args:
+        path: File to write.
+        record: `method`, `weights` and further keys for the report.
+    """
     text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
     write_sealed(path, text.encode())
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
-    """Read a choice; None where there is none.
+    """Read a choice.
+
+    Args:
+        path: File of `choice_file`.
+
+    Returns:
+        The keys of the choice, or None if there is no file.
 
     Raises:
-        PipelineError: the file is damaged.
+        PipelineError: The file is damaged.
     """
     if not path.exists():
         return None
-    remedy = "remove the file, and the choice is made again"
+    remedy = "remove the file; the next run repeats the choice"
     check_seal(path, remedy)
     record = read_json(path, Choice, expected=f"a choice with method and weights; {remedy}")
     return record.model_dump(exclude={SEAL_KEY})

@@ -1,10 +1,9 @@
-"""Choose the blend of a run by the labels of its valid split, with an honest figure.
+"""Choose the blend of a run by the labels of its valid split, with an unbiased score.
 
 Weights are fitted by greedy selection with replacement: Caruana, Niculescu-Mizil, Crew, Ksikes,
-"Ensemble Selection from Libraries of Models", ICML 2004. Each fold of graphs, families kept
-together, is judged with weights fitted to the other folds. These values are compared with the
-recipe's own blend, graph by graph. The recipe's blend stays unless the 99 % interval of the
-difference lies above 0.
+"Ensemble Selection from Libraries of Models", ICML 2004. Cross-validation scores each fold with
+weights that are fitted to the other folds. All graphs of a family are in one fold. The fitted
+weights replace the recipe's blend only if the 99 % interval of their gain is above 0.
 
 c configs, m members.
 """
@@ -36,14 +35,14 @@ from ensembles.blend import (
 from models.config.recipe import BlendConfig
 
 FITTED_NOTE = (
-    "The weights were fitted to the valid split, so the collection's value there is too good; "
-    "held_out_value is of graphs that had no part in the fit, and is what to believe."
+    "The weights were fitted to the valid split, so the collection's value there is too good. "
+    "held_out_value is unbiased, because its graphs had no part in the fit."
 )
 KEPT_NOTE = (
-    "No other weights beat the recipe's own blend by more than noise, so it stays; held_out_value "
-    "is its plain value on the valid split, to which nothing was fitted."
+    "No other weights beat the recipe's blend by more than noise, so the run uses the recipe's "
+    "blend. held_out_value is its value on the valid split, without any fit."
 )
-# The official xla splits have seven; how far few families widen an interval is in common.metrics.
+# An official xla split has seven graphs. Few families widen the interval (common.metrics).
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
 FITTED_SCALE = "minmax-mean"
 GREEDY, RECIPE = "greedy", "recipe"
@@ -73,12 +72,20 @@ class ScoredGraph(NamedTuple):
     runtime: Floats
 
     def value(self, scores: Floats) -> float:
-        """Return the competition's metric of scores (c,), rounded to float32 as in score files."""
+        """Return the metric of the competition, rounded to float32 as in score files.
+
+        Args:
+            scores: Score of each config, (c,), lower = faster.
+        """
         return ranking_score(self.kind, scores.astype(np.float32), self.runtime, as_submitted=True)
 
 
 def too_few(files: Sequence[GraphFile]) -> str | None:
-    """Say what is missing to choose by labelled graphs, or None if they suffice."""
+    """Return the reason why graphs are too few for a choice, or None if they suffice.
+
+    Args:
+        files: Labelled graphs.
+    """
     families = {family_of(file) for file in files}
     if len(files) >= MIN_GRAPHS and len(families) >= MIN_FAMILIES:
         return None
@@ -91,38 +98,43 @@ def too_few(files: Sequence[GraphFile]) -> str | None:
 def read_judged(files: Sequence[GraphFile]) -> dict[GraphFile, Labels]:
     """Read the labels of the graphs that can be judged.
 
-    Graphs with withheld runtimes are left out, and layout graphs whose runtimes give no order.
+    Args:
+        files: Graphs of one kind.
+
+    Returns:
+        Labels by graph. Graphs with withheld runtimes are left out, and layout graphs whose
+        runtimes are all equal.
 
     Raises:
         PipelineError: A file is damaged.
     """
     labels = {file: read_labels_of(file) for file in files}
     return {
-        file: own
-        for file, own in labels.items()
-        if own.is_labelled and (file.collection.kind == "tile" or np.ptp(own.runtime_ns) > 0)
+        file: label
+        for file, label in labels.items()
+        if label.is_labelled and (file.collection.kind == "tile" or np.ptp(label.runtime_ns) > 0)
     }
 
 
 def greedy_weights(value: Callable[[Floats], float], n_members: int) -> Floats:
-    """Start from the best member; add, again and again, the one that leaves the value highest.
+    """Fit weights by greedy selection with replacement.
 
-    The result is the best of all bags on the way, of equals the smallest: a member that adds
-    nothing by itself may do so with the next.
+    Each step adds the member that gives the highest value. The selection does not stop at a step
+    without gain, because two members may help only together.
 
     Args:
-        value: Maps weights (m,) that sum to 1 to their value; more is better.
+        value: Maps weights, (m,) with sum 1, to their value; more is better.
         n_members: Number of members, m.
 
     Returns:
-        Weights, (m,), that sum to 1.
+        Weights, (m,) with sum 1, of the best step, or the first of several equal steps.
     """
     counts = best = np.zeros(n_members)
     highest = -np.inf
     for n_selected in range(1, MAX_SELECTED + 1):
         bags = counts + np.eye(n_members)
         values = np.array([value(bag / n_selected) for bag in bags])
-        # Of equal members the first that is selected already is added.
+        # Among equal members, prefer the first that is selected already.
         equal = values >= values.max() - MIN_GAIN
         counts = bags[np.argmax(equal * (1 + (counts > 0)))]
         if values.max() > highest + MIN_GAIN:
@@ -141,11 +153,11 @@ def choose_blend(
         seed: Seed of folds and intervals.
 
     Returns:
-        `chosen`: GREEDY or RECIPE. `weights` by member, summing to 1, empty for RECIPE. The rest
-        are means over graphs, more is better: `held_out_value` and `held_out_ci95` of what is
-        chosen, on graphs that had no part in the fit; `recipe_value`; `gain` of the fitted weights
-        over the recipe's blend, on such graphs as well, with its 99 % interval `gain_ci99`;
-        `member_values`; `n_graphs` and `n_families`.
+        `chosen` is GREEDY or RECIPE. `weights` have sum 1, and are empty for RECIPE.
+        `held_out_value` is the value of the chosen blend on graphs outside its fit, with the
+        interval `held_out_ci95`. `gain` is the gain of fitted weights on such graphs, with the 99 %
+        interval `gain_ci99`. `recipe_value` and `member_values` are means over all graphs.
+        `n_graphs` and `n_families` are counts.
     """
     families = [graph.family for graph in graphs]
     n_folds = min(MAX_FOLDS, len(set(families)))
@@ -155,18 +167,18 @@ def choose_blend(
         return [graph.value(graph.scores @ weights) for graph in chosen]
 
     def fitted(chosen: Sequence[ScoredGraph]) -> Floats:
-        return greedy_weights(lambda own: float(np.mean(values(own, chosen))), len(members))
+        return greedy_weights(lambda w: float(np.mean(values(w, chosen))), len(members))
 
     greedy = np.empty(len(graphs))
     for fold in each("choose a blend", range(n_folds)):
-        weights = fitted([g for g, own in zip(graphs, fold_of, strict=True) if own != fold])
-        held_out = [g for g, own in zip(graphs, fold_of, strict=True) if own == fold]
+        weights = fitted([g for g, i in zip(graphs, fold_of, strict=True) if i != fold])
+        held_out = [g for g, i in zip(graphs, fold_of, strict=True) if i == fold]
         greedy[fold_of == fold] = values(weights, held_out)
     kept = np.array([graph.value(graph.kept) for graph in graphs])
     gain_ci99 = family_interval(greedy - kept, families, seed=seed, confidence=DECIDING_CONFIDENCE)
     is_better = gain_ci99[0] > 0
     best = greedy if is_better else kept
-    alone = [float(np.mean(values(weights, graphs))) for weights in np.eye(len(members))]
+    member_values = [float(np.mean(values(weights, graphs))) for weights in np.eye(len(members))]
     return {
         "chosen": GREEDY if is_better else RECIPE,
         "weights": dict(zip(members, fitted(graphs).tolist(), strict=True)) if is_better else {},
@@ -175,7 +187,7 @@ def choose_blend(
         "recipe_value": float(kept.mean()),
         "gain": float((greedy - kept).mean()),
         "gain_ci99": gain_ci99,
-        "member_values": dict(zip(members, alone, strict=True)),
+        "member_values": dict(zip(members, member_values, strict=True)),
         "n_graphs": len(graphs),
         "n_families": len(set(families)),
     }
@@ -188,26 +200,26 @@ def scored_graphs(
 
     Args:
         judged: Labels of graphs of one kind.
-        members: Scores by member. Only the configs that they have scored count.
+        members: Scores by member. Configs without a score do not count.
         recipe: Blend of the recipe.
 
     Returns:
         The graphs, in the order of the first member's scores.
 
     Raises:
-        PipelineError: The members have not scored the same configs.
+        PipelineError: Two members have scores of different configs.
     """
     by_name = {file.name: file for file in judged}
-    own = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
-    first = next(iter(own))
-    scaled = joined(own[first], own, minmax, rows_of=f"member {first}")
-    table = scaled.with_columns(kept=apply_blend(own, recipe)["score"])
+    tables = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
+    first = next(iter(tables))
+    scaled = joined(tables[first], tables, minmax, rows_of=f"member {first}")
+    table = scaled.with_columns(kept=apply_blend(tables, recipe)["score"])
     graphs = []
     for part in table.partition_by("graph", maintain_order=True):
         file = by_name[part["graph"][0]]
         runtime = judged[file].only(part["config"].to_numpy()).runtime.astype(np.float64)
         kept = part["kept"].to_numpy().astype(np.float64)
-        scores = part.select([*own]).to_numpy()
+        scores = part.select([*tables]).to_numpy()
         graphs.append(ScoredGraph(file.collection.kind, family_of(file), scores, kept, runtime))
     return graphs
 
@@ -220,10 +232,9 @@ def choose_in_run(
     *,
     seed: int,
 ) -> None:
-    """Choose how to blend the members of one collection, or of several together, and write it.
+    """Choose one blend for one or more collections, and write it. An existing choice stays.
 
-    An official xla split has seven graphs: its two searches together have twice the labels. The
-    recipe's own blend stays unless it is beaten beyond noise. Nothing if that was done before.
+    An official xla split has only seven graphs. Its two searches together have twice the labels.
 
     Args:
         out: Folder of the run.
@@ -240,14 +251,19 @@ def choose_in_run(
     if all(path.exists() for path in paths) or len(members) < 2:
         return
     names = " and ".join(collection.name for collection in files)
-    own = recipe_blend(blending, members)
-    # The searches of a source have graphs of the same names: they are told apart by their IDs.
+    recipe = recipe_blend(blending, members)
+    # Two searches have graphs with equal names, so graphs are joined by submission ID.
     named = [replace(f, name=f.submission_id) for some in files.values() for f in some]
     judged = read_judged(named)
     reason = too_few([*judged])
     if reason:
-        log.info(f"{names}: {reason}; the recipe's blend stays")
-        record = {"chosen": RECIPE, "reason": reason, "held_out_value": None, **blend_record(own)}
+        log.info(f"{names}: {reason}; uses the recipe's blend")
+        record = {
+            "chosen": RECIPE,
+            "reason": reason,
+            "held_out_value": None,
+            **blend_record(recipe),
+        }
     else:
         by_id = pl.col("graph")
         every = {
@@ -256,14 +272,14 @@ def choose_in_run(
             )
             for name in members
         }
-        choice = choose_blend(scored_graphs(judged, every, own), members, seed=seed)
-        spec, note = own, KEPT_NOTE
-        message = "no weights beat the recipe's blend by more than noise; it stays"
+        choice = choose_blend(scored_graphs(judged, every, recipe), members, seed=seed)
+        spec, note = recipe, KEPT_NOTE
+        message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
         if choice["chosen"] != RECIPE:
             spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
             message = (
-                "blended by fitted weights; on valid graphs that had no part in the fit "
-                f"{choice['held_out_value']:.4f}, which is what to believe"
+                "uses fitted weights; their value on valid graphs outside the fit is "
+                f"{choice['held_out_value']:.4f}"
             )
         record = {**choice, **blend_record(spec), "note": note}
         log.info(f"{names}: {message}")

@@ -1,9 +1,9 @@
-"""The trained models of a run folder as one ranker, for graphs that come one at a time.
+"""Load the trained models of a run folder as one ranker.
 
-Which of them rank a collection that has nothing to learn from, in order: those of its own train
-split; else of a sibling layout collection with the same source and the other search (the very same
-programs), with the other source and the same search, with both different; else a baseline that
-needs no training. Never silently: the report names what was taken, and why.
+A collection without a train split is ranked by the models of a sibling collection. The order of
+preference is: same source and other search (the same programs), other source and same search,
+both different. Without any trained model the untrained baseline ranks. The report names the source
+of the models and the reason.
 """
 
 from collections.abc import Collection as Container
@@ -39,13 +39,21 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True)
 class Member:
-    """One model of an ensemble."""
+    """One model of an ensemble.
 
-    model: str  # its name in the registry, or BASELINE, which needs no training
+    Attributes:
+        model: Name in the registry, or BASELINE.
+        seed: Seed of the training.
+        folder: Run folder of the trained model. BASELINE has none.
+        kind: "layout" or "tile".
+        trust: Custom models that may be imported.
+    """
+
+    model: str
     seed: int
-    folder: Path  # where the trained model lies; nothing is there of what needs none
+    folder: Path
     kind: str
-    trust: tuple[str, ...] = ()  # custom models that may be imported
+    trust: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,14 +61,13 @@ class Member:
 
     @property
     def is_trained(self) -> bool:
-        """Tell whether there is anything to train."""
         return self.model != BASELINE
 
     def load(self) -> Ranker:
-        """Load the trained model, or what needs no training.
+        """Load the trained model, or return the baseline.
 
         Raises:
-            PipelineError: its training has not ended, or its files are damaged.
+            PipelineError: The training is unfinished, or a file is damaged.
         """
         from models.registry import load_model
 
@@ -68,20 +75,26 @@ class Member:
 
 
 class Source(NamedTuple):
-    """Where a collection's models come from."""
+    """Origin of the models that rank a collection.
 
-    collection: Collection | None  # whose train split they learned from; None for a baseline
-    reason: str | None = None  # why it is not the collection's own; None if it is
+    Attributes:
+        collection: Collection that the models learned from. None for the baseline.
+        reason: Reason why another collection is the source. None if it is the collection itself.
+    """
+
+    collection: Collection | None
+    reason: str | None = None
 
 
 def choose_source(
     collection: Collection, trainable: Container[str], reasons: Mapping[str, str]
 ) -> Source:
-    """Choose whose models rank `collection`.
+    """Choose the models that rank a collection.
 
     Args:
-        trainable: names of collections with at least one graph to learn from.
-        reasons: for the others, why there is nothing to learn from.
+        collection: Collection to rank.
+        trainable: Names of collections with at least one graph to learn from.
+        reasons: Reason by name of a collection that is not trainable.
     """
     if collection.name in trainable:
         return Source(collection)
@@ -100,7 +113,14 @@ def choose_source(
 def members_of(
     recipe: Recipe, collection: Collection, out: Path, source: Source | None = None
 ) -> list[Member]:
-    """List the members that learned from `collection`; the baseline alone if `source` is one."""
+    """List the members that rank a collection.
+
+    Args:
+        recipe: Recipe of the run.
+        collection: Collection that the members learned from.
+        out: Folder of the run.
+        source: Source of the models. If it has no collection, the baseline is the only member.
+    """
     if source is not None and source.collection is None:
         return [Member(BASELINE, 0, out / "models" / BASELINE, collection.kind)]
     folder = out / "models" / recipe.learned_as(collection).slug
@@ -133,47 +153,64 @@ def scores_of_run(run: Path, collection: Collection, split: str) -> pl.DataFrame
         path.parent.name: path for path in paths if path.parent.name not in ("blend", BASELINE)
     }
     if not members:
-        told = f"{collection.name} is not ranked there"
-        raise PipelineError(f"{run}: has no scores of its {split} split: {told}")
+        raise PipelineError(f"{run}: has no scores of the {split} split of {collection.name}")
     tables = {name: read_scores(path) for name, path in members.items()}
     return apply_blend(tables, run_blend(run, recipe.blend, collection, list(members)))
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that rank one collection together."""
+    """Models that rank one collection together.
 
-    collection: Collection  # whose train split they learned from
+    Attributes:
+        collection: Collection that the models learned from.
+        rankers: Models by member name.
+        spec: Blend of their scores.
+    """
+
+    collection: Collection
     rankers: dict[str, Ranker]
     spec: BlendSpec
 
     def __repr__(self) -> str:
-        """Say what it is in one line."""
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of one graph; (c,) float32, lower = faster.
+        """Score every config of one graph.
+
+        Args:
+            graph: Graph of c configs.
+
+        Returns:
+            Scores, (c,) float32, lower = faster.
 
         Raises:
-            PipelineError: scores that are not finite.
+            PipelineError: A score is not finite.
         """
         return self.blended(graph, self.member_scores(graph))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
-        """Score every config of one graph with each member; (c,) float32, lower = faster."""
+        """Score every config of one graph with each member.
+
+        Args:
+            graph: Graph of c configs.
+
+        Returns:
+            Scores by member, (c,) float32 each, lower = faster.
+        """
         return {name: ranker.score(graph) for name, ranker in self.rankers.items()}
 
     def blended(
         self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Blend the members' scores of a graph; the scores of a single member stay as they are.
+        """Blend the members' scores of a graph. Scores of a single member are not scaled.
 
         Args:
             graph: Graph of c configs.
             members: Scores by member, (c,) each.
 
         Returns:
-            (c,) float32, lower = faster.
+            Scores, (c,) float32, lower = faster.
 
         Raises:
             PipelineError: A score is not finite.
@@ -186,15 +223,19 @@ class Ensemble:
 
 
 def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
-    """Return whose models rank a collection in a run folder, without loading them.
+    """Return the collection whose models of a run folder rank a collection.
 
     Args:
-        wanted: None = what a model's run folder learned from; where a run has no model of it, a
-            sibling's serve.
+        folder: Folder of a run, or of one model.
+        wanted: Collection to rank. None for the collection that a single model learned from.
+
+    Returns:
+        The collection that the models learned from, which may be a sibling.
 
     Raises:
-        UsageError: the models rank more than one collection, and none is named.
-        PipelineError: no run folder, an unfinished run, or models of another kind.
+        UsageError: The models rank several collections, and `wanted` is None.
+        PipelineError: The folder is not a run folder, the run is unfinished, or its models rank
+            another kind of configs.
     """
     config = read_config(folder)
     if wanted is None:
@@ -206,17 +247,18 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
         )
     if "model" in config:
         with blame(folder / CONFIG, "the config of a trained model"):
-            own = collection_named(config.get("collection") or config["collections"][0])
-        if wanted.kind != own.kind:
-            raise PipelineError(f"{folder}: ranks {own.kind} configs, not {wanted.name}")
-        return own if "collection" in config else wanted
+            learned = collection_named(config.get("collection") or config["collections"][0])
+        if wanted.kind != learned.kind:
+            raise PipelineError(f"{folder}: ranks {learned.kind} configs, not {wanted.name}")
+        return learned if "collection" in config else wanted
     check_finished(folder)
     check_done(folder)
     recipe = read_recipe(folder)
-    have = {  # those of which some are trained; a hole shows in loading
+    # One trained member is enough here. Loading raises an error for a missing one.
+    trained = {
         c.name for c in COLLECTIONS if any(is_done(m.folder) for m in members_of(recipe, c, folder))
     }
-    source = choose_source(wanted, have, {}).collection
+    source = choose_source(wanted, trained, {}).collection
     if source is None:
         raise PipelineError(f"{folder}: no trained model can rank {wanted.name}")
     return source
@@ -228,24 +270,27 @@ def load_ranker(
     """Load the trained models of a run folder.
 
     Args:
-        collection: whose models, such as "layout:xla:random"; of one model's folder by default the
-            one that it was trained on. Where the run has none of it, a sibling's serve.
+        run: Folder of a run, or of one model.
+        collection: Collection to rank, for example "layout:xla:random". If the run has no models
+            for it, those of a sibling collection rank. The default is the collection that a
+            single model learned from.
         trust: Custom models that may be imported, as "package.module:Class".
             docs/explain/trust.md has the reason.
 
     Raises:
-        PipelineError: not a run folder, unfinished, damaged, or no fitting models.
-        UsageError: no such collection, or a custom model that is not in `trust`.
+        PipelineError: The folder is not a run folder, is unfinished or damaged, or has no models
+            for the collection.
+        UsageError: The collection does not exist, or a custom model is not in `trust`.
     """
     from models.registry import load_model
 
     folder, wanted = Path(run), collection_named(collection) if collection else None
     source, config = ranked_by(folder, wanted), read_config(folder)
     if "model" in config:
-        alone = {folder.name: load_model(folder, trust)}
-        return Ensemble(source, alone, BlendSpec("minmax-mean", {folder.name: 1.0}))
+        rankers = {folder.name: load_model(folder, trust)}
+        return Ensemble(source, rankers, BlendSpec("minmax-mean", {folder.name: 1.0}))
     recipe = read_recipe(folder, trust)
-    # In the recipe's order, as in the run itself: a sum's last digits depend on it.
+    # The last digits of a sum depend on the order, so this is the order of the run.
     rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
     spec = run_blend(folder, recipe.blend, wanted or source, list(rankers))
     return Ensemble(source, rankers, spec)

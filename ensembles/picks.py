@@ -1,15 +1,15 @@
 """Choose the configs that are worth a measurement.
 
-Somebody who measures k configs keeps the fastest of them. The k configs with the best scores are
-mostly alike: if the model is mistaken about one, it is mistaken about all. So the choice here is
-diversified. A score is a guess of the runtime, and the errors of two configs correlate the more,
-the more alike the configs are. The errors are a Gaussian process over the logarithms of tile sizes,
-or over the nodes that two configs lay out alike. The k configs are chosen one after the other, each
-with the lowest expected runtime of the best. Bayesian optimisation chooses batches of experiments
-in this way (expected improvement of several points; Ginsbourger, Le Riche and Carraro, 2010).
+A user measures k configs and keeps the fastest one. The k configs with the lowest scores are
+mostly similar, so an error of the model about one of them affects all. The choice here is
+diversified: a score is a guess of the runtime, and the errors of similar configs correlate.
+The errors are a Gaussian process over the logarithms of tile sizes, or over the share of nodes with
+equal layouts. Each of the k configs in turn minimises the expected runtime of the best one.
+Bayesian optimisation chooses batches of experiments in this way (expected improvement of several
+points; Ginsbourger, Le Riche and Carraro, 2010).
 
-Scores and orders are not changed by this choice. A submission uses it for the five configs of a
-tile row, and `rank --measure K` prints it.
+The choice does not change scores. A submission uses it for the five configs of a tile row, and
+`rank --measure K` prints it.
 """
 
 import math
@@ -24,44 +24,45 @@ from data.graphs.packing import PackedConfigs, n_usual
 
 # Only the configs with the best scores are candidates. This bounds time and memory.
 MAX_CANDIDATES = 256
-# Layouts far down the order gain nothing: slowdown of the best of five 1.0067 for a share of .15
-# and .2, 1.0069 for .3, 1.0073 for all (held-out families of the sample).
+# Layouts with high scores are no good candidates. The slowdown of the best of five is 1.0067 for a
+# share of .15 and .2, 1.0069 for .3, and 1.0073 for all (held-out families of the sample).
 LAYOUT_CANDIDATE_SHARE = 0.2
 # Standard deviation of the error of a score, in standard deviations of the graph's scores.
 TILE_ERROR, LAYOUT_ERROR = 2.0, 1.0
-# Distance at which errors hardly correlate any more: of tiles in logarithms of their sizes, of
-# layouts in the share of nodes that are laid out differently.
+# Length scale of the correlation of errors: for tiles in logarithms of sizes, for layouts in the
+# share of nodes with different layouts.
 TILE_LENGTH, LAYOUT_LENGTH = 2.0, 0.3
-# Tile score of recipe cpu on families of the sample: .982, and .951 for the first five by score.
-# With errors of 1 and 3 and lengths of 1.5 to 3 it is .978 to .986. Slowdown of five layouts 1.008,
-# and 1.023 by score. With errors of .5 and 2 and lengths of .1 and 1 it is 1.009 to 1.010.
+# The tile score of recipe cpu on families of the sample is .982, and .951 without diversity. With
+# errors of 1 and 3 and lengths of 1.5 to 3 it is .978 to .986. The slowdown of five layouts is
+# 1.008, and 1.023 without diversity. With errors of .5 and 2 and lengths of .1 and 1 it is 1.009 to
+# 1.010.
 # With 512 draws the choice still depends on the seed.
 N_DRAWS = 4096
-# Columns of config_feat that hold tile sizes. The others are sums and products of these.
+# Columns of config_feat with tile sizes. The other columns are sums and products of these.
 TILE_SIZES = (*range(6), *range(8, 14), *range(16, 22))
-# Added to the variances: the correlation of equal rows has no Cholesky factor.
+# Added to the variances, because the correlation of equal rows has no Cholesky factor.
 JITTER = 1e-6
 
 
 def top_k_to_measure(scores: NDArray[np.float32], graph: Graph, k: int) -> NDArray[np.int64]:
-    """Choose k distinct configs of a graph, diversified.
+    """Choose k distinct and diversified configs of a graph.
 
     Args:
-        scores: Score of each config, (c,) finite, lower = faster.
+        scores: Finite score of each config, (c,), lower = faster.
         graph: Graph of the c configs. Its runtimes are not read.
         k: Number of configs to choose, at least 1.
 
     Returns:
-        (min(k, distinct configs),) int64 rows, in the order of choice.
+        Rows, (min(k, distinct configs),) int64, in the order of choice.
     """
     distinct, _ = distinct_configs(graph)
-    # Trees give many equal scores, and files list the same configs in any order.
+    # Trees give many equal scores, so the content of configs breaks ties for any order of the file.
     if isinstance(graph, TileGraph):
         order = np.lexsort((*graph.config_feat[distinct].T[::-1], scores[distinct]))
     else:
         order = np.lexsort((config_hashes(graph)[distinct], scores[distinct]))
     rows, first = distinct[order], 0
-    # The matrices are small: several threads would only wait for each other.
+    # The matrices are small, so several threads would only wait for each other.
     with thread_limits(1, "blas"):
         if isinstance(graph, TileGraph):
             places = tile_places(graph.config_feat[rows])[:MAX_CANDIDATES]
@@ -84,27 +85,27 @@ def lowest_expected_minimum(
     k: int,
     first: int = 0,
 ) -> NDArray[np.int64]:
-    """Choose k configs, one after the other, whose fastest is expected to be the fastest.
+    """Choose k configs in turn, so that the best of them has the lowest expected runtime.
 
-    It costs O(c + m³ + m² · draws + k · m · draws).
+    The cost is O(c + m³ + m² · draws + k · m · draws).
 
     Args:
         scores: Scores of all configs, (c,) ascending.
-        correlation: Correlation of the errors of the m candidates, which are the first m of the
-            scores; (m, m).
+        correlation: Correlation of the errors of the m candidates, (m, m). The candidates are the
+            first m configs.
         error: Standard deviation of a score's error, in standard deviations of the scores.
         k: Number of configs to choose.
         first: Position of the config that is chosen first.
 
     Returns:
-        (min(k, m),) int64 positions, in the order of choice.
+        Positions, (min(k, m),) int64, in the order of choice.
     """
     guess = scores.astype(np.float64) - scores.mean(dtype=np.float64)
     guess /= guess.std() or 1
     m = len(correlation)
     factor = np.linalg.cholesky(correlation + JITTER * np.eye(m)).astype(np.float32)
     errors = factor @ normal_draws()[:m]
-    # Each draw and its opposite: the mean is 0.
+    # Each draw also has its opposite, so the mean is exactly 0.
     errors = np.concatenate([errors, -errors], axis=1)
     runtimes = guess[:m, None].astype(np.float32) + error * errors  # (m, draws)
     chosen, fastest = [first], runtimes[first]
@@ -119,18 +120,20 @@ def lowest_expected_minimum(
 
 @cache
 def normal_draws() -> NDArray[np.float32]:
-    """Return (256, draws / 2) normal numbers, the same for every graph."""
+    """Return normal numbers, (256, draws / 2), which are equal for every graph."""
     generator = np.random.default_rng(0)
     return generator.standard_normal((MAX_CANDIDATES, N_DRAWS // 2), dtype=np.float32)
 
 
 def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the logarithms of tile sizes, one column per dimension that changes; (c, d) float64.
-
-    Several tensors may share a dimension: it counts once.
+    """Return the logarithms of tile sizes.
 
     Args:
         config_feat: Tile configs, (c, 24).
+
+    Returns:
+        Logarithms, (c, d) float64, with a column per dimension that changes. A dimension that
+        several tensors share has one column.
     """
     logarithms = np.log1p(np.abs(config_feat[:, TILE_SIZES].astype(np.float64)))
     relative = np.round(logarithms - logarithms.min(axis=0), 6)
@@ -139,7 +142,11 @@ def tile_places(config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def tile_correlation(places: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the correlation (m, m) of the errors of tiles at places (m, d)."""
+    """Return the correlation of the errors of tiles, (m, m).
+
+    Args:
+        places: Logarithms of tile sizes, (m, d).
+    """
     squares = np.square(places).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
     np.fill_diagonal(distances, 0)
@@ -147,16 +154,16 @@ def tile_correlation(places: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the share of nodes whose layouts differ, for each two of some configs.
+    """Return the share of nodes with different layouts, for each pair of configs.
 
     Args:
         configs: Layout configs of a graph.
         rows: Rows of m configs.
 
     Returns:
-        (m, m) float64, 0 to 1.
+        Shares, (m, m) float64, 0 to 1.
     """
-    # One column stands for all nodes that are tied.
+    # Nodes whose layouts always change together share a column.
     places = configs.places(rows)
     nodes = np.bincount(configs.codebooks.column_of, minlength=places.shape[1]).astype(np.float32)
     differing = np.stack([(places != row) @ nodes for row in places])
@@ -164,17 +171,16 @@ def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray
 
 
 def first_layouts(configs: PackedConfigs, rows: NDArray[np.int64]) -> int:
-    """Return the position of the config to choose first: the best, or its most explicit equal.
+    """Return the position of the config to choose first.
 
-    To name a usual layout (`n_usual`) costs no copy, so models score it like a layout that is left
-    to the compiler. But the compiler must keep a named layout, and sometimes that saves what its
-    own choice would lose. So if the best config asks for nothing unusual, the config that names the
-    most usual layouts and nothing else comes first.
+    A named usual layout (`n_usual`) needs no copy, so models score it like an open choice of the
+    compiler. But the compiler must respect a named layout, which sometimes avoids a bad choice.
+    If the best config has only usual layouts, the config that names most of them comes first.
 
     Args:
         configs: Layout configs of a graph.
         rows: Rows of m configs, sorted by score.
     """
     named = n_usual(configs.vectors)[configs.vector_ids(rows)]  # (m, k)
-    asks_nothing = np.all(named >= 0, axis=1)
-    return int(np.where(asks_nothing, named.sum(axis=1), -1).argmax()) * int(asks_nothing[0])
+    has_only_usual = np.all(named >= 0, axis=1)
+    return int(np.where(has_only_usual, named.sum(axis=1), -1).argmax()) * int(has_only_usual[0])

@@ -1,6 +1,6 @@
-"""Score files of a run: where they lie, and how they are made so that no graph is scored twice.
+"""Write the score files of a run, and resume without scoring a graph twice.
 
-Until all graphs are scored, those that are lie in a file beside the one that will hold all.
+Until all graphs are scored, the scores are in a second file next to the final one.
 """
 
 import time
@@ -17,18 +17,31 @@ from data.tree import Collection, GraphFile
 from models.predict import ALL_CONFIGS, Rows, read_ahead, read_scores, scores_table, write_scores
 from models.registry import Ranker
 
-KEEP_EVERY_S = 60.0  # what a kill costs at most, besides the graph it hits
+# A killed run loses at most the scores of this time, and those of one graph.
+KEEP_EVERY_S = 60.0
 
-Tables = dict[str, pl.DataFrame]  # by graph
+# Scores by graph.
+Tables = dict[str, pl.DataFrame]
 
 
 def scores_path(out: Path, collection: Collection, member: str, split: str) -> Path:
-    """Return where a run keeps the scores of one member, or of "blend", for a split."""
+    """Return the score file of one member for a split.
+
+    Args:
+        out: Folder of the run.
+        collection: Collection of the graphs.
+        member: Name of the member, or "blend".
+        split: "valid" or "test".
+    """
     return out / "scores" / collection.slug / member / f"{split}.parquet"
 
 
 def begun_path(path: Path) -> Path:
-    """Return where the scores lie that `path` will hold, as long as graphs are missing."""
+    """Return the file of the scores so far, as long as graphs are missing.
+
+    Args:
+        path: Score file of `scores_path`.
+    """
     return path.with_name(f"{path.stem}.begun.parquet")
 
 
@@ -39,27 +52,29 @@ def scores_by_graph(
     what: str,
     subsets: Mapping[str, Rows] = ALL_CONFIGS,
 ) -> None:
-    """Make the score file of each member, or the rest of it; each graph is read once for all.
+    """Write or complete the score file of each member. Each graph is read once for all members.
 
-    Columns are as in models.predict.SCORE_SCHEMA, graphs in the order of `files`.
+    Columns are those of models.predict.SCORE_SCHEMA, and graphs are in the order of `files`.
 
     Args:
-        members: what loads a member, by its score file.
-        subsets: as `read_ahead` takes them.
+        members: Function that loads a member, by its score file.
+        files: Graphs to score.
+        what: Name of the work for the progress line.
+        subsets: Rows of a graph to score, by graph. The default is all rows.
 
     Raises:
-        OutOfTime: graphs are left; the same call goes on after those that are scored.
-        PipelineError: a damaged file, or scores that are not finite.
+        OutOfTime: Graphs are left. The same call resumes after the scored ones.
+        PipelineError: A file is damaged, or a score is not finite.
     """
     tables: dict[Path, Tables] = {path: {} for path in members if not path.exists()}
-    for path, own in tables.items():
+    for path, by_graph in tables.items():
         if (begun := begun_path(path)).exists():
             parts = read_scores(begun).partition_by("graph", maintain_order=True)
-            own.update({part["graph"][0]: part for part in parts})
-    left = [file for file in files if any(file.name not in own for own in tables.values())]
+            by_graph.update({part["graph"][0]: part for part in parts})
+    left = [file for file in files if any(file.name not in table for table in tables.values())]
     total, kept_at = len(files) * len(tables), time.monotonic()
     if tables:
-        progress(what, 0, total)  # says what begins
+        progress(what, 0, total)
     if left and out_of_time():
         raise _stopped(tables, files)
     rankers = {path: members[path]() for path in tables if left}
@@ -78,13 +93,13 @@ def scores_by_graph(
             scores = rankers[path].score(graph)
             tables[path][name] = scores_table(graph, scores, ranker=path.parent.name)
             progress(what, sum(map(len, tables.values())), total)
-    told = ",".join(dict.fromkeys(file.collection.name for file in files))
-    for path, own in tables.items():
-        write_scores(path, pl.concat([own[file.name] for file in files]), told)
+    collections = ",".join(dict.fromkeys(file.collection.name for file in files))
+    for path, by_graph in tables.items():
+        write_scores(path, pl.concat([by_graph[file.name] for file in files]), collections)
     for path in members:
         begun_path(path).unlink(missing_ok=True)
 
 
 def _stopped(tables: Mapping[Path, Tables], files: Sequence[GraphFile]) -> OutOfTime:
-    path, own = min(tables.items(), key=lambda entry: len(entry[1]))
-    return OutOfTime(f"{path}: out of time with {len(own)} of {len(files)} graphs")
+    path, by_graph = min(tables.items(), key=lambda entry: len(entry[1]))
+    return OutOfTime(f"{path}: out of time with {len(by_graph)} of {len(files)} graphs")

@@ -1,7 +1,7 @@
-"""Run folders of models that were trained elsewhere: found at any depth, checked, copied.
+"""Find, check and copy the run folders of models that were trained elsewhere.
 
-Datasets and outputs of other kernels are mounted read-only, under folders that their owners named,
-so a model is known by its config.toml alone.
+Kaggle mounts datasets and kernel outputs read-only, in folders with any name and depth. So only the
+file config.toml identifies a model.
 """
 
 import os
@@ -16,23 +16,32 @@ from ensembles.ensemble import members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 
-_NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})  # thousands of files, none of them a model
+# These folders have thousands of files and no model.
+_NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})
 
-Key = tuple[str, str]  # the slug of what a model learned from, and "<model>-seed<number>"
+# Slug of the collection that a model learned from, and "<model>-seed<number>".
+Key = tuple[str, str]
 
 
 def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -> dict[Key, Path]:
-    """Find the models' run folders below `root`; hidden folders are left out.
+    """Find the run folders of models below a folder.
 
-    Of several of one model a finished one is taken, the first by path.
+    Args:
+        root: Folder to search. Hidden folders are left out.
+        is_wanted: Filter of keys.
+
+    Returns:
+        Run folder by key. If a model has several folders, the first finished one counts, sorted
+        by path.
 
     Raises:
-        PipelineError: `root` is no folder, or a configuration is damaged.
+        PipelineError: `root` is not a folder, or a config.toml is damaged.
     """
     if not root.is_dir():
-        raise PipelineError(f"{root}: no such folder; expected one that holds run folders")
+        raise PipelineError(f"{root}: no such folder; expected a folder with run folders")
     found: dict[Key, Path] = {}
-    seen = set[str]()  # links are followed, not in a circle
+    # Links are followed, so a folder may appear twice or contain itself.
+    seen = set[str]()
     for place, below, files in os.walk(root, followlinks=True):
         folder, real = Path(place), os.path.realpath(place)
         if real in seen:
@@ -41,7 +50,8 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         seen.add(real)
         below[:] = sorted(n for n in below if not n.startswith(".") and n not in _NO_RUN_FOLDERS)
         config = read_config(folder) if CONFIG in files else {}
-        if "model" not in config or "seed" not in config:  # a whole run's own folder holds none
+        # The config of a whole run has neither key.
+        if "model" not in config or "seed" not in config:
             continue
         learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
         key = learned.replace(":", "-"), f"{config['model']}-seed{config['seed']}"
@@ -53,12 +63,18 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[Path]:
-    """Copy what an earlier training of a collection, or of LAYOUTS, left, to go on with.
+    """Copy the models of an earlier training, finished or not, to resume them.
 
-    What lies in `out` stays.
+    Args:
+        earlier: Folder with run folders.
+        collection: Collection that the models learned from, or LAYOUTS.
+        out: Folder of the new training. Its models stay.
+
+    Returns:
+        The new run folders.
 
     Raises:
-        PipelineError: a damaged training, or no space.
+        PipelineError: A training is damaged, or the disk is full.
     """
     found = find_models(earlier, lambda key: key[0] == collection.slug)
     return take_models({out / member: folder for (_, member), folder in found.items()})
@@ -67,13 +83,19 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
 def models_to_take(
     source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
 ) -> dict[Path, Path]:
-    """Find the trained models of `collections`, every member that the run folder `out` lacks.
+    """Find the trained models that a run folder lacks.
+
+    Args:
+        source: Folder with run folders of trained models.
+        recipe: Recipe of the run.
+        collections: Collections to rank.
+        out: Folder of the run.
 
     Returns:
-        Their folders in `out`, and where they are copied from.
+        Folder to copy from, by the new folder in `out`.
 
     Raises:
-        PipelineError: a member is missing, unfinished, or of other settings.
+        PipelineError: A member is missing or unfinished, or was trained with other settings.
     """
     wanted = {
         (member.folder.parent.name, member.name): member.folder
@@ -87,7 +109,7 @@ def models_to_take(
         first, more = "/".join(missing[0]), len(missing) - 1
         raise PipelineError(
             f"{source}: no trained model {first}{f' and {more} more' if more else ''}; expected "
-            f"every model and seed of recipe {recipe.name}: attach or add what is missing"
+            f"every model and seed of recipe {recipe.name}; attach or add the missing models"
         )
     settings = recipe.model_dump(mode="json")
     for folder in models.values():
@@ -100,10 +122,16 @@ def models_to_take(
 
 
 def take_models(found: Mapping[Path, Path]) -> list[Path]:
-    """Copy what `models_to_take` has found; return the new folders: what is there already stays.
+    """Copy run folders.
+
+    Args:
+        found: Folder to copy from, by new folder. Existing folders stay.
+
+    Returns:
+        The new folders.
 
     Raises:
-        PipelineError: a folder cannot be copied.
+        PipelineError: A folder cannot be copied.
     """
     missing = {target: folder for target, folder in found.items() if not target.exists()}
     for target, folder in missing.items():
@@ -111,8 +139,8 @@ def take_models(found: Mapping[Path, Path]) -> list[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(
                 prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
-            ) as made:
-                inner = Path(made) / target.name
+            ) as scratch:
+                inner = Path(scratch) / target.name
                 inner.mkdir()
                 for name in _names(folder):
                     shutil.copyfile(folder / name, inner / name)

@@ -1,12 +1,12 @@
-"""Which nodes' decisions set a config apart from another, by the model's own account.
+"""Divide the score difference of two configs among the nodes with different layouts.
 
-The k nodes that two configs lay out differently are changed one after the other, along several
-orders. A node's part is what its change adds to the score, averaged over the orders: its Shapley
-value (1953). Orders are drawn in pairs, each with its reverse. So a term of the score that depends
-on two nodes, for example a copy between them, is halved exactly. Parts add up to the difference.
+The k nodes with different layouts are changed one after the other, in several random orders. The
+part of a node is the mean change of the score at its turn: its Shapley value (1953). Orders come in
+pairs, each with its reverse. So a term of the score that depends on two nodes, for example a copy
+between them, is divided in exact halves. The sum of the parts is the difference.
 
-k changed nodes, p pairs of orders, v variants of the two configs, m scores of each: of the blend,
-then of each member.
+k changed nodes, p pairs of orders, v variants of the two configs, m scores of each variant: first
+the blend, then the members.
 """
 
 import time
@@ -35,7 +35,8 @@ from ensembles.ranking.program import (
 )
 from features.padding import dimension_sizes, minor_to_major
 
-VARIANTS = 1024  # about so many are scored, unless two pairs of orders need more
+# Approximate number of variants to score. Two pairs of orders may need more.
+VARIANTS = 1024
 MIN_PAIRS, MAX_PAIRS = 2, 16
 
 Values = NDArray[np.float64]
@@ -44,22 +45,23 @@ Values = NDArray[np.float64]
 def shares(
     value: Callable[[NDArray[np.bool_]], Values], k: int, rng: np.random.Generator
 ) -> tuple[Values, int]:
-    """Divide the difference that k changes make among them; all variants are asked for at once.
+    """Divide the effect of k changes among them.
 
-    Exact for scores that are sums over changes and pairs of changes.
+    The result is exact for scores that are sums over changes and pairs of changes.
 
     Args:
-        value: Maps which changes are made, (v, k), to scores (v, m).
+        value: Maps masks of changes, (v, k) bool, to scores, (v, m).
         k: Number of changes.
-        rng: Draws the orders.
+        rng: Generator of the orders.
 
     Returns:
-        Parts (k, m), which add up to the difference, and v.
+        Parts, (k, m), whose sum is the difference, and the number of variants, v.
     """
     n_pairs = int(np.clip(VARIANTS // max(1, 2 * k), MIN_PAIRS, MAX_PAIRS))
-    drawn = [rng.permutation(k) for _ in range(n_pairs)]
-    place = np.argsort([*drawn, *(order[::-1] for order in drawn)], axis=1)  # (2p, k)
-    walks = place[:, None] < np.arange(k + 1)[:, None]  # (2p, k + 1, k): changes after each step
+    orders = [rng.permutation(k) for _ in range(n_pairs)]
+    place = np.argsort([*orders, *(order[::-1] for order in orders)], axis=1)  # (2p, k)
+    # Masks of the changes after each step, (2p, k + 1, k).
+    walks = place[:, None] < np.arange(k + 1)[:, None]
     masks, which = np.unique(np.concatenate([*walks]), axis=0, return_inverse=True)
     scores = value(masks)[which.reshape(-1)].reshape(*walks.shape[:2], -1)
     added = np.take_along_axis(np.diff(scores, axis=1), place[:, :, None], axis=1)  # (2p, k, m)
@@ -68,12 +70,14 @@ def shares(
 
 @dataclass(frozen=True)
 class Part:
-    """What one node's layouts, `after` in the place of `before`, add to a config's score.
+    """Part of one node in the score difference of two configs.
 
     Attributes:
-        shape: element type and sizes of its output, such as "f32[8,128]".
-        score: below 0 = faster.
-        members: the part of each member's own score; their scales differ.
+        before: Layouts in the other config.
+        after: Layouts in the explained config.
+        shape: Element type and sizes of the output, for example "f32[8,128]".
+        score: Change of the score; below 0 = faster.
+        members: Change of each member's score. The scales of members differ.
     """
 
     before: NodeLayouts
@@ -84,21 +88,23 @@ class Part:
 
     @property
     def change(self) -> str:
-        """Return what changes, as `change_of`."""
         return change_of(self.before, self.after)
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What sets a config apart from another.
+    """Comparison of two configs, node by node.
 
     Attributes:
-        against: the row of the other config.
-        baseline: "the compiler's choice", "the nearest to the compiler's choice"; else "".
-        difference: the sum of the parts, below 0 = predicted faster; of a single model's scores, or
-            of the weighted mean of several models', each brought to 0..1 over the graph's configs.
-        parts: of the k nodes that differ, the largest first.
-        n_variants: how many configs were scored beside the graph's own.
+        graph: Graph of the configs.
+        config: Row of the explained config.
+        against: Row of the other config.
+        baseline: "the compiler's choice", "the nearest to the compiler's choice", or "".
+        difference: Sum of the parts; below 0 = predicted faster. With several models it is in
+            units of the blended score, whose members are scaled to 0..1 over the graph's configs.
+        parts: Parts of the k nodes with different layouts, largest first.
+        n_variants: Number of scored variants.
+        seconds: Time of the computation.
     """
 
     graph: NamedGraph
@@ -112,21 +118,28 @@ class Explanation:
 
     @property
     def heading(self) -> str:
-        """Say in one line what is compared, and how the models see it."""
+        """Return one line with the configs, the score difference and the number of nodes."""
         baseline = f", {self.baseline}" if self.baseline else ""
         side = "lower, predicted faster" if self.difference < 0 else "higher, predicted slower"
         of = "blended score" if any(len(part.members) > 1 for part in self.parts) else "score"
         score = f"{of} {abs(self.difference):.4f} {side}" if self.difference else "equal scores"
-        said = f"{score}; nodes that differ: {len(self.parts)}"
-        return f"config {self.config} against config {self.against}{baseline}: {said}"
+        result = f"{score}; nodes that differ: {len(self.parts)}"
+        return f"config {self.config} against config {self.against}{baseline}: {result}"
 
     def said(self, score: float) -> tuple[str, str | None]:
-        """Say what a score does, and its share of the difference; None where that is 0."""
-        what = f"{abs(score):.4f} {'faster' if score < 0 else 'slower'}" if score else "as fast"
-        return what, f"{score / self.difference:z.0%}" if self.difference else None
+        """Format a score, and its share of the difference.
+
+        Args:
+            score: Part of the difference.
+
+        Returns:
+            For example "0.0123 faster" and "45%". The share is None if the difference is 0.
+        """
+        effect = f"{abs(score):.4f} {'faster' if score < 0 else 'slower'}" if score else "as fast"
+        return effect, f"{score / self.difference:z.0%}" if self.difference else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
+        """Return the explanation for JSON."""
         parts = [
             vars(part) | {"before": part.before.as_json(), "after": part.after.as_json()}
             for part in self.parts
@@ -137,22 +150,23 @@ class Explanation:
 def explain(
     ranker: Ensemble, graph: NamedGraph, config: int, against: int | None = None
 ) -> Explanation:
-    """Say which nodes' layouts set a config apart from another, by the models' own account.
+    """Divide the score difference of two configs among the nodes with different layouts.
 
-    It costs one ranking of the graph's configs and about a thousand others.
+    It scores the configs of the graph and about a thousand variants.
 
     Args:
-        graph: what was ranked, `Ranked.graph`.
-        config: a row of its configs.
-        against: the row to compare with; default: `default_row`.
+        ranker: Trained models.
+        graph: Graph with the ranked configs, `Ranked.graph`.
+        config: Row of the config to explain.
+        against: Row of the config to compare with. The default is `default_row`.
 
     Raises:
-        UsageError: no such config, a graph with one config, or tiles.
-        PipelineError: configs do not fit the program.
+        UsageError: A config does not exist, the graph has one config, or its configs are tiles.
+        PipelineError: The configs do not fit the program.
     """
     whole = graph.graph
     if ranker.collection.kind != "layout" or not isinstance(whole, LayoutGraph):
-        raise UsageError(f"{graph.name}: a tile is one decision for all nodes; expected layouts")
+        raise UsageError(f"{graph.name}: a tile is one choice for all nodes; expected layouts")
     last, start = whole.n_configs - 1, time.perf_counter()
     if not last:
         raise UsageError(f"{graph.name}: has one config; expected another to compare it with")
@@ -166,9 +180,9 @@ def explain(
 
     def variants(masks: NDArray[np.bool_]) -> Iterator[NDArray[np.int8]]:
         for first in range(0, len(masks), SPELLED_AT_ONCE):
-            made = masks[first : first + SPELLED_AT_ONCE, :, None]
-            values = np.repeat(before[None], len(made), axis=0)
-            values[:, places] = np.where(made, after[places], before[places])
+            is_changed = masks[first : first + SPELLED_AT_ONCE, :, None]
+            values = np.repeat(before[None], len(is_changed), axis=0)
+            values[:, places] = np.where(is_changed, after[places], before[places])
             yield values
 
     def value(masks: NDArray[np.bool_]) -> Values:
@@ -197,31 +211,34 @@ def explain(
 
 
 def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
-    """Return (c, 1 + members) scores, of the blend first."""
+    """Return scores, (c, 1 + members), with the blend in the first column."""
     scores = []
     for number, member in enumerate(ranker.rankers.values()):
         progress("explain", number, len(ranker.rankers))
         scores.append(member.score(graph))
-    own = np.stack(scores, axis=1).astype(np.float64)
-    if own.shape[1] == 1:
-        return own.repeat(2, axis=1)
-    span = np.ptp(own[: graph.n_counted], axis=0)
+    columns = np.stack(scores, axis=1).astype(np.float64)
+    if columns.shape[1] == 1:
+        return columns.repeat(2, axis=1)
+    span = np.ptp(columns[: graph.n_counted], axis=0)
     weights = np.array([ranker.spec.weights[name] for name in ranker.rankers])
-    scaled = own * np.divide(weights / weights.sum(), span, out=np.zeros_like(span), where=span > 0)
-    return np.concatenate([scaled.sum(axis=1, keepdims=True), own], axis=1)
+    shares = np.divide(weights / weights.sum(), span, out=np.zeros_like(span), where=span > 0)
+    return np.concatenate([(columns * shares).sum(axis=1, keepdims=True), columns], axis=1)
 
 
 def default_row(graph: LayoutGraph) -> int:
-    """Return the config that is nearest to what the compiler itself would do.
+    """Return the row of the config that is nearest to the compiler's choice.
 
-    The first of those that leave to the compiler, or give as it had it, the most nodes' outputs,
-    and of these leave the most tensors to it: where there is one that leaves all, that.
+    First it maximises the number of output layouts that are open or equal to the compiler's. Then
+    it maximises the number of open tensors. A config that leaves all tensors open always wins.
+
+    Args:
+        graph: Graph with c layout configs.
     """
-    own = minor_to_major(graph.node_feat)[graph.node_config_ids]  # (k, 6)
-    given = graph.configs.vectors.reshape(-1, 3, own.shape[1])  # (u, 3, 6)
-    agrees = ((given[:, 0] < 0) | (given[:, 0] == own[:, None])).all(axis=2)  # (k, u)
-    n_open = (given < 0).all(axis=2).sum(axis=1)  # (u,)
-    nearness = agrees * (1 + given.shape[1] * len(own)) + n_open
+    default = minor_to_major(graph.node_feat)[graph.node_config_ids]  # (k, 6)
+    vectors = graph.configs.vectors.reshape(-1, 3, default.shape[1])  # (u, 3, 6)
+    agrees = ((vectors[:, 0] < 0) | (vectors[:, 0] == default[:, None])).all(axis=2)  # (k, u)
+    n_open = (vectors < 0).all(axis=2).sum(axis=1)  # (u,)
+    nearness = agrees * (1 + vectors.shape[1] * len(default)) + n_open
     codebooks, total = graph.configs.codebooks, np.zeros(graph.n_configs)
     for of_node, column in zip(nearness, codebooks.column_of, strict=True):
         total += of_node[codebooks.vectors[column]].take(graph.configs.indices[:, column])
@@ -229,7 +246,12 @@ def default_row(graph: LayoutGraph) -> int:
 
 
 def shape_of(graph: NamedGraph, node: int) -> str:
-    """Return element type and sizes of a node's output, such as "f32[8,128]"."""
+    """Return element type and sizes of a node's output, for example "f32[8,128]".
+
+    Args:
+        graph: Program of the node.
+        node: Number of the node.
+    """
     row = graph.graph.node_feat[node : node + 1]
     sizes = ",".join(str(size) for size in dimension_sizes(row)[0].tolist() if size >= 0)
     return f"{ELEMENT_TYPES[int(row[0, ELEMENT_TYPE].argmax())]}[{sizes}]"

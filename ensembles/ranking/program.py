@@ -1,11 +1,12 @@
-"""A graph to rank, with what its file says beside the arrays: instruction names, kernel, runs.
+"""Read a graph to rank, with its instruction names, kernels and runs.
 
-It is read from a graph's npz, tuning data, or an HLO module; configs may come from elsewhere, and
-are checked to fit it. A config is told in the compiler's words: minor-to-major lists by
-instruction, or tile sizes. n nodes, c configs, k configurable nodes, u distinct layout vectors.
+Sources are an npz file, tuning data, or an HLO module. Configs from elsewhere must fit the graph.
+Configs are printed in the compiler's terms: minor-to-major lists by instruction, or tile sizes.
+n nodes, c configs, k configurable nodes, u distinct layout vectors.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,30 +33,43 @@ from features.padding import tensor_ranks
 if TYPE_CHECKING:
     from data.hlo.programs import HloProgram
 
-# Models read a graph's kind alone; which collection's models rank it is chosen apart from it.
+# Collection of a graph from outside the official folders. Models read only its kind.
 ANY_OF_KIND = {"layout": "layout:xla:default", "tile": "tile:xla"}
 ZIP_START = b"PK\x03\x04"
 MAX_CANDIDATE_BYTES = 2 << 30
 COMPILERS_CHOICE = "compiler's choice"
-ONE_OPERAND = "reshape"  # of the operations that can be configured, the one without a kernel
+# Of the configurable operations, only this one has no kernel.
+ONE_OPERAND = "reshape"
 TENSORS = ("output", "input", "kernel")
 TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
-VALUES_PER_BOUNDS = 8  # six sizes, their sum and their product
-SPELLED_AT_ONCE = 256  # configs
+# Six sizes, their sum and their product.
+VALUES_PER_BOUNDS = 8
+# Number of configs that are unpacked at a time.
+SPELLED_AT_ONCE = 256
 
 Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class NamedGraph:
-    """One program or kernel whose configs can be ranked."""
+    """One program or kernel whose configs can be ranked.
+
+    Attributes:
+        graph: Arrays of the graph and its configs.
+        collection: Collection of the graph, if it is known.
+        program: Program of the file. None for an npz file.
+        run_numbers: Run of each config in tuning data, (c,) int64. None for other files.
+        names: Names of the n instructions from the file next to an npz file, if it exists.
+        has_configs: False for an HLO module without configs, whose only config leaves all layouts
+            to the compiler.
+    """
 
     graph: Graph
     collection: Collection | None = None
-    program: "HloProgram | None" = None  # what it was made of; None of an npz file
-    run_numbers: NDArray[np.int64] | None = None  # (c,) each config's run in the file, if it is one
-    names: tuple[str, ...] | None = None  # of the n instructions, beside an npz
-    has_configs: bool = True  # else one alone, which leaves all to the compiler: a bare HLO module
+    program: "HloProgram | None" = None
+    run_numbers: NDArray[np.int64] | None = None
+    names: tuple[str, ...] | None = None
+    has_configs: bool = True
 
     @property
     def kind(self) -> str:
@@ -64,34 +78,37 @@ class NamedGraph:
 
     @property
     def path(self) -> Path:
-        """The file that it was read from."""
+        """Return the path of the file."""
         return self.graph.file.path
 
     @property
     def name(self) -> str:
-        """The program's name: its file's stem, and a kernel's fingerprint."""
+        """Return the name of the program: the stem of its file, and the fingerprint of a kernel."""
         return self.graph.file.name
 
     @property
     def instruction_names(self) -> tuple[str, ...] | None:
-        """The names of the n instructions; None of an npz beside which there are none."""
+        """Return the names of the n instructions, or None if they are unknown."""
         return self.program.graph.instruction_names if self.program else self.names
 
     def __repr__(self) -> str:
-        """Say what it is in one line."""
         graph = self.graph
         return f"<{self.kind} graph {self.name}: {graph.n_nodes} nodes, {graph.n_configs} configs>"
 
     def opcode(self, node: int) -> str:
-        """Return the operation of a node, such as "convolution"."""
+        """Return the operation of a node, for example "convolution".
+
+        Args:
+            node: Number of the node.
+        """
         number = int(self.graph.node_opcode[node])
         return OPCODE_NAMES[number - 1] if 0 < number <= len(OPCODE_NAMES) else "unknown"
 
     @cached_property
     def tensor_ranks(self) -> NDArray[np.int64]:
-        """Return (k, 3) int64 ranks of output, input and kernel of each configurable node.
+        """Return the ranks of output, input and kernel of each configurable node, (k, 3) int64.
 
-        6, the most that there is, where nothing tells: an npz file tells the output's alone.
+        An npz file has only the rank of the output. Unknown ranks are 6, the highest rank.
         """
         assert isinstance(self.graph, LayoutGraph)
         positions = self.graph.node_config_ids
@@ -104,24 +121,30 @@ class NamedGraph:
         return ranks
 
     def candidates(self, n_configs: int, *, seed: int = 0) -> NDArray[np.int8]:
-        """Draw distinct random layout configs; config 0 leaves all to the compiler.
+        """Draw distinct random layout configs. Config 0 leaves all layouts to the compiler.
+
+        Args:
+            n_configs: Highest number of configs, at least 1.
+            seed: Seed of the configs.
 
         Returns:
-            (c, k, 18) int8, c at most `n_configs`, for `rank`.
+            Configs, (c, k, 18) int8 with c at most `n_configs`, for `rank`.
 
         Raises:
-            UsageError: the configs are tiles, an npz file does not tell what layouts are legal, or
-                a number that is not above 0 or whose configs take over 2 GiB.
+            UsageError: The configs are tiles, the file is an npz file (which has no legal
+                layouts), or `n_configs` is below 1 or needs over 2 GiB.
         """
         if self.program is None or not isinstance(self.graph, LayoutGraph):
             raise UsageError(
                 f"{self.path}: candidates are made for layouts, from an HLO module; this file "
-                f"{'is an npz' if self.program is None else 'holds tiles'}; rank its own configs"
+                f"{'is an npz' if self.program is None else 'has tiles'}; rank its own configs"
             )
-        most = MAX_CANDIDATE_BYTES // (N_LAYOUT_VALUES * max(1, len(self.graph.node_config_ids)))
-        if not 1 <= n_configs <= most:
+        max_configs = MAX_CANDIDATE_BYTES // (
+            N_LAYOUT_VALUES * max(1, len(self.graph.node_config_ids))
+        )
+        if not 1 <= n_configs <= max_configs:
             raise UsageError(
-                f"{self.path}: {n_configs} candidates; expected 1..{most} configs of "
+                f"{self.path}: {n_configs} candidates; expected 1..{max_configs} configs of "
                 f"{len(self.graph.node_config_ids)} nodes"
             )
         return self.program.candidates(self.graph.node_config_ids, n_configs, seed=seed)
@@ -130,37 +153,40 @@ class NamedGraph:
 def load_graphs(
     path: Path | str, *, collection: str | None = None, kernel: str | None = None
 ) -> list[NamedGraph]:
-    """Read what can be ranked in a file: an npz, tuning data, or an HLO module.
+    """Read the graphs of a file: an npz file, tuning data, or an HLO module.
 
     Args:
-        collection: the graphs', such as "layout:xla:random"; default: what the folders tell.
-        kernel: one of a TuningData's kernels, by name, fingerprint or module; default: all.
+        path: File to read.
+        collection: Collection of the graphs, for example "layout:xla:random". By default the
+            official folders around the file decide.
+        kernel: Kernel of tuning data to read, by name, fingerprint or module. The default is all.
 
     Returns:
-        One graph, or every kernel of a TuningData. Configs are the file's own; an HLO module has
-        one, which leaves all to the compiler.
+        One graph, or all kernels of tuning data, with the configs of the file. An HLO module has
+        one config, which leaves all layouts to the compiler.
 
     Raises:
-        PipelineError: no such file, damaged, of another kind, or without a configurable node.
-        UsageError: no such collection or kernel, or a collection of the other kind.
+        PipelineError: The file does not exist, is damaged or of another kind, or has no
+            configurable node.
+        UsageError: The collection or kernel does not exist, or the collection has the other kind.
     """
     path = Path(path)
-    given = collection_named(collection) if collection else None
+    chosen = collection_named(collection) if collection else None
     if not path.is_file():
         fault = "a folder" if path.is_dir() else "no such file"
         raise PipelineError(f"{path}: {fault}; expected a graph's npz, or a protobuf file")
     with path.open("rb") as stream:
         is_npz = path.suffix == ".npz" or stream.read(4) == ZIP_START
     if is_npz:
-        graphs = [_from_npz(path, given)]
+        graphs = [_from_npz(path, chosen)]
     else:
         from data.hlo.programs import read_programs
 
-        graphs = [_from_program(program, path, given) for program in read_programs(path)]
+        graphs = [_from_program(program, path, chosen) for program in read_programs(path)]
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
-                f"{path}: holds {graph.kind} configs; --collection {graph.collection.name}: "
+                f"{path}: has {graph.kind} configs; --collection {graph.collection.name}: "
                 f"expected a {graph.kind} collection"
             )
     return graphs if kernel is None else [_chosen_kernel(graphs, kernel)]
@@ -169,10 +195,16 @@ def load_graphs(
 def load_graph(
     path: Path | str, *, collection: str | None = None, kernel: str | None = None
 ) -> NamedGraph:
-    """Read one graph whose configs can be ranked, as `load_graphs`.
+    """Read one graph of a file, with the rules of `load_graphs`.
+
+    Args:
+        path: File to read.
+        collection: Collection of the graph.
+        kernel: Kernel of tuning data.
 
     Raises:
-        UsageError: also where there are several kernels and none is chosen.
+        PipelineError: See `load_graphs`.
+        UsageError: See `load_graphs`. Also, the file has several kernels and `kernel` is None.
     """
     graphs = load_graphs(path, collection=collection, kernel=kernel)
     return graphs[0] if len(graphs) == 1 else _chosen_kernel(graphs, None)
@@ -180,11 +212,11 @@ def load_graph(
 
 def _chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
     modules = [graph.program.graph.name if graph.program else "" for graph in graphs]
-    names = [(own.name, own.name.rsplit("_", 1)[-1]) for own in graphs]
+    names = [(graph.name, graph.name.rsplit("_", 1)[-1]) for graph in graphs]
     found = [i for i, module in enumerate(modules) if kernel in (*names[i], module)]
     if len(found) == 1:
         return graphs[found[0]]
-    known = ", ".join(f"{own.name} ({m})" for own, m in zip(graphs, modules, strict=True))
+    known = ", ".join(f"{g.name} ({m})" for g, m in zip(graphs, modules, strict=True))
     count = f"{len(found)} kernels called '{kernel}'"
     if kernel is None:
         count = f"{len(graphs)} kernels and none chosen"
@@ -219,25 +251,32 @@ def _from_program(program: "HloProgram", path: Path, collection: Collection | No
     return NamedGraph(graph, collection, program, runs, has_configs=bool(configs))
 
 
-def _from_npz(path: Path, given: Collection | None) -> NamedGraph:
-    split, told = "test", given
-    try:
+def _from_npz(path: Path, chosen: Collection | None) -> NamedGraph:
+    split, collection = "test", chosen
+    # A file outside the official folders has no collection and split.
+    with suppress(PipelineError):
         in_tree = file_from_path(path)
-        split, told = in_tree.split, given or in_tree.collection
-    except PipelineError:
-        pass  # outside the official folders
+        split, collection = in_tree.split, chosen or in_tree.collection
     with Archive(path) as archive:
         kind = "tile" if "config_feat" in archive.keys else "layout"
-    read_as = told if told and told.kind == kind else collection_named(ANY_OF_KIND[kind])
+    any_of_kind = collection_named(ANY_OF_KIND[kind])
+    read_as = collection if collection and collection.kind == kind else any_of_kind
     graph = read_graph(GraphFile(read_as, split, path.stem, path))
-    return NamedGraph(graph, told, names=read_names(path, graph.n_nodes))
+    return NamedGraph(graph, collection, names=read_names(path, graph.n_nodes))
 
 
 def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
-    """Read the names (n) of a graph's instructions beside its npz; None where there are none.
+    """Read the instruction names of a graph from the file next to its npz file.
+
+    Args:
+        npz: File of the graph.
+        n_nodes: Number of nodes.
+
+    Returns:
+        Names, (n,), or None if there is no such file.
 
     Raises:
-        PipelineError: it cannot be read, or is of another graph.
+        PipelineError: The file cannot be read, or has another number of names.
     """
     path = names_beside(npz)
     if not path.is_file():
@@ -248,20 +287,22 @@ def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
         raise PipelineError(f"{path}: cannot be read: {error}") from error
     if len(names) != n_nodes:
         raise PipelineError(
-            f"{path}: holds {len(names)} names; expected one for each node, {n_nodes}"
+            f"{path}: has {len(names)} names; expected one for each node, {n_nodes}"
         )
     return names
 
 
 @dataclass(frozen=True)
 class NodeLayouts:
-    """The layouts that a config gives to the tensors of one instruction.
+    """Layouts that a config gives to the tensors of one instruction.
 
     Attributes:
-        name: the instruction's; None where the file has no names.
-        tensors: by "output", "input" (left operand) and, but for reshapes, "kernel" (right
-            operand): the minor-to-major order, as XLA writes it; None = the compiler's choice. The
-            dataset's longer tensors are given their minor-most dimensions alone.
+        node: Number of the node.
+        name: Name of the instruction. None if the file has no names.
+        opcode: Operation, for example "convolution".
+        tensors: Minor-to-major order as XLA writes it, or None for the compiler's choice. Keys are
+            "output", "input" (left operand) and "kernel" (right operand, except for reshapes).
+            Tensors with more than six dimensions have only the six minor-most ones.
     """
 
     node: int
@@ -271,11 +312,11 @@ class NodeLayouts:
 
     @property
     def is_left_open(self) -> bool:
-        """Tell whether all of it is left to the compiler."""
+        """Return whether the compiler chooses all layouts."""
         return all(order is None for order in self.tensors.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for JSON, with words where the compiler chooses."""
+        """Return the layouts for JSON, with "compiler's choice" for open ones."""
         named = {"name": self.name} if self.name is not None else {}
         orders = {
             tensor: COMPILERS_CHOICE if order is None else list(order)
@@ -285,7 +326,12 @@ class NodeLayouts:
 
 
 def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
-    """Return the layouts of each configurable node in a config, in config order."""
+    """Return the layouts of each configurable node in a config.
+
+    Args:
+        named: Program of layouts.
+        config: Row of the config.
+    """
     assert isinstance(named.graph, LayoutGraph)
     names = named.instruction_names
     rows = named.graph.configs.rows(np.array([config]))[0]  # (k, 18)
@@ -307,7 +353,11 @@ def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
 def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
     """Return the tile sizes of a config by field: kernel, output and input bounds.
 
-    Tuning data may also hold iteration bounds, which models do not read; those are as in the run.
+    Tuning data may also have iteration bounds, which models do not read.
+
+    Args:
+        named: Kernel with tile configs.
+        config: Row of the config.
     """
     assert isinstance(named.graph, TileGraph)
     bounds = named.graph.config_feat[config].reshape(-1, VALUES_PER_BOUNDS)[:, :RANK_MAX]
@@ -325,6 +375,10 @@ def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
 def without_end(values: list[int], padding: int) -> Order:
     """Return values without the padding at their end.
 
+    Args:
+        values: Values with padding.
+        padding: Value of the padding.
+
     >>> without_end([3, 0, 2, 1, -1, -1], -1)
     (3, 0, 2, 1)
     """
@@ -335,7 +389,10 @@ def without_end(values: list[int], padding: int) -> Order:
 
 
 def spelled(order: Order | None) -> str | None:
-    """Return an order as XLA writes it: "{1,0}"; None stays None.
+    """Return an order as XLA writes it.
+
+    Args:
+        order: Minor-to-major order. None stays None.
 
     >>> spelled((1, 0))
     '{1,0}'
@@ -344,7 +401,12 @@ def spelled(order: Order | None) -> str | None:
 
 
 def change_of(before: NodeLayouts, after: NodeLayouts) -> str:
-    """Say what differs in a node, such as "output {1,0} → {0,1}"; - = the compiler's choice."""
+    """Return the changed layouts of a node, for example "output {1,0} → {0,1}".
+
+    Args:
+        before: Layouts in the first config.
+        after: Layouts in the second config. A minus sign is the compiler's choice.
+    """
     old, new = before.tensors, after.tensors
     return ", ".join(
         f"{tensor} {spelled(old.get(tensor)) or '-'} → {spelled(new.get(tensor)) or '-'}"
@@ -358,16 +420,16 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
 
     Args:
         named: Program of layouts.
-        configs: (c, k, 18) minor-to-major orders of output, input and kernel of each of the
-            program's configurable nodes, six values -1..5 each, -1 = left to the compiler.
+        configs: Minor-to-major orders of output, input and kernel of each configurable node,
+            (c, k, 18). Each order has six values from -1 to 5, and -1 is the compiler's choice.
 
     Raises:
-        UsageError: The program's configs are tiles.
-        PipelineError: Another shape, no config, or a value that is illegal in this program.
+        UsageError: The configs of the program are tiles.
+        PipelineError: The shape is wrong, there is no config, or a value is illegal.
     """
     graph, values = named.graph, np.asarray(configs)
     if not isinstance(graph, LayoutGraph):
-        raise UsageError(f"{named.name}: its configs are tiles; only layouts can be given")
+        raise UsageError(f"{named.name}: its configs are tiles; expected a program of layouts")
     n_nodes, source = len(graph.node_config_ids), f"configs of {named.name}"
     if values.shape[1:] != (n_nodes, N_LAYOUT_VALUES) or not len(values):
         expected = f"(c, {n_nodes}, {N_LAYOUT_VALUES})"
@@ -381,16 +443,17 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
         )
     runtime_ns = np.zeros(len(values), np.int64)
     whole = replace(graph, configs=pack_values(values.astype(np.int8)), runtime_ns=runtime_ns)
-    given = replace(named, graph=whole, run_numbers=None, has_configs=True)
-    check_layout_configs(given, "configs")
-    return given
+    result = replace(named, graph=whole, run_numbers=None, has_configs=True)
+    check_layout_configs(result, "configs")
+    return result
 
 
 def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> LayoutGraph:
-    """Return a graph with further configs behind its own, which do not count among them.
+    """Return a graph with query configs after its own configs.
 
     Args:
-        added: some configs (r, k, 18) at a time, legal in this program.
+        graph: Graph with layout configs.
+        added: Batches of legal configs, (r, k, 18) each.
     """
     encoder = ConfigEncoder(len(graph.node_config_ids))
     for start in range(0, graph.n_configs, SPELLED_AT_ONCE):
@@ -407,10 +470,14 @@ def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> 
 
 
 def check_layout_configs(named: NamedGraph, source: str) -> None:
-    """Refuse layout configs that do not order distinct dimensions of the program's tensors.
+    """Check that layout configs order distinct dimensions of the program's tensors.
 
     Args:
-        source: where the configs are from, for the message, which names the first such node.
+        named: Program with layout configs.
+        source: Name of the source of the configs for the error message.
+
+    Raises:
+        PipelineError: A layout is illegal. The message has the first such node.
     """
     assert isinstance(named.graph, LayoutGraph)
     configs = named.graph.configs

@@ -33,42 +33,54 @@ MEASURED_PICKS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class Ranked:
-    """A graph's configs in predicted order."""
+    """Scores of the configs of a graph.
+
+    Attributes:
+        collection: Collection that the models learned from.
+        member_scores: Scores by member, (c,) each, lower = faster. The scales of members differ.
+        scores: Blended scores, (c,), lower = faster.
+        group: Number of the distinct config of each row, (c,).
+        graph: Graph of the configs.
+        seconds: Time of the models for all configs.
+        top: Number of configs that `best` lists by default. None for all.
+    """
 
     collection: str
-    member_scores: dict[str, NDArray[np.float32]]  # (c,) by row of each of them; scales differ
-    scores: NDArray[np.float32]  # (c,) by row, lower = faster
-    group: NDArray[np.int64]  # (c,) by row; equal where configs are
+    member_scores: dict[str, NDArray[np.float32]]
+    scores: NDArray[np.float32]
+    group: NDArray[np.int64]
     graph: NamedGraph
-    seconds: float  # how long the models took to score all configs; nothing else is in it
-    top: int | None = None  # how many configs `best` lists by default; None = all
+    seconds: float
+    top: int | None = None
 
     def __repr__(self) -> str:
-        """Say what it is in one line."""
         first = int(self.order[0])
         return f"<{len(self.scores)} configs ranked by {', '.join(self.members)}; first {first}>"
 
     @property
     def members(self) -> list[str]:
-        """The names of the models."""
+        """Return the names of the members."""
         return list(self.member_scores)
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """Return the (c,) int64 rows of the configs, predicted fastest first."""
+        """Return the rows of the configs, (c,) int64, predicted fastest first."""
         return ranking_from_scores(self.scores)
 
     @property
     def ms_per_config(self) -> float:
-        """The milliseconds of inference per config."""
+        """Return the time of inference per config in milliseconds."""
         return 1000 * self.seconds / len(self.scores)
 
     def best(self, top: int | None = None) -> list[dict[str, Any]]:
-        """Return the `top` best configs, fastest first.
+        """Return the top configs, predicted fastest first.
+
+        Args:
+            top: Number of configs. The default is the attribute `top`.
 
         Returns:
-            For each `rank`, `config` and `score`; of a config that the file holds several times the
-            row that is ranked first.
+            `rank`, `config` (its row) and `score` of each distinct config. A config with several
+            rows has the row that is ranked first.
         """
         order = self.order
         _, first = np.unique(self.group[order], return_index=True)
@@ -85,7 +97,7 @@ class Ranked:
             k: Number of configs, at least 1.
 
         Returns:
-            Of each config `rank`, its place among the distinct configs, `config` and `score`.
+            `rank` among the distinct configs, `config` (its row) and `score` of each config.
         """
         rows = top_k_to_measure(self.scores, self.graph.graph, k).tolist()
         return [
@@ -94,49 +106,68 @@ class Ranked:
         ]
 
     def place(self, config: int) -> int:
-        """Return the place of a row's config among the distinct ones, 1 = predicted fastest."""
+        """Return the rank of a config among the distinct ones, 1 = predicted fastest.
+
+        Args:
+            config: Row of the config.
+        """
         _, first = np.unique(self.group[self.order], return_index=True)
         return int((first <= first[self.group[config]]).sum())
 
     def default(self) -> dict[str, Any] | None:
-        """Return `config` and `place` of the row nearest to the compiler's own; None for tiles.
+        """Return the config that is nearest to the compiler's choice, or None for tiles.
 
-        Where the file has runtimes also its `slowdown`, over the best of all configs.
+        Returns:
+            `config` (its row) and `place`. With measured runtimes also `slowdown`, its runtime
+            divided by the best of all configs.
         """
         whole = self.graph.graph
         if not isinstance(whole, LayoutGraph):
             return None
         row = default_row(whole)
-        told: dict[str, Any] = {"config": row, "place": self.place(row)}
+        result: dict[str, Any] = {"config": row, "place": self.place(row)}
         if whole.is_labelled:
             runtime = group_means(whole.runtime_ns, self.group)
-            told["slowdown"] = float(runtime[self.group[row]] / runtime.min())
-        return told
+            result["slowdown"] = float(runtime[self.group[row]] / runtime.min())
+        return result
 
     def layouts(self, config: int) -> tuple[NodeLayouts, ...]:
-        """Return the layouts that a config gives to the k configurable nodes, in config order.
+        """Return the layouts of each configurable node in a config.
+
+        Args:
+            config: Row of the config.
 
         Raises:
-            UsageError: there is no such config, or the configs are tiles.
+            UsageError: The config does not exist, or the configs are tiles.
         """
         return layouts_of(self._graph_with(config, "layout"), config)
 
     def tile(self, config: int) -> dict[str, Order]:
-        """Return the tile sizes of a config by field, such as `output_bounds`.
+        """Return the tile sizes of a config by field, for example `output_bounds`.
+
+        Args:
+            config: Row of the config.
 
         Raises:
-            UsageError: there is no such config, or the configs are layouts.
+            UsageError: The config does not exist, or the configs are layouts.
         """
         return tile_of(self._graph_with(config, "tile"), config)
 
     @cached_property
     def decides(self) -> str:
-        """Return what the configs are: "layout", "tile", or as a manifest of `collect` tells."""
+        """Return the kind of choice: "layout", "tile", or a kind from a manifest of `collect`."""
         graph = self.graph.graph
         return str(measured_of(graph.file.path).get("decides", self.graph.kind))
 
     def spelled(self, config: int) -> dict[str, Any]:
-        """Say what a config decides, for JSON: `layouts`, `tile`, `options` or `kept_apart`."""
+        """Return the content of a config for JSON.
+
+        Args:
+            config: Row of the config.
+
+        Returns:
+            A dictionary with one key: `layouts`, `tile`, `options` or `kept_apart`.
+        """
         decides, graph = self.decides, self._graph_with(config).graph
         if decides == "options" and isinstance(graph, TileGraph):
             return {
@@ -150,17 +181,20 @@ class Ranked:
         return {"layouts": [node.as_json() for node in nodes]}
 
     def why(self, config: int) -> dict[str, Any]:
-        """Say what stands behind a config's place.
+        """Return the facts behind the rank of a config.
+
+        Args:
+            config: Row of the config.
 
         Returns:
-            `config`; `place` among the distinct configs, 1 = predicted fastest; `places` among them
-            by member, with the mean of equals; `runtime_ns` as measured, the mean of the `n_equal`
-            rows that hold this config, None where the file has none; `decided`: how many of the k
-            configurable nodes a layout config does not leave to the compiler, None of a tile;
-            `statistics`: value by name, see docs/reference/statistics.md.
+            `config` and its `place` among the distinct configs, 1 = predicted fastest. `places` has
+            the rank by member; equal scores share their mean rank. `runtime_ns` is the mean of the
+            `n_equal` rows with this config, or None without runtimes. `decided` is the number of
+            nodes that a layout config does not leave to the compiler, None for a tile.
+            `statistics` has values by name (docs/reference/statistics.md).
 
         Raises:
-            UsageError: there is no such config.
+            UsageError: The config does not exist.
         """
         from scipy.stats import rankdata
 
@@ -174,8 +208,8 @@ class Ranked:
             "config": config,
             "place": self.place(config),
             "places": {
-                name: float(rankdata(self._of_distinct(own))[self.group[config]])
-                for name, own in self.member_scores.items()
+                name: float(rankdata(self._of_distinct(scores))[self.group[config]])
+                for name, scores in self.member_scores.items()
             },
             "runtime_ns": self.runtime_ns(config),
             "n_equal": int((self.group == self.group[config]).sum()),
@@ -184,19 +218,24 @@ class Ranked:
         }
 
     def runtime_ns(self, config: int) -> int | None:
-        """Return the mean runtime of a row's config and its equals; None where none is known."""
+        """Return the mean runtime of the rows with a config, or None without runtimes.
+
+        Args:
+            config: Row of the config.
+        """
         graph = self.graph.graph
         equal = graph.runtime_ns[self.group == self.group[config]]
         return round(float(equal.mean())) if graph.is_labelled else None
 
     def measured(self) -> dict[str, float] | None:
-        """Return how well the order agrees with the file's own runtimes; None where it has none.
+        """Compare the order with the measured runtimes of the file.
 
-        Of equal configs the mean runtime counts, and the place of the first: noise between them is
-        not the models' doing.
+        Equal configs count once, with their mean runtime, because their noise is no fault of a
+        model.
 
         Returns:
-            `kendall_tau`, and `slowdown@K` of the first 1, 5 and 10 picks: 1 is perfect.
+            `kendall_tau` (unless all runtimes are equal), and `slowdown@K` for K = 1, 5 and 10,
+            where 1 is perfect. None without runtimes.
         """
         if not self.graph.graph.is_labelled:
             return None
@@ -208,18 +247,18 @@ class Ranked:
         return ({"kendall_tau": kendall_tau(scores, runtime)} if has_order else {}) | picks
 
     def as_json(self, *, why: bool = False, measure: int | None = None) -> dict[str, Any]:
-        """Return the `top` best configs, or those to measure, with what they say, for JSON.
+        """Return the ranking for JSON.
 
         Args:
-            why: Add `why` to each config.
-            measure: Number of configs to measure, which are listed instead of the best. With
+            why: Whether to add `why` to each config.
+            measure: Number of diversified configs to list instead of the top configs. With
                 runtimes in the file, `measured` has the slowdown of the best of them.
 
         Returns:
-            `name` of the graph, `collection` and `members` that ranked, `n_configs`, `n_distinct`,
-            `ms_per_config`, `measured` and `default` as these methods have them, and
-            `configs`: as `best` or `to_measure` lists them, with what `spelled` says, `run`, the
-            number of the tuning data's run, where there is one, and `why` where it is asked for.
+            `name` of the graph, `collection`, `members`, `n_configs`, `n_distinct` and
+            `ms_per_config`. `measured` and `default` are the results of these methods. `configs`
+            lists `best` or `to_measure`, each with `spelled`. Configs of tuning data also have
+            the number of their `run`.
         """
         numbers = self.graph.run_numbers
         configs, measured = [], self.measured()
@@ -230,9 +269,9 @@ class Ranked:
             measured[f"diversified_slowdown@{measure}"] = slowdown_at_k(rows, runtime, measure)
         for entry in listed:
             config = entry["config"]
-            said: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
-            said |= self.spelled(config)
-            configs.append(entry | said | ({"why": self.why(config)} if why else {}))
+            run: dict[str, Any] = {} if numbers is None else {"run": int(numbers[config])}
+            reasons = {"why": self.why(config)} if why else {}
+            configs.append(entry | run | self.spelled(config) | reasons)
         return {
             "name": self.graph.name,
             "collection": self.collection,
@@ -246,11 +285,11 @@ class Ranked:
         }
 
     def _runtimes(self) -> NDArray[np.float64]:
-        """Return the mean runtime of each distinct config (d,), of tiles over its normalizer."""
+        """Return the mean runtime of each distinct config (d,), for tiles over its normalizer."""
         return group_means(self.graph.graph.runtime, self.group)
 
     def _of_distinct(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the lowest score of each distinct config (d,), by its number in `group`."""
+        """Return the lowest score of each distinct config (d,), in the order of `group`."""
         lowest = np.full(int(self.group.max()) + 1, np.inf, np.float32)
         np.minimum.at(lowest, self.group, scores)
         return lowest
@@ -270,26 +309,26 @@ def rank(
     configs: NDArray[Any] | None = None,
     top: int | None = None,
 ) -> Ranked:
-    """Rank the configs of a graph by trained models, fastest first.
+    """Rank the configs of a graph with trained models.
 
     Args:
         ranker: Trained models.
         graph: Graph to rank.
-        configs: Layouts (c, k, 18) to rank instead of the graph's own, -1 = the compiler's choice;
-            `graph.candidates` makes some.
-        top: Number of configs that `best` lists; None = all.
+        configs: Layout configs to rank instead of those of the graph, (c, k, 18), for example from
+            `graph.candidates`. -1 is the compiler's choice.
+        top: Number of configs that `best` lists. None for all.
 
     Raises:
-        PipelineError: the models rank the other kind of configs, configs do not fit the graph, or
-            scores are not finite.
-        UsageError: `top` is below 1, or an HLO module without configs.
+        PipelineError: The models rank the other kind of configs, the configs do not fit the graph,
+            or a score is not finite.
+        UsageError: `top` is below 1, or the graph is an HLO module without configs.
     """
     if top is not None and top < 1:
         raise UsageError(f"top {top}: expected 1 or more")
     _check_fits(ranker, graph)
     if configs is None and not graph.has_configs:
         raise UsageError(
-            f"{graph.path}: the module holds no configs; expected some, as by "
+            f"{graph.path}: the module has no configs; expected some, for example "
             "configs=graph.candidates(200)"
         )
     ranked = graph if configs is None else with_configs(graph, configs)
@@ -302,7 +341,12 @@ def rank(
 
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
-    """Score one config, so that what follows is timed without what libraries do at first use."""
+    """Score one config, so that later times do not include the start of the libraries.
+
+    Args:
+        ranker: Trained models.
+        graph: Graph to score.
+    """
     _check_fits(ranker, graph)
     whole = graph.graph
     if isinstance(whole, LayoutGraph):
@@ -315,7 +359,7 @@ def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
 def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
     if ranker.collection.kind != graph.kind:
         raise PipelineError(
-            f"{graph.path}: holds {graph.kind} configs; the models rank those of "
+            f"{graph.path}: has {graph.kind} configs; the models rank those of "
             f"{ranker.collection.name}"
         )
     if graph.kind == "layout":
@@ -323,7 +367,17 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
 
 
 def ranker_for(run: Path, graph: NamedGraph, trust: Container[str] = ()) -> Ensemble:
-    """Load the models of a run that rank a graph, as `load_ranker`: of its collection, if known."""
-    told = graph.collection.name if graph.collection else None
-    told = told or ("tile:xla" if graph.kind == "tile" else None)
-    return load_ranker(run, collection=told, trust=trust)
+    """Load the models of a run that rank a graph.
+
+    Args:
+        run: Folder of a run, or of one model.
+        graph: Graph to rank. Its collection selects the models, if it is known.
+        trust: Custom models that may be imported, as "package.module:Class".
+
+    Raises:
+        PipelineError: See `load_ranker`.
+        UsageError: See `load_ranker`.
+    """
+    collection = graph.collection.name if graph.collection else None
+    collection = collection or ("tile:xla" if graph.kind == "tile" else None)
+    return load_ranker(run, collection=collection, trust=trust)

@@ -87,7 +87,7 @@ def test_a_layout_graph_reads_back_as_it_was_measured(tmp_path: Path) -> None:
     named = load_graph(file.path)
     assert named.instruction_names and named.instruction_names[1] == "step.1"
     names_beside(file.path).write_text("step.0\n")
-    told = r"spin_b8\.names\.txt: holds 1 names; expected one for each"
+    told = r"spin_b8\.names\.txt: has 1 names; expected one for each"
     with pytest.raises(PipelineError, match=told):
         load_graph(file.path)
 

@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
     layouts, tiles = (load_ranker(rankers / model) for model in (LAYOUT_MODEL, TILE_MODEL))
     graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
     kernels = write(tmp_path / "kernels.pb", tile_tuning())
-    with pytest.raises(PipelineError, match="holds layout configs; the models rank those of tile"):
+    with pytest.raises(PipelineError, match="has layout configs; the models rank those of tile"):
         rank(tiles, graph)
     with pytest.raises(PipelineError, match=r"have shape \(3, 18\); expected \(c, 3, 18\)"):
         rank(layouts, graph, configs=np.zeros((3, 18)))
@@ -97,13 +97,15 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"2 kernels and none chosen; expected one of kernels_-1"):
         load_graph(kernels)
     kernel = load_graph(kernels, kernel="abc")
-    with pytest.raises(UsageError, match="this file holds tiles"):
+    with pytest.raises(UsageError, match="this file has tiles"):
         kernel.candidates(3)
     with pytest.raises(UsageError, match="top 0: expected 1 or more"):
         rank(layouts, graph, top=0)
     with pytest.raises(UsageError, match=r"1000000000 candidates; expected 1\.\.39768215 "):
         graph.candidates(10**9)
-    with pytest.raises(UsageError, match="holds no configs; expected some, as by configs=graph"):
+    with pytest.raises(
+        UsageError, match="has no configs; expected some, for example configs=graph"
+    ):
         rank(layouts, graph)
     ranked = rank(layouts, graph, configs=graph.candidates(1))
     with pytest.raises(UsageError, match=r"no config 1; expected 0\.\.0"):

@@ -159,13 +159,13 @@ def test_the_searches_of_a_source_choose_together(
         }
         for collection, own in files.items()
     }
-    blind = {"layout_linear": 0.0}  # all trust in the blind
+    blind = {"layout_linear": 0.0}
     blending = BlendConfig(choose=True, weights=blind)
     one = {SEARCHES[0]: files[SEARCHES[0]]}
     choose_in_run(tmp_path / "one", blending, one, tables, seed=0)
     assert "5 labelled graphs of 5 families; a choice needs 6" in caplog.messages[-1]
     choose_in_run(tmp_path / "both", blending, files, tables, seed=0)
-    assert caplog.messages[-1].startswith("layout:xla:default and layout:xla:random: blended by ")
+    assert caplog.messages[-1].startswith("layout:xla:default and layout:xla:random: uses fitted ")
     records = [read_choice(choice_file(tmp_path / "both", collection)) for collection in SEARCHES]
     assert records[0] == records[1]
     assert records[0] is not None and records[0]["chosen"] != RECIPE

@@ -145,7 +145,7 @@ def test_what_cannot_be_explained_is_one_line(
     cases: list[tuple[tuple[object, ...], str]] = [
         ((layouts, "--run", model, "--explain", 1000), "--explain 1000: expected a rank, 1.."),
         ((alone, "--run", model, "--candidates", 1, "--explain", 1), "has one config; expected"),
-        ((tiles, "--run", of_tiles, "--explain", 1), "a tile is one decision for all nodes"),
+        ((tiles, "--run", of_tiles, "--explain", 1), "a tile is one choice for all nodes"),
         (
             (alone, "--run", model, "--candidates", 5, "--explain", rank_of_default),
             "config 0 is the compiler's choice itself; expected another rank",

@@ -244,9 +244,9 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
     cases: list[tuple[tuple[object, ...], int, str]] = [
         ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
-        ((tuned, "--run", tiles), 1, f"{tuned}: holds layout configs; the models rank"),
+        ((tuned, "--run", tiles), 1, f"{tuned}: has layout configs; the models rank"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
-        ((tuned, "--run", layouts, "--collection", TILES), 2, f"{tuned}: holds layout configs; --"),
+        ((tuned, "--run", layouts, "--collection", TILES), 2, f"{tuned}: has layout configs; --"),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
         ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
         ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),

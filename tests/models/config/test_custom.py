@@ -47,7 +47,7 @@ def test_a_folder_is_listed_without_its_code(sent: Path) -> None:
     (whole / "config.toml").write_text((sent / "config.toml").read_text().replace("model =", "a ="))
     (whole / "DONE").touch()
     words = ("--runs", whole, "--collection", COLLECTION, "--out", "b.parquet")
-    assert "has no scores of its test split" in call("blend", *words, expect=1)
+    assert "has no scores of the test split" in call("blend", *words, expect=1)
 
 
 @pytest.mark.parametrize("command", ["rank", "predict", "run", "train", "plan"])

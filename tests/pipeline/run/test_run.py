@@ -156,7 +156,7 @@ def test_models_that_are_not_there_are_refused_before_anything_is_packed(
     words = ("run", "--data", tiny_tree, *TILES, "--store", store, "--out", out)
     for folder, named in (
         (tmp_path, "no trained model tile-xla/tile_linear-seed0"),
-        (tmp_path / "none", "no such folder; expected one that holds run folders"),
+        (tmp_path / "none", "no such folder; expected a folder with run folders"),
     ):
         *stages, error = stderr_of(*words, "--models", folder, expect=1)
         assert f"error: {folder}: {named}" in error
