@@ -1,1 +1,1 @@
-"""Kaggle kernels: build a self-contained one from a recipe, push it, follow it."""
+"""Build, push and follow Kaggle kernels, and push datasets that they need."""

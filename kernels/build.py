@@ -1,12 +1,11 @@
-"""Turn the project and one recipe into a folder that Kaggle accepts as a kernel.
+"""Write the project and one recipe into a folder that Kaggle accepts as a kernel.
 
-A kernel is of a kind: it runs a whole recipe, trains one collection, or ranks with trained models.
-`kernels.script`, which does that on Kaggle, carries the project's own code as a zip archive whose
-bytes depend on nothing but the files: those of the suffixes that code has, tracked by git or not.
-Links are refused.
+A kernel has one of three kinds: it runs a whole recipe, trains one collection, or ranks with
+trained models. The script `kernels.script` runs on Kaggle. It contains the project as a zip archive
+of all files with a suffix of code, tracked by git or not. Links are rejected.
 
-The kernel has no internet. Kaggle's image lacks torch-geometric: attach a dataset whose name ends
-in `-wheels` and holds its wheel (see `kernels.datasets`), through `dataset_sources`.
+The kernel has no internet, and the image of Kaggle lacks torch-geometric. So attach a dataset with
+its wheel, whose name ends in `-wheels` (`kernels.datasets`).
 """
 
 import base64
@@ -32,23 +31,25 @@ from common.reproducibility import REVISION_FILE, revision
 from common.settings import FrozenConfig
 from data.tree import collection_named
 
-# Modules that Kaggle's image may lack, and the distribution that brings each: pure Python all.
+# Pure-Python modules that the image of Kaggle may lack, and their distributions.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
-# Modules that Kaggle's image has today. A kernel looks for them before it trains, not hours later.
+# Modules of the image today. A kernel checks them before it trains, and not hours later.
 _IMAGE_MODULES = (
     *("filelock", "google", "jinja2", "lightgbm", "matplotlib", "numpy", "polars", "pydantic"),
     *("requests", "rich", "safetensors", "scipy", "sklearn", "threadpoolctl", "torch", "typer"),
     "urllib3",
 )
-SOURCE_LIMIT_BYTES = 1024 * 1024  # Kaggle's limit of a kernel's source
+# Limit of Kaggle for the source of a kernel.
+SOURCE_LIMIT_BYTES = 1024 * 1024
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
 _INPUT_ROOT = Path("/kaggle/input")
-_SHORTEST_TITLE, _LONGEST_TITLE = 5, 50  # characters, Kaggle's limits
+# Limits of Kaggle in characters.
+_MIN_TITLE, _MAX_TITLE = 5, 50
 METADATA_FILE = "kernel-metadata.json"
 Text = Annotated[str, Field(min_length=1)]
 
-# Kaggle's name of its pair of T4 cards. Without a name a P100 is lent, which the current torch
-# wheels no longer support.
+# Name of two T4 cards on Kaggle. Without a name a session gets a P100, which current torch wheels
+# do not support.
 T4 = "NvidiaTeslaT4"
 
 ENTRY = "pipeline/__main__.py"
@@ -57,31 +58,41 @@ PACKAGES = (
     *("submissions", "kernels", "pipeline", "configs"),
 )
 
-# Data sets, caches and results lie beside the code but are no part of it.
+# Datasets, caches and results are next to the code, but not part of it.
 _LEFT_OUT_FOLDERS = frozenset({"data/sample", "data/raw", "data/store"})
 _LEFT_OUT_NAMES = frozenset({"__pycache__", "kaggle.json", "access_token"})
 _SUFFIXES = frozenset({".py", ".toml", ".csv", ".tsv", ".gz", ".j2", ".proto", ".html"})
-_FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold
+# Equal files give equal archives, so the date is fixed. This is the earliest date of a zip file.
+_FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
 DEFAULT_MAX_MINUTES = 690.0
-MOST_MINUTES = 705.0  # Kaggle kills a session after 720 and keeps nothing of it
+# Kaggle kills a session after 720 minutes, and its output is lost.
+MAX_MINUTES = 705.0
 
 
 class Kind(NamedTuple):
-    """What sets one kernel of a recipe apart from another; `kernels.script` works by it.
+    """Settings of a kind of kernel for `kernels.script`.
 
-    `result` is the file of `out` that ends up in the working folder; a kernel with one also copies
-    an unfinished `out` of an attached output.
+    Attributes:
+        kind: "run", "train" or "infer".
+        words: Words of the title after the name of the recipe.
+        command: Command of the pipeline. The script replaces {recipe}, {data}, {input} and {out}.
+        out: Folder of the command below the working folder. A finished command writes DONE there.
+        result: File of `out` to copy into the working folder. A kernel with a result also resumes
+            an unfinished `out` of an attached output.
+        dropped: Folder of `out` to remove at the end, because it has copies of attached models.
+        max_minutes: Minutes from the start until the command stops itself.
+        saving_minutes: Further minutes until the script kills a command that hangs.
     """
 
-    kind: str  # "run", "train" or "infer"
-    words: str  # what the title has after the recipe's name
-    command: str  # of the pipeline; {recipe}, {data}, {input}, {out} are filled in on Kaggle
-    out: str  # the folder in the working one that the command marks with DONE once it is through
+    kind: str
+    words: str
+    command: str
+    out: str
     result: str = ""
-    dropped: str = ""  # the folder of `out` that goes once all is done: attached models
-    max_minutes: float = DEFAULT_MAX_MINUTES  # from the start until the command stops itself
-    saving_minutes: float = 7.5  # a command that hangs is killed so long after that
+    dropped: str = ""
+    max_minutes: float = DEFAULT_MAX_MINUTES
+    saving_minutes: float = 7.5
 
 
 _RUN = "run --recipe {recipe} --data {data} --out {out} --resume"
@@ -89,13 +100,14 @@ _TRAIN = "train --recipe {recipe} --data {data} --collection NAME --out {out} --
 _INFER = f"{_RUN} --models {{input}}"
 KINDS = {
     "run": Kind("run", "", _RUN, "run", result="submission.csv"),
-    "train": Kind("train", "train", _TRAIN, "models"),  # of the collection NAME
+    # `kind_named` replaces NAME by the collection.
+    "train": Kind("train", "train", _TRAIN, "models"),
     "infer": Kind("infer", "infer", _INFER, "run", result="submission.csv", dropped="models"),
 }
 
 
 class KernelMetadata(FrozenConfig):
-    """The keys of kernel-metadata.json; the push adds the owner to `id`."""
+    """Keys of kernel-metadata.json. The push adds the owner to `id`."""
 
     id: Text
     title: Text
@@ -113,7 +125,8 @@ class KernelMetadata(FrozenConfig):
     kernel_sources: tuple[str, ...] = ()
     model_sources: tuple[str, ...] = ()
     docker_image: str | None = None
-    docker_image_pinning_type: str = "original"  # later versions of the kernel keep the image
+    # Later versions of the kernel use the same image.
+    docker_image_pinning_type: str = "original"
 
     @property
     def text(self) -> str:
@@ -122,19 +135,24 @@ class KernelMetadata(FrozenConfig):
 
 
 def kind_named(name: str, collection: str | None = None, max_minutes: float | None = None) -> Kind:
-    """Return the kind that the command line asks for.
+    """Return a kind of kernel.
+
+    Args:
+        name: Key of KINDS.
+        collection: Name of the collection, only for "train".
+        max_minutes: Minutes until the command stops itself. The default is 690.
 
     Raises:
-        UsageError: no such kind or collection, an option that the kind needs or does not have, or
-            more minutes than a session has.
+        UsageError: The kind or collection does not exist, "train" has no collection, another kind
+            has one, or a session is shorter than `max_minutes`.
     """
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
     minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes
-    if not 0 < minutes <= MOST_MINUTES:
+    if not 0 < minutes <= MAX_MINUTES:
         raise UsageError(
-            f"--max-minutes {minutes:g}: expected more than 0 and at most {MOST_MINUTES:g}: Kaggle "
-            "ends a session after 720 and keeps nothing then"
+            f"--max-minutes {minutes:g}: expected more than 0 and at most {MAX_MINUTES:g}: Kaggle "
+            "kills a session after 720, and its output is lost"
         )
     if (collection is None) is (name == "train"):
         raise UsageError("--collection: expected with --kind train, and only there")
@@ -159,18 +177,27 @@ def build(
     title: str = "",
     beside: Path = Path(),
 ) -> Path:
-    """Write a kernel that works by `recipe_table` on Kaggle to `out`; return its source's path.
+    """Write a kernel folder for a recipe.
 
     Args:
-        recipe_table: the recipe, overrides applied, without None values.
-        title: in place of "Fast or slow <recipe>"; the kind's words follow it either way.
-        beside: where packages of the recipe's own models ("my_pkg.gat:Gat") lie that are not on
-            Python's path; they are embedded as well.
+        recipe_name: Name of the recipe.
+        recipe_table: Recipe with all overrides, without None values.
+        out: Folder to write.
+        kind: Kind of the kernel.
+        root: Folder of the project.
+        gpu: Whether the kernel has GPUs.
+        dataset_sources: Datasets to attach, "owner/slug".
+        kernel_sources: Kernels whose output is attached, "owner/slug".
+        title: Title instead of "Fast or slow <recipe>". The words of the kind follow.
+        beside: Folder of custom model packages that are not on Python's path.
+
+    Returns:
+        Path of the script.
 
     Raises:
-        UsageError: a title or a source that Kaggle would refuse, nothing attached that could hold
-            the models to rank with, or `out` holds other files.
-        PipelineError: an incomplete project, a credential among the files, a script above
+        UsageError: Kaggle would reject the title or a source, no attached source can have the
+            models to rank with, or `out` has other files.
+        PipelineError: The project is incomplete, a file has a credential, the script is above
             Kaggle's limit, or `out` cannot be written.
     """
     title = _title_of(recipe_name, kind, title)
@@ -199,9 +226,9 @@ def build(
     )
     refuse_secrets([*files.items(), (METADATA_FILE, metadata.text.encode())])
     if any(out.glob("[!.]*")) and not (out / METADATA_FILE).exists():
-        raise UsageError(f"{out}: is in the way and no kernel's folder; choose another --out")
+        raise UsageError(f"{out}: is not empty and no kernel folder; choose another --out")
     if (out / METADATA_FILE).exists():
-        log.info(f"note: {out}: replaces the kernel that was built there before")
+        log.info(f"note: {out}: replaces an earlier kernel")
     write_text(out / METADATA_FILE, metadata.text)
     write_text(out / metadata.code_file, script)
     return out / metadata.code_file
@@ -225,11 +252,11 @@ def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
     spoken = re.sub("[_.]", " ", recipe_name)
     ending = f" {kind.words}" if kind.words else ""
     title = (chosen.strip() or f"Fast or slow {spoken}") + ending
-    fits = len(slug_of(title)) >= _SHORTEST_TITLE and len(title) <= _LONGEST_TITLE
+    fits = len(slug_of(title)) >= _MIN_TITLE and len(title) <= _MAX_TITLE
     if not (fits and title.isascii() and title.isprintable()):
         raise UsageError(
-            f"kernel title {title!a}: {len(title)} characters; expected {_SHORTEST_TITLE} to "
-            f"{_LONGEST_TITLE} of plain ASCII; --title takes {_LONGEST_TITLE - len(ending)} at most"
+            f"kernel title {title!a}: {len(title)} characters; expected {_MIN_TITLE} to "
+            f"{_MAX_TITLE} of plain ASCII; --title takes {_MAX_TITLE - len(ending)} at most"
         )
     return title
 
@@ -239,43 +266,54 @@ def _check_sources(
 ) -> None:
     for option, sources in (("--dataset", dataset_sources), ("--kernel", kernel_sources)):
         for source in sources:
-            if not re.fullmatch(r"(?!OWNER/)[\w-]+/[\w-]+", source):  # as the README has it
+            # OWNER is the placeholder of the documentation.
+            if not re.fullmatch(r"(?!OWNER/)[\w-]+/[\w-]+", source):
                 expected = "expected owner/slug, as in its address, with a Kaggle user's name"
                 raise UsageError(f"{option} {source!r}: {expected}")
     wheels = [source for source in dataset_sources if source.endswith("-wheels")]
     if kind.kind == "infer" and not kernel_sources and len(dataset_sources) == len(wheels):
         raise UsageError(
-            "--kind infer: nothing attached holds trained models; pass --kernel or --dataset"
+            "--kind infer: no attached source has trained models; pass --kernel or --dataset"
         )
     if not wheels:
         lacking = ", ".join(REQUIRED_MODULES.values())
         log.info(
-            f"note: Kaggle's image lacks {lacking}: `kernel wheels` makes a dataset of it, "
-            "which --dataset OWNER/…-wheels attaches"
+            f"note: Kaggle's image lacks {lacking}; make a dataset with `kernel wheels`, and "
+            "attach it with --dataset OWNER/…-wheels"
         )
 
 
 def collect_files(root: Path) -> dict[str, bytes]:
-    """Read what a kernel needs of the project at `root`, and its revision: path below, to content.
+    """Read the files of the project that a kernel needs, and the revision.
+
+    Args:
+        root: Folder of the project.
+
+    Returns:
+        Content by path below `root`.
 
     Raises:
-        PipelineError: `root` holds no pipeline/__main__.py.
+        PipelineError: `root` has no pipeline/__main__.py.
     """
     files = _read(root, PACKAGES)
     if ENTRY not in files:
         raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
-    made_of = revision(root)
-    return {**files, REVISION_FILE: f"{made_of}\n".encode()} if made_of else files
+    known = revision(root)
+    return {**files, REVISION_FILE: f"{known}\n".encode()} if known else files
 
 
 def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
-    """Read the packages of one's own models, "my_pkg.gat:Gat", as `collect_files`.
+    """Read the packages of custom models.
 
     Args:
-        beside: looked in where Python's own path has no such package.
+        places: Custom models, for example "my_pkg.gat:Gat".
+        beside: Folder of packages that are not on Python's path.
+
+    Returns:
+        Content by path below the folder of the package.
 
     Raises:
-        UsageError: there is no such package.
+        UsageError: A package does not exist.
     """
     files: dict[str, bytes] = {}
     tops = {place.partition(":")[0].partition(".")[0] for place in places}
@@ -283,34 +321,34 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
         spec = importlib.util.find_spec(top)
         origins = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
         root = Path(origins[0] or "").parent if origins else beside
-        own = _read(root, (f"{top}.py", top))
-        if not own:
+        package = _read(root, (f"{top}.py", top))
+        if not package:
             raise UsageError(
-                f"model package '{top}': found neither on Python's path nor in {beside}; start "
-                "from the folder that holds it, or set PYTHONPATH"
+                f"model package '{top}': is neither on Python's path nor in {beside}; start "
+                "from its parent folder, or set PYTHONPATH"
             )
-        files |= own
+        files |= package
     return files
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return `files` as a zip archive, not compressed: as one that takes less."""
+    """Return a zip archive without compression, because its whole is compressed later.
+
+    Args:
+        files: Content by path.
+    """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in sorted(files.items()):
             member = zipfile.ZipInfo(name, _FIXED_DATE)
-            member.create_system = 3  # Unix, wherever it is built
+            # Unix on every system, so that equal files give equal archives.
+            member.create_system = 3
             member.external_attr = 0o644 << 16
             archive.writestr(member, content)
     return packed.getvalue()
 
 
 def _read(root: Path, tops: Sequence[str]) -> dict[str, bytes]:
-    """Read the code in files and folders `tops` of `root`: path below `root`, to content.
-
-    Raises:
-        UsageError: A link is among the code; what it leads to may belong to something else.
-    """
     paths = (path for top in tops for path in [root / top, *(root / top).rglob("*")])
     files = {}
     for path in paths:
@@ -320,6 +358,7 @@ def _read(root: Path, tops: Sequence[str]) -> dict[str, bytes]:
         if is_hidden or places & _LEFT_OUT_FOLDERS:
             continue
         if path.is_symlink() and (path.is_dir() or path.suffix in _SUFFIXES):
+            # The target of a link may be a file that the user does not want to publish.
             raise UsageError(f"{path}: is a link; a kernel embeds no links; replace it by a copy")
         if path.suffix in _SUFFIXES and path.is_file():
             files[name.as_posix()] = path.read_bytes()
@@ -327,7 +366,10 @@ def _read(root: Path, tops: Sequence[str]) -> dict[str, bytes]:
 
 
 def slug_of(title: str) -> str:
-    """Return the slug that Kaggle makes of a title; the kernel's id must end in it.
+    """Return the slug that Kaggle derives from a title. The kernel's id must end in it.
+
+    Args:
+        title: Title of a kernel or dataset.
 
     >>> slug_of("Fast or slow: cpu_small")
     'fast-or-slow-cpu-small'

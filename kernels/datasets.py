@@ -1,6 +1,6 @@
-"""Kaggle datasets of trained models and of wheels: write their folders, and push them.
+"""Write and push Kaggle datasets of trained models and of wheels.
 
-The request that makes a version is sent once. If its answer is lost, Kaggle is asked.
+The request for a new version is sent once. If its answer is lost, the version on Kaggle decides.
 """
 
 import shutil
@@ -36,15 +36,16 @@ from kernels.remote import UNKNOWN
 from models.run_folder import CONFIG, DONE, is_done
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
-_SHORTEST, _LONGEST = 6, 50  # characters of a title, Kaggle's limits
+# Limits of Kaggle for a title in characters.
+_MIN_TITLE, _MAX_TITLE = 6, 50
 
-# What models of every kind leave that ranks with them; scores, pictures and reports do not.
+# Files that models of any kind need to rank, without scores, pictures and reports.
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _NEEDED = frozenset({CONFIG, DONE, "importances.parquet"})
 _LEFT_OUT = (".", "checkpoint.", "report.")
 
-WHEELS_TITLE = "Fast or slow wheels"  # its slug ends in -wheels, by which kernels find it
-
+# Kernels find the dataset because its slug ends in -wheels.
+WHEELS_TITLE = "Fast or slow wheels"
 
 _IN_DOUBT = (
     "the version may have been made: look at the dataset's page before pushing the folder again"
@@ -52,18 +53,19 @@ _IN_DOUBT = (
 
 
 def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
-    """Write a new dataset folder with the models below `run`, and its metadata.
+    """Write a new dataset folder with trained models and its metadata.
 
     Args:
-        run: a run, a model's folder, or a kernel's output; searched at any depth.
+        run: Folder of a run, a model or a kernel output, with models at any depth.
+        out: New or empty folder.
+        title: Title of the dataset.
 
     Returns:
         "COLLECTION/MEMBER" of each model.
 
     Raises:
-        UsageError: `out` is in the way, or Kaggle would refuse the title.
-        PipelineError: no model, two that differ under one name, an unfinished one, or a credential
-            in a file.
+        UsageError: `out` is not empty, or Kaggle would reject the title.
+        PipelineError: There is no model, a model is unfinished, or a file has a credential.
     """
     _require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
@@ -71,9 +73,11 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     models = dict(sorted(find_models(run).items()))
     for folder in models.values():
         if not is_done(folder):
-            raise PipelineError(f"{folder}: its training has not ended; --resume ends it")
+            raise PipelineError(
+                f"{folder}: is not trained to the end; `train --resume` finishes it"
+            )
     if not models:
-        raise PipelineError(f"{run}: holds no run folder of a model")
+        raise PipelineError(f"{run}: has no run folder of a model")
     for (place, member), folder in models.items():
         for path in sorted(folder.iterdir()):
             is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
@@ -84,13 +88,17 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
 
 
 def write_wheels(out: Path) -> list[Path]:
-    """Download wheels into a new dataset folder, with its metadata.
+    """Download wheels into a new dataset folder, and write its metadata.
 
-    The same pinned versions give the same bytes.
+    Args:
+        out: New or empty folder.
+
+    Returns:
+        Paths of the wheels, in the pinned versions.
 
     Raises:
-        UsageError: `out` is in the way.
-        PipelineError: pip cannot get one.
+        UsageError: `out` is not empty.
+        PipelineError: pip cannot download a wheel.
     """
     _require_free(out)
     wanted, pins = REQUIRED_MODULES.values(), str(settings.ROOT / "requirements.txt")
@@ -102,20 +110,22 @@ def write_wheels(out: Path) -> list[Path]:
         )
         if ended.returncode:
             lines = ended.stderr.decode(errors="backslashreplace").splitlines()
-            said = [line for line in lines if line.startswith("ERROR")] or lines or ["no word"]
-            told = redact(said[-1])
-            raise PipelineError(f"pip download {' '.join(wanted)}: {told}; check the package index")
+            errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no output"]
+            reason = redact(errors[-1])
+            raise PipelineError(
+                f"pip download {' '.join(wanted)}: {reason}; check the package index"
+            )
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
             write_bytes(out / wheel.name, wheel.read_bytes())
     subtitle = "Pure-Python packages that a kernel without internet installs"
-    # Each wheel holds its own licence.
+    # Each wheel contains its licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
     return [out / wheel.name for wheel in wheels]
 
 
 def _pip() -> list[str]:
-    """Return the start of a command line that runs pip, also in an environment that uv made."""
+    # An environment of uv has no pip.
     if find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     if uv := shutil.which("uv"):
@@ -124,7 +134,7 @@ def _pip() -> list[str]:
 
 
 class DatasetMetadata(FrozenConfig):
-    """The keys of dataset-metadata.json; the push adds the owner to `id`."""
+    """Keys of dataset-metadata.json. The push adds the owner to `id`."""
 
     id: Text
     title: Text
@@ -138,36 +148,53 @@ class DatasetMetadata(FrozenConfig):
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> DatasetMetadata:
     """Return the metadata of a private dataset.
 
+    Args:
+        title: Title with 6 to 50 characters.
+        subtitle: Subtitle of the dataset.
+        licence: Name of a licence on Kaggle.
+
     Raises:
-        UsageError: Kaggle would refuse the title.
+        UsageError: Kaggle would reject the title.
     """
-    if not _SHORTEST <= len(slug_of(title)) <= len(title) <= _LONGEST:
-        raise UsageError(f"dataset title {title!a}: expected {_SHORTEST} to {_LONGEST} characters")
+    if not _MIN_TITLE <= len(slug_of(title)) <= len(title) <= _MAX_TITLE:
+        raise UsageError(
+            f"dataset title {title!a}: expected {_MIN_TITLE} to {_MAX_TITLE} characters"
+        )
     slug, licences = slug_of(title), ({"name": licence},)
     return DatasetMetadata(id=slug, title=title, subtitle=subtitle, licenses=licences)
 
 
-def _require_free(out: Path) -> None:  # old files would be sent with the new ones
+def _require_free(out: Path) -> None:
+    # A push would also send old files.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")
 
 
 def seal(folder: Path, metadata: DatasetMetadata) -> None:
-    """Write a folder's metadata, once its files are there: without it nothing is sent.
+    """Check the files of a dataset folder, and write its metadata.
+
+    The metadata is last, so an unfinished folder cannot be pushed.
+
+    Args:
+        folder: Folder of the dataset.
+        metadata: Metadata to write.
 
     Raises:
-        PipelineError: as `sent_files`.
+        PipelineError: See `sent_files`.
     """
     sent_files(folder)
     write_text(folder / DATASET_METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")
 
 
 def sent_files(folder: Path) -> list[str]:
-    """Return the names of the files of a dataset folder that are sent.
+    """Return the names of the files to push, without the metadata.
+
+    Args:
+        folder: Folder of the dataset.
 
     Raises:
-        PipelineError: a link or a hidden or empty file, which Kaggle may leave out, or one that
-            contains a Kaggle credential of this machine.
+        PipelineError: A file is a link, hidden or empty (Kaggle may leave it out), or contains a
+            Kaggle credential of this machine.
     """
     found = []
     for path in sorted(folder.rglob("*")):
@@ -184,32 +211,37 @@ def sent_files(folder: Path) -> list[str]:
 
 
 class SentDataset(NamedTuple):
-    """A dataset whose new version Kaggle has accepted."""
+    """Dataset with a new version on Kaggle.
 
-    dataset_id: str  # "owner/slug"
-    made: str  # "created" or "updated"
+    Attributes:
+        dataset_id: "owner/slug".
+        made: "created" or "updated".
+        url: Address of the dataset.
+    """
+
+    dataset_id: str
+    made: str
     url: str
 
 
 def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> SentDataset:
-    """Send a dataset folder: creates the dataset, or makes its next version.
+    """Create a dataset from a folder, or its next version.
 
-    Folders within it are packed, and unpacked by Kaggle. If an answer is lost, Kaggle is asked for
-    the version.
+    Subfolders are sent as zip files, which Kaggle unpacks.
 
     Args:
-        folder: Folder that `kernel wheels` or `kernel weights` wrote.
-        message: What is new in this version.
-        policy: How often requests that do no harm are repeated.
+        folder: Folder from `kernel wheels` or `kernel weights`.
+        message: Description of the version.
+        policy: Number and time of repeated requests, if a repetition is harmless.
 
     Raises:
-        UsageError: an empty message.
-        PipelineError: an incomplete folder, missing or refused credentials, or a title that is
-            taken.
+        UsageError: The message is empty.
+        PipelineError: The folder is incomplete, credentials are missing or refused, or another
+            dataset has the title.
     """
     if not message.strip():
-        raise UsageError("-m: expected a text that says what is new")
-    path, expected = folder / DATASET_METADATA_FILE, "what `kernel wheels` or `weights` wrote"
+        raise UsageError("-m: expected a text about the changes")
+    path, expected = folder / DATASET_METADATA_FILE, "a folder of `kernel wheels` or `weights`"
     known = read_json(path, DatasetMetadata, expected=expected)
     files = sent_files(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
@@ -217,27 +249,26 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
         before = ask(session, lambda: _version(session, dataset_id))
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")
-        asked = {
+        request = {
             **{"title": known.title, "subtitle": known.subtitle, "description": known.description},
             **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug, "versionNotes": message},
             **{"isPrivate": known.isPrivate, "licenseName": known.licenses[0]["name"]},
             "categoryIds": list(known.keywords),
             "files": [{"token": token} for token in tokens],
         }
-        _make(session, dataset_id, asked, before)
+        _make(session, dataset_id, request, before)
     url = f"https://www.kaggle.com/datasets/{dataset_id}"
     return SentDataset(dataset_id, "created" if before is None else "updated", url)
 
 
 def _version(session: KaggleSession, dataset_id: str) -> int | None:
-    """Return the number of a dataset's latest version; None if there is no such dataset."""
     owner, slug = dataset_id.split("/")
     try:
-        named = {"ownerSlug": owner, "datasetSlug": slug}
-        found = session.call("datasets", "get_dataset", named)
+        names = {"ownerSlug": owner, "datasetSlug": slug}
+        found = session.call("datasets", "get_dataset", names)
     except Exception as error:
-        own = owner.lower() == session.username.lower()
-        if is_refused(error, UNKNOWN if own else UNKNOWN[1:]):
+        is_own = owner.lower() == session.username.lower()
+        if is_refused(error, UNKNOWN if is_own else UNKNOWN[1:]):
             return None
         raise
     return int(found.current_version_number or 0)
@@ -250,23 +281,23 @@ def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[
             path = folder / entry
             if path.is_dir():
                 path = Path(shutil.make_archive(f"{scratch}/{entry}", "zip", path))
-            named = {"type": "DATASET", "name": path.name}
-            tokens.append(upload_file(session, path, "blobs", "start_blob_upload", named))
+            request = {"type": "DATASET", "name": path.name}
+            tokens.append(upload_file(session, path, "blobs", "start_blob_upload", request))
     return tokens
 
 
 def _make(
-    session: KaggleSession, dataset_id: str, asked: Mapping[str, Any], before: int | None
+    session: KaggleSession, dataset_id: str, request: Mapping[str, Any], before: int | None
 ) -> None:
     method = "create_dataset" if before is None else "create_dataset_version"
 
     def send() -> bool:
-        # Each request takes the keys that it knows.
-        answer = session.call("datasets", method, {**asked, "body": asked})
+        # The two methods have different keys, and each ignores the keys of the other.
+        answer = session.call("datasets", method, {**request, "body": request})
         if answer.error or (answer.status or "ok").lower() != "ok":
-            told = f"Kaggle refused it: {one_line(answer.error or answer.status)}"
+            reason = f"Kaggle refused it: {one_line(answer.error or answer.status)}"
             advice = f"correct {DATASET_METADATA_FILE} and push again"
-            raise PipelineError(f"dataset {dataset_id}: {told}; {advice}")
+            raise PipelineError(f"dataset {dataset_id}: {reason}; {advice}")
         return True
 
     def arrived() -> bool | None:

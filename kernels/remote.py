@@ -1,6 +1,6 @@
-"""A kernel on Kaggle: push it, which starts it, ask how it fares, and fetch what it wrote.
+"""Push and start a kernel on Kaggle, read its status, and fetch its output.
 
-An output comes by checked paths, whole or not at all, and goes on after a cut.
+Paths of an output are checked. An interrupted download resumes.
 """
 
 import shutil
@@ -21,62 +21,89 @@ from common.progress import progress
 from data.fetch.download import download
 from kernels.build import METADATA_FILE, KernelMetadata
 
-UNKNOWN = (403, 404)  # how Kaggle says that a name of one's own is not in use: it tells no more
+# Kaggle answers with one of these if the user has no dataset or kernel of a name.
+UNKNOWN = (403, 404)
 _PAGE, _MAX_PAGES = 200, 500
 _IN_DOUBT = (
     "the kernel may have started: look at `fast-or-slow kernel status` before pushing it again"
 )
 _SOURCES = ("dataset", "competition", "kernel", "model")
 
-MOST_BYTES = 255  # of a name, on most disks
+# Limit of a file name on most disks.
+MAX_NAME_BYTES = 255
 OUTPUT_POLICY = RetryPolicy()
 _ENDED_BADLY = ("error", "cancel_acknowledged")
 
 
 class KernelVersion(NamedTuple):
-    """A version of a kernel that Kaggle has accepted and runs."""
+    """Version of a kernel that Kaggle runs.
 
-    kernel_id: str  # "owner/slug"
+    Attributes:
+        kernel_id: "owner/slug".
+        version: Number of the version.
+        url: Address of the kernel.
+    """
+
+    kernel_id: str
     version: int
     url: str
 
 
 class KernelStatus(NamedTuple):
-    """How the latest run of a kernel fares."""
+    """Status of the latest run of a kernel.
 
-    kernel_id: str  # "owner/slug"
-    state: str  # "queued", "running", "complete", "error", "cancel_requested", …
+    Attributes:
+        kernel_id: "owner/slug".
+        state: For example "queued", "running", "complete", "error" or "cancel_requested".
+        failure_message: Message of Kaggle about a failure.
+    """
+
+    kernel_id: str
+    state: str
     failure_message: str
 
 
 class KernelNote(BaseModel):
-    """Of kernel.json, which a kernel of ours leaves, whether the kernel came to its end."""
+    """Content of kernel.json in the output of our kernels that is read here."""
 
     finished: bool
 
 
 class KernelOutput(NamedTuple):
-    """What was fetched of a kernel's version."""
+    """Output of a version of a kernel.
+
+    Attributes:
+        kernel_id: "owner/slug".
+        version: Number of the version.
+        folder: Folder of the files.
+        files: Number of files.
+        unfinished: Whether the kernel stopped itself, and can resume with this output.
+    """
 
     kernel_id: str
     version: int
     folder: Path
     files: int
-    unfinished: bool  # it stopped itself before its end, and goes on with this output
+    unfinished: bool
 
 
 def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
-    """Send the kernel in `folder`, which `kernel build` wrote, as a new version; it starts to run.
+    """Send a kernel as a new version, which starts it.
 
-    It is never sent twice: where the answer is lost, Kaggle is asked for the kernel's version.
+    A kernel is not sent twice: if the answer is lost, its version on Kaggle shows whether it
+    arrived.
+
+    Args:
+        folder: Folder from `kernel build`.
+        policy: Number and time of repeated requests.
 
     Raises:
-        PipelineError: an incomplete folder, missing or refused credentials, a kernel that Kaggle
-            refuses, or one whose attached sources it does not know.
+        PipelineError: The folder is incomplete, credentials are missing or refused, Kaggle rejects
+            the kernel, or Kaggle does not know one of its sources.
     """
     if not folder.is_dir():
-        raise PipelineError(f"{folder}: no such folder; `kernel build` makes it")
-    metadata = read_json(folder / METADATA_FILE, KernelMetadata, expected="what `build` wrote")
+        raise PipelineError(f"{folder}: no such folder; `kernel build` writes it")
+    metadata = read_json(folder / METADATA_FILE, KernelMetadata, expected="a folder of `build`")
     source = folder / metadata.code_file
     if not source.is_file():
         raise PipelineError(f"{source}: no such file; build the kernel again")
@@ -85,8 +112,8 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
         TemporaryDirectory(prefix="kernel-push-") as copy,
     ):
         kernel_id = session.own(metadata.id)
-        whole = metadata.model_copy(update={"id": kernel_id})  # Kaggle wants the owner in it
-        Path(copy, METADATA_FILE).write_text(whole.text, encoding="utf-8")
+        with_owner = metadata.model_copy(update={"id": kernel_id})
+        Path(copy, METADATA_FILE).write_text(with_owner.text, encoding="utf-8")
         shutil.copyfile(source, Path(copy, source.name))
         last = ask(session, lambda: _version(session, kernel_id))
 
@@ -102,10 +129,14 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
 
 
 def status(kernel_id: str) -> KernelStatus:
-    """Return how the latest run of the kernel "owner/slug" fares; without an owner, one's own.
+    """Return the status of the latest run of a kernel.
+
+    Args:
+        kernel_id: "owner/slug", or "slug" for a kernel of the user.
 
     Raises:
-        PipelineError: missing or refused credentials, no such kernel, no connection.
+        PipelineError: Credentials are missing or refused, the kernel does not exist, or there is no
+            connection.
     """
     with kaggle_session(f"status of kernel {kernel_id}") as session:
         return ask(session, lambda: _status(session, session.own(kernel_id)))
@@ -118,9 +149,9 @@ def _status(session: KaggleSession, kernel_id: str) -> KernelStatus:
 
 
 def _version(session: KaggleSession, kernel_id: str) -> int:
-    """Return the number of a kernel's latest version; 0 where there is no such kernel."""
+    """Return the number of a kernel's latest version, 0 for an unknown kernel."""
     try:
-        answer = session.call("kernels", "get_kernel", _named(kernel_id))
+        answer = session.call("kernels", "get_kernel", _names(kernel_id))
     except Exception as error:
         if is_refused(error, UNKNOWN):
             return 0
@@ -129,11 +160,11 @@ def _version(session: KaggleSession, kernel_id: str) -> int:
 
 
 def _output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
-    # Names and signed addresses of what the latest session wrote; its log.
+    # Names and signed addresses of the files of the latest session, and its log.
     files, log, tokens = [], "", [""]
     while len(tokens) <= _MAX_PAGES:
-        asked = {**_named(kernel_id), "pageSize": _PAGE, "pageToken": tokens[-1]}
-        page = session.call("kernels", "list_kernel_session_output", asked)
+        request = {**_names(kernel_id), "pageSize": _PAGE, "pageToken": tokens[-1]}
+        page = session.call("kernels", "list_kernel_session_output", request)
         files += [(item.file_name, item.url) for item in page.files or []]
         log = log or page.log or ""
         if not page.next_page_token:
@@ -147,7 +178,7 @@ def _output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str
     )
 
 
-def _named(kernel_id: str) -> dict[str, str]:
+def _names(kernel_id: str) -> dict[str, str]:
     owner, _, slug = kernel_id.partition("/")
     return {"userName": owner, "kernelSlug": slug}
 
@@ -170,21 +201,21 @@ def _accepted(kernel_id: str, answer: Any) -> int:
 
 
 def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLICY) -> KernelOutput:
-    """Download what the latest version of a kernel wrote, and its log, into `out`.
+    """Download the output and the log of the latest version of a kernel.
 
-    `out` appears when all of it is there. Until then the files are in a hidden folder next to it,
-    from which the same command resumes. If a kernel failed, only its log is fetched, into a file
-    next to `out`.
+    `out` appears when it is complete. Until then the files are in a hidden folder next to it, and
+    the same command resumes. If a kernel failed, only its log is fetched, into a file next to
+    `out`.
 
     Args:
-        kernel_id: "owner/slug"; without an owner, one's own.
+        kernel_id: "owner/slug", or "slug" for a kernel of the user.
         out: New or empty folder.
-        policy: How often requests are repeated.
+        policy: Number and time of repeated requests.
 
     Raises:
-        UsageError: `out` is in the way.
-        PipelineError: the kernel has not finished or has failed, a name that leaves `out`, missing
-            or refused credentials, no space, or the network fails for good.
+        UsageError: `out` is not empty.
+        PipelineError: The kernel is unfinished or failed, a file name leads out of `out`,
+            credentials are missing or refused, the disk is full, or the network fails.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")
@@ -193,7 +224,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
         status = ask(session, lambda: _status(session, full_id))
         if status.state not in ("complete", *_ENDED_BADLY):
             raise PipelineError(
-                f"kernel {full_id}: is {status.state}; its output can be had once it is complete"
+                f"kernel {full_id}: is {status.state}; fetch its output when it is complete"
             )
         files, log = ask(session, lambda: _output(session, full_id))
         if status.state != "complete":
@@ -211,7 +242,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
     if log and not log_file.exists():
         write_text(log_file, log)
     if out.exists():
-        out.rmdir()  # empty: looked at before
+        out.rmdir()
     whole.rename(out)
     n_files = sum(path.is_file() for path in out.rglob("*"))
     return KernelOutput(full_id, version, out, n_files, _is_unfinished(out / "kernel.json"))
@@ -228,18 +259,18 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
-        is_plain &= all(len(part.encode(errors="replace")) <= MOST_BYTES for part in path.parts)
+        is_plain &= all(len(part.encode(errors="replace")) <= MAX_NAME_BYTES for part in path.parts)
         is_below = name != "." and not path.is_absolute() and ".." not in path.parts
         if not (is_plain and is_below):
             raise PipelineError(
                 f"file {name[:80]!a}: expected a path within the output, no name of over "
-                f"{MOST_BYTES} bytes; nothing kept"
+                f"{MAX_NAME_BYTES} bytes; nothing kept"
             )
 
 
 def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:
     if log:
         write_text(log_file, log)
-    said = f": {failed.failure_message}" if failed.failure_message else ""
-    where = f"; its log is in {log_file}" if log else ""
-    raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{said}{where}")
+    message = f": {failed.failure_message}" if failed.failure_message else ""
+    place = f"; its log is in {log_file}" if log else ""
+    raise PipelineError(f"kernel {failed.kernel_id}: ended as {failed.state}{message}{place}")

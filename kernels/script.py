@@ -1,15 +1,15 @@
-"""A Kaggle kernel that works by a recipe of the project it carries; it needs no internet.
+"""Run a recipe on Kaggle with the project in this script, without internet.
 
-`python -m pipeline kernel build` fills in SETTINGS and ARCHIVE; nothing but Python's own library is
-used before the project runs. What Kaggle's image lacks (torch-geometric) comes from an attached
-dataset whose folder is named `…-wheels`.
+`python -m pipeline kernel build` fills in SETTINGS and ARCHIVE. The script itself needs only the
+standard library. Modules that the image of Kaggle lacks (torch-geometric) come from an attached
+dataset whose name ends in `-wheels`.
 
-A kernel stops itself before Kaggle does, since an ended session keeps its output and a killed one
-does not. kernel.json, in the output, tells whether all is done. Where it is not, the output is
-attached as a source of the next version, which goes on with it. SIGTERM and Ctrl-C are passed on to
-the project; the same script goes on with what lies in the working folder.
+A kernel stops itself before Kaggle kills it, because the output of a killed session is lost.
+kernel.json in the output has the key `finished`. To resume an unfinished kernel, attach its output
+to the next version. SIGTERM and Ctrl-C stop the project, and the same script resumes from the
+working folder.
 
-PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING stand in for /kaggle/input and /kaggle/working.
+PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING replace /kaggle/input and /kaggle/working.
 """
 
 import base64
@@ -27,11 +27,11 @@ import time
 import zipfile
 from pathlib import Path
 
-# What `kernels.build.Kind` describes, and: recipe, its file inside the archive; mounts, of
-# the competition's files below the input folder; required, module to distribution of what the image
-# may lack.
+# The fields of `kernels.build.Kind`, and three more. `recipe` is a file in the archive. `mounts`
+# are folders of the competition below the input folder. `required` maps modules to distributions.
 SETTINGS = {}  # type: ignore[var-annotated]
-ARCHIVE = ""  # the project: a zip archive, xz, base64
+# The project as a zip archive, compressed by xz, in base64.
+ARCHIVE = ""
 
 NOTE = "kernel.json"
 STARTED = time.monotonic()
@@ -40,12 +40,13 @@ WORKING = Path(os.environ.get("PIPELINE_KAGGLE_WORKING", "/kaggle/working")).res
 
 
 def main() -> None:
-    """Work by the recipe, or go on with it; leave the result and kernel.json."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    """Run or resume the recipe, and write the result and kernel.json."""
+    # SIGTERM has the same effect as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         kernel()
     except KeyboardInterrupt:
-        log(f"stopped; run it again, and it goes on with what lies in {WORKING}")
+        log(f"stopped; run it again to resume from {WORKING}")
         sys.exit(130)
 
 
@@ -71,64 +72,83 @@ def log(line: str) -> None:
 
 
 def work(command: list[str], code: Path, site: Path) -> None:
-    """Run a command of the project for as long as there is time; stop if it fails."""
+    """Run a command of the project until it ends or its time is over.
+
+    Args:
+        command: Arguments of `python -m pipeline`.
+        code: Folder of the project.
+        site: Folder of further modules.
+    """
     paths = [str(code), str(site), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     left_s = max(60 * SETTINGS["max_minutes"] - (time.monotonic() - STARTED), 0)
     command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
     limit_s = left_s + 60 * SETTINGS["saving_minutes"]
-    # In a session of its own it does not get the terminal's Ctrl-C, but one signal from here.
+    # In a new session the command gets Ctrl-C only from here, and not a second time.
     with subprocess.Popen(command, cwd=code, env=environment, start_new_session=True) as process:  # noqa: S603
         try:
             ended = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            log("a step went on beyond its time; stopped at what it has kept")
+            log("the command did not stop in time; killed it, and its saved state stays")
             return
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
             raise
     if ended:
-        told = "see its line above; its --out lies in the working folder"
-        sys.exit(f"kernel: the pipeline ended with code {ended}; {told}, {WORKING}")
+        advice = f"see its error above; its --out is in {WORKING}"
+        sys.exit(f"kernel: the pipeline ended with code {ended}; {advice}")
 
 
 def end(out: Path) -> None:
-    """Put the result into its place, write kernel.json, and tell the log how the kernel ended."""
+    """Copy the result to the working folder, and write kernel.json and the last log line.
+
+    Args:
+        out: Folder of the run.
+    """
     finished = (out / "DONE").exists()
-    noted = {name: SETTINGS[name] for name in ("kind", "recipe", "out")}
+    note = {name: SETTINGS[name] for name in ("kind", "recipe", "out")}
     if finished:
         if SETTINGS["result"]:
             shutil.copyfile(out / SETTINGS["result"], WORKING / SETTINGS["result"])
         if SETTINGS["dropped"]:
             shutil.rmtree(out / SETTINGS["dropped"])
-    text = json.dumps({**noted, "finished": finished}, indent=1) + "\n"
+    text = json.dumps({**note, "finished": finished}, indent=1) + "\n"
     (WORKING / NOTE).write_text(text, "utf-8")
     if finished:
         log(f"done: {WORKING / (SETTINGS['result'] or SETTINGS['out'])}")
     else:
-        log("not finished: push the kernel again with its own output attached, and it goes on")
+        log("not finished; attach this output and push the kernel again to resume")
 
 
 def take_over(out: Path) -> None:
-    """Copy the attached folder that a kernel of this kind has left unfinished, if there is one."""
+    """Copy the unfinished folder of an attached output of a kernel of this kind, if there is one.
+
+    Args:
+        out: Folder of the run.
+    """
     notes = filter(is_unfinished, mounted(f"/{NOTE}"))
     earlier = [note.parent / SETTINGS["out"] for note in notes]
-    found = [folder for folder in earlier if (folder / "config.toml").is_file()]
-    if len(found) > 1:
-        named = ", ".join(str(earlier.parent) for earlier in found)
-        sys.exit(f"kernel: more than one unfinished output is attached: {named}; detach others")
-    for earlier in found:
-        log(f"goes on with {earlier}; to begin anew, detach it")
+    runs = [folder for folder in earlier if (folder / "config.toml").is_file()]
+    if len(runs) > 1:
+        names = ", ".join(str(run.parent) for run in runs)
+        sys.exit(f"kernel: more than one unfinished output is attached: {names}; detach others")
+    for run in runs:
+        log(f"resumes {run}; detach it to restart")
         hidden = shutil.ignore_patterns(".*")
-        shutil.copytree(earlier, out, ignore=hidden, copy_function=shutil.copyfile)
+        shutil.copytree(run, out, ignore=hidden, copy_function=shutil.copyfile)
+        # Attached folders are read-only.
         for path in (out, *out.rglob("*")):
-            path.chmod(0o755)  # what is attached cannot be written to
+            path.chmod(0o755)
 
 
 def is_unfinished(note: Path) -> bool:
-    """Tell whether a kernel of this kind says of its output that it is not finished."""
+    """Return whether an output is from an unfinished kernel of this kind.
+
+    Args:
+        note: File kernel.json of the output.
+    """
     try:
         facts = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -138,18 +158,22 @@ def is_unfinished(note: Path) -> bool:
 
 
 def mounted(ending: str) -> list[Path]:
-    """Find attached sources: they lie at slug/ or, in newer sessions, at datasets/owner/slug/."""
+    """List attached files, which are in slug/ or, in newer sessions, in datasets/owner/slug/.
+
+    Args:
+        ending: End of the path.
+    """
     return sorted(path for depth in ("*", "*/*", "*/*/*") for path in INPUT.glob(depth + ending))
 
 
 def unpack(folder: Path) -> None:
-    content = lzma.decompress(base64.b64decode(ARCHIVE))  # which checks it
+    content = lzma.decompress(base64.b64decode(ARCHIVE))
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         archive.extractall(folder)
 
 
 def find_data() -> Path:
-    """Return the folder that holds npz/: the competition's mount, or npz_all/ within it."""
+    """Return the folder of npz/, which is the competition's mount, or npz_all/ in it."""
     mounts = [INPUT / mount for mount in SETTINGS["mounts"]]
     for mount in mounts:
         for folder in (mount, mount / "npz_all"):
@@ -158,12 +182,16 @@ def find_data() -> Path:
     attached = ", ".join(sorted(path.name for path in INPUT.glob("*"))) or "nothing"
     sys.exit(
         f"kernel: no npz folder in {', '.join(map(str, mounts))}; attached: {attached}; add the "
-        "competition's data"
+        "data of the competition"
     )
 
 
 def install_missing(site: Path) -> None:
-    """Install the required modules that the image lacks, from attached wheels, into `site`."""
+    """Install missing modules from attached wheels.
+
+    Args:
+        site: Folder to install into.
+    """
     required = SETTINGS["required"].items()
     missing = [name for module, name in required if importlib.util.find_spec(module) is None]
     if not missing:
@@ -171,15 +199,15 @@ def install_missing(site: Path) -> None:
     wanted = ", ".join(missing)
     folders = [path for path in mounted("-wheels") if path.is_dir()]
     if not folders:
-        sys.exit(f"kernel: the image lacks {wanted}; attach a dataset named …-wheels that holds it")
+        sys.exit(f"kernel: the image lacks {wanted}; attach a dataset named …-wheels with it")
     log(f"installing {wanted} from {', '.join(map(str, folders))}")
-    # Without dependencies: pip would put a second torch beside the image's own.
+    # With dependencies, pip would install a second torch.
     options = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(site)]
     for folder in folders:
         command += ["--find-links", str(folder)]
     if subprocess.run([*command, *missing], check=False).returncode:  # noqa: S603
-        sys.exit(f"kernel: {wanted} did not install; the dataset must hold wheels for this Python")
+        sys.exit(f"kernel: {wanted} did not install; the dataset needs wheels for this Python")
 
 
 if __name__ == "__main__":

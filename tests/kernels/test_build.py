@@ -56,7 +56,7 @@ def test_gpu_is_asked_for_if_the_recipe_has_a_network(
     tmp_path: Path, words: tuple[str, ...], gpu: bool
 ) -> None:
     build = ("kernel", "build", "--out", tmp_path, "--recipe", *words)
-    replaced = f"note: {tmp_path}: replaces the kernel that was built there before"
+    replaced = f"note: {tmp_path}: replaces an earlier kernel"
     assert [replaced in call(*build) for _ in range(2)] == [False, True]
     assert json.loads((tmp_path / METADATA_FILE).read_text())["enable_gpu"] is gpu
 
@@ -86,14 +86,14 @@ def test_credential_in_recipe_or_metadata_is_refused(
 def test_folder_with_other_files_is_refused(project: Path, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/index.md").touch()
-    with pytest.raises(UsageError, match=r"docs: is in the way and no kernel's folder; choose"):
+    with pytest.raises(UsageError, match=r"docs: is not empty and no kernel folder; choose"):
         build("cpu", RECIPE, tmp_path / "docs", root=project)
     assert len(list((tmp_path / "docs").iterdir())) == 1
 
 
 def test_inference_without_attached_models_is_refused(project: Path, tmp_path: Path) -> None:
     sources = {"dataset_sources": ["a/tpu-wheels"]}
-    with pytest.raises(UsageError, match="nothing attached holds trained models"):
+    with pytest.raises(UsageError, match="no attached source has trained models"):
         build("cpu", RECIPE, tmp_path, kind=KINDS["infer"], root=project, **sources)
 
 
@@ -183,5 +183,5 @@ def test_packages_of_custom_models_are_embedded(
         "planted_models/deep/gat.py": b"deep/gat.py",
         "planted_single.py": b"single",
     }
-    with pytest.raises(UsageError, match="model package 'planted_nothing': found neither on"):
+    with pytest.raises(UsageError, match="model package 'planted_nothing': is neither on"):
         own_packages(["planted_nothing.gat:Gat"], tmp_path)

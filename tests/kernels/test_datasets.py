@@ -92,8 +92,8 @@ def test_unusable_models_leave_no_dataset(
     (leaky / "metrics.jsonl").write_text(f'"{KEY}"\n')
     monkeypatch.setenv("KAGGLE_KEY", KEY)
     for source, told in (
-        (tmp_path / "empty", "holds no run folder of a model"),
-        (begun, "its training has not ended"),
+        (tmp_path / "empty", "has no run folder of a model"),
+        (begun, "is not trained to the end"),
         (leaky, r"metrics\.jsonl: contains a Kaggle credential"),
     ):
         with pytest.raises(PipelineError, match=told):

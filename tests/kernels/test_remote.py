@@ -112,7 +112,7 @@ def test_wrong_metadata_is_refused_before_the_push(
     assert expected in line
     assert "may have started" not in line
     never = failure_of(lambda: push(built.parent / "none"))
-    assert never == f"{built.parent}/none: no such folder; `kernel build` makes it"
+    assert never == f"{built.parent}/none: no such folder; `kernel build` writes it"
     assert not fake_kaggle.calls("SaveKernel")
 
 
@@ -178,7 +178,7 @@ def test_cut_download_resumes(kaggle: FakeKaggle, storage: FileServer, out: Path
 
 
 def test_failed_kernel_leaves_only_its_log(fake_kaggle: FakeKaggle, out: Path) -> None:
-    assert f"kernel {ID}: is running; its output can be had once" in failure(out)
+    assert f"kernel {ID}: is running; fetch its output when" in failure(out)
     assert not fake_kaggle.calls("ListKernelSessionOutput")
     failed = Answer(body={"status": "ERROR", "failureMessage": "out of memory"})
     fake_kaggle.will_answer("GetKernelSessionStatus", failed)

@@ -201,7 +201,7 @@ def test_kernel_requires_all_pinned_packages(project: Path, tmp_path: Path) -> N
 
 def test_train_kernel_is_finished_only_by_the_mark(project: Path, tmp_path: Path) -> None:
     machine = Machine(project, tmp_path, TRAIN, TWO_CALLS)
-    assert "not finished: push the kernel again" in machine.version()
+    assert "not finished; attach this output and push" in machine.version()
     facts = {"kind": "train", "recipe": "configs/cpu.toml", "out": "models/tile-xla"}
     assert machine.facts == facts | {"finished": False}
     machine.pipeline.write_text(TWO_CALLS.replace('"xx"', '"x"'))
@@ -220,7 +220,7 @@ def machine(request: pytest.FixtureRequest, project: Path, tmp_path: Path) -> Ma
 def test_unfinished_run_is_resumed(machine: Machine) -> None:
     log = machine.version()
     assert machine.facts["finished"] is False
-    assert "kernel: not finished: push the kernel again with its own output attached" in log
+    assert "kernel: not finished; attach this output and push the kernel again" in log
     assert not (machine.working / "submission.csv").exists()
     seen = machine.seen()
     assert 689 < float(seen[seen.index("--max-minutes") + 1]) < 690
@@ -229,7 +229,7 @@ def test_unfinished_run_is_resumed(machine: Machine) -> None:
     for path in [earlier, *earlier.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     log = machine.version()
-    assert f"kernel: goes on with {earlier / 'run'}" in log
+    assert f"kernel: resumes {earlier / 'run'}" in log
     assert machine.facts["finished"] is True
     assert "kernel: done: " in log
     assert (machine.working / "submission.csv").read_text() == "ID,TopConfigs"
@@ -246,7 +246,7 @@ def test_only_one_unfinished_output_is_resumed(
     machine.attach("one", finished=True)
     machine.attach("two", kind=other)
     (machine.attach("three") / "kernel.json").write_text("[" * 100_000)
-    assert "goes on with" not in machine.version()
+    assert "resumes" not in machine.version()
     assert machine.facts["finished"] is False  # begun anew
     attached = [machine.attach(name) for name in ("x1", "x2")]
     log = machine.version(expect=1)
@@ -257,7 +257,7 @@ def test_only_one_unfinished_output_is_resumed(
 def test_hanging_run_is_stopped_and_keeps_its_output(project: Path, tmp_path: Path) -> None:
     short = KINDS["run"]._replace(max_minutes=0.02, saving_minutes=0.02)
     machine = Machine(project, tmp_path, short, HANGS)
-    assert "a step went on beyond its time" in machine.version()
+    assert "the command did not stop in time" in machine.version()
     assert machine.facts["finished"] is False
     assert (machine.working / "run" / "models" / "a" / "calls.txt").read_text() == "x"
 
@@ -285,7 +285,7 @@ def test_signal_ends_the_pipeline_and_the_same_script_resumes(
     (os.killpg if whole_group else os.kill)(kernel.pid, number)
     said, error = kernel.communicate(timeout=60)
     assert kernel.returncode == 130
-    told = f"kernel: stopped; run it again, and it goes on with what lies in {machine.working}"
+    told = f"kernel: stopped; run it again to resume from {machine.working}"
     assert said.splitlines()[-1] == told
     assert error == "out of timeerror: stopped by SIGTERM\n"
     with pytest.raises(ProcessLookupError):
