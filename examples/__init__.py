@@ -1,1 +1,1 @@
-"""Small programs that use the packages, to read and to copy from."""
+"""Small programs that use the packages, to read and to copy."""

@@ -1,10 +1,10 @@
-"""A layout model of one's own, written with PyG: graph attention (Veličković et al., 2018).
+"""Define a custom layout model with PyG: graph attention (Veličković et al., 2018).
 
     fast-or-slow run --data data/sample --recipe smoke --out runs/gat \\
         --set 'layout.models=["examples.gat:Gat"]' --set gat.training.steps=20
 
-`GatNet` is plain PyG, and examples/train_with_pyg.py trains it so; `Gat` adds what a recipe needs;
-see docs/guides/add_a_model.md. Shapes: n nodes, e edges, g graphs, c configs of each,
+`GatNet` is plain PyG, and examples/train_with_pyg.py trains it without a recipe. `Gat` makes it a
+model for recipes (docs/guides/add_a_model.md). n nodes, e edges, g graphs, c configs per graph,
 k configurable nodes of all graphs, h channels.
 """
 
@@ -22,7 +22,7 @@ from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 
 
 class GatNet(nn.Module):
-    """Embed nodes and configs, pass messages both ways along edges, and take the mean."""
+    """Network that embeds nodes and configs, and passes messages along edges in both directions."""
 
     def __init__(self, hidden: int = 32, layers: int = 2) -> None:
         super().__init__()
@@ -33,7 +33,14 @@ class GatNet(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, 1))
 
     def forward(self, data: Data) -> Tensor:
-        """Score the configs of a batch; (g, c), lower = faster."""
+        """Score the configs of a batch.
+
+        Args:
+            data: Batch of g graphs with c configs each.
+
+        Returns:
+            Scores, (g, c), lower = faster.
+        """
         nodes = self.node(torch.cat([data.x, self.opcode(data.opcode)], dim=1))  # (n, h)
         settings = self.setting(self.layout(data.config_feat.long() + 1).flatten(2))  # (k, c, h)
         n_configs = settings.shape[1]
@@ -41,7 +48,8 @@ class GatNet(nn.Module):
         x = x.index_add(0, data.config_node_ids, settings.to(x.dtype)).flatten(0, 1)
         both = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
         configs = torch.arange(n_configs, device=both.device)
-        edges = (both[..., None] * n_configs + configs).flatten(1)  # (2, 2e·c): a copy per config
+        # Each config has a copy of the graph, (2, 2e·c).
+        edges = (both[..., None] * n_configs + configs).flatten(1)
         for layer in self.layers:
             x = x + F.gelu(layer(x, edges))
         x = x.view(len(nodes), -1)  # (n, c·h)
@@ -49,14 +57,19 @@ class GatNet(nn.Module):
 
 
 class GatConfig(LayoutGnnConfig):
-    """The table [gat] of a recipe: what all layout networks have, and these."""
+    """Table [gat] of a recipe, with the keys of all layout networks.
+
+    Attributes:
+        hidden: Number of channels.
+        layers: Number of attention layers.
+    """
 
     hidden: Positive = 32
     layers: Positive = 2
 
 
 class Gat(LayoutNetwork):
-    """The same network as a model of a recipe."""
+    """The network `GatNet` as a model for recipes."""
 
     Config = GatConfig
 
@@ -65,5 +78,13 @@ class Gat(LayoutNetwork):
         self.net = GatNet(config.hidden, config.layers)
 
     def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
-        """Score the configs at `distinct`; (c,) float32, lower = faster."""
+        """Score configs of one graph.
+
+        Args:
+            inputs: Graph with its configs.
+            distinct: Positions of c distinct configs, (c,).
+
+        Returns:
+            Scores, (c,) float32, lower = faster.
+        """
         return self.net(inputs.as_pyg(distinct)).squeeze(0)

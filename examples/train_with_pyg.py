@@ -1,8 +1,8 @@
-"""Train a layout ranker in plain PyG, and judge it on programs that it has not seen.
+"""Train a layout ranker in plain PyG, and judge it on held-out programs.
 
     python -m examples.train_with_pyg --data data/sample
 
-About a minute on two cores. docs/guides/pyg.md says what the fields of a graph are.
+It takes about a minute on two cores. docs/guides/pyg.md lists the fields of a graph.
 """
 
 import argparse
@@ -24,11 +24,17 @@ from models.training.losses import pairwise_hinge
 from submissions.evaluator import Evaluator
 
 WARMUP_STEPS = 20
-RANKED_AT_ONCE = 128  # configs
+# Number of configs that are ranked at a time.
+RANKED_AT_ONCE = 128
 
 
-def drawn_graphs(train: TpuGraphsLayout, seed: int) -> Iterator[TpuGraph]:
-    """Yield graphs without end, each epoch with other configs of them."""
+def endless_graphs(train: TpuGraphsLayout, seed: int) -> Iterator[TpuGraph]:
+    """Yield graphs without end. Each epoch samples other configs.
+
+    Args:
+        train: Graphs of the train split.
+        seed: Seed of the samples.
+    """
     sampler = ConfigSampler(64, seed=seed)
     train.transform = sampler
     order = torch.Generator().manual_seed(seed)
@@ -39,15 +45,21 @@ def drawn_graphs(train: TpuGraphsLayout, seed: int) -> Iterator[TpuGraph]:
 
 
 def train_model(train: TpuGraphsLayout, steps: int, seed: int) -> GatNet:
-    """Train with a pairwise loss over the configs of each graph."""
+    """Train a model with a pairwise loss over the configs of each graph.
+
+    Args:
+        train: Graphs of the train split.
+        steps: Number of training steps, one graph each.
+        seed: Seed of the training.
+    """
     torch.manual_seed(seed)
     model = GatNet(hidden=32, layers=2)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-4)
     warmup = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / WARMUP_STEPS, 1, WARMUP_STEPS)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps - WARMUP_STEPS))
     rate = torch.optim.lr_scheduler.SequentialLR(optimiser, [warmup, cosine], [WARMUP_STEPS])
-    for step, graph in enumerate(islice(drawn_graphs(train, seed), steps), start=1):
-        loss = pairwise_hinge(model(graph), graph.runtime).mean()  # of (1, c) each
+    for step, graph in enumerate(islice(endless_graphs(train, seed), steps), start=1):
+        loss = pairwise_hinge(model(graph), graph.runtime).mean()
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -60,7 +72,15 @@ def train_model(train: TpuGraphsLayout, steps: int, seed: int) -> GatNet:
 
 @torch.no_grad()
 def predict(model: GatNet, graph: TpuGraph) -> Tensor:
-    """Score all configs of a graph, (c,), of which a part is unpacked at a time."""
+    """Score all configs of a graph, in batches to bound memory.
+
+    Args:
+        model: Trained model.
+        graph: Graph with c configs.
+
+    Returns:
+        Scores, (c,), lower = faster.
+    """
     parts = torch.arange(len(graph.configs)).split(RANKED_AT_ONCE)
     return torch.cat([model(graph.take(rows))[0] for rows in parts])
 
@@ -68,23 +88,29 @@ def predict(model: GatNet, graph: TpuGraph) -> Tensor:
 def judge(
     valid: TpuGraphsLayout, score: Callable[[TpuGraph], ArrayLike]
 ) -> dict[str, dict[str, Any]]:
-    """Return the metrics of each collection by its name."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    """Return the metrics of each collection.
+
+    Args:
+        valid: Graphs of the valid split.
+        score: Function that scores the configs of a graph.
+    """
+    by_collection: dict[str, dict[str, dict[str, Any]]] = {}
     for graph in valid:
-        values = found.setdefault(graph.collection, {"y_pred": {}, "y_true": {}})
+        values = by_collection.setdefault(graph.collection, {"y_pred": {}, "y_true": {}})
         values["y_pred"][graph.name] = score(graph)
         values["y_true"][graph.name] = graph.configs.runtime
-    return {name: Evaluator(name).eval(values) for name, values in found.items()}
+    return {name: Evaluator(name).eval(values) for name, values in by_collection.items()}
 
 
 def main() -> None:
-    """Train on the train split, and print how the valid split is ranked."""
+    """Train on the train split, and print the metrics of the valid split."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--data", type=Path, default=SAMPLE)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # a seed gives the same figures then
+    # With one thread, equal seeds give equal results.
+    torch.set_num_threads(1)
     train = TpuGraphsLayout(args.data, "train", prune="hops-1", scaling="log1p-standardise")
     valid = TpuGraphsLayout(args.data, "valid", prune="hops-1", scaling=train.scaler)
     model = train_model(train, args.steps, args.seed)

@@ -1,17 +1,16 @@
-"""Submission files: written, read, and checked against the graphs that they must answer for.
+"""Write, read and check submission files.
 
     ID,TopConfigs
     tile:xla:<kernel>,4;0;2;1;3
     layout:xla:default:<graph>,7;0;3;…
 
-A layout row holds all c indices, sorted by score. A tile row holds the min(5, c) configs that are
-worth a measurement (ensembles/picks.py).
+A layout row has all c indices, sorted by score. A tile row has min(5, c) diversified configs
+(ensembles/picks.py).
 
-Counts are those of the data files. For the real competition, 894 rows by the names of the official
-test split, they are known without its files but for those of tile kernels. Its own sample
-submission, which Kaggle scores, lists 1000 indices for every layout graph and five for every tile
-kernel; in truth two layout graphs have 1001 configs and sixteen kernels fewer than five. Both are
-accepted.
+The data files define the counts. For the 894 rows of the competition, the counts of layout graphs
+are known without files. The sample submission of the competition has 1000 indices for every layout
+graph and five for every tile kernel, and Kaggle scores it. But two layout graphs have 1001 configs,
+and sixteen kernels have fewer than five. Both forms are accepted.
 """
 
 import re
@@ -44,21 +43,24 @@ from data.tree import COLLECTIONS, NO_ID, Collection, GraphFile, find_graphs, ha
 from ensembles.picks import top_k_to_measure
 
 HEADER = "ID,TopConfigs"
-# The first part that is no index: one that fits int64. A search takes no memory, as a match of the
-# whole row would.
+# The first part that is not an int64 index. A match of the whole row would need too much memory.
 NO_INDEX = re.compile(r"(?:^|;)(?!-?[0-9]{1,18}(?:;|$))([^;]*)")
 KNOWN = tuple(collection.name for collection in COLLECTIONS)
-MAX_PROBLEMS = 1000  # more than the competition has rows
+# More than the rows of the competition.
+MAX_PROBLEMS = 1000
 
 Indices = NDArray[np.int64]
 Rows = Mapping[str, int | None]
 
 
 class SubmissionRow(NamedTuple):
-    """One graph's answer: the ID, and (c,) config indices, predicted fastest first.
+    """Ranking of one graph.
 
-    Of a tile kernel only the first five are written, and fewer than c may be given. Where some
-    configs alone are ranked, the indices are places in `configs` (c,) int64.
+    Attributes:
+        id: ID of the submission row.
+        ranking: Config indices, (c,) int64, predicted fastest first. Tile kernels need only five.
+        configs: If only some configs are ranked, their rows, (c,) int64. `ranking` then has
+            positions in this array.
     """
 
     id: str
@@ -67,12 +69,19 @@ class SubmissionRow(NamedTuple):
 
 
 class ScannedRow(NamedTuple):
-    """One line of a file."""
+    """One line of a submission file.
 
-    row: int  # the header is row 1
-    id: str  # "" where it names no collection
-    ranking: Indices | None  # (m,); None where the line cannot be read
-    fault: str  # "" = none; of a ranking that can be read, that its ID comes twice
+    Attributes:
+        row: Number of the line. The header is row 1.
+        id: ID of the row, "" without a known collection.
+        ranking: Config indices, (m,) int64. None for a line that cannot be read.
+        fault: Fault of the line, "" for none. A readable line has one if its ID comes twice.
+    """
+
+    row: int
+    id: str
+    ranking: Indices | None
+    fault: str
 
 
 def submission_rows(
@@ -80,14 +89,14 @@ def submission_rows(
 ) -> Iterator[SubmissionRow]:
     """Rank the configs of each graph by score; equal scores keep the order of the file.
 
-    A tile row begins with the five configs to measure.
+    A tile row starts with the diversified top 5.
 
     Args:
         scored: Scores of each collection, with the columns of SCORE_SCHEMA.
-        files: Files of the graphs; only those of tile kernels are read.
+        files: Files of the graphs. Only files of tile kernels are read.
 
     Raises:
-        PipelineError: A tile kernel has no file, a damaged one, or one with other configs.
+        PipelineError: A tile kernel has no file, or its file is damaged or has other configs.
     """
     known = {file.submission_id: file for file in files}
     for collection, scores in scored:
@@ -96,11 +105,11 @@ def submission_rows(
             ranking = ranking_from_scores(table["score"].to_numpy())
             if collection.kind == "tile":
                 if name not in known:
-                    expected = "expected --data to hold its kernel"
+                    expected = "expected --data with its kernel"
                     raise PipelineError(f"{name}: has scores but no file; {expected}")
                 kernel = read_tile(known[name])
                 if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
-                    fault = "holds other configs than the scores; expected the same data"
+                    fault = "has other configs than the scores; expected the same data"
                     raise PipelineError(f"{kernel.file.path}: {fault}")
                 five = top_k_to_measure(table["score"].to_numpy(), kernel, TILE_PICKS)
                 ranking = np.concatenate([five, ranking[~np.isin(ranking, five)]])
@@ -109,25 +118,34 @@ def submission_rows(
 
 
 def by_graph(scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return the scores of each graph, in the order of its configs."""
+    """Return the scores of each graph, in the order of its configs.
+
+    Args:
+        scores: Scores, with the columns of SCORE_SCHEMA.
+    """
     tables = scores.sort("graph", "config", maintain_order=True).partition_by("graph")
     return {table["graph"][0]: table for table in tables}
 
 
 def n_picks(name: str, n_configs: int) -> int:
-    """Return how many indices a row holds: all c of a layout graph, min(5, c) of a tile kernel.
+    """Return the number of indices in a row: c for a layout graph, min(5, c) for a tile kernel.
 
     Args:
-        name: the row's ID, or its collection's name.
+        name: ID of the row, or name of its collection.
+        n_configs: Number of configs of the graph, c.
     """
     return min(TILE_PICKS, n_configs) if name.startswith("tile:") else n_configs
 
 
 def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
-    """Write `rows` to `path`, by collection in the sample submission's order, then as given.
+    """Write a submission file, with the collections in the order of the sample submission.
+
+    Args:
+        path: File to write.
+        rows: Rows to write. Within a collection their order stays.
 
     Raises:
-        PipelineError: a graph's name cannot stand in a CSV cell, or the file cannot be written.
+        PipelineError: An ID has a blank, comma or quote, or the file cannot be written.
     """
     lines: dict[str, list[str]] = {collection.name: [] for collection in COLLECTIONS}
     for row in rows:
@@ -141,13 +159,17 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
 
 
 def read_submission(path: Path) -> dict[str, Indices]:
-    """Read a submission file: ranking (m,) int64 by ID, in the file's order.
+    """Read a submission file. `check_submission` checks that rankings fit the graphs.
 
-    Whether each ranking fits its graph is for `check_submission` to say.
+    Args:
+        path: File to read.
+
+    Returns:
+        Ranking by ID, (m,) int64 each, in the order of the file.
 
     Raises:
-        PipelineError: as `scan_submission`; or, with the row's number, an ID that names no
-            collection, an ID that comes twice, or indices that are not whole numbers.
+        PipelineError: See `scan_submission`. Also, an ID has no known collection or comes twice,
+            or an index is not a whole number. The message has the number of the row.
     """
     rankings: dict[str, Indices] = {}
     for row, submission_id, ranking, fault in scan_submission(path):
@@ -160,12 +182,15 @@ def read_submission(path: Path) -> dict[str, Indices]:
 def scan_submission(path: Path) -> Iterator[ScannedRow]:
     """Yield the lines of a submission file, readable or not.
 
-    As in Kaggle's reader, a byte order mark, all line ends, empty lines and cells in quotes are
-    accepted.
+    A byte order mark, all line ends, empty lines and cells in quotes are accepted, because Kaggle
+    accepts them.
+
+    Args:
+        path: File to read.
 
     Raises:
-        PipelineError: the file is missing, empty, no regular one, not UTF-8 text, or has another
-            header.
+        PipelineError: The file is missing, empty, not a regular file or not UTF-8 text, or has
+            another header.
     """
     try:
         with open_regular(path) as file:
@@ -211,14 +236,18 @@ def _collection_of(submission_id: str) -> str:
 
 
 def check_submission(path: Path, expected: Rows) -> list[str]:
-    """List what is wrong with a submission file, a line each; an empty list means that it is good.
+    """List the problems of a submission file, one line each.
 
-    Found: an unreadable file or line, missing, surplus and repeated rows, and rankings with a wrong
-    count, an index out of range or a repeated index. The order of the rows is free.
+    Problems are an unreadable file or line, missing, surplus and repeated rows, and rankings with a
+    wrong count, an index out of range or a repeated index. Rows may have any order.
 
     Args:
-        expected: c, the number of configs, by submission ID. None for a tile kernel whose number is
-            not known: any picks that some kernel may have are accepted.
+        path: Submission file.
+        expected: Number of configs by submission ID. None for a tile kernel with an unknown number,
+            which may have any picks that are legal for some kernel.
+
+    Returns:
+        The problems, empty for a valid file.
     """
     try:
         problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
@@ -233,7 +262,7 @@ def check_submission(path: Path, expected: Rows) -> list[str]:
 def official_rows() -> Rows:
     """Return the number of configs of each official test graph, by submission ID.
 
-    In the sample submission's order of collections; None for tile kernels.
+    Collections are in the order of the sample submission. Tile kernels have None.
     """
     rows: dict[str, int | None] = {}
     for collection in COLLECTIONS:
@@ -247,8 +276,12 @@ def official_rows() -> Rows:
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
     """Return the number of configs of each graph of a split, by submission ID.
 
+    Args:
+        data_dir: Data folder.
+        split: Split to read.
+
     Raises:
-        PipelineError: the split has no graph, or a file is damaged.
+        PipelineError: The split has no graph, or a file is damaged.
     """
     rows = {}
     for file in find_graphs(data_dir, splits=(split,)):
@@ -261,13 +294,21 @@ def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
 
 
 def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str], Rows]:
-    """List what is wrong with a file that answers a split of a folder, and the rows expected of it.
+    """List the problems of a submission for a split of a data folder.
 
-    A file that answers other test graphs of the competition than the folder has must answer all of
-    the competition's.
+    A submission with official test graphs that are not in the folder must have all of them.
+
+    Args:
+        path: Submission file.
+        data_dir: Data folder.
+        split: Split that the submission ranks.
+
+    Returns:
+        The problems, and the expected number of configs by submission ID.
 
     Raises:
-        PipelineError: the split has no graph, a file is damaged, or another split is answered.
+        PipelineError: The split has no graph, a file is damaged, or the submission ranks another
+            split.
     """
     expected = expected_rows(data_dir, split)
     problems = check_submission(path, expected)
@@ -288,9 +329,9 @@ def refuse_other_split(
 
     Args:
         path: Submission file, for the message.
-        answered: IDs of its rows.
-        expected: IDs of the split's graphs.
-        split: Split that is expected.
+        answered: IDs of the rows of the submission.
+        expected: IDs of the graphs of the split.
+        split: Expected split.
     """
     if not any(name in answered for name in expected):
         raise PipelineError(
@@ -300,10 +341,14 @@ def refuse_other_split(
 
 
 def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
-    """List why Kaggle cannot score a submission, as `problems_with_data` does; empty if it can.
+    """List the reasons why Kaggle cannot score a submission, empty if there are none.
+
+    Args:
+        path: Submission file.
+        data_dir: Data folder. Without test graphs, the embedded sample takes its place.
 
     Raises:
-        PipelineError: as `problems_with_data`, but a folder may have no test graphs.
+        PipelineError: A file is damaged, or the submission ranks another split.
     """
     folder = data_dir if has_graphs(npz_root(data_dir), ("test",)) else SAMPLE
     problems, rows = problems_with_data(path, folder, "test")
@@ -313,7 +358,13 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
 
 
 def ranking_faults(ranking: Indices, n_configs: int, n_indices: int) -> list[str]:
-    """Say what keeps `ranking` (m,) from being `n_indices` distinct ones of 0..c-1."""
+    """List the faults of a ranking.
+
+    Args:
+        ranking: Config indices, (m,) int64.
+        n_configs: Number of configs of the graph, c. Indices must be below.
+        n_indices: Expected number of distinct indices.
+    """
     faults = []
     if len(ranking) != n_indices:
         faults.append(f"has {len(ranking)} indices; expected {n_indices} of {n_configs} configs")
@@ -341,12 +392,12 @@ def _problems(path: Path, expected: Rows) -> Iterator[str]:
         if submission_id not in expected:
             faults = ["no graph of this split has this ID; expected no such row"]
         elif n_configs is None:
-            # Less than five indices stand for a kernel that has no more configs.
+            # A row with fewer than five indices is legal only for a kernel without more configs.
             n_indices = min(len(ranking), TILE_PICKS)
             n_at_most = n_indices if n_indices < TILE_PICKS else ALL_TILE_CONFIGS
             faults = ranking_faults(ranking, n_at_most, n_indices)
         elif submission_id in official_rows() and len(ranking) == n_indices:
-            # As many as in the competition's sample submission.
+            # The sample submission of the competition has this number of indices.
             faults = ranking_faults(ranking, max(n_configs, n_indices), n_indices)
         else:
             faults = ranking_faults(ranking, n_configs, n_picks(submission_id, n_configs))

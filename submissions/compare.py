@@ -1,9 +1,9 @@
 """Compare two reports graph by graph.
 
-Two runs are judged on the same graphs, so what a graph makes hard for either falls out of the
-difference. Graphs of one family (batch sizes of one architecture) vary together and are drawn
-together: interval and probability are of one bootstrap over families, stretched by Student's t
-where these are few. The mean over collections has the means of their draws.
+Two runs are judged on the same graphs, so the difficulty of a graph cancels in the difference.
+Interval and probability are from one bootstrap over families, because graphs of one family (batch
+sizes of one architecture) vary together. Student's t widens the interval for few families. The
+mean over collections uses the means of their draws.
 """
 
 from collections.abc import Mapping
@@ -19,26 +19,26 @@ from data.families import family_of
 from data.tree import GraphFile, collection_named
 from submissions.run_report import RunReport
 
-# With fewer families the probability says nothing.
+# With fewer families the probability is meaningless.
 MIN_FAMILIES = 4
 
 
 def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
-    """Compare the graphs that two reports have judged by the same metric.
+    """Compare two reports on the graphs that both have judged with the same metric.
 
     Args:
         first: Report of a run, or of `score --json`.
-        second: The report to compare with it.
+        second: Report to compare with the first.
 
     Returns:
-        collections: for each with graphs in common, by name: `metric`, `n_graphs`, `n_families`,
-            `only_in_one` (graphs that one of them alone has judged), `first` and `second` (means
-            over the graphs in common), `difference` (second less first), `ci95` (None for fewer
-            than two families) and `probability` that second is the better one (None likewise).
-        mean: the same four of the mean over these collections.
+        `collections` has an entry per collection with common graphs. `first` and `second` are means
+        over the common graphs, and `difference` is second minus first with the interval `ci95`.
+        `probability` is that of a better second report. Both are None for fewer than two families.
+        `only_in_one` is the number of graphs that only one report has. `mean` has the same keys for
+        the mean over collections.
 
     Raises:
-        PipelineError: No collection has a graph that both have judged.
+        PipelineError: The reports have no common graph.
     """
     collections, draws = {}, []
     for name, part in first.collections.items():
@@ -64,44 +64,53 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
         }
     if not collections:
         raise PipelineError(
-            "compare: no graph in common; a run's folder has judged valid: for the test split "
-            "compare what `score --private --json` printed of both"
+            "compare: no graph in common; a run folder has scores of valid; for the test split "
+            "compare the output of `score --private --json` of both runs"
         )
-    means = np.array([[own["first"], own["second"]] for own in collections.values()])
-    known = [own for own in draws if own is not None]
+    means = np.array([[part["first"], part["second"]] for part in collections.values()])
+    known = [values for values in draws if values is not None]
     joint = np.mean(known, axis=0) if len(known) == len(draws) else None
     return {"collections": collections, "mean": _summary(means.mean(axis=0), joint)}
 
 
 def probability_texts(compared: Mapping[str, Any]) -> dict[str, str | None]:
-    """Write the probabilities of `compare_reports`, by collection and for "mean".
+    """Format the probabilities of `compare_reports`, by collection and for "mean".
 
-    They have two digits and are cut to .01 to .99: a few families say no more. For fewer than four
-    families the text is None.
+    They have two digits from .01 to .99, because a few families do not support more.
+
+    Args:
+        compared: Result of `compare_reports`.
+
+    Returns:
+        Text by collection, None for fewer than four families.
     """
     known = {**compared["collections"], "mean": compared["mean"]}
-    n_families = {name: own.get("n_families") for name, own in known.items()}
+    n_families = {name: part.get("n_families") for name, part in known.items()}
     n_families["mean"] = min(filter(None, n_families.values()))
     return {
         name: None
-        if own["probability"] is None or n_families[name] < MIN_FAMILIES
-        else f"{min(max(own['probability'], 0.01), 0.99):.2f}"
-        for name, own in known.items()
+        if part["probability"] is None or n_families[name] < MIN_FAMILIES
+        else f"{min(max(part['probability'], 0.01), 0.99):.2f}"
+        for name, part in known.items()
     }
 
 
 def comparison_notes(compared: Mapping[str, Any]) -> list[str]:
-    """Return warnings about the figures of `compare_reports`."""
+    """Return warnings about the scores of `compare_reports`.
+
+    Args:
+        compared: Result of `compare_reports`.
+    """
     collections = compared["collections"]
-    notes = ["over families of graphs alone; other seeds of a recipe may move a score as far"]
+    notes = ["intervals cover families of graphs; other seeds may move a score as far"]
     notes += [
-        f"{name}: {entry['only_in_one']} graphs that only one of the two has judged"
+        f"{name}: {entry['only_in_one']} graphs are only in one of the reports"
         for name, entry in collections.items()
         if entry["only_in_one"]
     ]
-    alone = [name for name, entry in collections.items() if entry["ci95"] is None]
-    if alone:
-        notes.append(f"no interval, nor one of the mean: one family alone in {', '.join(alone)}")
+    single = [name for name, entry in collections.items() if entry["ci95"] is None]
+    if single:
+        notes.append(f"no interval, also of the mean: only one family in {', '.join(single)}")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Judge predicted scores as Open Graph Benchmark's evaluators do: one call, one dictionary."""
+"""Judge predicted scores with the interface of the evaluators of Open Graph Benchmark."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,44 +15,47 @@ from submissions.score import collection_report, reason_to_leave_out, score_grap
 
 
 class Evaluator:
-    """The metrics of one collection, "layout:xla:random" or another.
+    """Metrics of one collection.
 
     Args:
-        rows: by graph, the row numbers (r,) of the configs that count, none twice; None = all.
+        name: Name of the collection, for example "layout:xla:random".
+        rows: Distinct rows of the configs that count, (r,) by graph. None for all.
 
     Raises:
-        UsageError: there is no such collection.
+        UsageError: The collection does not exist.
     """
 
     def __init__(self, name: str, *, rows: Mapping[str, ArrayLike] | None = None) -> None:
         self.collection, self.rows = collection_named(name), rows
 
     def eval(self, predictions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Judge predicted scores by runtimes; equal scores are ties, as for scipy's kendalltau.
+        """Judge predicted scores by runtimes. Equal scores are ties, as in scipy's kendalltau.
 
         Args:
-            predictions: by graph name, `y_pred`, scores (c,), lower = predicted faster, and
-                `y_true`, runtimes (c,), of tile kernels each over its normalizer.
+            predictions: `y_pred` has scores by graph, (c,) each, lower = predicted faster. `y_true`
+                has runtimes by graph, (c,) each, of tile kernels divided by their normalizers.
 
         Returns:
-            Means over graphs of all metrics that `score_graph` gives; `ci95` of the collection's
-            own, drawn from graphs in order of name; `n_graphs`; `per_graph`, metrics by graph;
-            `left_out`, reasons by graph.
+            Means over graphs of the metrics of `score_graph`, `ci95` of the collection's metric,
+            `n_graphs`, `per_graph` (metrics by graph) and `left_out` (reasons by graph).
 
         Raises:
-            UsageError: `y_pred` or `y_true` is missing, a graph is in one alone, or its rows are
-                none of its configs.
-            PipelineError: no numbers, other shapes than (c,), a score that is not finite, or
-                runtimes neither all above 0 nor all 0; the line names the graph.
+            UsageError: `y_pred` or `y_true` is missing, a graph is only in one of them, or its rows
+                are no rows of its configs.
+            PipelineError: Values are no numbers or have another shape than (c,), a score is not
+                finite, or runtimes are neither all above 0 nor all 0.
         """
         if not isinstance(predictions, Mapping) or not {"y_pred", "y_true"} <= predictions.keys():
             raise UsageError("Evaluator: expected y_pred and y_true, each values by graph name")
         predicted, measured = predictions["y_pred"], predictions["y_true"]
         if unmatched := sorted(predicted.keys() ^ measured.keys()):
-            raise UsageError(f"Evaluator: graph '{unmatched[0]}' is in y_pred or in y_true alone")
+            raise UsageError(
+                f"Evaluator: graph '{unmatched[0]}' is only in one of y_pred and y_true"
+            )
         graphs: dict[str, GraphMetrics] = {}
         left_out: dict[str, str] = {}
-        for name in sorted(predicted):  # so that no order of the graphs decides the interval
+        # The interval depends on the order of the graphs, so the order is that of their names.
+        for name in sorted(predicted):
             scores, labels = self._checked(name, predicted[name], measured[name])
             if reason := reason_to_leave_out(self.collection, labels):
                 left_out[name] = reason
@@ -61,8 +64,8 @@ class Evaluator:
                 graphs[name] = score_graph(self.collection, ranking, labels, scores)
         report = collection_report(self.collection, graphs)
         means: dict[str, Any] = {report.metric: None}
-        for key in {key: None for own in graphs.values() for key in own if key != "n_configs"}:
-            values = [value for own in graphs.values() if (value := own[key]) is not None]
+        for key in {key: None for graph in graphs.values() for key in graph if key != "n_configs"}:
+            values = [value for graph in graphs.values() if (value := graph[key]) is not None]
             means[key] = float(np.mean(values)) if values else None
         interval = None if report.ci95 is None else list(report.ci95)
         facts = {"ci95": interval, "n_graphs": report.n_graphs, "per_graph": report.per_graph}
@@ -81,25 +84,27 @@ class Evaluator:
                 not len(np.unique(rows)) == len(rows) > 0
                 or not np.isin(rows, range(len(scores))).all()
             ):
-                expected = f"different integers from 0 to {len(scores) - 1}, one at least"
-                raise UsageError(f"{where}: its rows are not what is expected: {expected}")
+                expected = f"distinct integers from 0 to {len(scores) - 1}, at least one"
+                raise UsageError(f"{where}: its rows are wrong; expected {expected}")
             scores, runtime = scores[rows], runtime[rows]
         wrong = {"score": ~np.isfinite(scores)}
-        if runtime.any():  # else it is withheld
+        # Runtimes that are all 0 are withheld.
+        if runtime.any():
             wrong["runtime"] = ~(np.isfinite(runtime) & (runtime > 0))
-        for what, is_wrong in wrong.items():
+        for quantity, is_wrong in wrong.items():
             if is_wrong.any():
                 row = int(is_wrong.argmax())
-                expected = "a finite number" + " above 0" * (what == "runtime")
-                raise PipelineError(f"{where}: {what} of config {row}: expected {expected}")
+                expected = "a finite number" + " above 0" * (quantity == "runtime")
+                raise PipelineError(f"{where}: {quantity} of config {row}: expected {expected}")
         return scores, Labels(runtime)
 
 
-def _numbers(values: Any, where: str, what: str) -> NDArray[Any]:
+def _numbers(values: Any, where: str, quantity: str) -> NDArray[Any]:
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-        values = values.double() if values.is_floating_point() else values  # NumPy has no bfloat16
+        # NumPy has no bfloat16.
+        values = values.double() if values.is_floating_point() else values
     array = np.asarray(values)
     if array.dtype.kind not in "iufb":
-        raise PipelineError(f"{where}: its {what} are no real numbers; expected (c,) of them")
+        raise PipelineError(f"{where}: its {quantity} are no real numbers; expected (c,) of them")
     return array

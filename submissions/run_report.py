@@ -1,4 +1,4 @@
-"""The content of report.json: one class that writes the file and reads it back."""
+"""Read and write report.json."""
 
 import json
 from pathlib import Path
@@ -18,19 +18,23 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy with other values of some fields."""
+        """Return a copy with changed fields.
+
+        Args:
+            values: New value by field.
+        """
         return self.model_copy(update=values)
 
 
 class LeftOut(_Record):
-    """A graph that does not count, and the reason."""
+    """Graph that does not count, and the reason."""
 
     graph: str
     reason: str
 
 
 class SlowdownCurve(_Record):
-    """The mean slowdown@k of the run and of the baseline, for each `k`."""
+    """Mean slowdown@k of the run and of the baseline, for each `k`."""
 
     k: list[int]
     model: list[float]
@@ -49,7 +53,7 @@ class SlowdownCurve(_Record):
 
 
 class CollectionReport(_Record):
-    """How well one collection is ranked. Means of other metrics are further keys, such as opa.
+    """Scores of one collection. Means of other metrics are further keys, for example `opa`.
 
     Attributes:
         metric: Name of the collection's metric.
@@ -58,11 +62,11 @@ class CollectionReport(_Record):
         n_graphs: Number of graphs in the mean.
         per_graph: Metrics of each graph, by name of the graph.
         programs: Programs of graphs whose names hide them, by name of the graph.
-        judged_on: How many configs of how many were judged, if not all.
+        judged_on: Number of judged configs and of all configs, if some were not judged.
         noise_ceiling: Median over graphs of Kendall's tau between two measurements.
         baseline: Value of the baseline, which needs no training.
         slowdown_curve: Slowdown over the number of configs that are measured.
-        seed_values: Value of each seed alone, empty for one seed.
+        seed_values: Value of each seed without the others, empty for one seed.
         seed_sd: Standard deviation of `seed_values`.
     """
 
@@ -97,12 +101,12 @@ class CollectionReport(_Record):
 
 
 class ModelsReport(_Record):
-    """The models that rank one collection.
+    """Models that rank one collection.
 
     Attributes:
         members: Names of the members of the blend.
-        member_values: Value of each member alone.
-        method: How scores are blended.
+        member_values: Value of each member without the others.
+        method: Scale of the blend, for example "minmax-mean".
         weights: Weight of each member. The sum is 1.
         importances: For each model of trees, the statistics that matter most.
         fallback_from: Collection whose models rank this one, or "baseline". None for its own.
@@ -121,10 +125,10 @@ class ModelsReport(_Record):
 
 
 class LearningCurve(_Record):
-    """The learning curve of one training.
+    """Learning curve of one training.
 
     Attributes:
-        group: What it learned from.
+        group: Collection, or collections, that the model learned from.
         member: Name of the model and seed.
         step: Steps of `loss`.
         loss: Mean training loss over the steps since the one before.
@@ -141,7 +145,7 @@ class LearningCurve(_Record):
 
 
 class RunReport(_Record):
-    """What report.json holds. `score --json` prints the first three.
+    """Content of report.json. `score --json` prints the first three fields.
 
     Attributes:
         score: Mean of the collections' values. None if no collection has one.
@@ -150,7 +154,7 @@ class RunReport(_Record):
         recipe: Name of the recipe.
         seeds: Seeds of the trainings.
         models: Models that rank each collection.
-        left_out_of_training: Train graphs without anything to learn.
+        left_out_of_training: Train graphs that have nothing to learn from.
         missing_parts: Splits of the dataset without graphs, "collection/split".
         bad_files: Errors of files that were skipped on request.
         data: Folder of the data.
@@ -160,7 +164,7 @@ class RunReport(_Record):
         config: config.toml of the run folder.
         seconds: Wall time of each stage.
         cpu_seconds: Processor time of each stage.
-        peak_mib: Peak of resident memory in each stage, None if the system does not tell.
+        peak_mib: Peak of resident memory in each stage in MiB. None if it is unknown.
     """
 
     score: float | None = None
@@ -182,7 +186,7 @@ class RunReport(_Record):
     peak_mib: dict[str, float | None] = {}
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, without the keys that nobody set."""
+        """Return the report for JSON, without fields that were never set."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def to_text(self) -> str:
@@ -207,5 +211,5 @@ def read_report(run: Path) -> RunReport:
             f"{path}: no report; expected the folder of a whole `run` (not of one model) that is "
             "finished; `run ... --resume` finishes one that is not"
         )
-    expected = f"a run's folder, its {REPORT}, or what `score --json` printed"
+    expected = f"a run's folder, its {REPORT}, or the output of `score --json`"
     return read_json(path, RunReport, expected=expected)

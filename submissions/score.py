@@ -1,10 +1,9 @@
-"""Score rankings by measured runtimes: the `collections` of report.json.
+"""Score rankings by measured runtimes, for the `collections` of report.json.
 
-A graph of a layout collection whose runtimes give no order (one config, or all runtimes equal)
-has no Kendall tau; it is left out of the mean and listed. Tile kernels of that kind count, as
-they do in the competition: any pick of theirs is the best one.
+A layout graph with one config or equal runtimes has no Kendall tau, and is left out of the mean.
+Tile kernels of that kind count, as in the competition: each of their configs is the best one.
 
-Every number that cannot be had is None, never nan, so that the report is strict JSON.
+Unknown numbers are None and not nan, because the report is strict JSON.
 """
 
 import math
@@ -35,7 +34,8 @@ from submissions.run_report import CollectionReport, GraphMetrics, LeftOut, RunR
 SLOWDOWN_PICKS = (1, 5, 10, 100)
 ERROR_PICKS = (1, 5, 10)
 DIVERSIFIED = "diversified_slowdown@5"
-FEW_GRAPHS = 20  # an interval over fewer is too narrow
+# An interval over fewer graphs is too narrow.
+FEW_GRAPHS = 20
 
 
 def cut_to_samples(
@@ -43,32 +43,32 @@ def cut_to_samples(
     rankings: Mapping[str, NDArray[np.int64]],
     labels: Mapping[str, Labels],
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Labels]]:
-    """Cut layout graphs with rankings of a sample to the sample, by places in the sample.
+    """Restrict layout graphs to the sample of configs that their rankings cover.
 
-    The number of ranked configs decides which configs are in the sample, see
-    `data.graphs.graph.sample_rows`. A ranking of other configs stays, so that it is refused later.
+    The number of ranked configs determines the sample (`data.graphs.graph.sample_rows`). A ranking
+    of other configs stays, and `score_submission` raises an error for it.
 
     Args:
-        files: Graphs, those of layouts at least.
+        files: Graphs, with all layout graphs.
         rankings: Config indices by submission ID.
         labels: Runtimes of all configs, by submission ID.
 
     Returns:
-        Rankings and labels of the configs that are judged.
+        Rankings as positions in the sample, and labels of the sample.
 
     Raises:
         PipelineError: A file is damaged.
     """
-    own, known = dict(rankings), dict(labels)
+    cut_rankings, cut_labels = dict(rankings), dict(labels)
     for file in files:
         name, kind = file.submission_id, file.collection.kind
-        n_ranked, n_configs = len(own.get(name, ())), len(known[name].runtime_ns)
+        n_ranked, n_configs = len(rankings.get(name, ())), len(labels[name].runtime_ns)
         if kind == "layout" and 0 < n_ranked < n_configs:
             rows = sample_rows(read_graph(file), n_ranked)
-            if np.array_equal(np.sort(own[name]), rows):
-                own[name] = np.searchsorted(rows, own[name])
-                known[name] = known[name].only(rows)
-    return own, known
+            if np.array_equal(np.sort(rankings[name]), rows):
+                cut_rankings[name] = np.searchsorted(rows, rankings[name])
+                cut_labels[name] = labels[name].only(rows)
+    return cut_rankings, cut_labels
 
 
 def score_submission(
@@ -82,17 +82,17 @@ def score_submission(
 ) -> RunReport:
     """Score rankings per graph and per collection.
 
-    A collection with labels but without any row in `rankings` is not judged: its value is None,
-    and its graphs are listed as left out.
+    A collection without any row in `rankings` is not judged. Its value is None, and its graphs are
+    in `left_out`.
 
     Args:
-        rankings: (m,) int64 config indices by submission ID, sorted by score: all c of a layout
-            graph, at least min(5, c) of a tile kernel.
+        rankings: Config indices by submission ID, (m,) int64, sorted by score. A layout graph needs
+            all c, and a tile kernel at least min(5, c).
         labels: Runtimes by submission ID. Runtimes that are all 0 count as withheld.
-        ceilings: Kendall tau between two measurements of the same configs, by submission ID. nan,
-            or no entry, if it is not known. Layouts have `noise_ceiling` only with this argument.
-        to_measure: Five diversified configs by submission ID, as the tile rows of a submission have
-            them. The tile score is theirs then, and not that of the first five of the ranking.
+        ceilings: Kendall's tau between two measurements of the same configs, by submission ID. An
+            unknown one is nan or has no entry. Only this argument gives layouts `noise_ceiling`.
+        to_measure: Five diversified configs by submission ID, which decide the tile score. Without
+            this argument the first five of the ranking do.
         n_configs: Number of configs of each graph's file, by submission ID. `judged_on` is set for
             collections with more configs than `labels`.
         programs: Program of a graph whose name hides it, by submission ID.
@@ -103,8 +103,8 @@ def score_submission(
         has too few indices.
 
     Raises:
-        PipelineError: A ranking does not fit its graph, or a collection is answered in part. The
-            line names the ID.
+        PipelineError: A ranking does not fit its graph, or a collection has only some of its rows.
+            The message has the ID.
     """
     collections: dict[str, CollectionReport] = {}
     left_out: list[LeftOut] = []
@@ -115,15 +115,15 @@ def score_submission(
             if reason := reason_to_leave_out(collection, labels[name], answered=answered):
                 left_out.append(LeftOut(graph=name, reason=reason))
                 continue
-            n_own, ranking = len(labels[name].runtime_ns), rankings.get(name)
-            wanted = n_picks(collection.name, n_own)
+            n_labels, ranking = len(labels[name].runtime_ns), rankings.get(name)
+            wanted = n_picks(collection.name, n_labels)
             if ranking is None:
                 raise PipelineError(
                     f"submission: {name}: row is missing; expected {wanted} indices"
                 )
             if collection.kind == "tile":
                 wanted = max(wanted, len(ranking))
-            if faults := ranking_faults(ranking, n_own, wanted):
+            if faults := ranking_faults(ranking, n_labels, wanted):
                 raise PipelineError(f"submission: {name}: {'; '.join(faults)}")
             five = None if to_measure is None else to_measure[name]
             metrics = score_graph(collection, ranking, labels[name], to_measure=five)
@@ -152,15 +152,17 @@ def score_graph(
     """Return all metrics of one graph of c configs.
 
     Args:
-        ranking: (m,) int64 distinct config indices, predicted fastest first.
-        scores: (c,) that the ranking was made of: equal ones then count as ties in `kendall_tau`
-            and `opa`, which a ranking alone breaks.
-        to_measure: five diversified configs, whose tile score counts.
+        collection: Collection of the graph.
+        ranking: Distinct config indices, (m,) int64, predicted fastest first.
+        labels: Runtimes of the c configs.
+        scores: Scores behind the ranking, (c,). With them, equal scores are ties in `kendall_tau`
+            and `opa`.
+        to_measure: Five diversified configs, which decide the tile score.
 
     Returns:
-        `kendall_tau` and `opa` (None where m < c or the runtimes are all equal), `slowdown@K`
-        (None where m < K and m < c), `diversified_slowdown@5` if `to_measure` is given, and
-        `n_configs`; of tile kernels also `tile_score` and `topK_error`.
+        `kendall_tau` and `opa` are None if m < c or all runtimes are equal. `slowdown@K` is None if
+        m < K and m < c. `diversified_slowdown@5` needs `to_measure`. Tile kernels also have
+        `tile_score` and `topK_error`.
     """
     runtime, graph = labels.runtime, GraphMetrics()
     position = np.argsort(ranking) if scores is None else scores
@@ -184,14 +186,20 @@ def score_graph(
 def reason_to_leave_out(
     collection: Collection, labels: Labels, *, answered: bool = True
 ) -> str | None:
-    """Say why a graph cannot be judged; None if it can."""
+    """Return the reason why a graph cannot be judged, or None if it can.
+
+    Args:
+        collection: Collection of the graph.
+        labels: Runtimes of the graph.
+        answered: Whether the submission has any row of the collection.
+    """
     if not labels.is_labelled:
         return "runtimes are withheld"
     if not answered:
         return "the submission has no row of this collection"
     if collection.kind == "layout" and (labels.runtime_ns == labels.runtime_ns[0]).all():
-        what = "one config gives" if len(labels.runtime_ns) == 1 else "constant runtimes give"
-        return f"{what} no order"
+        is_single = len(labels.runtime_ns) == 1
+        return "one config gives no order" if is_single else "constant runtimes give no order"
     return None
 
 
@@ -205,11 +213,12 @@ def collection_report(
     Args:
         collection: The collection.
         graphs: Metrics by graph, from `score_graph`.
-        ceilings: See `score_submission`.
+        ceilings: Kendall's tau between two measurements, as in `score_submission`.
     """
     metric, is_tile = METRICS[collection.kind], collection.kind == "tile"
     values = [float(graph[metric] or 0) for graph in graphs.values()]
-    each = [f"{place:09d}" for place in range(len(values))]  # graphs are drawn one by one
+    # Each graph is its own family, so the bootstrap is over graphs.
+    each = [f"{place:09d}" for place in range(len(values))]
     names = [f"top{k}_error" if is_tile else f"slowdown@{k}" for k in ERROR_PICKS]
     names += [DIVERSIFIED] * any(DIVERSIFIED in graph for graph in graphs.values())
     means: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Send a submission once, and list what was sent.
+"""Upload a submission once, and list the submissions of the account.
 
-A tag of the file's hash stands at the end of each submission's description, so that Kaggle's own
-list tells what was sent, whichever machine did it: nothing is kept here.
+The description of each submission ends with the hash of its file. So the list on Kaggle shows which
+files were sent, from any machine, and no local record is needed.
 """
 
 import hashlib
@@ -26,23 +26,37 @@ from common.kaggle import (
 
 COMPETITION = "predict-ai-model-runtime"
 _IN_DOUBT = (
-    "it may have arrived: `fast-or-slow submission list` tells, and the same command again "
-    "looks there before it sends anything"
+    "it may have arrived: see `fast-or-slow submission list`; the same command reads this list "
+    "before it sends a file"
 )
-_LONGEST_TEXT = 1000  # characters
-_HASH_SHOWN = 12  # characters of the SHA-256 in a tag: 48 bits
-_PAGE, _MOST_PAGES = 100, 20  # 2000 submissions: years of them
+_MAX_TEXT_CHARACTERS = 1000
+# Characters of the SHA-256 in a tag, 48 bits.
+_HASH_CHARACTERS = 12
+# The limit of 2,000 submissions is enough for years.
+_PAGE, _MAX_PAGES = 100, 20
 
 
 class Submission(NamedTuple):
-    """One submission as Kaggle lists it; a score is None until there is one."""
+    """One submission in the list of Kaggle.
 
-    ref: int  # Kaggle's number
+    Attributes:
+        ref: Number of the submission on Kaggle.
+        file_name: Name of the file.
+        description: Message and tag.
+        size_bytes: Size of the file in bytes.
+        submitted_at: Time of the upload in UTC.
+        status: "pending", "complete" or "error".
+        public_score: Score on the public leaderboard, None while it is unknown.
+        private_score: Score on the private leaderboard, None while it is unknown.
+        error: Error message of Kaggle.
+    """
+
+    ref: int
     file_name: str
     description: str
     size_bytes: int
-    submitted_at: datetime | None = None  # UTC
-    status: str = "pending"  # or "complete" or "error"
+    submitted_at: datetime | None = None
+    status: str = "pending"
     public_score: float | None = None
     private_score: float | None = None
     error: str = ""
@@ -51,13 +65,23 @@ class Submission(NamedTuple):
 def submit(
     path: Path, message: str, *, force: bool = False, policy: RetryPolicy = POLICY
 ) -> Submission:
-    """Send a file, which the caller has checked, unless Kaggle lists it already.
+    """Upload a checked file, unless Kaggle lists it already.
 
-    It is never sent twice: where the answer is lost, Kaggle's list tells what has become of it.
+    A file is not sent twice: if the answer is lost, the list of Kaggle shows whether it arrived.
+
+    Args:
+        path: Submission file.
+        message: Description of the submission.
+        force: Whether to send a file that was sent before.
+        policy: Number and time of repeated requests.
+
+    Returns:
+        The new submission.
 
     Raises:
-        PipelineError: no such file, missing or refused credentials, rules not accepted, the file
-            was sent before, no submission left, or it may or may not have arrived.
+        PipelineError: The file does not exist or was sent before, credentials are missing or
+            refused, the rules are not accepted, no submission is left today, or it is unknown
+            whether the file arrived.
     """
     with open_regular(path) as stream:
         digest = hashlib.sha256(stream.read()).hexdigest()
@@ -71,18 +95,18 @@ def submit(
                 "nothing was sent; `submission list` shows its score, --force sends it again"
             )
         nth = f" #{len(earlier) + 1}" if earlier else ""
-        tag = f"[sha256:{digest[:_HASH_SHOWN]}{nth}]"
+        tag = f"[sha256:{digest[:_HASH_CHARACTERS]}{nth}]"
         description = f"{_text(message)} {tag}".strip()
-        named = {"competitionName": COMPETITION, "fileName": path.name}
-        token = upload_file(session, path, "competitions", "start_submission_upload", named)
+        names = {"competitionName": COMPETITION, "fileName": path.name}
+        token = upload_file(session, path, "competitions", "start_submission_upload", names)
 
         def send() -> Submission:
             facts = {"blobFileTokens": token, "submissionDescription": description}
-            asked = {"competitionName": COMPETITION, **facts}
-            answer = session.call("competitions", "create_submission", asked)
+            request = {"competitionName": COMPETITION, **facts}
+            answer = session.call("competitions", "create_submission", request)
             if not int(answer.ref):
-                said = one_line(answer.message) or "nothing"
-                raise ValueError(f"expected the new submission's number, Kaggle says: {said}")
+                reply = one_line(answer.message) or "nothing"
+                raise ValueError(f"expected the new submission's number, Kaggle says: {reply}")
             return Submission(int(answer.ref), path.name, description, path.stat().st_size)
 
         def arrived() -> Submission | None:
@@ -93,22 +117,26 @@ def submit(
 
 
 def list_submissions(limit: int) -> list[Submission]:
-    """Return up to `limit` submissions of the account, the newest first.
+    """Return submissions of the account, newest first.
+
+    Args:
+        limit: Highest number of submissions.
 
     Raises:
-        PipelineError: missing or refused credentials, rules not accepted, no connection.
+        PipelineError: Credentials are missing or refused, the rules are not accepted, or there is
+            no connection.
     """
     with kaggle_session(f"list submissions of {COMPETITION}") as session:
         return ask(session, lambda: _page(session, limit, 1))
 
 
 def _tagged(session: KaggleSession, digest: str) -> list[Submission]:
-    tag = re.compile(rf"\[sha256:{digest[:_HASH_SHOWN]}( #[0-9]+)?\]")
+    tag = re.compile(rf"\[sha256:{digest[:_HASH_CHARACTERS]}( #[0-9]+)?\]")
     return [row for row in _rows(session) if tag.search(row.description)]
 
 
 def _rows(session: KaggleSession) -> Iterator[Submission]:
-    for number in range(1, _MOST_PAGES + 1):
+    for number in range(1, _MAX_PAGES + 1):
         rows = _page(session, _PAGE, number)
         yield from rows
         if not rows:
@@ -135,4 +163,4 @@ def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
 
 
 def _text(text: str) -> str:
-    return one_line(text, longest=_LONGEST_TEXT)
+    return one_line(text, longest=_MAX_TEXT_CHARACTERS)

@@ -1,7 +1,7 @@
-"""What a report draws: slowdown curves, where each config was put, and charts of both.
+"""Compute and draw the charts of a report: slowdown curves, learning curves and ranks.
 
-Pages draw by a script, `figures.js.j2`, that takes of the package plotly nothing but its
-plotly.min.js; the overview is a PNG by matplotlib. m members of a blend.
+The script `figures.js.j2` draws on pages with plotly.min.js from the package plotly. The overview
+is a PNG by matplotlib. m members of a blend.
 """
 
 import base64
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 CURVE_PICKS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 POINTS_PER_GRAPH = 300
-FIRST_POINTS = 10  # of a graph, all of which are kept
+# The first configs of a ranking are always shown.
+FIRST_POINTS = 10
 RANKS_SCHEMA: dict[str, Any] = {
     "collection": pl.String,
     "graph": pl.String,
@@ -41,7 +42,7 @@ POINT = ("config", "runtime_ns", "members")
 
 FAINT, OURS, BASELINE, CEILING = "#5b6672", "#1f6feb", "#c4432b", "#2c974b"
 SIZE_INCHES, DPI = (11.0, 3.0), 110
-# Where the axes are: to have matplotlib find a place takes five times as long as to draw.
+# Place of the axes. The automatic layout of matplotlib takes five times as long as drawing.
 PLACE = (0.17, 0.27, 0.8, 0.52)
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -60,8 +61,8 @@ def slowdown_curve(
     """Return the mean over graphs of slowdown@K for each K of CURVE_PICKS.
 
     Args:
-        rankings: (c,) int64 config indices of each of g graphs, predicted fastest first.
-        runtimes: (c,) measured, positive, of each.
+        rankings: Config indices of each graph, (c,) int64, predicted fastest first.
+        runtimes: Positive runtimes of each graph, (c,).
     """
     curves = []
     for ranking, runtime in zip(rankings, runtimes, strict=True):
@@ -78,17 +79,21 @@ def rank_points(
     labels: Labels,
     scored: Sequence[pl.DataFrame] = (),
 ) -> pl.DataFrame:
-    """Return where a graph's configs were put and how slow they are.
+    """Return rank and slowdown of the configs of a graph.
 
-    Of more than 300 these many evenly by rank, and the first ten, and the fastest.
+    A graph with more than 300 configs has about 300 points: evenly by rank, the first ten, and the
+    fastest.
 
     Args:
-        ranking: (c,) int64 places of configs, predicted fastest first.
-        scored: of the blend, then of its members: `config`, the row in the graph's file, and
-            `score` of the config at each place; none where rows are places.
+        collection: Name of the collection.
+        graph: Name of the graph.
+        ranking: Positions of configs, (c,) int64, predicted fastest first.
+        labels: Runtimes by position.
+        scored: Tables of the blend and of its members, with `config` (the row in the graph's file)
+            and `score` by position. Without them, positions are rows.
 
     Returns:
-        Columns of RANKS_SCHEMA; `slowdown` is the config's runtime over the fastest one's.
+        Columns of RANKS_SCHEMA. `slowdown` is the runtime divided by the fastest one.
     """
     runtime = labels.runtime
     some = np.linspace(0, len(ranking) - 1, POINTS_PER_GRAPH).round()
@@ -115,19 +120,21 @@ class Chart(NamedTuple):
     """One chart of a page.
 
     Attributes:
-        kind: a name of FIGURES in figures.js.j2, which takes `data`.
-        told: what it shows in words; stands there where nothing can be drawn.
+        kind: Name of a function of FIGURES in figures.js.j2.
+        title: Title of the chart.
+        description: Text for readers without the drawing.
+        data: Argument of the function.
     """
 
     kind: str
     title: str
-    told: str
+    description: str
     data: Any
 
 
 @cache
 def library() -> str:
-    """Return the script that holds plotly.min.js, packed; "" where plotly is not installed."""
+    """Return a script with the packed plotly.min.js, or "" if plotly is not installed."""
     found = find_spec("plotly")
     if found is None or found.origin is None:
         return ""
@@ -137,39 +144,47 @@ def library() -> str:
 
 
 def slowdown_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
-    """Chart the slowdown over the number of picks, of all collections that were judged: 0 or 1."""
+    """Return one chart of the slowdown over the number of configs, or none without curves.
+
+    Args:
+        collections: Reports by collection.
+    """
     found = {name: part.slowdown_curve for name, part in collections.items()}
     curves = {name: curve for name, curve in found.items() if curve}
-    told = "; ".join(
+    description = "; ".join(
         f"{name}: best of {k} {100 * (slowdown - 1):.1f} % slower"
         for name, curve in curves.items()
         for k in (1, 5, 10, 100)
         if (slowdown := curve.at(k)) is not None
     )
     data = {name: curve.model_dump() for name, curve in curves.items()}
-    return [Chart("slowdown", "Best of the first K picks", told, data)] if curves else []
+    return [Chart("slowdown", "Best of the first K configs", description, data)] if curves else []
 
 
 def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
-    """Chart the learning curves, those of one collection and model together."""
+    """Return one chart of learning curves per collection and model.
+
+    Args:
+        curves: Learning curves of all trainings.
+    """
     groups: dict[str, list[LearningCurve]] = {}
     for curve in curves:
         title = f"{curve.group}: {curve.member.rsplit('-seed', 1)[0]}"
         groups.setdefault(title, []).append(curve)
     ends = {t: ", ".join(f"{c.member} {c.loss[-1]:.3f}" for c in groups[t]) for t in groups}
-    told = "loss over steps; at the end: "
+    prefix = "loss over steps; at the end: "
     return [
-        Chart("learning", title, told + ends[title], [curve.model_dump() for curve in own])
-        for title, own in groups.items()
+        Chart("learning", title, prefix + ends[title], [curve.model_dump() for curve in group])
+        for title, group in groups.items()
     ]
 
 
 def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:
-    """Chart runtime against predicted rank of a graph.
+    """Return a chart of runtime against predicted rank.
 
     Args:
         graph: Name of the graph.
-        points: Points, as `rank_points` makes them.
+        points: Points from `rank_points`.
         members: Names of the m members, whose scores are shown.
     """
     shown = {
@@ -180,17 +195,21 @@ def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Cha
             for config, ns, scores in points.select(*POINT).iter_rows()
         ],
     }
-    told = f"runtime against predicted rank, one point per config, of {graph}"
+    description = f"runtime against predicted rank, one point per config, of {graph}"
     title = "One point per config; green: the fastest"
-    return Chart("ranks", title, told, {"points": shown, "members": list(members)})
+    return Chart("ranks", title, description, {"points": shown, "members": list(members)})
 
 
 @contextmanager
 def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
-    """Yield an empty figure to draw on, which no window system knows of, and write it as a PNG.
+    """Yield an empty figure without a window, and write it as a PNG.
+
+    Args:
+        path: File of the picture.
+        size_inches: Width and height.
 
     Raises:
-        PipelineError: the file cannot be written.
+        PipelineError: The file cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -205,7 +224,6 @@ def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
 
 
 def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
-    """Draw each collection's value, with its interval, baseline and noise ceiling if known."""
     for row, part in enumerate(judged.values()):
         value = part.value or 0.0
         ends, rows = part.ci95 or (value, value), (row, row)
@@ -219,7 +237,8 @@ def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
         axes.plot([], [], mark, color=colour, label=label, markersize=8, markeredgewidth=2)
     axes.set_yticks(range(len(judged)), list(judged))
     axes.set_ylim(len(judged) - 0.4, -0.6)
-    axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.02)  # alike on every sheet
+    # All overviews have the same scale.
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), 1.02)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
     axes.set_title("Score by collection (1 is perfect)", loc="left")
 
@@ -227,8 +246,12 @@ def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
 def write_overview(report: RunReport, path: Path) -> None:
     """Write the scores of a report as a picture.
 
+    Args:
+        report: Report of a run.
+        path: File of the picture.
+
     Raises:
-        PipelineError: the file cannot be written.
+        PipelineError: The file cannot be written.
     """
     judged = {name: part for name, part in report.collections.items() if part.value is not None}
     score = f"{report.score:.4f}" if report.score else None
@@ -241,4 +264,4 @@ def write_overview(report: RunReport, path: Path) -> None:
             _draw_scores(axes, judged)
         else:
             axes.set_axis_off()
-            axes.text(0, 0.5, "No collection has been judged by measured runtimes.", color=FAINT)
+            axes.text(0, 0.5, "No collection has measured runtimes.", color=FAINT)

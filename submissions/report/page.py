@@ -1,6 +1,6 @@
-"""HTML pages that need no network and are readable on a phone: a report and its graphs.
+"""Write HTML pages of a report and its graphs, which need no network and fit a phone.
 
-A page is one file; those of graphs share one copy of plotly in their folder.
+Each page is one file. Pages of graphs share one copy of plotly in their folder.
 """
 
 import hashlib
@@ -25,20 +25,22 @@ from submissions.run_report import CollectionReport, RunReport
 from submissions.score import DIVERSIFIED, remarks_on
 
 REPORT, GRAPH = (Path(__file__).with_name(f"{name}.html.j2") for name in ("report", "graph"))
-MAX_PAGES = 60  # of a collection: Kaggle hands out no more than 500 files of a kernel
-MAX_CHARACTERS = 120  # of a page's name
-FOLDER, LIBRARY = "graphs", "plotly.js"  # of graphs' pages, and what they share
+# Pages per collection. A kernel on Kaggle has at most 500 files.
+MAX_PAGES = 60
+# Length of the file name of a page.
+MAX_CHARACTERS = 120
+FOLDER, LIBRARY = "graphs", "plotly.js"
 METRIC_NAMES = {"kendall_tau": "Kendall tau", "tile_score": "tile score"}
 FIGURES = ("opa", "slowdown@1", "slowdown@5", DIVERSIFIED, "slowdown@10", "n_configs")
 
 
 def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None = None) -> None:
-    """Write the page of a report, whole or not at all; the same report gives the same bytes.
+    """Write the page of a report. Equal reports give equal bytes.
 
     Args:
-        report: The report.
+        report: Report of a run.
         path: File of the page.
-        ranks: Points of each graph, as `rank_points` makes them.
+        ranks: Points of each graph from `rank_points`.
 
     Raises:
         PipelineError: The file cannot be written.
@@ -61,7 +63,7 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
 
 
 def _collection_view(name: str, part: CollectionReport) -> dict[str, Any]:
-    # Where the marks are, in percent: both metrics end at 1, tile scores have no end below.
+    # Positions of the marks in percent. Both metrics end at 1, but tile scores have no lower end.
     places, value = dict[str, float](), part.value
     if value is not None:
         low, high = part.ci95 or (value, value)
@@ -94,7 +96,11 @@ def _graph_rows(
 
 
 def page_name(collection: str, graph: str) -> str:
-    """Return the file name, without suffix, of a graph's page; it can stand in any address.
+    """Return the file name of a graph's page, without suffix, from letters that are legal in URLs.
+
+    Args:
+        collection: Name of the collection.
+        graph: Name of the graph.
 
     >>> page_name("layout:xla:random", "gru_b8")
     'layout-xla-random-gru_b8'
@@ -106,14 +112,27 @@ def page_name(collection: str, graph: str) -> str:
 
 
 def graph_address(collection: str, graph: str) -> str:
-    """Return the address of a graph's page, as the report beside the folder names it."""
+    """Return the address of a graph's page, relative to the report.
+
+    Args:
+        collection: Name of the collection.
+        graph: Name of the graph.
+    """
     return f"{FOLDER}/{page_name(collection, graph)}.html"
 
 
 def graphs_with_pages(
     collections: Mapping[str, CollectionReport], ranks: pl.DataFrame
 ) -> list[tuple[str, str]]:
-    """List collection and graph of the pages: of each collection the graphs that did worst."""
+    """List the graphs with a page: those with the lowest scores of each collection.
+
+    Args:
+        collections: Reports by collection.
+        ranks: Points from `rank_points`. A graph without points has no page.
+
+    Returns:
+        Collection and graph of each page.
+    """
     known = set(ranks.select("collection", "graph").unique().iter_rows())
     pages = []
     for name, part in collections.items():
@@ -124,12 +143,12 @@ def graphs_with_pages(
 
 
 def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None:
-    """Write OUT/graphs with the graphs' pages; the same report gives the same bytes.
+    """Write the pages of graphs into OUT/graphs. Equal reports give equal bytes.
 
     Args:
         out: Folder of the run.
         report: Content of report.json.
-        ranks: Points as `rank_points` makes them.
+        ranks: Points from `rank_points`.
 
     Raises:
         PipelineError: A file cannot be written.
@@ -138,7 +157,7 @@ def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None
     pages = graphs_with_pages(report.collections, ranks)
     texts = {LIBRARY: library()} if pages else {}
     for collection, graph in pages:
-        own = points[collection, graph]
+        of_graph = points[collection, graph]
         figures = report.collections[collection].per_graph[graph]
         members = report.models[collection].members if collection in report.models else []
         texts[f"{page_name(collection, graph)}.html"] = render_page(
@@ -146,11 +165,11 @@ def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None
             collection=collection,
             graph=graph,
             figures={key: value for key, value in figures.items() if value is not None},
-            points=own,
-            chart=ranks_chart(graph, own, members[: len(own["members"][0])]),
+            points=of_graph,
+            chart=ranks_chart(graph, of_graph, members[: len(of_graph["members"][0])]),
             library=LIBRARY,
         )
     for name, text in texts.items():
-        # Not synchronised with the disk: `report` writes them again.
+        # The command `report` can repeat these files, so they need no synchronisation to the disk.
         with atomic_path(out / FOLDER / name, durable=False) as temporary:
             temporary.write_bytes(text.encode())

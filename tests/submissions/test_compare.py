@@ -75,7 +75,7 @@ def test_compare_prints_both_runs_and_their_mean(tmp_path: Path) -> None:
     lines = call("compare", *paths).splitlines()
     assert lines.pop(0) == f"first = {paths[0]}, second = {paths[1]}"
     assert [line.split()[0] for line in lines] == ["collection", XLA, OTHER, "mean", "note:"]
-    assert "P(second better)" in lines[0] and "other seeds of a recipe" in lines[-1]
+    assert "P(second better)" in lines[0] and "other seeds may move" in lines[-1]
     # Less than four families have no probability.
     assert [line.split()[-1] for line in lines[1:4]] == ["0.99", "-", "-"]
     found = json.loads(call("compare", *paths, "--json"))

@@ -55,7 +55,9 @@ def test_given_rows_alone_are_judged(predictions: dict) -> None:
     cut = {key: {n: v[3:] for n, v in values.items()} for key, values in predictions.items()}
     assert Evaluator(LAYOUT, rows=rows).eval(predictions) == Evaluator(LAYOUT).eval(cut)
     for wrong in ([0, -1], [0, 0], [0, 12], []):
-        with pytest.raises(UsageError, match=r"a: its rows .*: different integers from 0 to 11, "):
+        with pytest.raises(
+            UsageError, match=r"a: its rows .*; expected distinct integers from 0 to 11, "
+        ):
             Evaluator(LAYOUT, rows=rows | {"a": wrong}).eval(predictions)
 
 
@@ -79,7 +81,7 @@ def test_graphs_without_an_order_are_left_out(predictions: dict) -> None:
         ({"x": [1, 2]}, {"x": [3]}, r"x: scores \(2,\), runtimes \(1,\); expected \(c,\) of both"),
         ({"x": [1, np.nan]}, {"x": [3, 4]}, "x: score of config 1: expected a finite number$"),
         ({"x": [1, 2]}, {"x": [3, 0]}, "x: runtime of config 1: expected a finite number above 0"),
-        ({"x": [1, 2]}, {}, "graph 'x' is in y_pred or in y_true alone"),
+        ({"x": [1, 2]}, {}, "graph 'x' is only in one of y_pred and y_true"),
         ({"x": ["1", "2"]}, {"x": [1, 2]}, "x: its scores are no real numbers"),
     ],
 )

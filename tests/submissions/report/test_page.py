@@ -186,7 +186,7 @@ def test_a_page_shows_points(tmp_path: Path) -> None:
     assert points["rank"] == (own["rank"] + 1).to_list()
     assert points["slowdown"] == pytest.approx(own["slowdown"].to_list(), abs=1e-4)
     assert page.charts[0]["members"] == ["net-seed0", "net-seed1"]
-    assert "Two measurements of its configs agree to a Kendall tau of 0.93" in page.text
+    assert "Two measurements of the configs agree to a Kendall tau of 0.93" in page.text
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a" * 250, "ä", "a?b#c%d", ".."])
