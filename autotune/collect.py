@@ -1,6 +1,7 @@
-"""Measure graphs and write them: search, rounds, files, manifest; every step may be repeated.
+"""Measure graphs and write them: search, rounds, files and manifest.
 
-A graph that was begun goes on where its journal ends; one that is done is passed over.
+Each step may be repeated. A graph that was begun resumes from its journal, and a graph that is done
+is skipped.
 """
 
 import hashlib
@@ -40,16 +41,22 @@ from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 from data.tree import names_beside
 
-MAX_FAILED_AT_START = 3  # so many programs that cannot be opened, and no other, are enough
+# A call fails if this number of programs cannot be opened, and no other one was measured.
+MAX_FAILED_AT_START = 3
 MIN_SPREAD = 1.2
-REMEASURED = 30  # a second measurement of that many configs tells how well the first repeats
+# Configs of a second measurement. Its agreement with the first is the noise ceiling.
+REMEASURED = 30
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one graph: its file, or None and the reason why it was left out.
+    """The result of one graph.
 
-    `was_there` tells that earlier calls had measured all that was asked for.
+    Attributes:
+        job: The job.
+        path: The file of the graph. None if the graph was left out.
+        entry: Entry of the manifest.
+        was_there: Whether earlier calls had measured the graph completely.
     """
 
     job: Job
@@ -58,14 +65,14 @@ class Outcome:
     was_there: bool = False
 
     def row(self) -> tuple[object, ...]:
-        """Return name, configs, distinct and failed ones, spread, taus and seconds, for a table."""
+        """Return a table row: name, numbers of configs, spread, two taus, seconds."""
         entry = self.entry
         values = (entry[key] for key in ("spread", "repeat_tau", "again_tau", "seconds"))
         counts = entry["n_configs"], entry["n_distinct"], len(entry["failed"])
         return self.job.submission_id, *counts, *values
 
     def line(self) -> str:
-        """Return one line for a log: what it is, and how well it was measured or why not."""
+        """Return a log line with the quality of the measurement, or the reason of its absence."""
         if self.path is None:
             return f"left out: {self.job.submission_id}: {self.entry['reason']}"
         entry = self.entry
@@ -77,15 +84,22 @@ class Outcome:
 
 
 def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> list[Outcome]:
-    """Measure graphs until the time is over; return those that are done, in the order of `jobs`.
+    """Measure graphs until the time is over. The same call resumes.
 
-    What is done at any moment is a valid tree; the same call goes on. Of several graphs, one that
-    cannot be opened is passed over. See `collect_graph` for the options.
+    The folder is a valid dataset at any moment. If there are several graphs, a program that cannot
+    be opened is skipped.
+
+    Args:
+        jobs: The graphs.
+        out: Folder of the dataset.
+        remeasure: As of `collect_graph`.
+
+    Returns:
+        The graphs that are done, in the order of `jobs`.
 
     Raises:
-        UsageError: a graph is there already, measured with other options; or another process
-            measures into `out`.
-        PipelineError: no graph can be opened, or the disk is full.
+        UsageError: A graph was measured with other options, or another process writes to `out`.
+        PipelineError: No program can be opened, or the disk is full.
     """
     outcomes: list[Outcome] = []
     n_failed = 0
@@ -94,8 +108,8 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
             if out_of_time():
                 break
             try:
-                made = collect_graph(job, out, remeasure=remeasure)
-                outcomes.append(made)
+                outcome = collect_graph(job, out, remeasure=remeasure)
+                outcomes.append(outcome)
             except OutOfTime:
                 break
             except ProgramFailed as failure:
@@ -105,27 +119,27 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
                 log.info(f"{number}/{len(jobs)}  left out: {failure}")
                 continue
             if len(jobs) > 1:
-                log.info(f"{number}/{len(jobs)}  {made.line()}")
+                log.info(f"{number}/{len(jobs)}  {outcome.line()}")
     return outcomes
 
 
 def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
-    """Measure one graph and write it below `out`, unless that is done.
+    """Measure one graph and write it, unless that is done.
 
-    A graph whose slowest config takes less than 1.2 times its fastest is left out and named in the
-    manifest. Its journal stays.
+    A graph is left out if its slowest config takes less than 1.2 times its fastest. The manifest
+    has the reason, and the journal stays. A job with more rounds resumes from the journal.
 
     Args:
-        remeasure: measure up to 30 of its distinct configs once more, in a process of their own,
-            and note the Kendall tau between the two measurements.
-
-    A job of more rounds than were measured goes on where their journal ends.
+        job: The graph.
+        out: Folder of the dataset.
+        remeasure: Whether up to 30 distinct configs are measured again in a fresh process. The
+            manifest gets Kendall's tau between the two measurements.
 
     Raises:
-        OutOfTime: the time is over; the same call goes on.
-        UsageError: it is there already, measured with other options, or in more rounds.
-        ProgramFailed: the program cannot be opened, or none of its configs runs.
-        PipelineError: the disk is full, or a file of `out` is damaged.
+        OutOfTime: The time is over. The same call resumes.
+        UsageError: The graph was measured with other options, or with more rounds.
+        ProgramFailed: The program cannot be opened, or none of its configs runs.
+        PipelineError: The disk is full, or a file of `out` is damaged.
     """
     manifest = read_manifest(out)
     check_family(manifest, job)
@@ -151,16 +165,18 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
 
 def _measure_and_write(job: Job, out: Path) -> None:
     start = time.monotonic()
-    with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
+    with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
         description = session.describe(timeout_s=opening_s())
         journal = open_journal(job.journal(out), _header(job, description))
-        job.journal(out, again=True).unlink(missing_ok=True)  # beside fewer rounds than now
+        # An old second measurement was compared with fewer rounds.
+        job.journal(out, again=True).unlink(missing_ok=True)
         n_configs = job.n_configs
-        if job.search == "tiles":  # visits no tile twice
+        # This search visits no tile twice.
+        if job.search == "tiles":
             n_configs = min(n_configs, *description.n_options.tolist())
-        what = f"configs of {job.program}, first measurement"
+        label = f"configs of {job.program}, first measurement"
         n_visits = job.n_rounds + 1
-        visitor = Visitor(session, journal, what=what, total=n_configs, n_visits=n_visits)
+        visitor = Visitor(session, journal, label=label, total=n_configs, n_visits=n_visits)
         rng = generator(job.seed, "search", job.search, job.program)
         space = Space(description.n_options, description.groups)
         settings = run_search(visitor, SEARCHES[job.search](space, job.n_configs, rng))
@@ -170,7 +186,8 @@ def _measure_and_write(job: Job, out: Path) -> None:
         settings, module = settings[kept], numbered([journal.codes[config] for config in kept])
         config_feat = session.spell(settings)
     runtime_ns = rounds_ns.min(axis=0)  # (c,)
-    default_ns = runtime_ns[(settings == 0).all(axis=1)]  # (d,); it may be measured again
+    # A search may visit the default several times, (d,).
+    default_ns = runtime_ns[(settings == 0).all(axis=1)]
     entry = _entry(job, description, settings, journal) | figures(rounds_ns, module)
     entry["default_over_fastest"] = (
         float(default_ns.min() / runtime_ns.min()) if len(default_ns) else None
@@ -186,10 +203,11 @@ def _measure_and_write(job: Job, out: Path) -> None:
         if reason:
             manifest["graphs"].pop(job.submission_id, None)
             for path in (job.file(out).path, names_beside(job.file(out).path)):
-                path.unlink(missing_ok=True)  # written after fewer rounds
+                # An earlier call with fewer rounds may have written these.
+                path.unlink(missing_ok=True)
             manifest["left_out"][job.submission_id] = entry | {"reason": reason}
             return
-        # The order of the search would tell good configs from bad ones.
+        # In the order of the search, later configs are better.
         rows = generator(job.seed, "rows", job.search, job.program).permutation(len(settings))
         arrays = {**description.arrays, "config_runtime": runtime_ns[rows]}
         arrays["config_runtime_normalizers"] = np.full_like(runtime_ns, default_ns.min())
@@ -211,13 +229,13 @@ def _why_left_out(entry: dict[str, Any], n_choices: int) -> str:
         more = tried if is_most else "more --configs may reach further"
         return (
             f"slowest over fastest config is {entry['spread']:.3f}; expected {MIN_SPREAD} or more: "
-            f"its time hardly depends on what was tried; {more}"
+            f"its time hardly depends on the settings; {more}"
         )
     return ""
 
 
 def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a graph's file; in the test split its runtimes go to the withheld file first."""
+    """Write the file of a graph. Runtimes of the test split go to the withheld file first."""
     is_tile = job.collection.kind == "tile"
     if job.split == "test":
         labels = read_withheld(out) if (out / WITHHELD).is_file() else {}
@@ -231,24 +249,29 @@ def _write_graph(out: Path, job: Job, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _header(job: Job, description: Description) -> dict[str, Any]:
-    asked = job.request()
-    del asked["rounds"]  # more may follow
-    return asked | dict(description.facts) | {"program_digest": program_digest(description)}
+    request = job.request()
+    # A later call may have more rounds.
+    del request["rounds"]
+    return request | dict(description.facts) | {"program_digest": program_digest(description)}
 
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
-    """Refuse a user's own program that was edited since it was measured."""
-    with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
+    """Reject a user's program that was edited after its measurement."""
+    with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
         function = session.describe().facts["function"]
         if entry.get("function") not in (None, function):
             raise UsageError(
-                f"{job.submission_id}: the program is another one than was measured; "
+                f"{job.submission_id}: the program was edited after its measurement; "
                 "give another --out"
             )
 
 
 def program_digest(description: Description) -> str:
-    """Return what tells a program, with its options, from an edited one; 16 hex digits."""
+    """Return a digest of a program and its knobs, 16 hex digits.
+
+    Args:
+        description: The program.
+    """
     digest = hashlib.blake2b(description.n_options.tobytes(), digest_size=8)
     for name, values in sorted(description.arrays.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode())
@@ -278,18 +301,18 @@ def _entry(
 
 
 def _measure_again(job: Job, out: Path) -> tuple[int, float]:
-    with Session(job.open_measurable, timeout_s=job.timeout_s, what=job.program) as session:
+    with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
         header = _header(job, session.describe())
         first = open_journal(job.journal(out), header)
         second = open_journal(job.journal(out, again=True), header)
         known = first.shortest_ns()
         rng = generator(job.seed, "again", job.search, job.program)
-        # Of equal modules one is enough: their order is noise alone.
+        # One config of each module is enough: the order of equal modules is noise.
         distinct = {first.codes[config]: config for config in sorted(known)}
         picked = rng.permutation(sorted(distinct.values()))[:REMEASURED].tolist()
         settings = np.array([first.settings[config] for config in picked], np.int64)
-        what = f"configs of {job.program}, second measurement"
-        visitor = Visitor(session, second, what=what, total=len(picked), n_visits=job.n_rounds)
+        label = f"configs of {job.program}, second measurement"
+        visitor = Visitor(session, second, label=label, total=len(picked), n_visits=job.n_rounds)
         run_rounds(visitor, settings, n_rounds=job.n_rounds, rng=rng)
     repeated = second.shortest_ns()
     both = sorted(repeated)

@@ -1,4 +1,4 @@
-"""What to measure: one graph, under one search, for one place in the tree; or the sample's all."""
+"""The jobs of a collection: one graph, one search and one file. Also the jobs of the sample."""
 
 import itertools
 from dataclasses import asdict, dataclass, replace
@@ -16,46 +16,66 @@ from data.labels import file_stem
 from data.tree import SPLITS, Collection, GraphFile, collection_named
 
 JOURNALS = "journal"
-# What may be varied, and the space of decisions that holds it.
+# The space of each `--kind`.
 SPACES = {"layout": "layouts", "tile": "tiles", "options": "options", "fusion": "fusion"}
 LAYOUT_SEARCHES = ("random", "default")
 
 
 @dataclass(frozen=True)
 class MeasurementSettings:
-    """How hard to measure: the options that mean the same for every program."""
+    """The options of a measurement that mean the same for all programs.
 
-    n_configs: int = 100  # how many configs to try
-    n_rounds: int = 2  # interleaved rounds, after the search's own
-    timeout_s: float = 60.0  # after which a config counts as failed
-    seed: int = 0  # of the search and of the order of visits
+    Attributes:
+        n_configs: Number of configs.
+        n_rounds: Number of interleaved rounds after the search.
+        timeout_s: Seconds after which a config counts as failed.
+        seed: Seed of the search and of the order of visits.
+    """
+
+    n_configs: int = 100
+    n_rounds: int = 2
+    timeout_s: float = 60.0
+    seed: int = 0
 
 
-# Of the sample: each program and search, whose configs the catalogue numbers, and each kernel.
+# The catalogue has the number of configs of each program of the sample.
 SAMPLE_LAYOUTS, SAMPLE_TILES = (
     MeasurementSettings(n_rounds=6, timeout_s=120.0),
     MeasurementSettings(40, timeout_s=120.0),
 )
-TILE_SHARE = 0.35  # kernels are cheap: all are done when about a third of the programs is
+# Kernels are cheap: all are done when about a third of the programs is done.
+TILE_SHARE = 0.35
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(MeasurementSettings):
-    """One graph to measure."""
+    """One graph to measure.
 
-    open_measurable: OpenProgram  # what the worker opens
-    program: str  # the graph's name; its file is called so, but in the test split
-    family: str  # programs of one family differ in their sizes alone
-    collection: Collection  # where the graph goes
-    decides: str  # a name in SPACES
-    split: str = "train"  # "train", "valid" or "test"
-    search: str = "random"  # a name in `autotune.measure.search.SEARCHES`
-    device: str | None = None  # "cpu", "gpu", "tpu", or None for what JAX chooses
-    is_own: bool = False  # the program is a user's, who may edit it
+    Attributes:
+        open_measurable: Function that opens the program in the worker.
+        program: Name of the graph.
+        family: Family of the program.
+        collection: Collection of the graph.
+        decides: A key of `SPACES`.
+        split: "train", "valid" or "test".
+        search: A key of `autotune.measure.search.SEARCHES`.
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
+        is_own: Whether the program is a user's, who may edit it.
+    """
+
+    open_measurable: OpenProgram
+    program: str
+    family: str
+    collection: Collection
+    decides: str
+    split: str = "train"
+    search: str = "random"
+    device: str | None = None
+    is_own: bool = False
 
     @property
     def stem(self) -> str:
-        """Return the file's stem: the program's name, or 32 hex digits in the test split."""
+        """Return the stem of the file: the program's name, or 32 hex digits in the test split."""
         return file_stem(self.program, self.split)
 
     @property
@@ -67,15 +87,23 @@ class Job(MeasurementSettings):
         return GraphFile(self.collection, self.split, self.stem, path)
 
     def journal(self, out: Path, *, again: bool = False) -> Path:
-        """Return where the visits are recorded; the second measurement has its own file."""
+        """Return the path of the journal.
+
+        Args:
+            out: Folder of the dataset.
+            again: Whether it is the journal of the second measurement.
+        """
         kind = "again" if again else "first"
         return out / JOURNALS / self.collection.slug / f"{self.program}.{kind}.jsonl"
 
     def request(self) -> dict[str, Any]:
-        """Return what makes two measurements of the graph the same one, for the manifest."""
+        """Return the options of the measurement for the manifest.
+
+        A repeated call must have the same options. Only the number of rounds may grow.
+        """
         keys = ("program", "family", "split", "search", "seed", "device")
-        asked = {key: getattr(self, key) for key in keys}
-        return asked | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
+        request = {key: getattr(self, key) for key in keys}
+        return request | {"n_configs_asked": self.n_configs, "rounds": self.n_rounds}
 
 
 def make_job(
@@ -87,14 +115,22 @@ def make_job(
     device: str | None = None,
     effort: MeasurementSettings,
 ) -> Job:
-    """Return the job that measures one kind of decisions on a program, or a kernel's tiles.
+    """Return the job that measures one kind of decisions of a program or kernel.
 
-    Fusion goes where layouts go, and options where tiles go; neither is what those hold, so that
-    they belong into a tree of their own.
+    Fusion is stored like layouts, and options like tiles. A model of layouts or tiles cannot learn
+    from them, so they need a separate `--out`.
+
+    Args:
+        program: Name in a catalogue, or "module:name".
+        kind: "layout", "tile", "options" or "fusion". A kernel needs "tile".
+        search: "random" or "default". Kernels ignore it.
+        split: "train", "valid" or "test".
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
+        effort: Number of configs and rounds, time limit and seed.
 
     Raises:
-        UsageError: there is no such kind, search, split or device; a kernel's kind is tile alone.
-        PipelineError: there is no such program, or its module fails to import.
+        UsageError: There is no such kind, search, split or device, or a kernel has another kind.
+        PipelineError: There is no such program, or its module cannot be imported.
     """
     _check("--kind", kind, tuple(SPACES))
     _check("--search", search, LAYOUT_SEARCHES)
@@ -108,8 +144,7 @@ def make_job(
         source = load_program(program)
         name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
         place = "tile:xla" if kind == "options" else place
-    # But for layouts, which the compiler itself keeps to, outputs are compared with what they
-    # should be.
+    # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
     open_measurable = open_program if kind == "layout" else open_decided
     return Job(
         open_measurable=partial(open_measurable, program, (SPACES[kind],), device),
@@ -126,9 +161,13 @@ def make_job(
 
 
 def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
-    """Return the sample's graphs, ordered so that every collection and split grows alike.
+    """Return the jobs of the sample, with all layout collections and splits interleaved.
 
-    Stopped early, the tree holds about the same share of each layout collection and split.
+    If the sample is stopped early, it has about the same share of each of them.
+
+    Args:
+        seed: Seed of the searches and orders.
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
     """
     tiles, layouts = (replace(effort, seed=seed) for effort in (SAMPLE_TILES, SAMPLE_LAYOUTS))
     jobs = [
@@ -153,7 +192,14 @@ def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
 
 
 def known_programs(kind: str) -> list[tuple[str, str]]:
-    """Return name and family of each program of the catalogue; raises UsageError: no such kind."""
+    """Return the name and family of each program of a catalogue.
+
+    Args:
+        kind: "layout", "tile", "options" or "fusion".
+
+    Raises:
+        UsageError: There is no such kind.
+    """
     _check("--kind", kind, tuple(SPACES))
     programs = tile_catalogue().values() if kind == "tile" else catalogue()
     return [(program.name, program.family) for program in programs]
@@ -165,9 +211,15 @@ def _check(option: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
-    """Tell whether the graph is measured, or was left out; more rounds go on with its journal.
+    """Return whether a graph was measured or left out. A job with more rounds is not done.
 
-    A UsageError names the first difference to the request that it was measured with.
+    Args:
+        manifest: The manifest of the dataset.
+        job: The graph.
+        out: Folder of the dataset.
+
+    Raises:
+        UsageError: The graph was measured with other options.
     """
     known = manifest["graphs"] | manifest["left_out"]
     if job.submission_id not in known:
@@ -178,19 +230,27 @@ def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
             return False
         if entry.get(key) != value:
             raise UsageError(
-                f"{job.submission_id}: is there already, measured with {key} "
+                f"{job.submission_id}: was measured with {key} "
                 f"{entry.get(key)}, not {value}; give another --out"
             )
     return True
 
 
 def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
-    """Keep a family in one split, or scores are too good; UsageError: names the other split."""
+    """Check that a family is in one split. Otherwise scores would be too good.
+
+    Args:
+        manifest: The manifest of the dataset.
+        job: The graph.
+
+    Raises:
+        UsageError: Another split has a graph of the family.
+    """
     for submission_id, entry in manifest["graphs"].items():
         same = submission_id.split(":")[0] == job.collection.kind and entry["family"] == job.family
         if same and entry["split"] != job.split:
             raise UsageError(
-                f"{job.submission_id}: its family {job.family} lies in the {entry['split']} split "
+                f"{job.submission_id}: its family {job.family} is in the {entry['split']} split "
                 f"({entry['program']}), not in {job.split}; give --split {entry['split']}, another "
                 "FAMILY or another --out"
             )

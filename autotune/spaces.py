@@ -1,16 +1,16 @@
-"""A JAX program with the decisions of several spaces; each setting is compiled anew.
+"""A JAX program with knobs of several spaces. Each setting is compiled separately.
 
-A space is a run of knobs, and says how its part of a setting is applied: compiler options, layouts
-by constraints, fusion by barriers. They add up, so any may be chosen with any other. A setting that
-is 0 throughout is what a user gets from `jax.jit`.
+A space is a sequence of knobs. Compiler options are passed to the compiler, layouts become
+constraints, and fusion is prevented by barriers. The spaces can be combined. The setting with only
+zeros is the default of `jax.jit`.
 
-A layout is set by a constraint in the HLO module: a custom call that hands its operand on in a
-given layout, which the compiler's layout assignment obeys, with copies where neighbours disagree.
-On a CPU, whose convolutions and dots are row-major, the cost that is measured is that of those
-copies; the compiler's own setting is nearly always the best there.
+A layout is set by a constraint in the HLO module: a custom call that returns its operand in a fixed
+layout. The compiler's layout assignment obeys the constraint, and adds copies if neighbours have
+other layouts. Convolutions and dots on a CPU are row-major, so the measured cost is the time of
+these copies. The default is nearly always the best layout of a CPU.
 
-Over an optimisation barrier behind an instruction nothing is fused. XLA on a CPU dissolves barriers
-before it fuses, unless that pass is disabled; with one behind each instruction the program runs
+XLA does not fuse over an optimisation barrier after an instruction. On a CPU it removes barriers
+before it fuses, unless that pass is disabled. A program with a barrier after each instruction runs
 unfused.
 """
 
@@ -59,9 +59,10 @@ from data.hlo.layouts import (
     usual_choice,
 )
 
-Orders = tuple[Order, Order, Order]  # of output, input and kernel; empty = left to the compiler
+# Orders of output, input and kernel. An empty order leaves the layout to the compiler.
+Orders = tuple[Order, Order, Order]
 
-# Tried first, by knob and value. The order follows the gains on other programs.
+# The first settings, by knob and value. The order follows the gains on other programs.
 COMBINED = (
     {"library": 1, "vector width": 1},
     {"vector width": 1, "LLVM": 1},
@@ -69,55 +70,64 @@ COMBINED = (
     {"library": 1, "LLVM": 1},
 )
 KEEP_BARRIERS = {DISABLED: "cse_barrier_expander"}
-# Nothing is gained by keeping these apart: they are no work, or never fused.
+# A barrier after one of these changes nothing: they compute nothing, or are never fused.
 NO_WORK = frozenset(
     {"parameter", "constant", "iota", "tuple", "get-tuple-element", "while", "opt-barrier"}
 )
 TARGET, API_VERSION_ORIGINAL = "LayoutConstraint", 1
 SPACES = ("options", "layouts", "fusion")
-TILES = "tiles"  # the one space of a TileKernel
+# The only space of a TileKernel.
+TILES = "tiles"
 NOTHING = {
     "layouts": "has no dot, convolution or reshape with dimensions to order",
     "fusion": "has no result that could be kept apart",
     TILES: "is no kernel",
 }
-# Outputs may differ by rounding: by that share of the largest value of each output.
+# Outputs may differ by rounding, by this share of the largest value of each output.
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
 
 
 def menu() -> NDArray[np.int64]:
-    """Return the settings that are tried before any search, COMBINED and each alone; (m, g)."""
-    alone = [{knob: value} for knob, values in GENES.items() for value in range(1, len(values) + 1)]
+    """Return the first settings of a search: `COMBINED`, then each knob alone, (m, g)."""
+    single = [
+        {knob: value} for knob, values in GENES.items() for value in range(1, len(values) + 1)
+    ]
     return np.array(
-        [[setting.get(knob, 0) for knob in GENES] for setting in (*COMBINED, *alone)], np.int64
+        [[setting.get(knob, 0) for knob in GENES] for setting in (*COMBINED, *single)], np.int64
     )
 
 
 def fusible(module: Any) -> list[Any]:
-    """Return the instructions of the entry that may be kept apart, in the module's order."""
+    """Return the entry's instructions that may have a barrier, in the module's order.
+
+    Args:
+        module: HloModuleProto.
+    """
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    return [given for given in entry.instructions if given.opcode not in NO_WORK]
+    return [op for op in entry.instructions if op.opcode not in NO_WORK]
 
 
 def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> Any:
     """Return a copy of an HLO module with constraints and barriers.
 
     Args:
-        orders: major-to-minor orders of the tensors of some instructions, by their IDs.
-        kept_apart: IDs of the instructions that get a barrier behind them.
+        module: HloModuleProto.
+        orders: Major-to-minor orders of the tensors of instructions, by instruction ID.
+        kept_apart: IDs of the instructions that get a barrier.
     """
     edited = message_class("HloModuleProto")()
     edited.CopyFrom(module)
     for computation in edited.computations:
-        if any(given.id in orders or given.id in kept_apart for given in computation.instructions):
+        if any(op.id in orders or op.id in kept_apart for op in computation.instructions):
             _edit(computation, orders, kept_apart)
     return edited
 
 
 def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) -> None:
-    shapes = {given.id: given.shape for given in computation.instructions}
+    shapes = {op.id: op.shape for op in computation.instructions}
     new_ids = count(max(shapes) + 1)
-    stands_for = {given_id: given_id for given_id in shapes}  # what its users read by now
+    # The instruction that the users of an instruction read, by ID.
+    replacement = {i: i for i in shapes}
     instructions: list[Any] = []
 
     def append(opcode: str, operand: int, shape: Any, **fields: Any) -> Any:
@@ -136,44 +146,55 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
         call.operand_shapes_with_layout.add().CopyFrom(call.shape)
         return int(call.id)
 
-    for given in computation.instructions:
-        output, *of_operands = orders.get(given.id, ((), (), ()))
-        operands = [stands_for[i] for i in given.operand_ids]
+    for op in computation.instructions:
+        output, *of_operands = orders.get(op.id, ((), (), ()))
+        operands = [replacement[i] for i in op.operand_ids]
         for slot, order in enumerate(of_operands[: len(operands)]):
             if order:
-                shape = shapes[given.operand_ids[slot]]
+                shape = shapes[op.operand_ids[slot]]
                 operands[slot] = constrain(operands[slot], shape, order)
-        given.operand_ids[:] = operands
-        instructions.append(given)
-        if given.id in kept_apart:
-            stands_for[given.id] = append("opt-barrier", given.id, given.shape).id
+        op.operand_ids[:] = operands
+        instructions.append(op)
+        if op.id in kept_apart:
+            replacement[op.id] = append("opt-barrier", op.id, op.shape).id
         if output:
-            stands_for[given.id] = constrain(stands_for[given.id], given.shape, output)
-    computation.root_id = stands_for[computation.root_id]
-    kept = [type(given).FromString(given.SerializeToString()) for given in instructions]
+            replacement[op.id] = constrain(replacement[op.id], op.shape, output)
+    computation.root_id = replacement[computation.root_id]
+    kept = [type(op).FromString(op.SerializeToString()) for op in instructions]
     del computation.instructions[:]
     computation.instructions.extend(kept)
 
 
 def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "SameOutputs":
-    """Do as `open_program`, but refuse settings under which the outputs are others.
+    """Open a program that rejects settings with wrong outputs.
 
-    Those of a kernel are compared with what it gives without a loop.
+    The outputs of a function are compared with the default's. The outputs of a kernel are compared
+    with the kernel without a loop.
+
+    Args:
+        program: Name of the program or kernel.
+        spaces: Names of the spaces.
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
     """
-    subject = open_program(program, spaces, device)
-    if isinstance(subject, TileProgram):
-        return SameOutputs(subject, ("the whole kernel's", subject.whole))
-    return SameOutputs(subject)
+    measurable = open_program(program, spaces, device)
+    if isinstance(measurable, TileProgram):
+        return SameOutputs(measurable, ("the whole kernel's", measurable.whole))
+    return SameOutputs(measurable)
 
 
 def open_program(program: str, spaces: Sequence[str], device: str | None) -> MeasurableProgram:
-    """Open a program, or for the space "tiles" a kernel, to decide some spaces of it.
+    """Open a program or a kernel with the knobs of some spaces.
 
-    Of a kernel only tiles are decided, and of a function all but tiles.
+    A kernel has only the space "tiles". A function has all other spaces.
+
+    Args:
+        program: Name in a catalogue, or "module:name".
+        spaces: Names of the spaces.
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
 
     Raises:
-        UsageError: nothing that was asked for can be decided.
-        PipelineError: as `load_program`; a kernel that is not known.
+        UsageError: The program has no knobs in these spaces.
+        PipelineError: There is no such program or kernel, or its module cannot be imported.
     """
     facts = open_device(device)
     if program in catalogue() and TILES not in spaces:
@@ -183,7 +204,8 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Mea
             return TileProgram(find_kernel(program), facts)
         except PipelineError as error:
             if ":" in program and not isinstance(error, UsageError):
-                raise  # there is no such module or name
+                # There is no such module or name.
+                raise
             if set(spaces) == {TILES}:
                 reason = f"{undecided(program, spaces, SPACES)}; expected {', '.join(SPACES)}"
                 raise UsageError(
@@ -193,17 +215,23 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Mea
     return DecidedProgram(load_program(program), of_functions, facts)
 
 
-def undecided(program: str, asked: Sequence[str], decided: Sequence[str]) -> str:
-    """Say why some of the spaces that were asked for are none of a program's."""
-    left_out = [space for space in asked if space not in decided]
+def undecided(program: str, spaces: Sequence[str], decided: Sequence[str]) -> str:
+    """Return the reason why a program has no knobs in some spaces.
+
+    Args:
+        program: Name of the program.
+        spaces: Requested spaces.
+        decided: Spaces in which the program has knobs.
+    """
+    left_out = [space for space in spaces if space not in decided]
     reason = " and ".join(NOTHING[space] for space in left_out if space in NOTHING)
     if tuple(decided) == (TILES,):
-        reason = "is a kernel, of which tiles alone are decided"
+        reason = "is a kernel, which has only the space tiles"
     return f"{','.join(left_out)}: {program} {reason}"
 
 
 class Knobs(NamedTuple):
-    """A space's n_options, groups and nodes, as of Description."""
+    """The knobs of one space. The fields are the same as in `Description`."""
 
     n_options: NDArray[np.int64]
     groups: NDArray[np.int64]
@@ -211,32 +239,37 @@ class Knobs(NamedTuple):
 
 
 class DecidedProgram:
-    """A program and some spaces; a setting is the knobs of one space after the other."""
+    """A function with the knobs of some spaces. A setting has the knobs of all spaces in order.
+
+    Args:
+        source: The function. It is compiled once.
+        spaces: Names of the spaces. Spaces without knobs are left out.
+        facts: The device and versions, for the manifest.
+
+    Raises:
+        UsageError: No space has knobs.
+        PipelineError: The function cannot be compiled, or this jaxlib was not tested.
+    """
 
     def __init__(
         self, source: ProgramSource, spaces: Sequence[str], facts: dict[str, str] | None = None
     ) -> None:
-        """Compile a program once; spaces in which it has nothing to decide are left out.
-
-        Raises:
-            UsageError: no space is left.
-            PipelineError: it cannot be compiled, or this jaxlib was not tested with edited modules.
-        """
         import jax
 
         self.name = source.name
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
-        self.message = dump_module(source)  # which layouts and fusion edit
+        # Layouts and fusion edit this module.
+        self.message = dump_module(source)
         self._function, arguments = source.build()
         self._arguments = jax.device_put(arguments)
         self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)
-        own = {"function": digest_of(self._lowered), "arguments": shapes_of(self._arguments)}
-        self._facts = {**(facts or {}), **own}
+        digests = {"function": digest_of(self._lowered), "arguments": shapes_of(self._arguments)}
+        self._facts = {**(facts or {}), **digests}
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
         self.options = [node_options(node) for node in self.nodes]
         kept_apart = node_positions(self.message, self._fusible)
-        alike = [(given.opcode, *given.shape.dimensions) for given in self._fusible]
+        shapes = [(op.opcode, *op.shape.dimensions) for op in self._fusible]
         knobs = {
             "options": Knobs(N_OPTIONS, np.arange(len(N_OPTIONS)), np.full(len(N_OPTIONS), -1)),
             "layouts": Knobs(
@@ -244,7 +277,7 @@ class DecidedProgram:
                 node_groups(self.nodes),
                 np.array([node.position for node in self.nodes], np.int64),
             ),
-            "fusion": Knobs(np.full(len(kept_apart), 2), numbered(alike), kept_apart),
+            "fusion": Knobs(np.full(len(kept_apart), 2), numbered(shapes), kept_apart),
         }
         self._knobs = {space: knobs[space] for space in spaces if len(knobs[space].nodes)}
         if not self._knobs:
@@ -253,7 +286,7 @@ class DecidedProgram:
         self._config_ids = self._knobs.get("layouts", knobs["fusion"]).nodes
 
     def describe(self) -> Description:
-        """Return the program's graph, and the knobs of all spaces."""
+        """Return the graph of the program and the knobs of all spaces."""
         graph = featurize_module(self.message, source=self.name)
         n_options, groups, nodes = zip(*self._knobs.values(), strict=True)
         starts = np.cumsum([0, *map(len, groups)])
@@ -272,10 +305,13 @@ class DecidedProgram:
         )
 
     def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
-        """Return settings (c, g) as the dataset has configs, of the first space that it can hold.
+        """Return config features as the dataset has them, for the first of three spaces.
 
-        Layouts (c, k, 18) as rankers read them; of fusion, for the k nodes that may be kept apart,
-        a 0 in the first place where one is; of options the number of each knob's value, (c, 24).
+        Layouts come first, (c, k, 18). Fusion comes second, (c, k, 18): the first value of a node
+        is 0 if the node has a barrier. Options come last, (c, 24): the option of each knob.
+
+        Args:
+            settings: Options of the knobs, (c, g).
         """
         parts = self._parts(settings)
         if "layouts" in parts:
@@ -289,7 +325,14 @@ class DecidedProgram:
         return tiles
 
     def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile under a setting (g,), and run once."""
+        """Compile for one setting and run it once.
+
+        Args:
+            setting: Option of each knob, (g,).
+
+        Raises:
+            PipelineError: The compiler rejects the setting.
+        """
         import jax
 
         effect = self.describe_setting(setting)
@@ -313,68 +356,77 @@ class DecidedProgram:
         return Loaded(run, code_of(executable))
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        """Say what a setting (g,) decides; nodes by the names of their instructions."""
+        """Return the decisions of one setting. Nodes have the names of their instructions.
+
+        Args:
+            setting: Option of each knob, (g,).
+        """
         parts = self._parts(setting)
         chosen = options_of(parts["options"]) if "options" in parts else {}
         knobs = parts.get("fusion", np.zeros(len(self._fusible)))
-        kept_apart = [given for given, one in zip(self._fusible, knobs, strict=True) if one]
+        kept_apart = [op for op, one in zip(self._fusible, knobs, strict=True) if one]
         if kept_apart:
             chosen = joined(chosen, KEEP_BARRIERS)
         rows = spell_choices(self.options, parts["layouts"][None])[0] if "layouts" in parts else ()
         laid_out = [
             (node.instruction, read_row(row))
-            for node, row in zip(self.nodes, rows, strict=False)  # no rows where layouts are not
+            # Without the space of layouts there are no rows.
+            for node, row in zip(self.nodes, rows, strict=False)
             if (row >= 0).any()
         ]
         decisions = {
             "options": chosen,
-            "layouts": {given.name: _named_layouts(orders) for given, orders in laid_out},
-            "kept_apart": [given.name for given in kept_apart],
+            "layouts": {op.name: _named_layouts(orders) for op, orders in laid_out},
+            "kept_apart": [op.name for op in kept_apart],
         }
-        decided = {kind: what for kind, what in decisions.items() if what}
+        decided = {kind: value for kind, value in decisions.items() if value}
         if not laid_out and not kept_apart:
             return Decisions(decided)
-        orders = {given.id: orders for given, orders in laid_out}
-        module = edited_module(self.message, orders, {given.id for given in kept_apart})
+        orders = {op.id: orders for op, orders in laid_out}
+        module = edited_module(self.message, orders, {op.id for op in kept_apart})
         return Decisions(decided, module.SerializeToString())
 
     def _parts(self, settings: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Split settings (…, g) by space."""
         ends = np.cumsum([len(own.nodes) for own in self._knobs.values()])
         return dict(zip(self._knobs, np.split(settings, ends[:-1], axis=-1), strict=True))
 
 
 def _named_layouts(orders: Orders) -> dict[str, list[int]]:
-    """Return the minor-to-major orders of a node's tensors, by their names."""
+    """Return minor-to-major orders by tensor."""
     named = zip(("output", "input", "kernel"), orders, strict=True)
     return {tensor: list(order[::-1]) for tensor, order in named if order}
 
 
 class SameOutputs:
-    """A subject that refuses settings under which its outputs are others than they should be.
+    """A program that rejects settings with wrong outputs.
 
     Args:
-        reference: whose outputs they should be, and what makes them; None = the default's.
+        program: The program.
+        reference: Owner of the expected outputs for messages, and a function that returns them.
+            None means the default's outputs.
     """
 
     def __init__(
-        self, subject: MeasurableProgram, reference: tuple[str, Callable[[], object]] | None = None
+        self, program: MeasurableProgram, reference: tuple[str, Callable[[], object]] | None = None
     ) -> None:
         self.describe, self.spell, self.describe_setting = (
-            subject.describe,
-            subject.spell,
-            subject.describe_setting,
+            program.describe,
+            program.spell,
+            program.describe_setting,
         )
-        self._load = subject.load
-        self._whose = reference[0] if reference else "the default's"
+        self._load = program.load
+        self._owner = reference[0] if reference else "the default's"
         self._reference = reference[1] if reference else None
         self._expected: list[NDArray[Any]] | None = None
 
     def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile for a setting (g,), and compare what it gives with what it should give.
+        """Compile for one setting and compare its outputs with the expected ones.
+
+        Args:
+            setting: Option of each knob, (g,).
 
         Raises:
-            PipelineError: an output differs by more than TOLERANCE; names it and by how much.
+            PipelineError: An output differs by more than `TOLERANCE`.
         """
         loaded = self._load(setting)
         if self._expected is None and self._reference:
@@ -384,9 +436,9 @@ class SameOutputs:
             self._expected = _flat(default.run())
         outputs = _flat(loaded.run())
         is_itself = not (self._reference or setting.any())
-        whose = "its own of another call" if is_itself else self._whose
-        for number, (own, expected) in enumerate(zip(outputs, self._expected, strict=True)):
-            _check_same(f"output {number} differs from {whose}", own, expected)
+        owner = "its own of another call" if is_itself else self._owner
+        for number, (output, expected) in enumerate(zip(outputs, self._expected, strict=True)):
+            _check_same(f"output {number} differs from {owner}", output, expected)
         return loaded
 
 
@@ -396,20 +448,20 @@ def _flat(outputs: object) -> list[NDArray[Any]]:
     return [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
 
 
-def _check_same(what: str, own: NDArray[Any], expected: NDArray[Any]) -> None:
-    if own.shape != expected.shape:
-        raise PipelineError(f"{what}: {list(own.shape)}; expected {list(expected.shape)}")
+def _check_same(problem: str, output: NDArray[Any], expected: NDArray[Any]) -> None:
+    if output.shape != expected.shape:
+        raise PipelineError(f"{problem}: {list(output.shape)}; expected {list(expected.shape)}")
     tolerance = TOLERANCE.get(str(expected.dtype), 0.0)
     if not tolerance:
-        apart = float((own != expected).mean())
+        difference = float((output != expected).mean())
     else:
         known = np.isfinite(expected)
-        wide, exact = own[known].astype(np.float64), expected[known].astype(np.float64)
-        apart = float(
+        wide, exact = output[known].astype(np.float64), expected[known].astype(np.float64)
+        difference = float(
             np.abs(wide - exact).max(initial=0) / max(np.abs(exact).max(initial=0), 1e-30)
         )
-        apart = apart if np.array_equal(np.isfinite(own), known) else np.inf
-    if not apart <= tolerance:
+        difference = difference if np.array_equal(np.isfinite(output), known) else np.inf
+    if not difference <= tolerance:
         raise PipelineError(
-            f"{what} by {apart:.2g} of its largest value; expected at most {tolerance:g}"
+            f"{problem} by {difference:.2g} of its largest value; expected at most {tolerance:g}"
         )

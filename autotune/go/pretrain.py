@@ -77,7 +77,7 @@ def measure_options(program: str, out: Path) -> OptionTable:
         description = session.describe()
         header = {"program": program, "stage": "options", **description.facts}
         journal = open_journal(out / f"{program}-options.jsonl", header)
-        visit = Visitor(session, journal, what=f"{program}: options", total=0).visit
+        visit = Visitor(session, journal, label=f"{program}: options", total=0).visit
         for turn in range(N_ROUNDS):
             for number in rng.permutation(len(settings)).tolist():
                 rounds_ns[turn, number] = visit(number, 1 + turn, settings[number])

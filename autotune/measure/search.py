@@ -1,12 +1,11 @@
-"""Which configs of a program to measure, and visits of these in rounds; c configs of g knobs.
+"""Searches that choose configs of a program, and visits of them in rounds; c configs of g knobs.
 
-A search is a generator
-that yields settings (b, g) and is sent their (b,) runtimes in ns, inf for those that failed. It
-depends on its generator of random numbers and on what it is sent alone, so that a collection
-that was killed can replay it.
+A search is a generator that yields settings (b, g) and receives their runtimes (b,) in ns. The
+runtime of a failed setting is inf. A search depends only on its random generator and on these
+runtimes, so a collection that was killed replays it.
 
-Configs are visited through a journal, which has a line of JSON per visit, so that a kill loses one.
-Its first line says what is measured, and where; a last line that was cut off is dropped.
+Each visit adds a line of JSON to a journal, so a kill loses one visit at most. The first line
+describes the measurement. An incomplete last line is dropped.
 """
 
 import json
@@ -27,24 +26,33 @@ from common.progress import out_of_time, progress
 from data.hlo.choices import Choices, Space
 
 Search = Generator[Choices, NDArray[np.float64], None]
-# Orders settings (b, g) by what it guesses of their runtimes, the fastest first; (b,) positions.
+# Returns the positions (b,) of settings (b, g), sorted by their predicted runtimes.
 Guide = Callable[[Choices], NDArray[np.int64]]
 
-REPEATED_SHARE = 0.05  # share of random configs that are measured again
-MUTATIONS = 1.0  # knobs that change in a child at least, as an expectation; twice that is usual
+# Share of random configs that are measured again.
+REPEATED_SHARE = 0.05
+# Expected number of changed knobs of a child, at least. Twice as much is usual.
+MUTATIONS = 1.0
 GENERATION = 16
 ELITE = 8
-BRED_PER_CHILD = 8  # children that a guide chooses from, for each that is measured
+# Children that a guide chooses from, for each measured child.
+BRED_PER_CHILD = 8
 SEARCH_ROUND = 0
 MAX_FAILED_AT_START = 10
-EDITED = ("program_digest", "function")  # of a journal's header, what an edit changes
+# Keys of a journal's header that differ after an edit of the program.
+EDITED = ("program_digest", "function")
 
 
 def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and settings that each leave a random share to the compiler.
+    """Yield the default and random settings. Each setting leaves a random share to the compiler.
 
-    Choices that change everything all look alike to the compiler: every edge needs a copy. A
-    share that varies from config to config gives a wider spread. Some are measured again.
+    If all knobs change, every edge needs a copy, and all runtimes are similar. A random share gives
+    a wider range of runtimes. Some settings are measured again.
+
+    Args:
+        space: The space of settings.
+        n_configs: Number of settings.
+        rng: Random generator.
     """
     settings = np.repeat(space.default, n_configs, axis=0)
     for row in range(1, n_configs):
@@ -63,12 +71,19 @@ def genetic_search(
     first: Choices | None = None,
     guide: Guide | None = None,
 ) -> Search:
-    """Yield the default, or the `first` settings (b, g), then generations of children.
+    """Yield first settings, then generations of children.
 
-    A child crosses one of the fastest so far with any earlier setting, knob by knob, and changes a
-    few knobs or groups, at times many: a search that stays near the best would only measure configs
-    that differ by less than the noise. With a guide more are bred, of which those that were not
-    measured yet and are guessed the fastest are; it ends where there are none.
+    A child crosses one of the fastest settings with any earlier setting, knob by knob. Then it
+    changes a few knobs or groups, sometimes many. A search that stays near the best setting would
+    only measure configs that differ by less than the noise.
+
+    Args:
+        space: The space of settings.
+        n_configs: Number of settings.
+        rng: Random generator.
+        first: First settings, (b, g). None means the default.
+        guide: Function that sorts children by predicted runtime. With a guide each generation has
+            more children, and the first new ones are measured. The search ends without new ones.
     """
     settings = space.default if first is None else first
     runtime_ns = yield settings
@@ -96,21 +111,27 @@ def genetic_search(
 
 
 def _new(children: Choices, known: Choices) -> Choices:
-    """Return the distinct children (b, g) that are not among the known (c, g), in their order."""
+    """Return the distinct children (b, g) that are not among the known settings (c, g)."""
     seen = {row.tobytes() for row in known}
     new = {row.tobytes(): row for row in children if row.tobytes() not in seen}
     return np.array([*new.values()]).reshape(len(new), children.shape[1])
 
 
 def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -> Choices:
-    """Cross two settings (g,) and mutate: the share of changes has a long tail; (g,)."""
+    # The share of changed knobs has a long tail.
     crossed = np.where(rng.random(len(one)) < 0.5, one, two)
     share = min(1.0, MUTATIONS / len(one) / max(rng.random(), 1e-9))
     return space.redraw(crossed, share, rng)
 
 
 def exhaustive_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and up to `n_configs` - 1 other settings of the only knob, all distinct."""
+    """Yield the default and other settings of the only knob, all distinct.
+
+    Args:
+        space: The space of settings, with one knob.
+        n_configs: Maximum number of settings.
+        rng: Random generator.
+    """
     others = 1 + rng.permutation(int(space.n_options[0]) - 1)[: n_configs - 1]
     yield np.concatenate([[0], others])[:, None]
 
@@ -124,24 +145,42 @@ SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {
 
 @dataclass
 class Journal:
-    """Visits of one graph, in memory and in a file."""
+    """Visits of one graph, in memory and in a file.
+
+    Attributes:
+        path: The file.
+        visits: Visit by config and round.
+        settings: Option of each knob, by config.
+        failed: Reason of a failure, by config.
+        codes: Digest of the machine code, by config.
+    """
 
     path: Path
-    visits: dict[tuple[int, int], Visit] = field(default_factory=dict)  # by config and round
-    settings: dict[int, list[int]] = field(default_factory=dict)  # by config: an option per knob
-    failed: dict[int, str] = field(default_factory=dict)  # by config: the line that says why
-    codes: dict[int, str] = field(default_factory=dict)  # by config: what tells its code
+    visits: dict[tuple[int, int], Visit] = field(default_factory=dict)
+    settings: dict[int, list[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    codes: dict[int, str] = field(default_factory=dict)
 
-    def add(self, config: int, setting: Sequence[int], **found: Any) -> None:
-        """Record a visit (round, and the fields of Visit) of a config, or why it `failed`."""
-        line: dict[str, Any] = {"config": config, **found}
+    def add(self, config: int, setting: Sequence[int], **result: Any) -> None:
+        """Record a visit or a failure of a config.
+
+        Args:
+            config: Number of the config.
+            setting: Option of each knob, (g,).
+            **result: Either `round` and the fields of `Visit`, or the reason as `failed`.
+        """
+        line: dict[str, Any] = {"config": config, **result}
         if config not in self.settings:
             line["choice"] = list(setting)
         _append(self.path, line)
         self.take(line)
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """Take over what a line of the file says."""
+        """Add a line of the file to memory.
+
+        Args:
+            line: The parsed line.
+        """
         config = int(line["config"])
         if "choice" in line:
             self.settings[config] = list(line["choice"])
@@ -153,7 +192,7 @@ class Journal:
             self.codes[config] = line.get("code") or str(self.settings[config])
 
     def shortest_ns(self) -> dict[int, int]:
-        """Return the shortest run in ns of each config that never failed."""
+        """Return the shortest run in ns, by config. Configs that failed are left out."""
         shortest: dict[int, int] = {}
         for (config, _), visit in self.visits.items():
             if config not in self.failed:
@@ -162,11 +201,15 @@ class Journal:
 
 
 def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
-    """Open the journal at `path`, or begin it with `header`.
+    """Open a journal, or begin it.
+
+    Args:
+        path: File of the journal.
+        header: Description of the measurement, the first line of the file.
 
     Raises:
-        UsageError: the journal is of another measurement; names the first difference.
-        PipelineError: it is damaged, or cannot be read or written.
+        UsageError: The journal is of another measurement.
+        PipelineError: The journal is damaged, or cannot be read or written.
     """
     try:
         content = path.read_bytes() if path.is_file() else b""
@@ -176,7 +219,8 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
     journal = Journal(path)
-    if whole.count(b"\n") == 1:  # begun, and nothing was measured
+    # A journal without a visit may begin again, with another header.
+    if whole.count(b"\n") == 1:
         path.unlink()
         whole = b""
     if not whole:
@@ -192,7 +236,8 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
                 "remove the file to measure this graph again"
             ) from error
         for key, value in header.items() if number == 1 else ():
-            if line.get(key, value) != value:  # what an older one does not tell cannot differ
+            # A key that an older journal lacks is no difference.
+            if line.get(key, value) != value:
                 if key in EDITED:
                     reason = "the program was edited since, or differs each time it is traced"
                 else:
@@ -211,45 +256,55 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 class Visitor:
-    """Visits configs unless the journal knows them already, and tells of the progress.
+    """Visits configs that the journal does not have yet, and reports the progress.
 
     Args:
-        total: how many configs there are.
-        n_visits: to each; so many in all count as one config done.
-
-    Raises:
-        OutOfTime: the time is over.
-        ProgramFailed: no config has ever run.
-        PipelineError: the journal cannot be written.
+        session: Worker that times a setting.
+        journal: Journal of the visits.
+        label: Name in progress lines and errors.
+        total: Number of configs.
+        n_visits: Number of visits of each config.
     """
 
     def __init__(
-        self, session: Session, journal: Journal, *, what: str, total: int, n_visits: int = 1
+        self, session: Session, journal: Journal, *, label: str, total: int, n_visits: int = 1
     ) -> None:
         self._session = session
         self._journal = journal
-        self._what, self._total, self._n_visits = what, total, n_visits
-        self._n_spared = 0  # visits to configs that have failed
-        self._told = -1
-        self._tell()
+        self._label, self._total, self._n_visits = label, total, n_visits
+        # Visits to configs that have failed count as done.
+        self._n_skipped = 0
+        self._n_reported = -1
+        self._report()
 
-    def _tell(self) -> None:
-        done = (len(self._journal.visits) + self._n_spared) // self._n_visits
-        if done != self._told:
-            self._told = done
-            progress(self._what, done, self._total)
+    def _report(self) -> None:
+        done = (len(self._journal.visits) + self._n_skipped) // self._n_visits
+        if done != self._n_reported:
+            self._n_reported = done
+            progress(self._label, done, self._total)
 
     def visit(self, config: int, turn: int, setting: NDArray[np.int64]) -> float:
-        """Return the runtime in ns of a config in a round; inf if it fails or has failed."""
+        """Return the runtime of a config in a round, in ns. inf if it fails or has failed.
+
+        Args:
+            config: Number of the config.
+            turn: Number of the round.
+            setting: Option of each knob, (g,).
+
+        Raises:
+            OutOfTime: The time is over.
+            ProgramFailed: The first ten configs all failed.
+            PipelineError: The journal cannot be written.
+        """
         known = self._journal.visits.get((config, turn))
         if known is not None:
             return known.runtime_ns
         if config in self._journal.failed:
-            self._n_spared += 1
-            self._tell()
+            self._n_skipped += 1
+            self._report()
             return math.inf
         if out_of_time():
-            raise OutOfTime(self._what)
+            raise OutOfTime(self._label)
         knobs = setting.tolist()
         try:
             visit = self._session.visit(setting)
@@ -257,38 +312,53 @@ class Visitor:
             self._journal.add(config, knobs, failed=str(failure))
             n_failed = len(self._journal.failed)
             if not self._journal.visits and n_failed >= MAX_FAILED_AT_START:
-                # The program is at fault, and not its configs.
+                # The program has a fault, not its configs.
                 raise ProgramFailed(
-                    f"{self._what}: the first {n_failed} configs all failed: {failure}"
+                    f"{self._label}: the first {n_failed} configs all failed: {failure}"
                 ) from failure
             return self.visit(config, turn, setting)
         self._journal.add(config, knobs, round=turn, **visit._asdict())
-        self._tell()
+        self._report()
         return visit.runtime_ns
 
 
 def run_search(visitor: Visitor, search: Search) -> Choices:
-    """Visit what a search asks for; return all its settings (c, g), those that failed included."""
-    found: list[Choices] = []
-    n_found = 0
+    """Visit all settings of a search.
+
+    Args:
+        visitor: Visits each setting once.
+        search: The search.
+
+    Returns:
+        All settings with the failed ones, (c, g).
+    """
+    batches: list[Choices] = []
+    n_visited = 0
     try:
         batch = next(search)
         while True:
-            found.append(batch)
+            batches.append(batch)
             runtimes = [
                 visitor.visit(config, SEARCH_ROUND, setting)
-                for config, setting in enumerate(batch, start=n_found)
+                for config, setting in enumerate(batch, start=n_visited)
             ]
-            n_found += len(batch)
+            n_visited += len(batch)
             batch = search.send(np.array(runtimes))
     except StopIteration:
-        return np.concatenate(found)
+        return np.concatenate(batches)
 
 
 def run_rounds(
     visitor: Visitor, settings: Choices, *, n_rounds: int, rng: np.random.Generator
 ) -> None:
-    """Visit all configs `n_rounds` times, each time in a new random order."""
+    """Visit all configs in rounds, each in a new random order.
+
+    Args:
+        visitor: Visits the settings.
+        settings: All settings, (c, g).
+        n_rounds: Number of rounds.
+        rng: Random generator of the orders.
+    """
     for turn in range(1, n_rounds + 1):
         for config in rng.permutation(len(settings)).tolist():
             visitor.visit(config, turn, settings[config])
@@ -297,14 +367,19 @@ def run_rounds(
 def measured(
     journal: Journal, n_configs: int, *, n_rounds: int
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Gather the visits of those configs that ran in every round.
+    """Gather the visits of the configs that never failed.
+
+    Args:
+        journal: Journal of the visits.
+        n_configs: Number of configs.
+        n_rounds: Number of rounds after the search.
 
     Returns:
-        Which c configs these are, and their shortest runs by round (r, c) in ns; row 0 is the
-        search's.
+        The numbers of the c configs, and their runtimes in ns by round, (r, c). Row 0 is of the
+        search.
 
     Raises:
-        ProgramFailed: fewer than two configs ran.
+        ProgramFailed: Fewer than two configs ran.
     """
     kept = [config for config in range(n_configs) if config not in journal.failed]
     if len(kept) < 2:

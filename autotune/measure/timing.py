@@ -1,13 +1,13 @@
-"""Time programs so that the figures can be trusted on a noisy machine; c configs, r rounds.
+"""Time programs on a noisy machine; c configs, r rounds.
 
-The shortest of many runs is what a program takes when nothing disturbs it. Disturbances last, so
-the runs of one config are spread over several rounds, each of which visits all configs in a new
-random order. How well one half of them agrees with the other is the ceiling for any predictor.
+The shortest of many runs is the time of an undisturbed program. A disturbance lasts longer than a
+run. So the runs of one config are in several rounds, and each round visits all configs in a new
+random order. The agreement of two halves of the rounds is the noise ceiling.
 
-A host may stop a virtual core for most of every 10 ms, and the CPU time of a process counts the
-stops: every run of more than a millisecond or two then reads 10, 20 or 30 ms. Such stops are looked
-for before each visit. Where there are some, a run begins as one ends, and those that it must have
-met are taken off its wall time.
+A host may stop a virtual core for most of every 10 ms, and the CPU time of a process includes the
+stops. Each run of more than 2 ms then seems to take 10, 20 or 30 ms. So each visit first looks for
+stops. If there are stops, a run begins at the end of a stop, and its wall time is reduced by the
+stops during the run.
 """
 
 import time
@@ -23,38 +23,52 @@ from common.metrics import kendall_tau
 VISIT_BUDGET_NS = 30_000_000
 MIN_RUNS = 3
 MAX_RUNS = 1_000
-GLANCE_NS, WATCH_NS = 25_000_000, 100_000_000  # a glance finds a stop, or there are none
-GAP_NS = 300_000  # between two looks at the clock; the kernel's own work takes less
-MIN_STOPPED = 0.05  # share of the time
+# A core is watched for 25 ms. If that shows a stop, it is watched for 100 ms.
+GLANCE_NS, WATCH_NS = 25_000_000, 100_000_000
+# A longer gap between two readings of the clock is a stop: the kernel's own work takes less.
+GAP_NS = 300_000
+# Stops below this share of the time are ignored.
+MIN_STOPPED = 0.05
 
 
 class Clock(NamedTuple):
-    """A clock and its name in the manifest; `now_ns` counts nanoseconds from any origin."""
+    """A clock and its name in the manifest. `now_ns` returns nanoseconds from any origin."""
 
     name: str
     now_ns: Callable[[], int]
 
 
 class Stops(NamedTuple):
-    """How a host stops this core: for `length_ns`, once in `period_ns`."""
+    """Stops of this core by the host: each takes `length_ns`, and one begins each `period_ns`."""
 
     length_ns: int
     period_ns: int
 
-    def taken_off(self, wall_ns: int) -> int:
-        """Return what a run that began at a stop's end took, without the stops that it met."""
+    def without_stops(self, wall_ns: int) -> int:
+        """Return the time of a run in ns without the stops during the run.
+
+        Args:
+            wall_ns: Wall time of a run that began at the end of a stop, in ns.
+        """
         runs_ns = self.period_ns - self.length_ns
-        met = max(0, round((wall_ns - runs_ns / 2) / self.period_ns))
-        return max(1, wall_ns - met * self.length_ns)
+        n_stops = max(0, round((wall_ns - runs_ns / 2) / self.period_ns))
+        return max(1, wall_ns - n_stops * self.length_ns)
 
 
 class Visit(NamedTuple):
-    """One config timed in one round."""
+    """The time of one config in one round.
 
-    runtime_ns: int  # its shortest run, or the median one
+    Attributes:
+        runtime_ns: Time of the shortest or the median run in ns.
+        n_runs: Number of runs.
+        is_stopped: Whether the host stopped the core during the visit.
+        code: Digest of the machine code.
+    """
+
+    runtime_ns: int
     n_runs: int
-    is_stopped: bool = False  # the host stopped the core meanwhile
-    code: str = ""  # what tells the code that ran from others
+    is_stopped: bool = False
+    code: str = ""
 
 
 WALL = Clock("wall time", time.perf_counter_ns)
@@ -62,10 +76,13 @@ CPU = Clock("process CPU time", time.process_time_ns)
 
 
 def clock_for(platform: str) -> Clock:
-    """Return the clock that is steadiest on a JAX platform such as "cpu" or "gpu".
+    """Return the steadiest clock for a platform.
 
-    On a CPU it is the CPU time of the process, which does not run while others use the core. An
-    accelerator works outside of the process, so there it is the wall time, on an idle device.
+    On a CPU this is the CPU time of the process, which stops while other processes use the core.
+    An accelerator works outside of the process, so there it is the wall time.
+
+    Args:
+        platform: Platform of JAX, for example "cpu" or "gpu".
     """
     return CPU if platform == "cpu" else WALL
 
@@ -79,36 +96,46 @@ def time_visit(
     budget_ns: int = VISIT_BUDGET_NS,
     is_median: bool = False,
 ) -> Visit:
-    """Call `run`, which returns at its end, until `budget_ns` are spent, 3 to 1,000 times.
+    """Time a function, 3 to 1,000 times.
 
     Args:
-        stops: what the host does to this core; then `wall` is read, not `clock`, and the budget is
-            of what the runs take without the stops. The wait for each run comes on top.
-        is_median: the visit's runtime is the median run's, not the shortest one's: where a run
-            waits for threads, none of its callers sees the shortest.
+        run: Function to time. It returns when the work is done.
+        clock: Clock for a core without stops.
+        stops: Stops of this core. With them, `wall` is read instead of `clock`. The stops and the
+            wait before each run do not count for the budget.
+        wall: Clock for a core with stops.
+        budget_ns: Time of all runs in ns, after which no new run begins.
+        is_median: Whether the result is the median run. Use it for runs with several threads.
     """
     runs_ns = list[int]()
     spent = 0
     timer = wall if stops else clock
     while len(runs_ns) < MIN_RUNS or (spent < budget_ns and len(runs_ns) < MAX_RUNS):
-        is_after_stop = stops and _wait_for_a_stop(stops, wall)
+        is_after_stop = stops and _wait_for_stop(stops, wall)
         start = timer.now_ns()
         run()
-        taken = max(1, timer.now_ns() - start)
+        run_ns = max(1, timer.now_ns() - start)
         if stops and is_after_stop:
-            taken = stops.taken_off(taken)
-        spent += taken
-        runs_ns.append(taken)
-    # How many stops a run met is a guess: the shortest of such runs may be too short.
+            run_ns = stops.without_stops(run_ns)
+        spent += run_ns
+        runs_ns.append(run_ns)
+    # The number of stops is a guess, so the shortest of such runs may be too short.
     is_median |= stops is not None and min(runs_ns) > stops.period_ns - stops.length_ns
     return Visit(round(median(runs_ns)) if is_median else min(runs_ns), len(runs_ns), bool(stops))
 
 
 def host_stops(cpu: Clock = CPU, wall: Clock = WALL) -> Stops | None:
-    """Watch this core for 25 ms, or 100 where it is stopped; return how the host stops it, if so.
+    """Watch this core for 25 ms, or for 100 ms if the host stops it.
 
-    A leap of the wall time that the process's CPU time makes too is the host's; else another
-    process ran.
+    A gap in the wall time is a stop if the CPU time of the process has the same gap. Otherwise
+    another process ran.
+
+    Args:
+        cpu: Clock of the CPU time.
+        wall: Clock of the wall time.
+
+    Returns:
+        The stops, or None if there are too few.
     """
     gaps = list[tuple[int, int]]()
     begin = before = wall.now_ns()
@@ -126,8 +153,8 @@ def host_stops(cpu: Clock = CPU, wall: Clock = WALL) -> Stops | None:
     return Stops(round(length), round(period))
 
 
-def _wait_for_a_stop(stops: Stops, wall: Clock) -> bool:
-    """Return as a stop ends; tell whether there was one within three periods."""
+def _wait_for_stop(stops: Stops, wall: Clock) -> bool:
+    """Wait for the end of a stop. Return False if there is none within three periods."""
     begin = before = wall.now_ns()
     while (now := wall.now_ns()) - before < stops.length_ns / 2:
         if now - begin > 3 * stops.period_ns:
@@ -137,26 +164,27 @@ def _wait_for_a_stop(stops: Stops, wall: Clock) -> bool:
 
 
 def figures(rounds_ns: NDArray[np.int64], module: NDArray[np.int64]) -> dict[str, Any]:
-    """Summarise (r, c) runtimes of c configs: row 0 of the search, rows 1.. of two rounds or more.
+    """Summarise the runtimes of c configs.
 
     Args:
-        module: (c,) which of the m compiled modules each config runs, 0..m-1: the order of those
-            that run one and the same is noise alone.
+        rounds_ns: Runtimes in ns, (r, c). Row 0 is of the search. At least two rounds follow.
+        module: Compiled module of each config, (c,) in 0..m-1. Configs of one module differ only by
+            noise.
 
     Returns:
-        spread: runtime of the slowest config over that of the fastest, the shortest run of each.
-        n_modules: m.
-        repeat_tau: Kendall tau between the shortest runs of the modules in the odd and in the even
-            interleaved rounds; nan without an order.
-        aa_ratio: median over configs of even / odd of these: of each with itself.
-        relative_noise: median over configs of |even - odd| / odd of these.
+        spread: Runtime of the slowest config over the fastest, by the shortest run of each.
+        n_modules: Number m of compiled modules.
+        repeat_tau: Kendall's tau between odd and even rounds, by the shortest runs of the modules.
+            nan without an order.
+        aa_ratio: Median over configs of even / odd shortest runs.
+        relative_noise: Median over configs of |even - odd| / odd shortest runs.
     """
     runtime_ns = rounds_ns.min(axis=0)
     odd, even = rounds_ns[1::2].min(axis=0), rounds_ns[2::2].min(axis=0)
     ratios = even / odd
     halves = np.full((2, module.max() + 1), np.iinfo(np.int64).max)
-    for half, of_modules in zip((odd, even), halves, strict=True):
-        np.minimum.at(of_modules, module, half)
+    for half, module_ns in zip((odd, even), halves, strict=True):
+        np.minimum.at(module_ns, module, half)
     return {
         "spread": float(runtime_ns.max() / runtime_ns.min()),
         "n_modules": halves.shape[1],

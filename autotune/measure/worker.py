@@ -1,7 +1,7 @@
-"""The process that compiles and runs, and how it is asked: it is started again where it ends.
+"""The worker process that compiles and times a program, and the session that restarts it.
 
-Some compiler flags abort it, some configs hang it. It serves requests on a socket until that is
-closed: open a subject, spell settings as configs, visit one setting.
+Some compiler flags abort the worker, and some configs hang it. The worker serves requests on a
+socket until the socket is closed: open a program, encode settings as configs, visit one setting.
 """
 
 import ctypes
@@ -45,42 +45,56 @@ HOW_TO_INSTALL = (
     f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
     f"pip install -r {ROOT / 'requirements-collect.txt'}"
 )
-MAX_PROGRAMS = 1024  # compiled programs that are kept; each takes one to a few MB
+# Compiled programs in memory. Each takes a few MB.
+MAX_PROGRAMS = 1024
 MAX_REASON = 400
 NOT_DONE = "not done after"
-_FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")  # its end says what
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
-OPEN_TIMEOUT_S, MIN_OPEN_S = 600.0, 60.0  # at most, and where less time is left
+_FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+")
+# An option of prctl on Linux: the kernel kills the worker when its parent ends.
+PR_SET_PDEATHSIG = 1
+# Opening a program may take 600 s. With less time left it still may take 60 s.
+OPEN_TIMEOUT_S, MIN_OPEN_S = 600.0, 60.0
 KILL_WAIT_S = 10.0
 LOAD_SAMPLE_S = 0.2
 PROC_STAT = Path("/proc/stat")
-log_once = cache(log.info)  # workers start often
+# Workers start often, and the note is the same each time.
+log_once = cache(log.info)
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the search and the file need to know of a subject; g knobs per setting."""
+    """The parts of a program that no setting changes; g knobs per setting.
 
-    n_options: NDArray[np.int64]  # (g,) how many each knob has; option 0 is the compiler's own
-    groups: NDArray[np.int64]  # (g,) knobs that may be drawn alike share a number
-    arrays: Mapping[str, NDArray[Any]]  # of the npz file, that no config changes
-    facts: Mapping[str, str]  # the function's digest, and for the manifest device and versions
-    # How many knobs each space of decisions has, where there are several, in order.
+    Attributes:
+        n_options: Number of options of each knob, (g,). Option 0 is the compiler's own.
+        groups: Group of each knob, (g,). A search may give all knobs of a group the same option.
+        arrays: Arrays of the npz file that are the same for all configs.
+        facts: Digest of the function, the device and versions, for the manifest.
+        spaces: Number of knobs of each space, in order.
+        nodes: Node of each knob, (g,). -1 means the whole program.
+        usual: Setting that names the usual layouts, (g,). None without layouts.
+        names: Names of the n instructions. Empty for a kernel.
+    """
+
+    n_options: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, str]
     spaces: Mapping[str, int] = field(default_factory=dict)
-    nodes: NDArray[np.int64] | None = None  # (g,) each knob's node, -1 for the whole program
-    usual: NDArray[np.int64] | None = None  # (g,) all usual layouts named; None without layouts
-    names: tuple[str, ...] = ()  # of the n instructions; none of a kernel's
+    nodes: NDArray[np.int64] | None = None
+    usual: NDArray[np.int64] | None = None
+    names: tuple[str, ...] = ()
 
 
 class Decisions(NamedTuple):
-    """What a setting decides, in words for JSON, and the HLO module that it takes, if it does."""
+    """The decisions of a setting as JSON values, and its edited HLO module if there is one."""
 
     decisions: Mapping[str, Any]
     module: bytes | None = None
 
 
 class Loaded(NamedTuple):
-    """A compiled setting: running it once, to the end; and what tells its code from others'."""
+    """A compiled setting: a call that runs it once, and a digest of its machine code."""
 
     run: Callable[[], object]
     code: str
@@ -90,39 +104,49 @@ class MeasurableProgram(Protocol):
     """Something that runs at different speeds for different settings; settings are (g,) int64."""
 
     def describe(self) -> Description:
-        """Return what does not depend on a setting."""
+        """Return the parts that do not depend on a setting."""
 
     def spell(self, settings: NDArray[np.int64]) -> NDArray[Any]:
-        """Return settings (c, g) as the file's config features (c, …)."""
+        """Return config features as the npz file has them, (c, …).
+
+        Args:
+            settings: Options of the knobs, (c, g).
+        """
 
     def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile for a setting (g,).
+        """Compile for one setting.
+
+        Args:
+            setting: Option of each knob, (g,).
 
         Raises:
-            Exception: the compiler refuses; the first line of the message is kept.
+            Exception: The compiler rejects the setting.
         """
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        """Say what a setting (g,) decides."""
+        """Return the decisions of one setting.
+
+        Args:
+            setting: Option of each knob, (g,).
+        """
 
 
-# Makes the subject, in the worker; picklable. Raises PipelineError: no such program or device.
+# Opens the program in the worker, so it must be picklable. It raises a PipelineError if there is no
+# such program or device.
 OpenProgram = Callable[[], MeasurableProgram]
 
 
 class _Server:
-    """The open subject and its compiled programs."""
-
     clock: Clock
     on_all_cores: bool
     load: Callable[[bytes], Loaded]
 
-    def open(self, asked: tuple[OpenProgram, bool]) -> Description:
-        open_measurable, self.on_all_cores = asked
-        subject = open_measurable()
-        self.spell, self.describe_setting = subject.spell, subject.describe_setting
-        self.load = lru_cache(MAX_PROGRAMS)(lambda key: subject.load(np.frombuffer(key, np.int64)))
-        description = subject.describe()
+    def open(self, request: tuple[OpenProgram, bool]) -> Description:
+        open_measurable, self.on_all_cores = request
+        program = open_measurable()
+        self.spell, self.describe_setting = program.spell, program.describe_setting
+        self.load = lru_cache(MAX_PROGRAMS)(lambda key: program.load(np.frombuffer(key, np.int64)))
+        description = program.describe()
         self.clock = WALL if self.on_all_cores else clock_for(description.facts["platform"])
         return description
 
@@ -137,42 +161,57 @@ class _Server:
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests (what, argument) by (value, problem) until the other side closes."""
+    """Answer requests until the other side closes.
+
+    Args:
+        connection: Socket of requests (method, argument). Each answer is (value, problem).
+    """
     server = _Server()
-    gc.disable()  # a collection in the middle of a run would be timed with it
+    # A garbage collection in the middle of a run would be part of its time.
+    gc.disable()
     while True:
         try:
-            what, argument = connection.recv()
+            method, argument = connection.recv()
         except (EOFError, OSError):
             return
         try:
-            connection.send((getattr(server, what)(argument), ""))
-        except (Exception, SystemExit) as error:  # compilers and users' programs raise anything
+            connection.send((getattr(server, method)(argument), ""))
+        # Compilers and users' programs may raise anything.
+        except (Exception, SystemExit) as error:
             reason = one_line(error) if isinstance(error, PipelineError) else error_line(error)
             connection.send((None, UsageError(reason) if isinstance(error, UsageError) else reason))
 
 
-def one_line(said: object) -> str:
-    """Return a text, or what an error says, without line breaks and the frames of tracebacks.
+def one_line(message: object) -> str:
+    """Return a message in one line of at most 400 characters, without frames of tracebacks.
 
-    It is shortened to 400 characters.
+    Args:
+        message: A text or an error.
     """
-    text = _FRAMES.sub("", str(said))
-    return shorten(text, MAX_REASON, placeholder="…") or type(said).__name__
+    text = _FRAMES.sub("", str(message))
+    return shorten(text, MAX_REASON, placeholder="…") or type(message).__name__
 
 
 def error_line(error: BaseException) -> str:
-    """Return what `one_line` does, after the type of the error."""
+    """Return the type and message of an error in one line.
+
+    Args:
+        error: The error.
+    """
     return one_line(f"{type(error).__name__}: {error}")
 
 
 def open_device(device: str | None) -> dict[str, str]:
-    """Make JAX use `device`, or what it chooses itself for None; return facts for the manifest.
+    """Make JAX use a device. Call this before anything else imports jax.
 
-    To be called before anything else imports jax.
+    Args:
+        device: "cpu", "gpu" or "tpu". None lets JAX choose.
+
+    Returns:
+        The device and the versions, for the manifest.
 
     Raises:
-        PipelineError: jax is not installed, or finds no such device here.
+        PipelineError: jax is not installed, or finds no such device.
     """
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -208,15 +247,15 @@ def _cpu_model() -> str:
     with suppress(OSError):
         names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
         name = names[0] if names else name
-    # Of the machine: a worker that is pinned may use one core only.
+    # The number is of the machine, because a pinned worker may use one core only.
     return f"{name}, {os.cpu_count()} cores"
 
 
 def main() -> None:
-    """Serve on the socket whose number is the first argument, on the core that is the second.
+    """Serve requests. The arguments of the process are a socket number and, optionally, a core.
 
-    The process ends with its parent, and is pinned before jax is imported, which counts its cores
-    once. Ctrl-C is the parent's to handle: here it would look as if a config had crashed.
+    The process is pinned to the core before it imports jax, because jax counts the cores once.
+    The parent handles Ctrl-C: in the worker it would look like a crash of the config.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if len(sys.argv) > 2:
@@ -226,23 +265,26 @@ def main() -> None:
     serve(Connection(int(sys.argv[1])))
 
 
-class ProgramFailed(PipelineError):  # noqa: N818 (what happened, said in the past tense)
-    """A program cannot be measured at all; others may be."""
+class ProgramFailed(PipelineError):  # noqa: N818
+    """A program cannot be measured at all. Other programs may be measured."""
 
 
-class ConfigFailed(Exception):  # noqa: N818 (what happened, said in the past tense)
-    """One config was refused, crashed the process or hung; the message is one line."""
+class ConfigFailed(Exception):  # noqa: N818
+    """One config was rejected, crashed the process or hung. The message is one line."""
 
 
 class Session(AbstractContextManager["Session"]):
-    """A worker process with one open subject; use it as a context manager.
+    """A worker process with one open program. Use it as a context manager.
 
-    After a crash or a hang the next request starts a fresh process and opens the subject again.
-    It keeps to the core that is idlest as it starts.
+    After a crash or a hang the next request starts a fresh process and opens the program again.
+    The process is pinned to the core that was idlest when the process started.
 
     Args:
-        what: is opened, as the line says where it ends the process.
-        on_all_cores: times the median run on as many threads as JAX likes, by the wall clock.
+        open_measurable: Function that opens the program in the worker. It must be picklable.
+        timeout_s: Seconds after which a config counts as failed.
+        label: Name of the program in error messages.
+        on_all_cores: Whether the worker uses all cores, and returns the median wall time of a
+            visit. Otherwise it uses one core, and returns the shortest time.
     """
 
     def __init__(
@@ -250,22 +292,25 @@ class Session(AbstractContextManager["Session"]):
         open_measurable: OpenProgram,
         *,
         timeout_s: float,
-        what: str = "the program",
+        label: str = "the program",
         on_all_cores: bool = False,
     ) -> None:
         self._open_measurable, self._on_all_cores = open_measurable, on_all_cores
-        self._what, self._timeout_s = what, timeout_s
+        self._label, self._timeout_s = label, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def describe(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> Description:
-        """Open the subject, within 600 s or less, and return what does not depend on a setting.
+        """Open the program and return the parts that do not depend on a setting.
+
+        Args:
+            timeout_s: Seconds that opening may take.
 
         Raises:
-            UsageError: nothing that was asked for can be decided.
-            ProgramFailed: it cannot be opened; the line says why.
+            UsageError: The program has no knobs in the requested spaces.
+            ProgramFailed: The program cannot be opened.
         """
         self.stop()
         self._start()
@@ -278,29 +323,47 @@ class Session(AbstractContextManager["Session"]):
         return np.asarray(self._ask("spell", settings, OPEN_TIMEOUT_S, ProgramFailed))
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        """Say what a setting (g,) decides; raises ProgramFailed: the subject cannot be opened."""
+        """Return the decisions of one setting.
+
+        Args:
+            setting: Option of each knob, (g,).
+
+        Raises:
+            ProgramFailed: The program cannot be opened.
+        """
         decisions: Decisions = self._ask("describe_setting", setting, OPEN_TIMEOUT_S, ProgramFailed)
         return decisions
 
     def code(self, setting: NDArray[np.int64]) -> str:
-        """Compile one setting (g,); return what tells its code from others; raises as `visit`."""
+        """Compile one setting and return the digest of its machine code.
+
+        Args:
+            setting: Option of each knob, (g,).
+
+        Raises:
+            ConfigFailed: The compiler rejected the setting, crashed or hung.
+            ProgramFailed: The program cannot be opened.
+        """
         return str(self._ask("code", setting, self._timeout_s, ConfigFailed))
 
     def visit(self, setting: NDArray[np.int64]) -> Visit:
-        """Compile and time one setting (g,).
+        """Compile and time one setting.
+
+        Args:
+            setting: Option of each knob, (g,).
 
         Raises:
-            ConfigFailed: refused, crashed, or not done after the time limit.
-            ProgramFailed: the subject cannot be opened again.
+            ConfigFailed: The setting was rejected, crashed, or reached the time limit.
+            ProgramFailed: The program cannot be opened again.
         """
         visit: Visit = self._ask("visit", setting, self._timeout_s, ConfigFailed)
         return visit
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed in stop)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in stop)
         core = None if self._on_all_cores else idlest_core()
-        # Not `-m`: classes of a module that runs as __main__ cannot be sent back.
+        # With `-m` the classes would be of the module __main__, and could not be sent back.
         start = "from autotune.measure.worker import main; main()"
         command = [sys.executable, "-c", start, str(theirs.fileno())]
         self._process = subprocess.Popen(  # noqa: S603
@@ -308,26 +371,26 @@ class Session(AbstractContextManager["Session"]):
             pass_fds=(theirs.fileno(),),
             env=_worker_environment(on_all_cores=self._on_all_cores),
             stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=self._said,
+            stdout=self._output,
+            stderr=self._output,
         )
         theirs.close()
 
-    def _ask(self, what: str, argument: Any, timeout_s: float, failure: type[Exception]) -> Any:
+    def _ask(self, method: str, argument: Any, timeout_s: float, failure: type[Exception]) -> Any:
         if self._process is None:
             self.describe()
         try:
-            self._connection.send((what, argument))
+            self._connection.send((method, argument))
             if not self._connection.poll(timeout_s):
                 self.stop()
                 reason = f"{NOT_DONE} {timeout_s:.3g} s"
-                expected = f"{self._what}: {reason}; expected to trace and compile it by then"
+                expected = f"{self._label}: {reason}; expected to trace and compile it by then"
                 raise failure(expected if failure is ProgramFailed else reason)
             value, problem = self._connection.recv()
         except (EOFError, OSError):
             value, problem = None, self._crash()
             if failure is ProgramFailed:
-                problem = f"{self._what}: {problem}; expected a program that returns"
+                problem = f"{self._label}: {problem}; expected a program that returns"
         if problem:
             raise problem if isinstance(problem, UsageError) else failure(problem)
         return value
@@ -335,47 +398,49 @@ class Session(AbstractContextManager["Session"]):
     def _crash(self) -> str:
         assert self._process is not None, "only a started process crashes"
         code = self._process.wait(KILL_WAIT_S)
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
         self.stop()
         return one_line(
-            f"the process ended with {code}: {lines[-1] if lines else 'it said nothing'}"
+            f"the process ended with {code}: {lines[-1] if lines else 'it printed nothing'}"
         )
 
     def stop(self) -> None:
-        """End the process; the next request starts another."""
+        """End the process. The next request starts a new one."""
         if self._process is not None:
             self._connection.close()
             self._process.kill()
             self._process.wait(KILL_WAIT_S)
-            self._said.close()
+            self._output.close()
             self._process = None
 
 
 def opening_s() -> float:
-    """Return how long a first opening may take: 600 s, or what is left, but 60 s at least."""
+    """Return how long a first opening may take: the time that is left, but 60 to 600 s."""
     return min(OPEN_TIMEOUT_S, max(MIN_OPEN_S, seconds_left()))
 
 
 def _worker_environment(*, on_all_cores: bool) -> dict[str, str]:
-    found = {
+    environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     if on_all_cores:
-        return found
+        return environment
     one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     flags = f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip()
-    return {**found, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
+    return {**environment, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
 
 
 def idlest_core() -> int | None:
-    """Return the core that has been idle most in the last 0.2 s; None if nothing can be pinned."""
+    """Return the core with the most idle time in 0.2 s. None if a process cannot be pinned."""
     try:
         cores = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores)  # changes nothing; a sandbox may forbid it
-    except (AttributeError, OSError):  # AttributeError: only Linux has these functions
+        # This changes nothing, but raises an error if a sandbox forbids it.
+        os.sched_setaffinity(0, cores)
+    # Only Linux has these functions: elsewhere this is an AttributeError.
+    except (AttributeError, OSError):
         log_once("note: this system cannot pin a process to one core; expect noisier runtimes")
         return None
     before = _idle_ticks()
@@ -385,7 +450,7 @@ def idlest_core() -> int | None:
 
 
 def _idle_ticks() -> dict[int, int]:
-    """Return the idle time of each core; nothing if the system hides it."""
+    """Return the idle time of each core. Empty if the system hides it."""
     text = ""
     with suppress(OSError):
         text = PROC_STAT.read_text()

@@ -203,7 +203,7 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
     """
     request = session.request
     journal, is_over = session.journal("screen"), False
-    visitor = Visitor(session.worker, journal, what=request.program, total=request.n_candidates)
+    visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
     sources = ["default"]
     with suppress(OutOfTime):  # in all the time that is left: everything is relative to the default
         visitor.visit(0, SEARCH_ROUND, np.array(session.default))

@@ -114,7 +114,7 @@ class OptimizeRequest:
         """Return a session that opens the program in a fresh process."""
         subject = partial(self.open_decided, self.program, self.spaces, self.device)
         return Session(
-            subject, timeout_s=self.timeout_s, what=self.program, on_all_cores=on_all_cores
+            subject, timeout_s=self.timeout_s, label=self.program, on_all_cores=on_all_cores
         )
 
 
@@ -208,7 +208,7 @@ class OptimizeSession:
         if self.description.facts["platform"] != "cpu":
             self.worker.stop()  # an accelerator serves one process
         with request.open_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
-            visitor = Visitor(fresh, journal, what=what, total=len(settings) * n_rounds[1])
+            visitor = Visitor(fresh, journal, label=what, total=len(settings) * n_rounds[1])
             rng = generator(request.seed, name, request.program)
             with suppress(OutOfTime):
                 self._open_again(fresh)

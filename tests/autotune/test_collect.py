@@ -325,7 +325,7 @@ def test_an_edited_program_is_not_taken_for_the_one_that_was_measured(tmp_path: 
     assert not collect_graph(job, tmp_path).was_there
     assert collect_graph(job, tmp_path).was_there
     assert collect_graph(compiled_otherwise, tmp_path).was_there  # the function is the same
-    with pytest.raises(UsageError, match="the program is another one than was measured"):
+    with pytest.raises(UsageError, match="the program was edited after its measurement"):
         collect_graph(edited, tmp_path)
     assert [collect_graph(job, tmp_path, remeasure=True).was_there for _ in range(2)] == [
         False,

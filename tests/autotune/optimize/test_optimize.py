@@ -426,7 +426,7 @@ def test_pooled_interval_covers_the_truth_if_processes_differ() -> None:
         (
             ("matmul_m128_k256_n512",),
             2,
-            "is a kernel, of which tiles alone are decided; expected t",
+            "is a kernel, which has only the space tiles; expected t",
         ),
         (("mlp_b16", "--space", "tiles"), 2, "error: tiles: mlp_b16 is no kernel"),
         (("json:nonsense", "--space", "tiles"), 1, "json:nonsense: json holds no 'nonsense'"),

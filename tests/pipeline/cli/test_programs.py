@@ -51,7 +51,7 @@ def test_a_kernel_of_ones_own_end_to_end_and_not_taken_for_an_edited_one(
     assert json.loads(call(*words))["tile:xla:doubled"] == entry
     module.write_text(OWN_KERNEL.replace("x * 2", "x * 3"))  # of the same graph
     said = call(*words[:-1], expect=2)
-    assert "the program is another one than was measured; give another --out" in said
+    assert "the program was edited after its measurement; give another --out" in said
 
 
 @pytest.mark.parametrize(
