@@ -1,14 +1,14 @@
-"""The programs that can be measured: the sample's, in programs.tsv, and a user's own functions.
+"""The programs that can be measured: the sample's, in programs.tsv, and functions of a user.
 
-A family is one architecture, by its name in a module beside this one; its depths, batch sizes and
-training steps are siblings, and all of them lie in one split: those of 80 `configs`, which tell how
-many to measure for each search, were put there by a draw, before any of them was measured.
+A family is one architecture, a function in another module of this folder. It may have several
+depths, batch sizes and training steps, all in one split. `configs` is the number of configs to
+measure for each search. Families with 80 configs got their split by a random draw, before any of
+them was measured.
 
-A user's function is given as `package.module:function`; its example arguments come from the
-function beside it that is called `FUNCTION_arguments`, or else `example_arguments`. That takes no
-argument and returns a tuple of arrays (or lists and dicts of arrays); weights belong among them.
-`FAMILY` and `SOURCE` ("xla" or "nlp") in the module name its family and collection; they default
-to the module's last name and "xla".
+A user's function is named as `package.module:function`. The function `FUNCTION_arguments` of the
+same module, or else `example_arguments`, returns the tuple of its example arguments: arrays, or
+lists and dicts of arrays, weights included. `FAMILY` and `SOURCE` ("xla" or "nlp") in the module
+name the family and the collection. Their defaults are the module's last name and "xla".
 """
 
 import csv
@@ -26,20 +26,27 @@ from common.errors import PipelineError, UsageError
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
-MAX_TOLD = 200  # characters of what a module holds
+# Characters of a list of the names in a module.
+MAX_TOLD = 200
 TABLE = Path(__file__).with_name("programs.tsv")
 KERNELS = "a TileKernel is of --space tiles, in collect of --kind tile"
 
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """A JAX program before anything is compiled."""
+    """A JAX program before it is compiled.
 
-    name: str  # unique; becomes a file name
-    family: str  # the architecture without its sizes; folds and splits keep families together
-    source: Source  # "nlp" of transformers, "xla" of all others
-    # Returns a function of arrays and the tuple of its example arguments. Weights are arguments, so
-    # that the compiler cannot fold them; equal calls give equal arguments.
+    Attributes:
+        name: Unique name. It becomes a file name.
+        family: Name of the architecture without its sizes.
+        source: "nlp" for transformers, "xla" for all other programs.
+        build: Function that returns a function of arrays and the tuple of its example arguments.
+            Weights are arguments, so the compiler cannot fold them. All calls return the same.
+    """
+
+    name: str
+    family: str
+    source: Source
     build: Build
 
 
@@ -71,7 +78,15 @@ def catalogue() -> list[ProgramSource]:
 
 
 def load_program(name: str) -> ProgramSource:
-    """Return a program of the catalogue, or the user's own "module:function", if there is one."""
+    """Return a program of the catalogue, or a user's function.
+
+    Args:
+        name: Name in the catalogue, or "module:function".
+
+    Raises:
+        PipelineError: There is no such program, or its module cannot be imported.
+        UsageError: "module:function" is no function.
+    """
     if ":" in name:
         return _load_function(name)
     programs = {program.name: program for program in catalogue()}
@@ -84,9 +99,13 @@ def load_program(name: str) -> ProgramSource:
 
 
 def named_object(name: str) -> Any:
-    """Import the module before the colon; return what it holds under the name after it.
+    """Return an object of a module. The module may be in the working folder.
 
-    Modules in the working folder are found too. PipelineError: one line, why it cannot.
+    Args:
+        name: "module:object".
+
+    Raises:
+        PipelineError: The module cannot be imported, or has no such object.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
@@ -94,7 +113,8 @@ def named_object(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything, or be a script
+    # A user's module may raise anything, or be a script.
+    except (Exception, SystemExit) as error:
         reason = error_line(error)
         expected = "expected package.module:function, found from the working folder or PYTHONPATH"
         raise PipelineError(
@@ -139,7 +159,8 @@ def _load_function(name: str) -> ProgramSource:
         return function, made
 
     return ProgramSource(
-        name=f"{module_name}.{function_name}",  # dots kept: a.b:c is not a_b:c
+        # With an underscore a.b:c and a_b:c would have the same name.
+        name=f"{module_name}.{function_name}",
         family=str(getattr(module, "FAMILY", module_name.rsplit(".", 1)[-1])),
         source=cast(Source, source),
         build=build,

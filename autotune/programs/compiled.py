@@ -1,10 +1,10 @@
-"""The HLO module of a JAX program, and how it is compiled as it is, edits included, and run.
+"""The HLO module of a JAX program. An edited module can be compiled and run.
 
-The module is dumped just before layouts are chosen: inlined and simplified, with nothing fused yet.
+The module is dumped just before layouts are chosen: it is inlined and simplified, but not fused.
 TpuGraphs stores the same.
 
-JAX has no public way to compile an HLO module. This file alone touches the private one; which
-releases of jaxlib it was tested with stands here, and others are refused by name.
+JAX has no public way to compile an HLO module. Only this file uses the private one. It lists the
+tested releases of jaxlib and rejects all others.
 """
 
 import hashlib
@@ -29,9 +29,13 @@ DUMPED_STEP = "layout-assignment"
 
 
 def dump_module(source: ProgramSource) -> Any:
-    """Compile a program once; return its HloModule message before layout assignment, as dumped.
+    """Compile a program once and return its HloModuleProto before layout assignment.
 
-    A PipelineError tells of what cannot be built, traced, compiled or dumped, or returns no array.
+    Args:
+        source: The program.
+
+    Raises:
+        PipelineError: The program cannot be built, traced, compiled or dumped, or returns no array.
     """
     import jax
 
@@ -52,7 +56,7 @@ def dump_module(source: ProgramSource) -> Any:
                     "xla_dump_to": folder,
                     "xla_dump_hlo_as_proto": True,
                     "xla_dump_hlo_pass_re": DUMPED_STEP,
-                    # Else it depends on the process's threads, and settings with it.
+                    # Otherwise the module depends on the number of threads of the process.
                     "xla_cpu_multi_thread_eigen": False,
                 }
             )
@@ -70,13 +74,20 @@ def _read_dump(name: str, folder: Path) -> Any:
             f"{name}: the compiler dumped no module before {DUMPED_STEP}; expected one from "
             "xla_dump_hlo_pass_re (a newer jaxlib may have renamed the pass)"
         )
-    # Helper programs that run while tracing are dumped too; the program itself is the largest.
+    # Small programs that run while tracing are dumped too. The largest is the program itself.
     largest = max(files, key=lambda path: path.stat().st_size)
     return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
 
 
 def check_jaxlib(program: str) -> None:
-    """Raise a PipelineError unless edited modules were tested with this jaxlib; says which were."""
+    """Check that edited modules were tested with this jaxlib.
+
+    Args:
+        program: Name of the program in the error.
+
+    Raises:
+        PipelineError: This jaxlib was not tested.
+    """
     import jaxlib
 
     if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
@@ -88,28 +99,40 @@ def check_jaxlib(program: str) -> None:
 
 
 def digest_of(lowered: Any) -> str:
-    """Return what tells a jax.stages.Lowered from that of an edited function; 16 hex digits."""
+    """Return a digest of a function, 16 hex digits.
+
+    Args:
+        lowered: The function as a `jax.stages.Lowered`.
+    """
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
 
 
 def shapes_of(arguments: Any) -> str:
-    """Return types and shapes of a tree of arguments, such as "float32[4,2], int32[]"."""
+    """Return types and shapes of arguments, for example "float32[4,2], int32[]".
+
+    Args:
+        arguments: Tree of arguments.
+    """
     import jax
 
     return ", ".join(jax.typeof(leaf).str_short() for leaf in jax.tree.leaves(arguments))
 
 
 def code_of(executable: Any) -> str:
-    """Return what tells the code of an executable that XLA loaded from that of others.
+    """Return a digest of the code of an executable.
 
-    It is of the optimized HLO text, in the order in which it runs, and of the object files, in
-    any: which options it was compiled with stands in neither. Systems without ELF files, such as
-    macOS, take the whole executable, so that code is never called equal by mistake.
+    The digest is of the optimized HLO text and the sorted object files. Neither contains the
+    compiler options. Systems without ELF files, for example macOS, use the whole executable, so
+    different code never has the same digest.
+
+    Args:
+        executable: Executable that XLA loaded.
     """
     text = "".join(module.to_string() for module in executable.hlo_modules())
     content, found = executable.serialize(), hashlib.blake2b(text.encode(), digest_size=16)
     start, objects = content.find(ELF), list[bytes]()
-    while start >= 0:  # an object file ends with the table of its sections
+    # An object file ends with the table of its sections.
+    while start >= 0:
         (table,) = struct.unpack_from("<Q", content, start + 0x28)
         size, count = struct.unpack_from("<HH", content, start + 0x3A)
         end = start + table + size * count
@@ -120,7 +143,11 @@ def code_of(executable: Any) -> str:
 
 
 def raw(leaf: Any) -> Any:
-    """Return an argument as the compiler knows it: the numbers of a typed key of jax.random."""
+    """Return an argument as an array. A typed key of jax.random becomes its numbers.
+
+    Args:
+        leaf: One array of the arguments.
+    """
     import jax
 
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
@@ -137,16 +164,18 @@ def applied(
     options: Options,
     digest: str,
 ) -> Callable[..., Any]:
-    """Return a function that runs the HLO module in a file, edited from the function's own.
+    """Return a function that runs the edited HLO module of a function.
 
     Args:
-        arguments: example arguments; the result takes those of equal shapes and types alone.
-        path: a serialized HloModuleProto.
-        digest: of the function that the module was made of.
+        function: The function.
+        arguments: Example arguments. The result accepts only the same shapes and types.
+        path: File with the serialized HloModuleProto.
+        options: Compiler options.
+        digest: Digest of the function from which the module was made.
 
     Raises:
-        OSError: the file cannot be read.
-        PipelineError: the compiler refuses it, or the function was edited.
+        OSError: The file cannot be read.
+        PipelineError: The compiler rejects the module, or the function was edited.
     """
     import jax
 
@@ -160,7 +189,16 @@ def applied(
 
 
 def loaded_module(name: str, module: bytes, options: Options) -> Any:
-    """Compile an HLO module; raises PipelineError: the compiler refuses it."""
+    """Compile an HLO module and return the executable.
+
+    Args:
+        name: Name in the error.
+        module: Serialized HloModuleProto.
+        options: Compiler options.
+
+    Raises:
+        PipelineError: The compiler rejects the module.
+    """
     import jax
     from jaxlib import _jax
 
@@ -177,13 +215,19 @@ def loaded_module(name: str, module: bytes, options: Options) -> Any:
 def as_function(
     name: str, executable: Any, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> Callable[..., Any]:
-    """Return what calls a loaded HLO module as its function is called, by position.
+    """Return a function that runs an executable with the signature of a JAX function.
 
-    The result raises TypeError: arguments of other shapes, types or structure than the example's,
-    or traced ones, which `jax.jit` and `jax.grad` call a function with.
+    The result takes positional arguments. It raises a TypeError if shapes, types or structure
+    differ from the example, or if `jax.jit` or `jax.grad` traces it.
+
+    Args:
+        name: Name in errors.
+        executable: Loaded executable of the function's module.
+        function: The JAX function.
+        arguments: Example arguments.
 
     Raises:
-        PipelineError: the function returns typed random keys.
+        PipelineError: The function returns typed random keys.
     """
     import jax
 
@@ -191,12 +235,12 @@ def as_function(
     if any(map(_is_key, results)):
         raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
     leaves, inputs = jax.tree.flatten(tuple(arguments))
-    has_keys = any(map(_is_key, leaves))  # else not looked for at each call, which is timed
+    # Each call is timed, so it looks for keys only if the example has one.
+    has_keys = any(map(_is_key, leaves))
     # A call of a compiled function places NumPy arrays in a fifth of the time of device_put.
     to_device = jax.jit(lambda *leaves: leaves)
 
     def placed(leaves: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
-        """Return leaves on the device, and their shapes and types."""
         are_there = all(isinstance(leaf, jax.Array) for leaf in leaves)
         own = list(leaves if are_there else to_device(*leaves))
         own = [raw(leaf) for leaf in own] if has_keys else own

@@ -1,4 +1,4 @@
-"""Convolutional networks; see `autotune.programs.layers` for shapes and what an argument is."""
+"""Convolutional networks. See `autotune.programs.layers` for shapes and arguments."""
 
 from typing import Any
 
@@ -21,7 +21,8 @@ from autotune.programs.layers import (
     upsample,
 )
 
-Layer = tuple[int, tuple[int, ...], int]  # channels, window, groups
+# Channels, window and groups.
+Layer = tuple[int, tuple[int, ...], int]
 
 
 def plain(w: Draw, inputs: Draw, batch: int) -> Any:
@@ -41,7 +42,7 @@ def _bottleneck(w: Draw, x: Any, layers: list[Layer], *, bend: Any = relu) -> An
 
 
 def residual(w: Draw, inputs: Draw, batch: int, depth: int = 6) -> Any:
-    """Bottleneck blocks of 1 x 1, 3 x 3 and 1 x 1 convolutions around identities."""
+    """Residual blocks of 1 x 1, 3 x 3 and 1 x 1 convolutions."""
     x = conv(w, inputs.array(batch, 32, 32, 3), 64, stride=2)
     for _ in range(depth):
         x = _bottleneck(w, x, [(16, (1, 1), 1), (16, (3, 3), 1), (64, (1, 1), 1)])
@@ -49,7 +50,7 @@ def residual(w: Draw, inputs: Draw, batch: int, depth: int = 6) -> Any:
 
 
 def depthwise(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Inverted bottlenecks: widen, in every other block convolve each channel alone, narrow."""
+    """Inverted bottlenecks. Every other block has a depthwise convolution."""
     x = conv(w, inputs.array(batch, 32, 32, 3), 48, stride=4)
     for number, width in enumerate((64, 64, 64, 96, 96)):
         wide = 3 * x.shape[-1]
@@ -60,7 +61,7 @@ def depthwise(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def volume(w: Draw, inputs: Draw, batch: int) -> Any:
-    """3-D convolutions along one axis at a time between 1 x 1 x 1 ones that mix channels."""
+    """3-D convolutions along one axis at a time, between 1 x 1 x 1 convolutions."""
     x = conv(w, inputs.array(batch, 12, 12, 12, 2), 64, 2, 2, 2, stride=2)
     for window in ((3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 1, 1)):
         x = _bottleneck(w, x, [(16, (1, 1, 1), 1), (16, window, 1), (64, (1, 1, 1), 1)])
@@ -68,7 +69,7 @@ def volume(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def unet(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Down and up again over three scales, with the way down joined to the way up."""
+    """A U-Net with three scales and skip connections."""
     x = inputs.array(batch, 16, 16, 4)
     passed = []
     for width in (16, 32, 64):
@@ -84,7 +85,7 @@ def unet(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def dilated(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Gated 1-D convolutions of growing dilation with skips, as for sound."""
+    """Gated 1-D convolutions with growing dilation and skips, as in WaveNet."""
     width, total = 64, 0.0
     x = inputs.array(batch, 96, width)
     for number in range(6):
@@ -96,7 +97,7 @@ def dilated(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def autoencoder(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Strided convolutions to a code, and transposed ones back to the image."""
+    """Strided convolutions to a code, and transposed convolutions back to the image."""
     x = inputs.array(batch, 32, 32, 4)
     for width in (16, 32, 64):
         x = jax.nn.leaky_relu(scaled_conv(w, x, width, stride=2))
@@ -108,7 +109,7 @@ def autoencoder(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def dense_block(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Each layer reads all layers before it, joined along the channels."""
+    """Each layer reads the concatenated channels of all earlier layers, as in DenseNet."""
     x = conv(w, inputs.array(batch, 8, 8, 3), 48)
     for _ in range(6):
         y = conv(w, relu(rescale(w, x)), 64, 1, 1)
@@ -117,7 +118,7 @@ def dense_block(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def inception(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Blocks of parallel branches with windows of different shapes, joined along the channels."""
+    """Blocks of parallel branches with different windows. Their channels are concatenated."""
     branches = (((1, 1),), ((1, 1), (3, 3)), ((1, 1), (1, 5), (5, 1)), ((1, 1),))
 
     def run_branch(x: Any, windows: tuple[tuple[int, ...], ...]) -> Any:
@@ -134,7 +135,7 @@ def inception(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def shuffle(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Convolutions within groups of channels, which are shuffled between them."""
+    """Convolutions in groups of channels. Channels are shuffled between convolutions."""
     groups = 3
 
     def mix(x: Any) -> Any:
@@ -150,7 +151,7 @@ def shuffle(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def pyramid(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Three scales, each summed with the next coarser one, and two heads that read them all."""
+    """A feature pyramid of three scales, each added to the next finer one, and two heads."""
     x, width, n_anchors = inputs.array(batch, 48, 48, 3), 32, 3
     scales = []
     for wide in (16, 32, 64, 96):
@@ -170,7 +171,7 @@ def pyramid(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def squeeze_excite(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Residual blocks gated by dense layers over their averages along rows and along columns."""
+    """Residual blocks with gates from dense layers over row means and column means."""
     width = 48
     x = conv(w, inputs.array(batch, 12, 12, 3), width)
     for _ in range(4):
@@ -183,7 +184,7 @@ def squeeze_excite(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def style(w: Draw, inputs: Draw, batch: int) -> Any:
-    """An image is redrawn with instance normalisation; Gram matrices compare both."""
+    """A style transfer network, and the Gram matrices that compare its image with the input."""
     width = 24
     image = x = inputs.array(batch, 24, 24, 3)
     for wide in (16, width):
@@ -204,7 +205,7 @@ def style(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def capsule(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Vectors instead of channels; layers route them by agreement, three times each."""
+    """Capsules: vectors instead of channels. Layers route them by agreement in three steps."""
 
     def squash(x: Any) -> Any:
         square = (x * x).sum(-1, keepdims=True)

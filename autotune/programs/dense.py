@@ -1,6 +1,6 @@
-"""Networks of dense layers, and recurrent ones, over tables, graphs, points, texts and films.
+"""Dense and recurrent networks for tables, graphs, points, texts and films.
 
-See `autotune.programs.layers` for shapes and what an argument is.
+See `autotune.programs.layers` for shapes and arguments.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def mixer(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def recommender(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Embedded ids and numbers, their pairwise products, and dense layers over all of it."""
+    """Embedded ids and numbers, their pairwise products, and dense layers over all of them."""
     n_fields, width = 12, 32
     tables = [w.weight(500, width) for _ in range(n_fields)]
     ids, x = inputs.integers(500, batch, n_fields), inputs.array(batch, 16)
@@ -58,7 +58,7 @@ def recommender(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def lstm(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Two long short-term memories, one over the other, and a dense layer on each step."""
+    """Two stacked LSTM layers, and a dense layer for each step."""
     width, n_steps = 128, 12
 
     def run_layer(x: Any) -> Any:
@@ -79,7 +79,7 @@ def lstm(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def gru(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A gated recurrent unit run forwards and backwards, the two joined and averaged."""
+    """A bidirectional GRU. The states of both directions are concatenated and averaged."""
     width, n_steps = 96, 16
 
     def run_way(x: Any, *, backwards: bool) -> Any:
@@ -103,7 +103,7 @@ def gru(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def conv_lstm(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Three memories, gated by convolutions along rows or columns, over a film's frames in turn."""
+    """Three stacked LSTM layers over the frames of a film, with convolutions for gates."""
     n_frames, width = 4, 8
     windows = ((3, 1, 3), (1, 3, width), (3, 1, width))  # height, width, channels read
     layers = [
@@ -130,7 +130,7 @@ def conv_lstm(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def graph_conv(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Nodes read their neighbours along edges of four types, which are weighted anew each time."""
+    """Graph convolutions over edges of four types. Each layer recomputes the edge weights."""
     n_nodes, n_types, width = 24, 4, 48
     x, adjacency = (
         inputs.array(batch, n_nodes, width),
@@ -168,7 +168,7 @@ def ode(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def mixture(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Tokens are sent to the expert that a gate picks, as far as it has room, and come back."""
+    """A mixture of experts. A gate sends each token to one expert, up to its capacity."""
     width, n_experts, room = 64, 6, 12
     x = inputs.array(batch, 16, width)
     for _ in range(3):
@@ -185,7 +185,7 @@ def mixture(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def two_tower(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Images and texts are compared patch by word; how well each image fits each text."""
+    """Match scores of images and texts, from comparisons of patches and words."""
     width, n_words = 48, 300
     pixels, words = inputs.array(batch, 24, 24, 3), inputs.integers(n_words, batch, 12)
 
@@ -203,11 +203,10 @@ def two_tower(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def points(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Clouds of points, turned by matrices that are read off them, and a label for each point."""
+    """Labels of points. Networks over the whole cloud compute matrices that rotate it."""
     n_points, width = 64, 32
 
     def read(x: Any, n_out: int) -> Any:
-        """Pool (b, points, d) over the points between dense layers: (b, n_out)."""
         return dense(w, relu(dense(w, relu(dense(w, x, 48)), 64)).max(1), n_out)
 
     def turn(x: Any) -> Any:
@@ -222,7 +221,7 @@ def points(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def vae(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Two levels of drawn codes; the lower is merged with what the upper expects."""
+    """A variational autoencoder with two levels. The lower code is merged with its prior."""
     n_patches, width = 16, 64
     x = inputs.array(batch, 16, 16, 2)
     low_noise, high_noise = inputs.array(batch, n_patches, 16), inputs.array(batch, 32)

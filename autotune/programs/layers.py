@@ -1,12 +1,18 @@
-"""Weights that are drawn as networks ask for them, layers, and the training step of all programs.
+"""Random weights, layers, and the training step of all programs.
 
-An architecture (in convolutional.py, dense.py and transformers.py, by its public name) is what a
-network does: it asks `w` for weights and `inputs` for example inputs, in the order in which they
-become arguments of the program, and returns its output. Further arguments are a batch size and, of
-some, a depth. Needs jax, so it is imported where one is built.
+An architecture is a public function of convolutional.py, dense.py, scientific.py, texts.py or
+transformers.py. It returns the output of a network. Its arguments are:
+
+    w         source of the weights
+    inputs    source of the example inputs
+    batch     batch size
+    depth     number of blocks, if the architecture has it
+
+The weights and inputs become the arguments of the program, in the order of the requests. This
+module imports jax, so it is imported only when a program is built.
 
 Shapes: b batch, h and w image axes, s sequence, d features, c channels. Images are (b, h, w, c)
-and kernels (window…, c in, c out), as JAX users write them. Layers map x to `width` channels.
+and kernels (window…, c in, c out). Layers map x to `width` channels.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,19 +23,21 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-Network = Callable[..., Any]  # of the weights, then the inputs
+# Its arguments are the list of weights, then the inputs.
+Network = Callable[..., Any]
 WINDOW_LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 SEED, RATE = 0, 1e-3
 
 
 class Draw:
-    """Arrays as they are asked for: drawn in a network's first run, and given to all others.
-
-    Attributes:
-        drawn: what the first run has asked for, in lists of lists as of its `part`s.
+    """Source of arrays: the first run of a network draws them, and later runs receive them.
 
     Args:
-        rng: None = `given` holds what the first run has drawn.
+        rng: Random generator of the first run. None in later runs.
+        given: Arrays of the first run.
+
+    Attributes:
+        drawn: Arrays that the first run has drawn. Each `part` is a list within the list.
     """
 
     def __init__(self, rng: np.random.Generator | None, given: Sequence[Any] = ()) -> None:
@@ -43,7 +51,7 @@ class Draw:
         return jnp.asarray(self.drawn[-1])
 
     def part(self) -> "Draw":
-        """Return what draws arrays whose place among the arguments is here, but is asked later."""
+        """Return a source of arrays that are requested later, but have their place here."""
         if self._rng is None:
             return Draw(None, next(self._given))
         own = Draw(self._rng)
@@ -51,25 +59,45 @@ class Draw:
         return own
 
     def array(self, *shape: int, scale: float = 1.0, mean: float = 0.0) -> Any:
-        """Return a normal float32 array, a standard normal one unless told otherwise."""
+        """Return a random normal float32 array.
+
+        Args:
+            *shape: Shape of the array.
+            scale: Standard deviation.
+            mean: Mean.
+        """
         return self._asked(
             lambda rng: (mean + scale * rng.standard_normal(shape)).astype(np.float32)
         )
 
     def weight(self, *shape: int) -> Any:
-        """Return a weight (…fan in, out) of variance 1 / fan in: activations keep their size."""
+        """Return a weight (…fan in, out) with variance 1 / fan in: activations keep their scale."""
         return self.array(*shape, scale=max(1, int(np.prod(shape[:-1]))) ** -0.5)
 
     def affine(self, width: int) -> tuple[Any, Any]:
-        """Return a scale and a shift (width,)."""
+        """Return a random scale and shift.
+
+        Args:
+            width: Number of values of each.
+        """
         return self.array(width, scale=0.1, mean=1.0), self.array(width, scale=0.1)
 
     def dense(self, n_in: int, n_out: int) -> tuple[Any, Any]:
-        """Return the weight (n_in, n_out) and bias (n_out,) of a dense layer."""
+        """Return the weight (n_in, n_out) and bias (n_out,) of a dense layer.
+
+        Args:
+            n_in: Number of input features.
+            n_out: Number of output features.
+        """
         return self.weight(n_in, n_out), self.array(n_out, scale=0.1)
 
     def integers(self, high: int, *shape: int) -> Any:
-        """Return int32 numbers below `high`."""
+        """Return random int32 numbers.
+
+        Args:
+            high: Upper bound, exclusive.
+            *shape: Shape of the array.
+        """
         return self._asked(lambda rng: rng.integers(0, high, shape, dtype=np.int32))
 
     def fixed(self, array: Any) -> Any:
@@ -78,7 +106,12 @@ class Draw:
 
 
 def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple[Any, ...]]:
-    """Return an architecture's network, and the weights and inputs that it asks for."""
+    """Return the network of an architecture and its example arguments.
+
+    Args:
+        architecture: Function of `w`, `inputs` and sizes.
+        *sizes: Batch size and, for some architectures, depth.
+    """
     rng = np.random.default_rng(SEED)
     w, own_inputs = Draw(rng), Draw(rng)
     jax.eval_shape(lambda: architecture(w, own_inputs, *sizes))
@@ -90,7 +123,12 @@ def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple
 
 
 def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network, tuple[Any, ...]]:
-    """Return a step of gradient descent on the squared error, whose last argument is the target."""
+    """Return a step of gradient descent on the squared error, and its example arguments.
+
+    Args:
+        network: The network.
+        arguments: Its example arguments. The target is added as the last one.
+    """
 
     def loss(weights: list[Any], *given: Any) -> Any:
         *inputs, target = given
@@ -108,18 +146,37 @@ def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network
 
 
 def linear(weights: tuple[Any, Any], x: Any) -> Any:
-    """Map the last axis by what `Draw.dense` returns: (…, d in) to (…, d out)."""
+    """Map the last axis by a weight and a bias: (…, d in) to (…, d out).
+
+    Args:
+        weights: Weight (d in, d out) and bias (d out,).
+        x: Input (…, d in).
+    """
     weight, bias = weights
     return x @ weight + bias
 
 
 def dense(w: Draw, x: Any, width: int) -> Any:
-    """Map the last axis: (…, d in) to (…, width)."""
+    """Map the last axis by a dense layer.
+
+    Args:
+        w: Source of the weights.
+        x: Input (…, d in).
+        width: Number of output features.
+    """
     return linear(w.dense(x.shape[-1], width), x)
 
 
 def convolve(kernel: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups: int = 1) -> Any:
-    """Convolve (b, window…, c) with (window…, c / groups, c out)."""
+    """Convolve with a kernel and zero padding.
+
+    Args:
+        kernel: Kernel (window…, c / groups, c out).
+        x: Input (b, …, c) with one to three window axes.
+        stride: Stride of all window axes.
+        dilation: Dilation of all window axes.
+        groups: Number of channel groups.
+    """
     letters = WINDOW_LETTERS[x.ndim - 2]
     return lax.conv_general_dilated(
         x,
@@ -135,18 +192,38 @@ def convolve(kernel: Any, x: Any, *, stride: int = 1, dilation: int = 1, groups:
 def conv(
     w: Draw, x: Any, width: int, *window: int, stride: int = 1, groups: int = 1, dilation: int = 1
 ) -> Any:
-    """Convolve by a kernel of that window, of 3 x 3 if none is given."""
+    """Convolve with a new kernel.
+
+    Args:
+        w: Source of the weights.
+        x: Input (b, …, c).
+        width: Number of output channels.
+        *window: Sizes of the window. The default is 3 x 3.
+        stride: Stride of all window axes.
+        groups: Number of channel groups.
+        dilation: Dilation of all window axes.
+    """
     kernel = w.weight(*(window or (3, 3)), x.shape[-1] // groups, width)
     return convolve(kernel, x, stride=stride, dilation=dilation, groups=groups)
 
 
 def scaled_conv(w: Draw, x: Any, width: int, *window: int, **how: int) -> Any:
-    """Do as `conv`, and rescale."""
+    """Convolve as `conv` does, then rescale."""
     return rescale(w, conv(w, x, width, *window, **how))
 
 
 def upsample(w: Draw, x: Any, width: int, *, window: int = 3) -> Any:
-    """Convolve transposed with stride 2: (b, h, w, c) to (b, 2 h, 2 w, width)."""
+    """Apply a transposed convolution with stride 2.
+
+    Args:
+        w: Source of the weights.
+        x: Image (b, h, w, c).
+        width: Number of output channels.
+        window: Height and width of the kernel.
+
+    Returns:
+        Image (b, 2 h, 2 w, width).
+    """
     kernel = w.weight(window, window, x.shape[-1], width)
     return lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
@@ -188,5 +265,5 @@ def average_pool(x: Any) -> Any:
 
 
 def max_pool(x: Any) -> Any:
-    """Keep the largest of 2 x 2: (b, h, w, c) to (b, h / 2, w / 2, c)."""
+    """Return the maximum of each 2 x 2 window: (b, h, w, c) to (b, h / 2, w / 2, c)."""
     return lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")

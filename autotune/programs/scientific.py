@@ -1,6 +1,6 @@
-"""Filters, transport, flows, fields, particles, rays: what science computes, with learned parts.
+"""Programs of science with learned parts: filters, transport, flows, fields, particles and rays.
 
-See `autotune.programs.layers` for shapes and what an argument is.
+See `autotune.programs.layers` for shapes and arguments.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from autotune.programs.layers import (
 
 
 def kalman(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A filter of hidden states, which inverts by Newton's steps what it expects to observe."""
+    """A Kalman filter. Newton steps invert the covariance of the expected observation."""
     n_states, n_seen, n_steps = 24, 16, 4
     x = inputs.array(batch, n_steps, n_seen)
     move, look = w.weight(n_states, n_states), w.weight(n_states, n_seen)
@@ -47,7 +47,7 @@ def kalman(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def sinkhorn(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Two clouds are carried onto each other, by a plan whose rows and columns are made even."""
+    """Transport of a point cloud to another. Sinkhorn steps normalise the plan."""
     n_points, width, heads = 40, 48, 3
     x, y = (
         gelu(layer_norm(w, dense(w, inputs.array(batch, n_points, 8), heads * width)))
@@ -64,7 +64,7 @@ def sinkhorn(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def slots(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A few slots compete for the spots of an image, three times, and each takes what it won."""
+    """Slot attention: a few slots compete for the pixels of an image in three steps."""
     width, n_slots = 48, 6
     x = gelu(scaled_conv(w, inputs.array(batch, 24, 24, 3), width, stride=2))
     x = layer_norm(w, scaled_conv(w, x, width).reshape(batch, -1, width))
@@ -85,7 +85,7 @@ def slots(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def coupling(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A flow: channels are mixed, and one half scales and shifts the other by what it reads."""
+    """A normalising flow. Half of the channels compute a scale and a shift of the other half."""
     x = inputs.array(batch, 16, 16, 3)
     x = x.reshape(batch, 8, 2, 8, 2, 3).transpose(0, 1, 3, 2, 4, 5).reshape(batch, 8, 8, 12)
     volume: Any = 0.0
@@ -102,7 +102,7 @@ def coupling(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def stencil(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Fields on a torus flow into each other by differences, and a small network corrects them."""
+    """Finite differences of fields on a torus, with corrections by a small network."""
     n_fields = 4
     x, rates = inputs.array(batch, 32, 32, n_fields), w.weight(n_fields, n_fields)
     first, last = w.weight(3, 3, 3 * n_fields, 16), w.weight(1, 1, 16, n_fields)
@@ -118,17 +118,19 @@ def stencil(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def beliefs(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Labels of a grid's spots, agreed upon by messages to the four neighbours of each."""
+    """Belief propagation on a grid: each cell sends messages to its four neighbours."""
     n_labels, size = 12, 20
     own = conv(w, relu(scaled_conv(w, inputs.array(batch, size, size, 3), 24)), n_labels, 1, 1)
     fits = [w.weight(n_labels, n_labels) for _ in range(2)]
-    ways = ((1, 1), (1, -1), (2, 1), (2, -1))  # image axis, and how far along it
+    # The image axis and the step along it.
+    ways = ((1, 1), (1, -1), (2, 1), (2, -1))
     messages = [jnp.zeros_like(own) for _ in ways]
     for _ in range(3):
         total = own + sum(messages[1:], messages[0])
         sent = []
         for number, (axis, by) in enumerate(ways):
-            rest = total - messages[number ^ 1]  # without what came from there
+            # A message back to a neighbour leaves out the message of that neighbour.
+            rest = total - messages[number ^ 1]
             likely = jnp.exp(rest - rest.max(-1, keepdims=True))
             message = jnp.log(likely @ jnp.exp(fits[axis - 1]) + 1e-6)
             sent.append(jnp.roll(message - message.mean(-1, keepdims=True), by, axis=axis))
@@ -137,7 +139,7 @@ def beliefs(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def hypernet(w: Draw, inputs: Draw, batch: int) -> Any:
-    """One network writes the weights of another, anew for each task of the batch."""
+    """A hypernetwork: one network computes the weights of another for each task of the batch."""
     width, n_examples = 32, 64
     x, task = inputs.array(batch, n_examples, 16), inputs.array(batch, 24)
     code = relu(dense(w, relu(dense(w, task, 64)), 48))
@@ -150,7 +152,7 @@ def hypernet(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def tensor_train(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Dense layers whose weights are products of small cores, one for each axis of the features."""
+    """Dense layers in tensor-train form: the weight is a product of three small cores."""
     rank = 6
     x = inputs.array(batch, 8, 8, 8)
     for _ in range(4):
@@ -165,7 +167,7 @@ def tensor_train(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def inner_steps(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Each task takes two steps of descent on its own examples before it answers."""
+    """Meta-learning: each task takes two gradient steps on its examples before it answers."""
     n_examples, n_in, n_out = 24, 20, 8
     seen, told = inputs.array(batch, n_examples, n_in), inputs.array(batch, n_examples, n_out)
     asked = inputs.array(batch, n_examples, n_in)
@@ -187,7 +189,7 @@ def inner_steps(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def radiance(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Points along rays are written as waves, coloured, and laid over each other by density."""
+    """A radiance field: points along rays get a colour and a density, and are summed per ray."""
     n_rays, n_samples, width = 24, 12, 64
     starts, ways = inputs.array(batch, n_rays, 1, 3), inputs.array(batch, n_rays, 1, 3)
     along = np.linspace(0, 1, n_samples, dtype=np.float32)[:, None]
@@ -198,16 +200,15 @@ def radiance(w: Draw, inputs: Draw, batch: int) -> Any:
     for number in range(4):
         x = jnp.concatenate([x, read], axis=-1) if number == 2 else x
         x = relu(dense(w, x, width))
-    clear = jnp.exp(
-        -softplus(dense(w, x, 1)) / n_samples
-    )  # how much light each sample lets through
+    # The share of light that passes each sample.
+    clear = jnp.exp(-softplus(dense(w, x, 1)) / n_samples)
     colour = sigmoid(dense(w, jnp.concatenate([x, x - x.mean(2, keepdims=True)], axis=-1), 3))
     passed = jnp.exp(jnp.cumsum(jnp.log(clear), axis=2)) / clear
     return (passed * (1 - clear) * colour).sum(2)
 
 
 def equivariant(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Particles tell each other how far apart they are, and move along the lines between them."""
+    """An equivariant network: messages depend on distances, and move the particles."""
     n_particles, width = 16, 24
     x, places = inputs.array(batch, n_particles, width), inputs.array(batch, n_particles, 3)
     for _ in range(3):

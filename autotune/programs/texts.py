@@ -1,4 +1,4 @@
-"""Ways to read texts, (b, s, d); see `autotune.programs.layers` for what an argument is."""
+"""Models of texts, (b, s, d). See `autotune.programs.layers` for shapes and arguments."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from autotune.programs.transformers import block, feed_forward, split_heads
 
 
 def _share(query: Any, key: Any) -> Any:
-    """Return how much each query (b, q, h, d) reads of each key (b, k, h, d): (b, h, q, k)."""
+    """Return the attention weights of queries (b, q, h, d) and keys (b, k, h, d): (b, h, q, k)."""
     return softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5, axis=-1)
 
 
 def _join(share: Any, value: Any) -> Any:
-    """Read values (b, k, h, d) by shares (b, h, q, k), and join the heads: (b, q, d)."""
+    """Sum values (b, k, h, d) by weights (b, h, q, k) and concatenate the heads: (b, q, d)."""
     return jnp.einsum("bhqk,bkhd->bqhd", share, value).reshape(len(share), share.shape[2], -1)
 
 
 def retention(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Weights that decay with the distance at each head's pace, no softmax, and gates."""
+    """Attention without softmax: the weights decay with the distance, at one rate per head."""
     width, heads, n_steps = 128, 4, 64
     apart = np.subtract.outer(np.arange(n_steps), np.arange(n_steps))
 
@@ -44,7 +44,7 @@ def retention(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def low_rank(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Keys and values of a long text are summed up, head by head, in a few places."""
+    """Low-rank attention: keys and values of a long text are projected to 12 positions."""
     width, heads, n_steps, n_places = 128, 4, 128, 12
     x = inputs.array(batch, n_steps, width)
     for _ in range(2):
@@ -58,7 +58,7 @@ def low_rank(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def landmarks(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Nyström's attention: by way of segments' means, whose weights are inverted in steps."""
+    """Nyström attention: landmarks are means of segments, and steps invert their weights."""
     width, heads, n_marks, size, eye = 96, 4, 8, 8, np.eye(8, dtype=np.float32)
 
     def inverse(share: Any) -> Any:
@@ -85,7 +85,7 @@ def landmarks(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def synthesizer(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Each token alone says where it looks, on top of where all tokens look; no pairs."""
+    """Attention weights from each token alone plus learned weights, without pairs of tokens."""
     width, heads, n_steps = 128, 4, 80
     allowed, x = np.tri(n_steps, dtype=bool), inputs.array(batch, n_steps, width)
     for _ in range(3):
@@ -100,7 +100,7 @@ def synthesizer(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def gated_conv(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Words read those before them by gated convolutions, ever wider; all layers are heard."""
+    """Gated causal convolutions with growing dilation. The output is a sum over all layers."""
     width, n_words, n_steps, n_groups = 96, 300, 96, 8
     heard, x = 0.0, w.array(n_words, width)[inputs.integers(n_words, batch, n_steps)]
     for dilation in (1, 2, 4, 8, 1, 2):
@@ -114,7 +114,7 @@ def gated_conv(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def biaffine(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A parser: how likely each word depends on each, and as what; on itself if it is the root."""
+    """A dependency parser: probabilities of the head and the label of each word."""
     width, n_words, n_labels = 128, 300, 24
     x = w.array(n_words, width)[inputs.integers(n_words, batch, 48)]
     x = block(w, block(w, x, 4), 4)
@@ -129,7 +129,7 @@ def biaffine(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def memory_hops(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Questions read a memory of sentences, and ask anew by what they found, four times."""
+    """A memory network: questions read a memory of sentences in four steps."""
     width, heads, n_words, n_sentences = 128, 4, 200, 128
     sentences, questions = (inputs.integers(n_words, batch, n, 8) for n in (n_sentences, 32))
 
@@ -147,7 +147,7 @@ def memory_hops(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def pointer(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A summary's next word: one of the vocabulary, or one of the text that is pointed at."""
+    """A pointer network: the next word is from the vocabulary, or a copy from the text."""
     width, n_words, n_steps, n_written = 128, 300, 64, 32
     table = w.array(n_words, width)
     text = inputs.integers(n_words, batch, n_steps)
@@ -163,7 +163,7 @@ def pointer(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def hierarchy(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Bytes read their patch so far, patches those before, and bytes what these know of theirs."""
+    """A byte model with three levels: bytes of a patch, all patches, then bytes again."""
     width, wide, n_patches, size = 48, 256, 24, 8
     patches = (batch * n_patches, size, width)
     x = w.array(256, width)[inputs.integers(256, batch, n_patches, size)]
@@ -176,9 +176,10 @@ def hierarchy(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def late_interaction(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Each question's words, and its phrases, find their best match in each of the texts."""
+    """Late interaction: words and phrases of a question match their best words of each text."""
     width, n_words, n_steps, n_rare = 128, 300, 80, 280
-    words = inputs.integers(n_words, 2 * batch, n_steps)  # the questions, then the texts
+    # The questions, then the texts.
+    words = inputs.integers(n_words, 2 * batch, n_steps)
     fits, x = jnp.zeros(()), block(w, w.array(n_words, width)[words] + w.array(n_steps, width), 4)
     for window in (1, 3):
         y = dense(w, gelu(scaled_conv(w, x, width, window)), 48)
@@ -191,7 +192,7 @@ def late_interaction(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def state_space(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Channels with states that decay as each token tells, all steps at once by running sums."""
+    """A selective state space: the decay depends on the token. Sums compute all steps at once."""
     width, n_states, n_steps = 64, 8, 32
 
     def recur(x: Any) -> Any:
@@ -211,7 +212,7 @@ def state_space(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def adapters(w: Draw, inputs: Draw, batch: int) -> Any:
-    """An encoder with a narrow path beside each dense layer, and keys that are no text's."""
+    """An encoder with low-rank adapters of its dense layers, and a learned prefix of keys."""
     width, heads, rank, n_steps, n_prefix = 128, 4, 4, 48, 8
 
     def adapted(x: Any, n_out: int) -> Any:

@@ -1,4 +1,4 @@
-"""Transformers, on (b, s, d); see `autotune.programs.layers` for what an argument is."""
+"""Transformers, (b, s, d). See `autotune.programs.layers` for shapes and arguments."""
 
 from typing import Any
 
@@ -17,7 +17,15 @@ def split_heads(x: Any, n_heads: int) -> Any:
 
 
 def attend(w: Draw, x: Any, context: Any, heads: int, *, is_causal: bool = False) -> Any:
-    """Attend from x (b, s, d) to context (b, t, d) with several heads."""
+    """Apply multi-head attention.
+
+    Args:
+        w: Source of the weights.
+        x: Queries (b, s, d).
+        context: Keys and values (b, t, d).
+        heads: Number of heads.
+        is_causal: Whether a token reads only tokens up to its own position.
+    """
     width = x.shape[-1]
     query = split_heads(dense(w, x, width), heads)
     key = split_heads(dense(w, context, width), heads)
@@ -49,7 +57,7 @@ def attention(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def encoder(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """An encoder of `depth` blocks and a head on the first token."""
+    """An encoder, and a head on the first token."""
     x = inputs.array(batch, 32, 128)
     for _ in range(depth):
         x = block(w, x, 4)
@@ -57,7 +65,7 @@ def encoder(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def decoder(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """Causal attention, attention to an encoded text, and feed forward, `depth` times."""
+    """Decoder blocks: attention to an encoded text, causal attention and feed-forward layers."""
     x, context = inputs.array(batch, 24, 96), inputs.array(batch, 48, 96)
     for _ in range(depth):
         of_block = w.part()
@@ -67,7 +75,7 @@ def decoder(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def causal(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """A language model: embedded tokens, causal blocks side by side, tied output embedding."""
+    """A language model: attention and feed-forward layers in parallel, tied output embedding."""
     table, places = w.array(512, 128), w.array(32, 128)
     x = table[inputs.integers(512, batch, 32)] + places
     for _ in range(depth):
@@ -77,7 +85,7 @@ def causal(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def shared(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """One block whose weights serve `depth` times, in a loop that the compiler keeps."""
+    """One block, applied `depth` times with the same weights. The compiler keeps the loop."""
 
     def again(x: Any, _: None) -> tuple[Any, None]:
         return block(w, x, 4), None
@@ -87,7 +95,7 @@ def shared(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def linear_attention(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """Attention without softmax: keys and values are summed up before queries read them."""
+    """Linear attention: keys and values are summed before the queries read them."""
     width = 128
 
     def mix(x: Any) -> Any:
@@ -106,7 +114,7 @@ def linear_attention(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def _rotate(x: Any) -> Any:
-    """Turn the halves of each head (b, s, h, d) by angles that grow with the position."""
+    """Rotate the halves of each head (b, s, h, d) by angles that grow with the position."""
     steps, half = x.shape[1], x.shape[3] // 2
     angle = np.outer(np.arange(steps), 1e4 ** (-np.arange(half) / half)).astype(np.float32)
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]  # (s, 1, d / 2)
@@ -120,7 +128,7 @@ def _rms_norm(w: Draw, x: Any) -> Any:
 
 
 def rotary(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """Root mean squares, turned positions, two keys for eight queries, gated feed forward."""
+    """RMS norm, rotary positions, two key heads for eight query heads, gated feed-forward."""
     width, heads, shared_by, n_steps = 128, 8, 4, 24
     n_key = width // shared_by
 
@@ -145,7 +153,7 @@ def rotary(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def conformer(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """Attention and a gated convolution over time, between two halves of a feed forward."""
+    """Attention and a gated convolution over time, between two half feed-forward layers."""
     width = 96
     x = inputs.array(batch, 32, width)
     for _ in range(depth):
@@ -161,7 +169,7 @@ def conformer(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
 
 
 def local_attention(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Attention within windows of the text and to the window before each."""
+    """Attention in windows of the text. Each window also reads the window before it."""
     n_steps, width, heads, size = 64, 96, 4, 8
 
     def attend(x: Any) -> Any:
@@ -185,7 +193,7 @@ def local_attention(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def gated_mlp(w: Draw, inputs: Draw, batch: int) -> Any:
-    """No attention: half of the features gate the others by a dense layer over the positions."""
+    """No attention: a dense layer over positions turns half of the features into gates."""
     width, inner, heads, n_steps = 96, 192, 4, 48
     x = inputs.array(batch, n_steps, width)
     for _ in range(4):
@@ -197,7 +205,7 @@ def gated_mlp(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def perceiver(w: Draw, inputs: Draw, batch: int) -> Any:
-    """A few latents read a long input twice, with blocks of their own between, and are read."""
+    """A Perceiver: a few latents read a long input twice, and questions read the latents."""
     width, n_latents, n_questions = 96, 12, 20
     x = dense(w, inputs.array(batch, 128, 24), width)
     z = jnp.broadcast_to(w.array(n_latents, width), (batch, n_latents, width))
@@ -209,7 +217,7 @@ def perceiver(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def funnel(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Pooled by halves between blocks, each of which reads the longer text, and spread again."""
+    """A funnel: each block halves the length of the text. The last block has the full length."""
     width, n_halvings = 96, 3
 
     def halve(x: Any) -> Any:
@@ -226,7 +234,7 @@ def funnel(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def talking_heads(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Attention whose heads are mixed with each other before the softmax and after it."""
+    """Attention with heads that are mixed before the softmax and after it."""
     width, heads = 96, 6
 
     def attend(w: Draw, before: Any, after: Any, x: Any) -> Any:
@@ -245,7 +253,7 @@ def talking_heads(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def fourier(w: Draw, inputs: Draw, batch: int) -> Any:
-    """Positions are mixed by filters of their frequencies, which matrices turn to and back."""
+    """Positions are mixed by filters in the frequency domain. Matrices compute the transform."""
     width, n_steps = 96, 48
     turns = 2 * np.pi * np.outer(np.arange(n_steps), np.arange(n_steps)) / n_steps
     waves = ((wave(turns) / n_steps**0.5).astype(np.float32) for wave in (np.cos, np.sin))
@@ -263,7 +271,7 @@ def fourier(w: Draw, inputs: Draw, batch: int) -> Any:
 
 
 def seq2seq(w: Draw, inputs: Draw, batch: int, depth: int) -> Any:
-    """A text is encoded, the other decoded, both with biases for how far apart tokens are."""
+    """An encoder and a decoder, both with biases for the distance of tokens."""
     width, heads, n_words, reach = 96, 4, 400, 8
 
     def attend(w: Draw, x: Any, context: Any, bias: Any) -> Any:
