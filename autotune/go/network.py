@@ -1,20 +1,19 @@
-"""The policy of GO: all decisions of a program at once, task after task.
+"""The policy of GO, which decides all knobs of a program at once, task after task.
 
 "Transferable Graph Optimizers for ML Compilers" (Zhou et al., NeurIPS 2020) in three parts:
 
 - GraphSAGE (Hamilton et al., 2017) embeds the nodes, here by the blocks of the layout GNN.
 - Attention over nodes in topological order, with the segment-level recurrence of Transformer-XL
-  (Dai et al., 2019): the nodes of segment s attend to H_s and to stop-gradient(H_s-1), without
-  positions. Layers are the same for all tasks; that of task t sees what was decided in task t-1.
-- Parameter superposition (Cheung et al., 2019): x in a layer becomes g(c) * x, where c is the mean
-  of the graph's embedding, so that one set of weights serves unlike graphs.
+  (Dai et al., 2019). The nodes of segment s attend to H_s and to stop-gradient(H_s-1), without
+  positions. All tasks share the layers, and task t reads the decisions of task t-1.
+- Parameter superposition (Cheung et al., 2019): x in a layer becomes g(c) * x. c is the mean of the
+  graph's embedding, so one set of weights serves different graphs.
 
-Different here: decisions also pass over edges, through one more GraphSAGE block in front of the
-attention, since attention without positions cannot tell a neighbour from any other node.
+This policy differs in one point: decisions also pass over edges, through one more GraphSAGE block
+before the attention. Attention without positions cannot distinguish neighbours from other nodes.
 
-Tensors are (n, b, h): nodes, settings that are drawn or judged at once, channels. A task has d
-nodes that decide, with at most a options each; a setting is (g,) int64 of g knobs, an option a
-knob.
+Tensors are (n, b, h): n nodes, b settings, h channels. A task has d nodes with at most a options
+each. A setting is (g,) int64 with an option of each of g knobs.
 """
 
 from collections.abc import Callable
@@ -38,35 +37,60 @@ from models.layout.inputs import SparseAggregation
 from models.layout.network import N_OPCODES
 from models.training.device import OnDevice
 
-WHOLE_PROGRAM = -1  # given for the node of a knob that is of none
-MAX_PROGRAM_KNOBS = 64  # of one space
-NO_OPTION = -1e9  # the logit of an option that a node has not; finite, so that gradients are
+# The node of a knob of the whole program.
+WHOLE_PROGRAM = -1
+# Knobs of the whole program in one space.
+MAX_PROGRAM_KNOBS = 64
+# The logit of an option that a node lacks. It is finite, so that gradients are finite.
+NO_OPTION = -1e9
 
 
 @dataclass(frozen=True)
 class Task(OnDevice):
-    """Decisions of one kind."""
+    """The decisions of one space.
+
+    Attributes:
+        name: Name of the space.
+        knobs: Its knobs in a setting.
+        nodes: Positions of the deciding nodes in topological order, (d,) int64.
+        n_options: Number of options of each node, (d,) int64.
+    """
 
     name: str
-    knobs: slice  # of a setting
-    nodes: Tensor  # (d,) int64 positions in topological order
-    n_options: Tensor  # (d,) int64
+    knobs: slice
+    nodes: Tensor
+    n_options: Tensor
 
 
 @dataclass(frozen=True)
 class DecisionGraph(OnDevice):
-    """A graph and its tasks; each decision of the whole program is a node of its own, the last."""
+    """A graph and its tasks. Knobs of the whole program are separate nodes at the end.
+
+    Attributes:
+        name: Name of the program.
+        node_feat: Scaled node features in topological order, (n, 140) float32.
+        opcode: Opcodes, (n,) int64. A knob of the whole program has 256 + its number in its task.
+        neighbours: Aggregation over edges.
+        tasks: Tasks in the order of the decisions.
+        n_knobs: Number of knobs g.
+    """
 
     name: str
-    node_feat: Tensor  # (n, 140) float32 scaled, in topological order as all that follows
-    opcode: Tensor  # (n,) int64; of a whole program's knob, 256 + its number within its task
+    node_feat: Tensor
+    opcode: Tensor
     neighbours: SparseAggregation
-    tasks: tuple[Task, ...]  # in the order in which they are decided
+    tasks: tuple[Task, ...]
     n_knobs: int
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
-    """Scale the graph of a described subject, operands first; each space of decisions is a task."""
+    """Return the graph of a program. Each space is a task.
+
+    Args:
+        name: Name of the program.
+        description: The program with its knobs.
+        scaler: Scaling of node features.
+    """
     arrays, of_knobs = description.arrays, description.nodes
     assert of_knobs is not None
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
@@ -76,12 +100,12 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
     for space, n_knobs in description.spaces.items():
         knobs = slice(start, start + n_knobs)
         nodes = of_knobs[knobs].copy()
-        own = np.flatnonzero(nodes == WHOLE_PROGRAM)
-        nodes[own] = n_nodes + np.arange(len(own))
-        opcodes.append(N_OPCODES + np.arange(len(own)))
-        given = torch.from_numpy(nodes), torch.from_numpy(description.n_options[knobs])
-        tasks.append(Task(space, knobs, *given))
-        start, n_nodes = start + n_knobs, n_nodes + len(own)
+        of_program = np.flatnonzero(nodes == WHOLE_PROGRAM)
+        nodes[of_program] = n_nodes + np.arange(len(of_program))
+        opcodes.append(N_OPCODES + np.arange(len(of_program)))
+        tensors = torch.from_numpy(nodes), torch.from_numpy(description.n_options[knobs])
+        tasks.append(Task(space, knobs, *tensors))
+        start, n_nodes = start + n_knobs, n_nodes + len(of_program)
     none = np.zeros((n_nodes - len(opcode), N_NODE_FEATURES), np.float32)
     edges = torch.from_numpy(edge_index.reshape(-1, 2))
     return DecisionGraph(
@@ -95,22 +119,31 @@ def decision_graph(name: str, description: Description, scaler: NodeScaler) -> D
 
 
 class PolicyConfig(FrozenConfig):
-    """How large a policy is, and what it decides."""
+    """The size of a policy and its tasks.
 
-    tasks: dict[str, Annotated[int, Field(ge=2)]]  # the most options of a node; in this order
-    hidden: Positive = 64  # channels of a node
-    sage_blocks: Positive = 2  # rounds of message passing that embed the graph
-    layers: Positive = 2  # of attention, in each task
-    heads: Positive = 4  # side by side, of hidden / heads channels each
-    segment: Positive = 512  # nodes, which also see the segment before their own
+    Attributes:
+        tasks: Maximum number of options of a node, by task, in the order of the decisions.
+        hidden: Channels of a node.
+        sage_blocks: Rounds of message passing that embed the graph.
+        layers: Attention layers of each task.
+        heads: Attention heads, with hidden / heads channels each.
+        segment: Nodes of a segment. They also read the segment before.
+    """
+
+    tasks: dict[str, Annotated[int, Field(ge=2)]]
+    hidden: Positive = 64
+    sage_blocks: Positive = 2
+    layers: Positive = 2
+    heads: Positive = 4
+    segment: Positive = 512
 
 
-# From a task and the log-probabilities (b or 1, d, a) of its options to settings (b, d) int64.
+# Maps a task and the log-probabilities (b or 1, d, a) of its options to settings (b, d) int64.
 Choose = Callable[[Task, Tensor], Tensor]
 
 
-class Decided(NamedTuple):
-    """Choices (b, g) int64 with the log-probability and the entropy of each decision, (b, g)."""
+class PolicyOutput(NamedTuple):
+    """Settings (b, g) int64, and the log-probability and entropy of each decision, (b, g)."""
 
     settings: Tensor
     log_probs: Tensor
@@ -118,7 +151,7 @@ class Decided(NamedTuple):
 
 
 class SegmentAttention(nn.Module):
-    """One layer: x + A(g * norm(x)), then x + F(g' * norm(x)), with F a network of two layers."""
+    """One layer: x + A(g * norm(x)), then x + F(g' * norm(x)). F is a network of two layers."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -133,12 +166,21 @@ class SegmentAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
-        """Map (n, b, h) to (n, b, h); gates (2, h)."""
+        """Apply the layer.
+
+        Args:
+            x: Nodes (n, b, h).
+            gates: Factors of the two inputs, (2, h).
+        """
         x = x + self.join(self.attend(self.norms[0](x) * gates[0]))
         return x + self.inner(self.norms[1](x) * gates[1])
 
     def attend(self, x: Tensor) -> Tensor:
-        """Let each node read from its segment and the one before; (n, b, h) to (n, b, h)."""
+        """Let each node read from its segment and the segment before.
+
+        Args:
+            x: Nodes (n, b, h).
+        """
         parts = x.split(self.segment)
         before = [x[:0], *(part.detach() for part in parts[:-1])]
         pairs = zip(before, parts, strict=True)
@@ -154,7 +196,7 @@ class SegmentAttention(nn.Module):
 
 
 class GraphEmbedding(nn.Module):
-    """GraphSAGE over the nodes as they are before any decision; and what decisions add to them."""
+    """GraphSAGE over the undecided nodes, and embeddings of the decisions."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -167,24 +209,48 @@ class GraphEmbedding(nn.Module):
         )
 
     def forward(self, graph: DecisionGraph) -> Tensor:
-        """Return the nodes, (n, 1, h)."""
-        x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
-        return passed_on(self.blocks, x, graph)
+        """Return the embedded nodes, (n, 1, h).
 
-    def tell(self, x: Tensor, task: Task, settings: Tensor) -> Tensor:
-        """Add the settings (b, d) of a task to (n, b or 1, h); (n, b, h)."""
+        Args:
+            graph: The graph.
+        """
+        x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
+        return pass_messages(self.blocks, x, graph)
+
+    def add_decisions(self, x: Tensor, task: Task, settings: Tensor) -> Tensor:
+        """Add the decisions of a task to its nodes.
+
+        Args:
+            x: Nodes (n, b or 1, h).
+            task: The task.
+            settings: Options of its nodes, (b, d).
+
+        Returns:
+            Nodes (n, b, h).
+        """
         embedding = self.decisions[task.name](settings.T)
         return x.expand(-1, len(settings), -1).index_add(0, task.nodes, embedding)
 
 
 def sage_blocks(width: int, count: int) -> nn.ModuleList:
-    """Return blocks of the layout GNN that see each setting by itself."""
+    """Return blocks of the layout GNN without cross-config attention.
+
+    Args:
+        width: Number of channels.
+        count: Number of blocks.
+    """
     sage = CrossConfigSageConfig(hidden=width, cross_config=False)
     return nn.ModuleList(SageBlock(sage) for _ in range(count))
 
 
-def passed_on(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Tensor:
-    """Take (n, b, h) through blocks of message passing."""
+def pass_messages(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Tensor:
+    """Apply blocks of message passing.
+
+    Args:
+        blocks: From `sage_blocks`.
+        x: Nodes (n, b, h).
+        graph: The graph.
+    """
     for block in blocks:
         assert isinstance(block, SageBlock)
         x = block(x, block.aggregate(x, graph.neighbours))
@@ -192,7 +258,7 @@ def passed_on(blocks: nn.ModuleList, x: Tensor, graph: DecisionGraph) -> Tensor:
 
 
 class Policy(nn.Module):
-    """Decides for a graph; `forward` says how likely each setting is."""
+    """Network that chooses settings of a graph, with their probabilities."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -207,20 +273,30 @@ class Policy(nn.Module):
             {name: nn.Linear(width, most) for name, most in config.tasks.items()}
         )
         for weight in self.heads.parameters():
-            nn.init.zeros_(weight)  # all options are alike at first
+            # All options have the same probability at first.
+            nn.init.zeros_(weight)
 
     def gates_of(self, x: Tensor) -> Tensor:
-        """Return what a graph of nodes (n, 1, h) gates, (2 + 2 layers, h); about 1."""
+        """Return the gates of a graph, (2 + 2 layers, h). They are about 1.
+
+        Args:
+            x: Embedded nodes (n, 1, h).
+        """
         context = self.graph_norm(x).mean(dim=(0, 1))
         return 2 * torch.sigmoid(self.gates(context)).view(-1, x.shape[-1])
 
-    def forward(self, graph: DecisionGraph, choose: Choose) -> Decided:
-        """Decide task after task; see `drawn`, `likeliest` and `given` for what chooses."""
+    def forward(self, graph: DecisionGraph, choose: Choose) -> PolicyOutput:
+        """Choose the options of task after task.
+
+        Args:
+            graph: The graph.
+            choose: `sample_settings`, `likeliest_setting` or `fixed_settings`.
+        """
         x = self.embed(graph)
         gates = self.gates_of(x)
-        found = []
+        outputs = []
         for task in graph.tasks:
-            x = passed_on(self.spread, x * gates[0], graph)
+            x = pass_messages(self.spread, x * gates[0], graph)
             for number, layer in enumerate(self.layers):
                 x = layer(x, gates[2 + 2 * number :][:2])
             logits = self.heads[task.name](self.head_norm(x[task.nodes]) * gates[1])
@@ -229,28 +305,46 @@ class Policy(nn.Module):
             log_probs = logits.log_softmax(dim=-1).transpose(0, 1)  # (b or 1, d, a)
             settings = choose(task, log_probs)  # (b, d)
             every = log_probs.expand(len(settings), -1, -1)
-            taken = every.gather(2, settings[:, :, None]).squeeze(2)
-            found.append(Decided(settings, taken, -(every.exp() * every).sum(dim=2)))
-            x = self.embed.tell(x, task, settings)
-        return Decided(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
+            chosen = every.gather(2, settings[:, :, None]).squeeze(2)
+            outputs.append(PolicyOutput(settings, chosen, -(every.exp() * every).sum(dim=2)))
+            x = self.embed.add_decisions(x, task, settings)
+        return PolicyOutput(*(torch.cat(parts, dim=1) for parts in zip(*outputs, strict=True)))
 
 
-def drawn(n_choices: int, generator: torch.Generator) -> Choose:
-    """Draw settings as likely as the policy says."""
+def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
+    """Return a function that draws settings from the policy.
+
+    Args:
+        n_settings: Number b of settings.
+        generator: Random generator.
+    """
 
     def choose(task: Task, log_probs: Tensor) -> Tensor:
-        every = log_probs.expand(n_choices, -1, -1)
+        every = log_probs.expand(n_settings, -1, -1)
+        # The Gumbel-max trick.
         noise = torch.empty_like(every).exponential_(generator=generator)
-        return (every - noise.log()).argmax(dim=2)  # Gumbel's way
+        return (every - noise.log()).argmax(dim=2)
 
     return choose
 
 
-def likeliest(task: Task, log_probs: Tensor) -> Tensor:
-    """Take the likeliest option of each node; one setting."""
+def likeliest_setting(task: Task, log_probs: Tensor) -> Tensor:
+    """Choose the likeliest option of each node.
+
+    Args:
+        task: The task.
+        log_probs: Log-probabilities of the options, (b or 1, d, a).
+
+    Returns:
+        One setting, (1, d).
+    """
     return log_probs[:1].argmax(dim=2)
 
 
-def given(settings: Tensor) -> Choose:
-    """Judge settings (b, g) that were made before."""
+def fixed_settings(settings: Tensor) -> Choose:
+    """Return a function that chooses known settings, for their probabilities.
+
+    Args:
+        settings: Options of all knobs, (b, g).
+    """
     return lambda task, log_probs: settings[:, task.knobs]

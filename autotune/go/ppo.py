@@ -1,12 +1,12 @@
 """PPO for a policy that decides a whole program in one step (Schulman et al., 2017).
 
 The reward of a setting is -sqrt(runtime / baseline's runtime), as in GO (Zhou et al., NeurIPS
-2020). Its advantage is the difference from the running mean of its graph's rewards, in standard
-deviations of the first rewards: later deviations would amplify the noise once a policy is sure. A
-setting is hundreds of decisions, whose joint probability moves by orders of magnitude in one
-update: the ratio is clipped for each decision by itself.
+2020). Its advantage is the difference from the running mean of its graph's rewards. The unit is the
+standard deviation of the first rewards, because later deviations would amplify the noise of a
+policy that has converged. A setting has hundreds of decisions, and their joint probability changes
+by orders of magnitude in one update. So the ratio is clipped for each decision.
 
-b settings drawn at once, g decisions (knobs) of a graph; tensors as in autotune/go/network.py.
+b settings, g decisions (knobs) of a graph. Tensors are as in autotune/go/network.py.
 """
 
 import copy
@@ -21,54 +21,77 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from autotune.go.network import (
-    Decided,
     DecisionGraph,
     Policy,
-    drawn,
-    given,
-    likeliest,
+    PolicyOutput,
+    fixed_settings,
+    likeliest_setting,
+    sample_settings,
 )
 from autotune.measure.search import Search
 from common.settings import FrozenConfig
 from models.config.networks import Positive, PositiveFloat, Weight
 
-FAILED_RATIO = 100.0  # so slow a setting counts that does not run: its reward is GO's, -10
-REWARD_DECAY = 0.7  # of a graph's mean reward, when new rewards come in
-MAX_IDLE_STEPS = 10  # batches without a new setting, after which a search ends
+# A failed setting counts as 100 times slower than the default: its reward is GO's, -10.
+FAILED_RATIO = 100.0
+# Share of the old mean in the running mean of a graph's rewards.
+REWARD_DECAY = 0.7
+# A search ends after this number of batches without a new setting.
+MAX_IDLE_STEPS = 10
 
 Choices = NDArray[np.int64]
-# Runtimes of settings (b, g) of a graph over its baseline's, (b,) float64; inf for those that fail.
+# Returns runtimes of settings (b, g) over the baseline's, (b,) float64. A failed setting has inf.
 Reward = Callable[[DecisionGraph, Choices], NDArray[np.float64]]
 
 
 class PpoConfig(FrozenConfig):
-    """How a policy learns."""
+    """Settings of PPO.
 
-    steps: Positive = 100  # rounds of drawing settings for one graph and learning from them
-    settings: Positive = 16  # drawn in each
-    epochs: Positive = 2  # updates of the weights from the same settings
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2  # of a probability's change in an update
-    entropy: Weight = 0.05  # of a decision, in nats, beside the reward
+    Attributes:
+        steps: Number of batches. Each is of one graph.
+        settings: Settings of a batch.
+        epochs: Updates of the weights from one batch.
+        clip: Maximum relative change of a probability in an update.
+        entropy: Weight of a decision's entropy, in nats, added to the objective.
+        learning_rate: Learning rate of Adam.
+        max_norm: Maximum norm of gradients.
+    """
+
+    steps: Positive = 100
+    settings: Positive = 16
+    epochs: Positive = 2
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    entropy: Weight = 0.05
     learning_rate: PositiveFloat = 1e-3
-    max_norm: PositiveFloat = 1.0  # of gradients
+    max_norm: PositiveFloat = 1.0
 
 
-# A policy that is sure repeats its draws: hence more entropy than usual.
+# A converged policy repeats its draws, so the entropy has more weight than usual.
 PRE_TRAINING = PpoConfig(steps=300, entropy=0.2)
 FINE_TUNING = PpoConfig(steps=15, settings=8, entropy=0.2)
 
 
 def rewards_of(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return -sqrt of runtimes over the baseline's, (b,); inf is read as FAILED_RATIO."""
+    """Return the rewards of settings, (b,).
+
+    Args:
+        ratios: Runtimes over the baseline's, (b,). inf counts as `FAILED_RATIO`.
+    """
     return -np.sqrt(np.minimum(ratios, FAILED_RATIO))
 
 
 def clipped_objective(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float
 ) -> Tensor:
-    """Return the mean over decisions (b, g) of min(r A, clip(r, 1 - clip, 1 + clip) A).
+    """Return the mean over decisions of min(r A, clip(r, 1 - clip, 1 + clip) A).
 
-    r is the probability of a decision over the one it was drawn with, A its setting's advantage.
+    r is the new over the old probability of a decision, and A the advantage of its setting.
+
+    Args:
+        log_probs: New log-probabilities, (b, g).
+        old_log_probs: Log-probabilities at the time of the draw, (b, g).
+        advantages: Advantages of the settings, (b,).
+        clip: Maximum relative change of a probability.
     """
     ratio = (log_probs - old_log_probs).exp()
     gain = advantages[:, None]
@@ -91,13 +114,18 @@ class PpoTrainer:
         # The running mean and the first standard deviation of the rewards, by graph.
         self._rewards: dict[str, tuple[float, float]] = {}
 
-    def draw(self, graph: DecisionGraph) -> Decided:
-        """Return settings (b, g) that the policy draws for a graph, with their probabilities."""
-        with torch.no_grad():
-            decided: Decided = self._policy(graph, drawn(self._config.settings, self._generator))
-        return decided
+    def draw(self, graph: DecisionGraph) -> PolicyOutput:
+        """Return settings (b, g) that the policy draws for a graph, with their probabilities.
 
-    def learn(self, graph: DecisionGraph, old: Decided, ratios: NDArray[np.float64]) -> None:
+        Args:
+            graph: The graph.
+        """
+        choose = sample_settings(self._config.settings, self._generator)
+        with torch.no_grad():
+            output: PolicyOutput = self._policy(graph, choose)
+        return output
+
+    def learn(self, graph: DecisionGraph, old: PolicyOutput, ratios: NDArray[np.float64]) -> None:
         """Update the policy.
 
         Args:
@@ -111,7 +139,7 @@ class PpoTrainer:
         advantages = torch.from_numpy((rewards - mean) / scale).float()
         self._rewards[graph.name] = REWARD_DECAY * mean + (1 - REWARD_DECAY) * rewards.mean(), scale
         for _ in range(config.epochs):
-            new = self._policy(graph, given(old.settings))
+            new = self._policy(graph, fixed_settings(old.settings))
             gain = clipped_objective(new.log_probs, old.log_probs, advantages, config.clip)
             self._optimizer.zero_grad()
             (-gain - config.entropy * new.entropies.mean()).backward()
@@ -158,7 +186,7 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
     policy = copy.deepcopy(policy)
     trainer = PpoTrainer(policy, FINE_TUNING, seed=seed)
     with torch.no_grad():
-        likely = policy(graph, likeliest).settings.numpy()
+        likely = policy(graph, likeliest_setting).settings.numpy()
     first = np.unique(np.concatenate([np.zeros_like(likely), likely]), axis=0)
     runtimes = dict(zip(map(tuple, first.tolist()), (yield first), strict=True))
     default_ns = runtimes[(0,) * graph.n_knobs]
@@ -172,6 +200,6 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
         if new:
             runtimes |= zip(new, (yield np.array(new)), strict=True)
         known = [row in runtimes for row in rows]
-        old = Decided(*(values[torch.tensor(known)] for values in old))
+        old = PolicyOutput(*(values[torch.tensor(known)] for values in old))
         ratios = [runtimes[row] / default_ns for row in rows if row in runtimes]
         trainer.learn(graph, old, np.array(ratios))

@@ -109,7 +109,13 @@ def train_policy(
 
 
 def save_policy(path: Path, policy: Policy, scaler: NodeScaler) -> None:
-    """Write a policy and the scaling of its node features to a safetensors file."""
+    """Write a policy and the scaling of its node features to a safetensors file.
+
+    Args:
+        path: The file.
+        policy: The policy.
+        scaler: Scaling of node features.
+    """
     arrays = {f"{SCALER}{name}": getattr(scaler, name) for name in ("shift", "factor")}
     tensors = policy.state_dict() | {key: torch.from_numpy(a) for key, a in arrays.items()}
     metadata = {"config": policy.config.model_dump_json(), "programs": json.dumps(PROGRAMS)}

@@ -17,13 +17,14 @@ from common.metrics import CONFIDENCE, DRAWS, interval_of
 
 # The same code gains up to 2 % if it only is at another address.
 MIN_GAIN = 0.02
-# The whole interval on all cores must lie below this ratio.
+# The whole interval on all cores must be below this ratio.
 MAX_LOSS = 1.02
 # Rounds of one process agree more closely than processes do.
 N_PROCESSES, MIN_PROCESSES = 4, 2
 # The stages that confirm a candidate; journals have these names.
 CONFIRM, ON_ALL_CORES = "confirm", "all-cores-median"
-MAX_ORDERS = 6  # instructions of a setting whose layouts are printed
+# Layouts of more instructions are not printed.
+MAX_ORDERS = 6
 DEFAULT = "as the compiler has it"
 
 Times = NDArray[np.float64]
@@ -63,7 +64,7 @@ class Comparison(NamedTuple):
 
     @property
     def required(self) -> float:
-        """Return the ratio that a gain must lie below: the default may differ from itself."""
+        """Return the ratio that a gain must be below: the default may differ from itself."""
         return 1 - max(MIN_GAIN, 1 - self.same.low, self.same.high - 1)
 
     @property
@@ -98,7 +99,7 @@ class Candidate:
         source: Name of the proposer, for example "menu".
         screened: Shortest screened runtime over the default's. inf if it was not screened.
         failure: Reason why it failed, or "".
-        description: What the setting decides. Only candidates that were verified have it.
+        description: Decisions of the setting. Only verified candidates have it.
         verified: Comparison by the process that verified the finalists.
         alone: Comparison on one thread, pooled over processes. None with less than two processes.
         together: The same on all cores.
@@ -173,7 +174,7 @@ class Candidate:
         if comparison.gains and status is Status.UNDECIDED:
             return (
                 f"undecided whether it is a loss on all cores (not surely below {MAX_LOSS}); "
-                "the same command measures on, with more --minutes"
+                "the same command resumes, with more --minutes"
             )
         if status is Status.FASTER:
             return ""
@@ -186,20 +187,24 @@ class Candidate:
 
 
 def setting_text(description: Decisions) -> str:
-    """Return what a setting decides, in one line."""
+    """Return the decisions of a setting in one line.
+
+    Args:
+        description: The decisions.
+    """
     parts = []
-    for kind, what in description.decisions.items():
+    for kind, decided in description.decisions.items():
         if kind == "options":
-            parts += [f"{option}={value}" for option, value in what.items()]
-        elif kind == "layouts" and len(what) <= MAX_ORDERS:
-            parts.append("layouts: " + ", ".join(_orders_text(*own) for own in what.items()))
+            parts += [f"{option}={value}" for option, value in decided.items()]
+        elif kind == "layouts" and len(decided) <= MAX_ORDERS:
+            parts.append("layouts: " + ", ".join(_orders_text(*node) for node in decided.items()))
         else:
-            parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, what))}")
+            parts.append(f"{kind.replace('_', ' ')}: {', '.join(map(str, decided))}")
     return "; ".join(parts) or DEFAULT
 
 
 def _orders_text(name: str, orders: Mapping[str, Sequence[int]]) -> str:
-    """Return the layouts of one instruction as XLA prints them, minor to major."""
+    # XLA prints layouts minor to major.
     texts = (f"{tensor} {{{','.join(map(str, order))}}}" for tensor, order in orders.items())
     return " ".join((name, *texts))
 
@@ -213,8 +218,8 @@ def paired_ratio(own_ns: Times, base_ns: Times, *, seed: int = 0) -> Ratio:
         seed: Seed of the bootstrap.
     """
     ratios = own_ns / base_ns
-    drawn = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
-    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[drawn], axis=1)))
+    resampled = np.random.default_rng(seed).integers(0, len(ratios), (DRAWS, len(ratios)))
+    return Ratio(float(np.median(ratios)), *interval_of(np.median(ratios[resampled], axis=1)))
 
 
 def compare_rounds(default_ns: Times, same_ns: Times, own_ns: Times) -> Comparison:

@@ -58,10 +58,12 @@ MIN_VERIFY_ROUNDS = 8
 EQUAL_TIME_RATIO = 1.05
 # Shares of the time; VERIFY_SHARE is of the time that is left then.
 SCREEN_SHARE, VERIFY_SHARE = 0.6, 0.25
-MIN_SCREEN_SHARE = 0.2  # however long confirming takes
+# Screening gets this share even if confirming takes long.
+MIN_SCREEN_SHARE = 0.2
 # Batches of processes in which a call confirms a candidate, on one thread and on all cores.
 MAX_BATCHES = 3
-MAX_MESSAGE = 120  # characters of a progress line about a candidate
+# Characters of a progress line about a candidate.
+MAX_MESSAGE = 120
 
 
 class Screening(NamedTuple):
@@ -82,11 +84,11 @@ class Screening(NamedTuple):
 
 @dataclass(frozen=True)
 class OptimizeResult:
-    """All candidates of a call, and what was measured of them.
+    """All candidates of a call with their measurements.
 
     Attributes:
-        request: What was optimised.
-        spaces: Spaces in which the program has something to decide.
+        request: The request of the call.
+        spaces: Spaces in which the program has knobs.
         facts: The device, versions and the function's digest.
         candidates: Screened candidates in their order.
         n_drawn: Number of screened candidates with repetitions.
@@ -122,7 +124,7 @@ class OptimizeResult:
 
     @property
     def best(self) -> Candidate | None:
-        """Return the first confirmed candidate; else the best finalist."""
+        """Return the first confirmed candidate, or else the best finalist."""
         if self.confirmed:
             return self.confirmed[0]
         finalists = [c for c in self.finalists if c.status is not Status.FAILED]
@@ -131,12 +133,12 @@ class OptimizeResult:
 
     @property
     def measured(self) -> Comparison:
-        """Return the best candidate's comparison, or the default's own."""
+        """Return the comparison of the best candidate, or the default's with itself."""
         return self.best.comparison if self.best else self.default
 
     @property
     def why_not(self) -> str:
-        """Return the reason why nothing is called faster; "" if something is."""
+        """Return the reason why no candidate is called faster, or ""."""
         return self.best.why_not if self.best else "no candidate was faster"
 
     @property
@@ -150,13 +152,13 @@ def optimize(
     """Screen and verify candidates, and confirm finalists until one is faster.
 
     Args:
-        request: What to optimise.
+        request: Program and options of the call.
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
         pick: Ranker of layouts or tiles. One of a run's models also guides the search.
 
     Raises:
-        UsageError: `out` has the journals of another call, or no space can be decided.
+        UsageError: `out` has the journals of another call, or no space has knobs.
         ProgramFailed: The program cannot be opened, or its default does not run.
         PipelineError: There is too little time to verify anything, or the disk is full.
     """
@@ -164,16 +166,18 @@ def optimize(
         start = time.monotonic()
         description = worker.describe(timeout_s=opening_s())
         if not request.run and description.spaces and TILES not in description.spaces:
-            pick = None  # the heuristic without training ranks tiles only
+            # The heuristic without training ranks only tiles.
+            pick = None
         session = OptimizeSession(request, out, pick, worker, description)
         # A confirming process opens the program, and compiles it up to twice more.
         n_processes = 1 + N_PROCESSES * (1 + session.needs_all_cores)
         needed_s = n_processes * 2 * (time.monotonic() - start)
         if set(request.spaces) > set(session.spaces):
             left_out = undecided(request.program, request.spaces, tuple(session.spaces))
-            log.info(f"{left_out}; goes on with {', '.join(session.spaces)}")
+            log.info(f"{left_out}; continues with {', '.join(session.spaces)}")
         log.info(f"screen: up to {request.n_candidates} candidates")
-        with alone_in(out / JOURNALS):  # makes the folder, after the program was opened
+        # This makes the folder, so it comes after the program was opened.
+        with alone_in(out / JOURNALS):
             screening = screen(session, needed_s)
             if not screening.is_over:
                 log.info("the time for screening is over")
@@ -205,7 +209,8 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
     journal, is_over = session.journal("screen"), False
     visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
     sources = ["default"]
-    with suppress(OutOfTime):  # in all the time that is left: everything is relative to the default
+    # All ratios need the default, so it may take all the time that is left.
+    with suppress(OutOfTime):
         visitor.visit(0, SEARCH_ROUND, np.array(session.default))
     left_s = seconds_left()
     share_s = max(MIN_SCREEN_SHARE * left_s, min(SCREEN_SHARE * left_s, left_s - needed_s))
@@ -228,15 +233,16 @@ def screen(session: OptimizeSession, needed_s: float) -> Screening:
             f"{request.program}: the default was not measured ({reason or 'no time'}); expected it "
             "to run within the time; the same command resumes, with more --minutes or --timeout-s"
         )
-    found: dict[Setting, Candidate] = {}
+    candidates: dict[Setting, Candidate] = {}
     for config, options in sorted(journal.settings.items()):
         source = sources[config] if config < len(sources) else SEARCH
         ratio = shortest.get(config, float("inf")) / shortest[0]
         candidate = Candidate(tuple(options), source, ratio, journal.failed.get(config, ""))
-        known = found.setdefault(candidate.setting, candidate)
-        if ratio < known.screened and any(options):  # a search comes back to fast settings
-            found[candidate.setting] = replace(known, screened=ratio)
-    return Screening([*found.values()], len(journal.settings), shortest[0], is_over)
+        known = candidates.setdefault(candidate.setting, candidate)
+        # A search visits fast settings again.
+        if ratio < known.screened and any(options):
+            candidates[candidate.setting] = replace(known, screened=ratio)
+    return Screening([*candidates.values()], len(journal.settings), shortest[0], is_over)
 
 
 def verify(
@@ -259,8 +265,8 @@ def verify(
     n_rounds = max(least, 3 * session.request.n_rounds // 8)
     name = f"verify-{hash_rows(settings).sum():016x}"
     n = len(finalists)
-    what = f"{n} next to the default" if n else "nothing but the default and itself"
-    log.info(f"verify: {what}, in a fresh process")
+    settings_text = f"{n} next to the default" if n else "only the default and itself"
+    log.info(f"verify: {settings_text}, in a fresh process")
     share_s = VERIFY_SHARE * seconds_left()
     ran, times = session.measure(name, settings, (least, n_rounds), share_s)
     if len(times) < (MIN_VERIFY_ROUNDS if len(ran) > 3 else MIN_ROUNDS):
@@ -316,9 +322,9 @@ def _add_processes(session: OptimizeSession, stage: str, setting: Setting) -> No
 
 
 def _finalists(session: OptimizeSession, screening: Screening) -> list[Candidate]:
-    """Return distinct candidates: the fastest, the simplest of its equals, others, the next ones.
+    """Return distinct candidates: the fastest, simple ones of equal time, then the next ones.
 
-    One of the others shares no decision with the fastest, which may lose on all cores.
+    One candidate shares no decision with the fastest, which may be a loss on all cores.
     """
     faster = sorted((c for c in screening.candidates if c.screened < 1), key=lambda c: c.screened)
     equal = [c for c in faster if c.screened < EQUAL_TIME_RATIO * faster[0].screened]
@@ -334,26 +340,26 @@ def _distinct(
     code: Callable[[Setting], str],
     n_wanted: int,
 ) -> list[Candidate]:
-    """Return candidates of distinct code, none the default's; of equal ones the simplest."""
-    found = dict[str, Candidate]()
+    """Return candidates with distinct code. The simplest candidate of equal code is chosen."""
+    by_code = dict[str, Candidate]()
     for candidate in ordered:
-        if len(found) == n_wanted:
+        if len(by_code) == n_wanted:
             break
-        own = code(candidate.setting)
-        if own != code(default):
-            found[own] = min(found.get(own, candidate), candidate, key=lambda c: c.n_decided)
-    return [*found.values()]
+        key = code(candidate.setting)
+        if key != code(default):
+            by_code[key] = min(by_code.get(key, candidate), candidate, key=lambda c: c.n_decided)
+    return [*by_code.values()]
 
 
 def _n_affordable(default_ns: float) -> int:
-    """Return how many candidates can be verified in their share of the time, 1 to 4."""
+    """Return the number of candidates that can be verified in time, 1 to 4."""
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
     n_visits = VERIFY_SHARE * seconds_left() / visit_s
     return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))
 
 
 def _confirm_order(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield the finalists that gain, the best first; if none gains, the best that does not lose."""
+    """Yield finalists that gain, the best first. If there are none, yield the best without a loss."""
     able = [c for c in candidates if c.verified and not c.verified.loses]
     gaining = [c for c in able if c.verified and c.verified.gains]
     if able and not gaining:
@@ -365,7 +371,7 @@ def _confirm_order(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
 
 
 def _simplest_of_best(finalists: Sequence[Candidate]) -> Candidate:
-    """Return the one that decides least of those that gain about as much as the fastest."""
+    """Return the simplest of the finalists that gain about as much as the fastest."""
     ratios = {c.setting: c.verified.ratio for c in finalists if c.verified}
     fastest = min(finalists, key=lambda c: ratios[c.setting])
     most = min(ratios[fastest.setting].high + MIN_GAIN, 1 - MIN_GAIN)

@@ -1,4 +1,4 @@
-"""A trained ranker as a source of candidates: of layouts drawn at random, or of all tiles."""
+"""Rankers that propose candidates: random layouts, or all tiles."""
 
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,16 @@ from models.trees.linear import BASELINES
 
 
 def pick_by(run: Path, request: OptimizeRequest) -> Pick:
-    """Return what ranks described configs by the models of a run.
+    """Return a function that ranks configs by the models of a run.
+
+    The function raises a PipelineError if the run has no models for layouts or tiles.
+
+    Args:
+        run: Folder of the run.
+        request: Request of the call.
 
     Raises:
-        PipelineError: no such run; when it is called: the run has no models of that kind.
+        PipelineError: There is no such run.
     """
     if not run.is_dir():
         raise PipelineError(f"--run {run}: no such folder; expected one of `run`")
@@ -40,14 +46,29 @@ def pick_by(run: Path, request: OptimizeRequest) -> Pick:
 def pick_tiles(
     request: OptimizeRequest, description: Description, configs: NDArray[Any]
 ) -> NDArray[np.int64]:
-    """Rank described tiles without training: fewest steps, and of these the largest blocks."""
+    """Rank tiles without training: fewest steps first, then largest blocks.
+
+    Args:
+        request: Request of the call.
+        description: The kernel.
+        configs: Config features, (c, 24).
+
+    Returns:
+        Positions of the configs, the best first, (c,).
+    """
     file = GraphFile(collection_named("tile:xla"), "test", request.program, Path(request.program))
     scores = BASELINES["tile"].score(described_graph(file, description, configs))
     return np.argsort(scores, kind="stable")
 
 
 def described_graph(file: GraphFile, description: Description, configs: NDArray[Any]) -> Graph:
-    """Return a described program with configs (c, k, 18) or (c, 24), none of them measured."""
+    """Return the graph of a program with unmeasured configs.
+
+    Args:
+        file: Name and collection of the graph.
+        description: The program.
+        configs: Config features, (c, k, 18) of layouts or (c, 24) of tiles.
+    """
     arrays = description.arrays
     unknown = np.zeros(len(configs), np.int64)
     nodes = (file, arrays["node_feat"], arrays["node_opcode"], arrays["edge_index"], unknown)

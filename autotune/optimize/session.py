@@ -1,6 +1,6 @@
 """The request of `optimize`, and the journals in which a call and its repetitions record visits.
 
-Each fresh process has a journal of its own, so a call that was killed resumes. c settings of g
+Each fresh process has a separate journal, so a call that was killed resumes. c settings of g
 knobs, r rounds.
 """
 
@@ -41,17 +41,19 @@ from data.hlo.choices import Choices
 JOURNALS = "journal"
 # A process with fewer rounds is ignored.
 MIN_ROUNDS = 2
-RANKED = ("layouts", TILES)  # the spaces that models rank
+# The spaces that models rank.
+RANKED = ("layouts", TILES)
 SEARCHES = ("portfolio", "random", "genetic", "ranker", "go")
-FEWEST_STEPS = "fewest steps"  # the source of tiles that no run proposes
+# The source of tiles from the heuristic without training.
+FEWEST_STEPS = "fewest steps"
 
-# Ranks settings (c, g) of layouts, of the program that is described: the best first.
+# Returns positions (c,) of the config features of a program, sorted by score.
 Pick = Callable[[Description, NDArray[Any]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
 class OptimizeRequest:
-    """What to optimise, and how hard.
+    """The program and the options of `optimize`.
 
     Attributes:
         program: module:function, a program of the catalogue, or for "tiles" a kernel.
@@ -93,7 +95,7 @@ class OptimizeRequest:
             searches = ", ".join(SEARCHES)
             raise UsageError(f"--search {self.search}: no such search; known: {searches}")
         if self.run and not set(RANKED) & set(self.spaces):
-            reason = f"models rank {' and '.join(RANKED)} alone, not {', '.join(self.spaces)}"
+            reason = f"models rank only {' and '.join(RANKED)}, not {', '.join(self.spaces)}"
             raise UsageError(f"--run {self.run}: {reason}; expected --space with one of these")
         if self.run and self.search not in ("portfolio", "ranker"):
             raise UsageError(f"--run {self.run}: --search {self.search} uses no models; leave out")
@@ -111,10 +113,14 @@ class OptimizeRequest:
                 raise UsageError(f"--program {self.program}: {reason}")
 
     def open_worker(self, *, on_all_cores: bool = False) -> Session:
-        """Return a session that opens the program in a fresh process."""
-        subject = partial(self.open_decided, self.program, self.spaces, self.device)
+        """Return a session that opens the program in a fresh process.
+
+        Args:
+            on_all_cores: Whether the process uses all cores.
+        """
+        opener = partial(self.open_decided, self.program, self.spaces, self.device)
         return Session(
-            subject, timeout_s=self.timeout_s, label=self.program, on_all_cores=on_all_cores
+            opener, timeout_s=self.timeout_s, label=self.program, on_all_cores=on_all_cores
         )
 
 
@@ -123,7 +129,7 @@ class OptimizeSession:
     """One call of `optimize`.
 
     Attributes:
-        request: What to optimise.
+        request: Program and options of the call.
         out: Folder of the journals and results.
         pick: Ranker of settings, or None.
         worker: The process that screens. It stays open.
@@ -166,13 +172,21 @@ class OptimizeSession:
         return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
 
     def describe(self, setting: Setting) -> Decisions:
-        """Return what a setting decides."""
+        """Return the decisions of a setting.
+
+        Args:
+            setting: Option of each knob.
+        """
         if setting not in self._described:
             self._described[setting] = self.worker.describe_setting(np.array(setting))
         return self._described[setting]
 
     def code(self, setting: Setting) -> str:
-        """Return a digest of a setting's code; the setting itself if it does not compile."""
+        """Return a digest of a setting's code, or the setting itself if it does not compile.
+
+        Args:
+            setting: Option of each knob.
+        """
         if setting not in self._codes:
             self._codes[setting] = repr(setting)
             with suppress(ConfigFailed):
@@ -198,17 +212,18 @@ class OptimizeSession:
             As `whole_rounds`.
 
         Raises:
-            PipelineError: The default does not run, or the program is another one.
+            PipelineError: The default does not run, or the program has changed.
         """
         journal, request = self.journal(name), self.request
         known = whole_rounds(journal, len(settings))
         if len(known[1]) >= n_rounds[1]:
             return known
-        what, rest_s = f"{request.program}: {name}", seconds_left() - share_s
+        label, rest_s = f"{request.program}: {name}", seconds_left() - share_s
         if self.description.facts["platform"] != "cpu":
-            self.worker.stop()  # an accelerator serves one process
+            # Only one process can use an accelerator.
+            self.worker.stop()
         with request.open_worker(on_all_cores=name.startswith(ON_ALL_CORES)) as fresh:
-            visitor = Visitor(fresh, journal, label=what, total=len(settings) * n_rounds[1])
+            visitor = Visitor(fresh, journal, label=label, total=len(settings) * n_rounds[1])
             rng = generator(request.seed, name, request.program)
             with suppress(OutOfTime):
                 self._open_again(fresh)
@@ -217,7 +232,7 @@ class OptimizeSession:
                     run_rounds(visitor, settings, n_rounds=n_rounds[1], rng=rng)
         if journal.failed.keys() & {0, 1}:
             reason = next(iter(journal.failed.values()))
-            raise PipelineError(f"{what}: the default failed: {reason}")
+            raise PipelineError(f"{label}: the default failed: {reason}")
         return whole_rounds(journal, len(settings))
 
     def _open_again(self, fresh: Session) -> None:
@@ -226,31 +241,35 @@ class OptimizeSession:
         if fresh.describe().facts["function"] != self.description.facts["function"]:
             raise PipelineError(
                 f"{self.request.program}: is another program when it is traced again; expected the "
-                "same each time: no random numbers but from arguments, and no edit meanwhile"
+                "same each time: random numbers only from arguments, and no edit meanwhile"
             )
 
     def confirming_processes(self, stage: str) -> dict[Setting, list[Comparison]]:
-        """Return the comparison of each process of a stage that had enough time, by setting."""
-        found: dict[Setting, list[Comparison]] = {}
+        """Return the comparisons of the processes of a stage that had enough time, by setting.
+
+        Args:
+            stage: `CONFIRM` or `ON_ALL_CORES`.
+        """
+        comparisons: dict[Setting, list[Comparison]] = {}
         for path in sorted((self.out / JOURNALS).glob(f"{stage}-*.jsonl")):
             journal = self.journal(path.stem)
             ran, times = whole_rounds(journal, 3)
             if 2 in journal.failed:
-                own = Comparison(FAILED_RATIO, FAILED_RATIO, 1, 0, np.inf)
+                comparison = Comparison(FAILED_RATIO, FAILED_RATIO, 1, 0, np.inf)
             elif len(ran) == 3 and len(times) >= MIN_ROUNDS:
-                own = compare_rounds(*times.T)
+                comparison = compare_rounds(*times.T)
             else:
                 continue
-            found.setdefault(tuple(journal.settings[2]), []).append(own)
-        return found
+            comparisons.setdefault(tuple(journal.settings[2]), []).append(comparison)
+        return comparisons
 
     def with_measurements(
         self, candidates: Iterable[Candidate], verified: Mapping[Setting, Comparison]
     ) -> list[Candidate]:
         """Return candidates with all measurements in the journals.
 
-        Each batch of processes, of any candidate, is one more look that may be lucky: intervals
-        share 5 % of error among them all.
+        Each batch of processes of any candidate is one more chance of a lucky result. So all
+        intervals share 5 % of error.
 
         Args:
             candidates: Candidates of the screening.

@@ -1,10 +1,11 @@
-"""What `optimize --search NAME` tries, and in which order; c settings of g knobs.
+"""The searches of `optimize --search NAME`; c settings of g knobs.
 
-- portfolio: a menu of compiler options, the usual layouts, the first picks of a ranker, then a
-  genetic search. With a run the ranker also picks the children.
+- portfolio: a menu of compiler options, the usual layouts, the top configs of a ranker, then a
+  genetic search. With `--run` the ranker also chooses the children.
 - random: settings that each leave a random share to the compiler.
-- genetic: the genetic search alone.
-- ranker: the first picks of a run's models, then the genetic search whose children they pick.
+- genetic: only the genetic search.
+- ranker: the top configs of a run's models, then the genetic search. The models choose the
+  children.
 - go: the pretrained policy of GO, which learns from each batch (autotune/go).
 """
 
@@ -18,8 +19,9 @@ from autotune.spaces import TILES, menu
 from common.reproducibility import generator
 from data.hlo.choices import Choices, Space, draw_choices
 
-SEARCH = "search"  # the source of candidates that a search draws or breeds
-# Layouts that a ranker ranks, and how many of them are proposed.
+# The source of candidates that a search draws or breeds.
+SEARCH = "search"
+# Number of layouts that a ranker ranks, and number of proposals among them.
 N_RANKED, N_PICKS = 1_000, 15
 
 
@@ -30,8 +32,8 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
         session: The call, with its request and program.
 
     Returns:
-        The search, and the sources of its first settings. All later ones are from `SEARCH`. Both
-        are the same for any number of candidates, so that a call with more of them resumes.
+        The search, and the sources of its first settings. All later settings have the source
+        `SEARCH`. Both are the same for any number of candidates, so a call with more resumes.
     """
     request, description = session.request, session.description
     space = Space(description.n_options, description.groups)
@@ -54,7 +56,7 @@ def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
 
 
 def _proposals(session: OptimizeSession, guide: Guide | None) -> Iterator[tuple[str, Choices]]:
-    """Yield the source and the setting (g,) of each candidate that is tried before the search."""
+    """Yield the source and the setting (g,) of each candidate before the search."""
     request, description, spaces = session.request, session.description, session.spaces
     ends = np.cumsum([*spaces.values()])
     knobs = {name: slice(end - spaces[name], end) for name, end in zip(spaces, ends, strict=True)}
@@ -69,16 +71,16 @@ def _proposals(session: OptimizeSession, guide: Guide | None) -> Iterator[tuple[
     if guide:
         part = knobs["layouts" if "layouts" in knobs else TILES]
         space = Space(description.n_options[part], description.groups[part])
-        drawn = draw_choices(space, N_RANKED, generator(request.seed, "drawn", request.program))
-        settings = np.zeros((len(drawn), len(default)), np.int64)
-        settings[:, part] = drawn
+        choices = draw_choices(space, N_RANKED, generator(request.seed, "drawn", request.program))
+        settings = np.zeros((len(choices), len(default)), np.int64)
+        settings[:, part] = choices
         best = [setting for setting in settings[guide(settings)] if setting.any()]
         for setting in best[:N_PICKS]:
             yield "ranker" if request.run else FEWEST_STEPS, setting
 
 
 def _ranked(session: OptimizeSession, settings: Choices) -> Choices:
-    assert session.pick, "asked where there is a ranker"
+    assert session.pick, "only a session with a ranker has a guide"
     return session.pick(session.description, session.worker.spell(settings))
 
 

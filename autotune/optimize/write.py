@@ -1,6 +1,7 @@
 """The files that `optimize` writes: best.json and, if something is faster, apply.py.
 
-from DIR.apply import step  # the faster function; an edited module is a file next to apply.py
+`from DIR.apply import step` imports the faster function. An edited module is a file next to
+apply.py.
 """
 
 import json
@@ -17,7 +18,8 @@ from common.files import write_bytes, write_text
 from common.pages import render_page
 
 BEST, APPLY, MODULE = "best.json", "apply.py", "module.hlo.pb"
-MAX_SHAPES = 80  # characters of the arguments' shapes in apply.py
+# Characters of the arguments' shapes in apply.py.
+MAX_SHAPES = 80
 
 
 def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
@@ -114,15 +116,23 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
 
 
 def uncompared_text(result: OptimizeResult) -> str:
-    """Return what a kernel's tiles are not compared with; "" for other programs."""
-    of_kernel = "tiles alone; jax.jit(kernel.whole), without a loop, may be faster: time it too"
-    return of_kernel if result.spaces == (TILES,) else ""
+    """Return a note about the comparison of a kernel's tiles. "" for other programs.
+
+    Args:
+        result: Result of `optimize`.
+    """
+    note = "only tiles; jax.jit(kernel.whole), without a loop, may be faster: time it too"
+    return note if result.spaces == (TILES,) else ""
 
 
-def all_cores_text(own: Candidate) -> str:
-    """Return how long a candidate takes on all cores; "" if that is not needed."""
-    if not (comparison := own.together):
-        return "; not measured on all cores" * own.needs_all_cores
+def all_cores_text(candidate: Candidate) -> str:
+    """Return the comparison on all cores. "" if it is not needed.
+
+    Args:
+        candidate: The candidate.
+    """
+    if not (comparison := candidate.together):
+        return "; not measured on all cores" * candidate.needs_all_cores
     verdict = ": neither a gain nor a loss is sure"
     if comparison.ratio.low >= MAX_LOSS:
         verdict = ": a loss"
@@ -134,17 +144,29 @@ def all_cores_text(own: Candidate) -> str:
 
 
 def processes_text(comparison: Comparison) -> str:
-    """Return the number of fresh processes behind a figure."""
+    """Return the number of fresh processes of a comparison.
+
+    Args:
+        comparison: The comparison.
+    """
     return f"{comparison.n_processes} process{'es' * (comparison.n_processes > 1)}"
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio with its interval."""
+    """Return a ratio with its interval.
+
+    Args:
+        ratio: The ratio.
+    """
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def tried_text(result: OptimizeResult) -> str:
-    """Return how many candidates were tried, and why no more."""
+    """Return the number of candidates, and the reason why there are no more.
+
+    Args:
+        result: Result of `optimize`.
+    """
     tried, drawn = len(result.candidates), result.n_drawn
     equal = f" of {drawn} that were drawn, the others equal to one of them" * (tried < drawn)
     why = "no more are new" if result.is_over else "no time for more"

@@ -1,20 +1,21 @@
-"""The catalogue of fused kernels to measure, by family, with several shapes each: kernels.tsv.
+"""The catalogue of fused kernels, kernels.tsv: several shapes of each family.
 
-Whole kernels take about 0.05 to 5 ms on one core of a CPU, long enough to time and short enough
-to time often. The columns of kernels.tsv, whose letters are axes (`autotune.tiles.kernel`):
+A whole kernel takes about 0.05 to 5 ms on one core of a CPU. A letter of kernels.tsv is an axis
+(`autotune.tiles.kernel`). Many families are held out: only hundreds of kernels can show a
+difference between two rankers. The columns are:
 
-    family    kernels that differ in their sizes alone
-    split     in which all of them lie, drawn at random before any was measured; many are held out,
-              since how far two rankers are apart shows on some hundred kernels only
-    axes      letters of the sizes, in their order
-    formula   axes of the operands and of the output
-    tiled     axes whose tile size is chosen
-    combine   "einsum" of the formula, or the name of a function
-    epilogue  the function that follows, if any, and `extras`, the axes of what it reads besides
-    weights   whether the second operand is a weight
-    fixed     axes of one size in all kernels of the family, and the size
-    halo      elements that the first operand has beyond the extent of an axis
-    sizes     one for each kernel
+- family: kernels that differ only in their sizes
+- split: split of the family, from a random draw before the first measurement
+- axes: letters of the sizes, in their order
+- formula: axes of the operands and of the output
+- tiled: axes whose tile size is chosen
+- combine: "einsum" of the formula, or the name of a function
+- epilogue: name of the function that follows, or empty
+- extras: axes of the other arguments of the epilogue
+- weights: whether the second operand is a weight
+- fixed: axes of one size in all kernels of the family, and the size
+- halo: elements that the first operand has beyond the extent of an axis
+- sizes: one entry for each kernel
 """
 
 import csv
@@ -41,7 +42,7 @@ def families() -> dict[str, dict[str, str]]:
 
 @cache
 def catalogue() -> dict[str, TileKernel]:
-    """Return all kernels by name, such as "matmul_m128_k256_n512"."""
+    """Return all kernels by name, for example "matmul_m128_k256_n512"."""
     kernels = {}
     for family, row in families().items():
         for sizes in row["sizes"].split():
@@ -52,11 +53,15 @@ def catalogue() -> dict[str, TileKernel]:
 
 
 def find_kernel(program: str) -> TileKernel:
-    """Return a kernel of the catalogue, or the one that "module:name" holds or returns.
+    """Return a kernel of the catalogue, or a user's kernel.
+
+    Args:
+        program: Name in the catalogue, or "module:name" of a TileKernel or a function that returns
+            one.
 
     Raises:
-        PipelineError: there is none, or its module cannot be imported.
-        UsageError: it is something else.
+        PipelineError: There is no such kernel, or its module cannot be imported.
+        UsageError: "module:name" is no kernel.
     """
     if ":" not in program:
         kernels = catalogue()
@@ -66,10 +71,11 @@ def find_kernel(program: str) -> TileKernel:
                 "module:name of your own"
             )
         return kernels[program]
-    found = named_object(program)
+    target = named_object(program)
     try:
-        kernel = found() if callable(found) and not isinstance(found, TileKernel) else found
-    except PipelineError:  # a kernel that makes no sense
+        kernel = target() if callable(target) and not isinstance(target, TileKernel) else target
+    # The kernel itself has a fault.
+    except PipelineError:
         raise
     except Exception as error:
         raise UsageError(
@@ -85,7 +91,13 @@ def find_kernel(program: str) -> TileKernel:
 
 
 def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKernel:
-    """Return a kernel of a family, of other sizes than the catalogue's if need be."""
+    """Return a kernel of a family. Its sizes need not be in the catalogue.
+
+    Args:
+        family: A family of kernels.tsv.
+        extents: Size of each axis of the family.
+        name: Name of the kernel.
+    """
     row = families()[family]
     inputs, output = row["formula"].split("->")
     first, *others = inputs.split(",")
@@ -93,7 +105,7 @@ def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKerne
     if family == "rotary":
         sizes["e"] = sizes["d"] // 2
     combine = partial(_einsum, row["formula"]) if row["combine"] == "einsum" else None
-    given: dict[str, Any] = {"epilogue": _function(row["epilogue"])} if row["epilogue"] else {}
+    options: dict[str, Any] = {"epilogue": _function(row["epilogue"])} if row["epilogue"] else {}
     return TileKernel(
         name=name,
         family=family,
@@ -104,7 +116,7 @@ def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKerne
         combine=combine or _function(row["combine"]),
         extras=tuple(map(Operand, row["extras"].split())),
         has_weights=row["weights"] == "yes",
-        **given,
+        **options,
     )
 
 

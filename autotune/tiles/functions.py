@@ -1,7 +1,7 @@
-"""What the catalogue's kernels do to blocks of any size, by the names that kernels.tsv gives.
+"""The functions of kernels.tsv, by name. They work on blocks of any size.
 
-Needs jax, so it is imported where a kernel runs. The last axis of a block is whole where a function
-reduces over it.
+This module imports jax, so it is imported only when a kernel runs. If a function reduces over the
+last axis, blocks contain that axis completely.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def _convolve(x: Any, weights: Any, *, dilation: int = 1, groups: int = 1) -> An
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    # Combinations of two operands, besides einsum.
+    # Combinations of two operands, in addition to einsum.
     "convolve": _convolve,
     "convolve_dilated": lambda x, weights: _convolve(x, weights, dilation=2),
     "convolve_depthwise": lambda x, w: _convolve(x, w[:, :, None, :], groups=x.shape[-1]),

@@ -1,8 +1,8 @@
-"""A fused kernel as a loop over tiles of its output, compiled anew for every tile size.
+"""A fused kernel as a loop over tiles of its output. Each tile size is compiled separately.
 
-A kernel is written over *axes*, one letter each, as in an einsum: matmul is "mk", "kn" -> "mn".
-The loop runs over tiles of the output's axes and, where the contraction is tiled too, sums over
-tiles of the contracted axes before the epilogue. g is the number of tiled axes.
+A kernel has axes with one letter each, as in an einsum: matmul is "mk", "kn" -> "mn". The loop runs
+over tiles of the output's axes. If contracted axes are tiled too, it sums over their tiles before
+the epilogue. g is the number of tiled axes.
 """
 
 import itertools
@@ -23,17 +23,22 @@ from common.errors import PipelineError
 from data.hlo.graph import featurize_module
 from data.hlo.programs import tile_bounds
 
-MAX_STEPS = 1024  # a tile that needs more steps measures the loop's own overhead
-MAX_BLOCK_BYTES = 128 * 1024  # all blocks of a step: a scratchpad's worth, as on an accelerator
+# With more steps a runtime is mainly the overhead of the loop.
+MAX_STEPS = 1024
+# The blocks of a step are as large as the scratchpad memory of an accelerator.
+MAX_BLOCK_BYTES = 128 * 1024
 ELEMENT_BYTES = 4
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An input array: its axes in order, and how many elements it has beyond an axis's extent.
+    """An input array of a kernel.
 
-    A 3x3 window needs a halo of 2: an output tile of h rows reads h + 2 rows of the input.
+    Attributes:
+        axes: Letters of the axes in order.
+        halo: Elements beyond the extent of an axis. For example, a 3x3 window needs a halo of 2: an
+            output tile of h rows reads h + 2 rows of the input.
     """
 
     axes: str
@@ -42,23 +47,36 @@ class Operand:
 
 @dataclass(frozen=True)
 class TileKernel:
-    """A fused kernel whose output may be made tile by tile."""
+    """A fused kernel whose output can be computed tile by tile.
 
-    name: str  # unique; becomes a file name
-    family: str  # the kind of kernel; splits keep families together
-    extents: Mapping[str, int]  # size of every axis
-    operands: tuple[Operand, ...]  # the arrays that `combine` takes
-    output: str  # axes of the output
-    tiled: str  # axes whose tile size is chosen: of the output, or contracted by `combine`
-    # Blocks of `operands` to a block of the output, which is summed over contracted tiles.
+    Attributes:
+        name: Unique name. It becomes a file name.
+        family: Family of the kernel. All kernels of a family are in one split.
+        extents: Size of each axis.
+        operands: Arguments of `combine`.
+        output: Axes of the output.
+        tiled: Axes whose tile size is chosen, of the output or contracted by `combine`.
+        combine: Function of blocks of the operands. Its blocks are summed over contracted tiles.
+        epilogue: Function of the sum and the blocks of `extras` that returns the final block.
+        extras: Further arguments of the epilogue, without contracted axes.
+        has_weights: Whether the second operand is a weight. Its tile is the "kernel bounds".
+
+    Raises:
+        PipelineError: The name is no file name, or an axis has no extent of 1 or more.
+    """
+
+    name: str
+    family: str
+    extents: Mapping[str, int]
+    operands: tuple[Operand, ...]
+    output: str
+    tiled: str
     combine: Callable[..., Any]
-    # That sum and the blocks of `extras` to the final block.
     epilogue: Callable[..., Any] = lambda block, *extras: block
-    extras: tuple[Operand, ...] = ()  # that only the epilogue reads; none has a contracted axis
-    has_weights: bool = False  # the second operand is a weight, whose tile is the "kernel bounds"
+    extras: tuple[Operand, ...] = ()
+    has_weights: bool = False
 
     def __post_init__(self) -> None:
-        """Raise PipelineError: a name that is no file's, an axis without extent, or one below 1."""
         if not NAME.fullmatch(self.name):
             raise PipelineError(
                 f"TileKernel '{self.name}': expected a name of letters, digits, '_', '.' and '-', "
@@ -81,15 +99,15 @@ class TileKernel:
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
-        """Return the (o, g) tile sizes that may be chosen; row 0 is the default.
+        """Return the tile sizes that may be chosen, (o, g). Row 0 is the default.
 
-        Sizes are 2^i, 3·2^i and the extent itself; contracted axes take divisors only, because a
-        last tile that overlaps its neighbour would be summed twice. The blocks of a step fit
-        128 KiB together, the loop takes 2 to 1,024 steps. The default is what a compiler without
-        a cost model would take: the fewest steps, and of those the largest blocks.
+        Sizes are 2^i, 3·2^i and the extent. Contracted axes have only divisors, because a last tile
+        that overlaps its neighbour would be summed twice. The blocks of a step have at most 128 KiB
+        in all, and the loop has 2 to 1,024 steps. The default is the choice of a compiler without a
+        cost model: the fewest steps, then the largest blocks.
 
         Raises:
-            PipelineError: fewer than two tiles remain.
+            PipelineError: Fewer than two tiles remain.
         """
         sizes = [_sizes(self.extents[axis], axis not in self.output) for axis in self.tiled]
         tiles = [
@@ -106,20 +124,32 @@ class TileKernel:
         return np.array(tiles, np.int64)
 
     def block_bytes(self, tile: Sequence[int]) -> int:
-        """Return the bytes of all blocks of one step under a tile (g,)."""
+        """Return the bytes of all blocks of one step.
+
+        Args:
+            tile: Tile sizes, (g,).
+        """
         tensors = (*self.operands, *self.extras, Operand(self.output))
         return ELEMENT_BYTES * sum(math.prod(self.block_shape(t, tile)) for t in tensors)
 
     def n_steps(self, tile: Sequence[int]) -> int:
-        """Return how often the kernel's body runs with a tile (g,)."""
+        """Return the number of steps of the loop.
+
+        Args:
+            tile: Tile sizes, (g,).
+        """
         return math.prod(
             -(-self.extents[axis] // size) for axis, size in zip(self.tiled, tile, strict=True)
         )
 
     def config_feat(self, tiles: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (c, 24) kernel, output and input bounds of tiles (c, g), in dimension order.
+        """Return config features: the bounds of kernel, output and input, (c, 24).
 
-        Each is up to 6 sizes, their sum and their product; 0 where there is no such tensor.
+        Bounds are up to 6 sizes in dimension order, their sum and their product. The bounds of a
+        missing tensor are 0.
+
+        Args:
+            tiles: Tile sizes, (c, g).
         """
         weights = self.operands[1] if self.has_weights else None
         tensors = (weights, Operand(self.output), self.operands[0])
@@ -131,7 +161,12 @@ class TileKernel:
         return np.array([row(tile) for tile in tiles.tolist()], np.float32)
 
     def block_shape(self, operand: Operand, tile: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of an operand's block under a tile (g,)."""
+        """Return the shape of an operand's block.
+
+        Args:
+            operand: The operand.
+            tile: Tile sizes, (g,).
+        """
         sizes = dict(self.extents) | dict(zip(self.tiled, tile, strict=True))
         return tuple(sizes[axis] + operand.halo.get(axis, 0) for axis in operand.axes)
 
@@ -146,7 +181,11 @@ class TileKernel:
         return [self.block_shape(operand, whole) for operand in (*self.operands, *self.extras)]
 
     def whole(self, *arguments: Any) -> Any:
-        """Apply the kernel to whole arrays, without a loop: what every tile has to give."""
+        """Apply the kernel to whole arrays without a loop. Each tile must have this result.
+
+        Args:
+            *arguments: The operands, then the extras.
+        """
         n = len(self.operands)
         return self.epilogue(self.combine(*arguments[:n]), *arguments[n:])
 
@@ -158,11 +197,15 @@ def _sizes(extent: int, must_divide: bool) -> list[int]:
 
 
 def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any]:
-    """Return the kernel as a function of its arguments that loops over tiles (g,).
+    """Return the kernel as a function of its arguments that loops over tiles.
 
-    An outer loop covers the output's tiled axes, an inner one those that are contracted. The last
-    tile of an axis is moved back to end with it, so that every block has one shape; it then makes
-    some elements a second time, to the same values.
+    The outer loop is over the tiled axes of the output, the inner loop over contracted axes. The
+    last tile of an axis is moved back to end with the axis, so all blocks have the same shape.
+    Some elements are then computed twice, with the same values.
+
+    Args:
+        kernel: The kernel.
+        tile: Tile sizes, (g,).
     """
     from jax import lax
     from jax import numpy as jnp
@@ -175,7 +218,7 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         return math.prod(-(-kernel.extents[axis] // sizes[axis]) for axis in axes)
 
     def starts_of(step: Any, axes: Sequence[str]) -> dict[str, Any]:
-        """Return where the tile of a step begins on each of these axes; the last varies first."""
+        # The last axis varies first.
         starts: dict[str, Any] = {}
         for axis in reversed(axes):
             last, count = kernel.extents[axis] - sizes[axis], n_steps([axis])
@@ -192,8 +235,6 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
         ]
 
     def combined(arrays: Any, starts: Mapping[str, Any]) -> Any:
-        """Combine the operands' blocks, summed over the contracted tiles."""
-
         def partial(j: Any) -> Any:
             both = {**starts, **starts_of(j, inner)}
             return kernel.combine(*cut(arrays, kernel.operands, both))
@@ -205,21 +246,22 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
 
     def tiled(*arguments: Any) -> Any:
         expected = [f"float32{list(shape)}" for shape in kernel.argument_shapes()]
-        given = [
+        actual = [
             f"{a.dtype}{list(a.shape)}" if hasattr(a, "shape") else type(a).__name__
             for a in arguments
         ]
-        if given != expected:  # a slice that does not fit would be moved back, without a word
-            actual, asked = ", ".join(given), ", ".join(expected)
-            raise PipelineError(f"{kernel.name}: given arrays {actual}; expected {asked}")
+        # Without this check a slice that does not fit would be moved back without an error.
+        if actual != expected:
+            shapes = f"{', '.join(actual)}; expected {', '.join(expected)}"
+            raise PipelineError(f"{kernel.name}: given arrays {shapes}")
         n = len(kernel.operands)
 
         def step(i: Any, output: Any) -> Any:
             starts = starts_of(i, outer)
-            made = combined(arguments[:n], starts)
-            made = kernel.epilogue(made, *cut(arguments[n:], kernel.extras, starts))
+            block = combined(arguments[:n], starts)
+            block = kernel.epilogue(block, *cut(arguments[n:], kernel.extras, starts))
             places = [starts.get(axis, 0) for axis in kernel.output]
-            return lax.dynamic_update_slice(output, made, places)
+            return lax.dynamic_update_slice(output, block, places)
 
         empty = jnp.zeros([kernel.extents[axis] for axis in kernel.output], jnp.float32)
         return lax.fori_loop(0, n_steps(outer), step, empty)
@@ -228,7 +270,7 @@ def tiled_function(kernel: TileKernel, tile: Sequence[int]) -> Callable[..., Any
 
 
 class TileProgram:
-    """A kernel with one knob: which of its tiles; option 0 is the default tile."""
+    """A kernel whose only knob is the tile. Option 0 is the default tile."""
 
     def __init__(self, kernel: TileKernel, facts: dict[str, str]) -> None:
         import jax
@@ -242,29 +284,41 @@ class TileProgram:
     def describe(self) -> Description:
         """Return the graph of the kernel over whole arrays, without a loop."""
         kernel = self._kernel
-        given = kernel.whole, tuple(kernel.arguments())
-        source = ProgramSource(kernel.name, kernel.family, "xla", build=lambda: given)
+        built = kernel.whole, tuple(kernel.arguments())
+        source = ProgramSource(kernel.name, kernel.family, "xla", build=lambda: built)
         graph = featurize_module(dump_module(source))
         arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
         n_options = np.array([len(kernel.tiles)], np.int64)
         return Description(n_options, np.zeros(1, np.int64), arrays, self._facts)
 
     def spell(self, settings: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return settings (c, 1) as tile configs (c, 24)."""
+        """Return config features, (c, 24).
+
+        Args:
+            settings: Number of the tile, (c, 1).
+        """
         return self._kernel.config_feat(self._kernel.tiles[settings[:, 0]])
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
-        """Say which tile a setting (1,) takes."""
+        """Return the tile of one setting.
+
+        Args:
+            setting: Number of the tile, (1,).
+        """
         return Decisions({"tile": self._kernel.tiles[int(setting[0])].tolist()})
 
     def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile for the tile of a setting (1,)."""
+        """Compile for the tile of one setting.
+
+        Args:
+            setting: Number of the tile, (1,).
+        """
         compiled = self._lowered(setting).compile()
         code = code_of(compiled.runtime_executable())
         return Loaded(lambda: compiled(*self._arguments).block_until_ready(), code)
 
     def whole(self) -> Any:
-        """Return what the kernel makes of its arguments without a loop."""
+        """Return the result of the kernel without a loop."""
         import jax
 
         return jax.jit(self._kernel.whole)(*self._arguments)
@@ -275,7 +329,8 @@ class TileProgram:
         tile = self._kernel.tiles[int(setting[0])].tolist()
         try:
             return jax.jit(tiled_function(self._kernel, tile)).lower(*self._arguments)
-        except Exception as error:  # combine and epilogue may raise anything
+        # The functions of a user's kernel may raise anything.
+        except Exception as error:
             reason = error_line(error)
             where = f"{self._kernel.name}: combine or epilogue of tile {tile}"
             raise PipelineError(f"{where}: {reason}") from error

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.go.network import Policy, PolicyConfig, SegmentAttention, drawn, given
+from autotune.go.network import (
+    Policy,
+    PolicyConfig,
+    SegmentAttention,
+    fixed_settings,
+    sample_settings,
+)
 from tests.autotune.go.programs import mixed_tasks, random_arrays
 
 TASKS = {"first": 3, "second": 4}
@@ -22,7 +28,7 @@ def opinionated(config: PolicyConfig = SMALL) -> Policy:
 
 
 def drawing(n_choices: int = 5) -> Any:
-    return drawn(n_choices, torch.Generator().manual_seed(0))
+    return sample_settings(n_choices, torch.Generator().manual_seed(0))
 
 
 def test_decisions_of_the_whole_program_are_nodes_at_the_end() -> None:
@@ -88,7 +94,7 @@ def test_a_task_depends_on_what_was_decided_before_it_and_not_on_what_comes_afte
     settings = torch.zeros(3, graph.n_knobs, dtype=torch.int64)
     settings[1, 0] = 1  # another decision of the first task
     settings[2, 4] = 1  # and of the second
-    base, first, second = policy(graph, given(settings)).log_probs
+    base, first, second = policy(graph, fixed_settings(settings)).log_probs
     torch.testing.assert_close(base[1:4], first[1:4])
     assert (base[4:6] - first[4:6]).abs().max() > 1e-4
     torch.testing.assert_close(base[:4], second[:4])

@@ -13,8 +13,8 @@ from autotune.go.network import (
     Policy,
     PolicyConfig,
     decision_graph,
-    drawn,
-    likeliest,
+    likeliest_setting,
+    sample_settings,
 )
 from autotune.go.ppo import (
     PpoConfig,
@@ -63,9 +63,9 @@ def test_what_pays_by_opcode_and_by_a_neighbours_decision_is_learned_for_unseen_
             decided = {g.name: policy(g, choose).settings.numpy() for g in unseen}
             return float(np.mean([runtimes(arrays[n], c).mean() for n, c in decided.items()]))
 
-        chance = mean_cost(drawn(64, torch.Generator().manual_seed(1)))
+        chance = mean_cost(sample_settings(64, torch.Generator().manual_seed(1)))
         train(policy, seen, lambda g, c: runtimes(arrays[g.name], c), config, seed=0)
-        learned = mean_cost(likeliest)
+        learned = mean_cost(likeliest_setting)
     assert chance == pytest.approx(2, abs=0.1)
     assert learned < 1.25
 
@@ -99,7 +99,9 @@ def test_saved_policy_decides_the_same_and_damage_is_an_error(tmp_path: Path) ->
     torch.nn.init.normal_(policy.heads["options"].weight)
     save_policy(tmp_path / "policy.safetensors", policy, UNSCALED)
     loaded, scaler = load_policy(tmp_path / "policy.safetensors")
-    assert torch.equal(loaded(graph, likeliest).settings, policy(graph, likeliest).settings)
+    assert torch.equal(
+        loaded(graph, likeliest_setting).settings, policy(graph, likeliest_setting).settings
+    )
     assert np.array_equal(scaler.factor, UNSCALED.factor)
     (tmp_path / "policy.safetensors").write_bytes(b"damaged")
     with pytest.raises(PipelineError, match="no policy can be read"):

@@ -422,7 +422,7 @@ def test_pooled_interval_covers_the_truth_if_processes_differ() -> None:
         (("mlp_b16", "--search", "best"), 2, "--search best: no such search; known: portfolio, ra"),
         (("mlp_b16", "--search", "ranker"), 2, "--search ranker: expected --run RUN"),
         (("mlp_b16", "--search", "go", "--space", "fusion"), 2, "go: decides options, not fusion;"),
-        (("mlp_b16", "--run", "r"), 2, "models rank layouts and tiles alone, not options"),
+        (("mlp_b16", "--run", "r"), 2, "models rank only layouts and tiles, not options"),
         (
             ("matmul_m128_k256_n512",),
             2,
@@ -449,7 +449,7 @@ def test_space_without_decisions_is_reported_and_the_others_are_searched(
     caplog.set_level("INFO")
     result = optimize(request_of(spaces=("layouts", "tiles"), n_candidates=2), tmp_path)
     assert result.spaces == ("layouts",)
-    assert "tiles: mine:step is no kernel; goes on with layouts" in caplog.text
+    assert "tiles: mine:step is no kernel; continues with layouts" in caplog.text
 
 
 def test_kernel_is_applied_and_its_default_tile_is_named(
@@ -468,4 +468,4 @@ def test_kernel_is_applied_and_its_default_tile_is_named(
     monkeypatch.setattr("autotune.optimize.optimize.optimize", lambda *_, **__: result)
     printed = call("optimize", "--program", "mine:kernel", "--space", "tiles", "--out", tmp_path)
     assert "]: the default (tile: 64, 96) over itself\n" in printed
-    assert "\ncompared    tiles alone; jax.jit(kernel.whole), without a loop, may" in printed
+    assert "\ncompared    only tiles; jax.jit(kernel.whole), without a loop, may" in printed
