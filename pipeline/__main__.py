@@ -8,7 +8,7 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-# Before the working folder, whose own `models` or `data` would be taken for the project's.
+# The working folder may have other modules named `models` or `data`, so the project comes first.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 try:
@@ -27,14 +27,14 @@ from pipeline.cli.runs import compare, report, runs
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.submission import score
 
-# A file's name, or what a server says, may have signs that the terminal's encoding lacks.
+# A file name or a message of a server may have characters that the terminal's encoding lacks.
 if isinstance(sys.stdout, TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")
-# OpenMP's threads spin while they wait, by default. On cores that other work uses as well, that
-# takes the time that the work itself needs. Read when a command imports torch.
+# OpenMP's threads spin while they wait, by default. On shared cores this takes time from other
+# work. The variable is read when a command imports torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# What a training step takes of a GPU's memory changes with its graph: segments that grow leave no
-# gaps. Read when torch starts CUDA.
+# The GPU memory of a training step changes with its graph. Expandable segments leave no gaps. The
+# variable is read when torch starts CUDA.
 if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 

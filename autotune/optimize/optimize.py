@@ -359,7 +359,7 @@ def _n_affordable(default_ns: float) -> int:
 
 
 def _confirm_order(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield finalists that gain, the best first. If there are none, yield the best without a loss."""
+    """Yield the finalists that gain, best first, or else the best one without a loss."""
     able = [c for c in candidates if c.verified and not c.verified.loses]
     gaining = [c for c in able if c.verified and c.verified.gains]
     if able and not gaining:

@@ -18,7 +18,8 @@ from pipeline.planning.step_costs import Card, StepCosts, step_size
 
 STAGES = ("prepare", "train", "rank", "score")
 HOUR_S, MIB = 3600.0, 2**20
-SCORE_TABLES = 2  # in addition to those of the members: the blend, and the baseline
+# Score tables of the blend and the baseline, in addition to those of the members.
+SCORE_TABLES = 2
 
 # Seconds of one thread of an AMD EPYC, measured on synthetic graphs of the published sizes.
 # Layouts: for each config of each node. Tiles: for each config, but "statistics" for each kernel.
@@ -42,7 +43,7 @@ SCORES_OF_CONFIG = {"layout": 46.0, "tile": 25.0}
 
 
 def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
-    """Return the train splits. With `layout.together`, all layouts are one split, the first."""
+    """Return the train splits. With `layout.together`, all layouts are the first split."""
     parts = [part for part in sizes if part.split == "train"]
     layouts = [part for part in parts if part.kind == "layout"]
     if not recipe.layout.together or not layouts:
@@ -61,17 +62,16 @@ def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
 
 
 def _as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
-    """Return a split with as many configs of a graph as a run ranks."""
+    """Return a split with the number of configs that a run ranks."""
     is_sampled = part.split == "valid" and part.kind == "layout"
     at_most = (is_sampled and recipe.valid_configs) or part.configs
     return replace(part, configs=min(part.configs, at_most))
 
 
-def _processor_s(what: str, part: PartSize, n_configs: float) -> float:
-    """Return the seconds of one thread for one graph of a split."""
+def _processor_s(stage: str, part: PartSize, n_configs: float) -> float:
     if part.kind == "layout":
-        return PROCESSOR_S["layout"][what] * part.nodes * n_configs
-    return PROCESSOR_S["tile"][what] * (1 if what == "statistics" else n_configs)
+        return PROCESSOR_S["layout"][stage] * part.nodes * n_configs
+    return PROCESSOR_S["tile"][stage] * (1 if stage == "statistics" else n_configs)
 
 
 def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
@@ -79,7 +79,8 @@ def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -
     if model_entry(recipe, model).network:
         size = step_size(recipe, model, train.nodes, train.distinct)
         seconds: float = config.training.steps * steps.step_s(model, size)
-        if isinstance(config, SegmentSageConfig):  # the head learns from whole graphs' embeddings
+        # The head learns from embeddings of whole graphs.
+        if isinstance(config, SegmentSageConfig):
             n_embedded = min(train.graphs, config.head_steps * config.graphs_per_step)
             n_configs = min(config.table_configs, round(train.distinct))
             whole = replace(train, configs=n_configs, repeated=0.0)
@@ -95,7 +96,6 @@ def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -
 
 
 def _ranking_s(recipe: Recipe, model: str, part: PartSize, steps: StepCosts) -> float:
-    """Return the seconds to rank one graph of a split."""
     if not model_entry(recipe, model).network:
         return _processor_s("rank", part, part.distinct)
     size = step_size(recipe, model, part.nodes, part.distinct)
@@ -106,7 +106,7 @@ def _ranking_s(recipe: Recipe, model: str, part: PartSize, steps: StepCosts) -> 
 
 
 def _disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
-    """Return the bytes of one collection's files: "raw" and "store" at most, "run" about."""
+    """Return the bytes of files: upper bounds of "raw" and "store", an estimate of "run"."""
     kind, raw, store = parts[0].kind, 0.0, 0.0
     for part in parts:
         if kind == "tile":
@@ -121,7 +121,7 @@ def _disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
 
 
 def _training_mib(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
-    """Return the memory of a training in MiB, on the largest graph: the card's or the process's."""
+    """Return the memory of a training in MiB, of the GPU or the process, on the largest graph."""
     config: Any = getattr(recipe, model)
     if model_entry(recipe, model).network:
         size = step_size(recipe, model, train.most_nodes, train.most_configs)
@@ -158,7 +158,6 @@ class CollectionPlan:
 def _collection_plan(
     recipe: Recipe, parts: Sequence[PartSize], train: PartSize | None, steps: StepCosts
 ) -> CollectionPlan:
-    """Return the cost on the splits of one collection, None for `train` if nothing is learned."""
     kind, n_seeds = parts[0].kind, len(recipe.seeds)
     models = recipe.models_of(kind)
     ranked = [_as_ranked(recipe, part) for part in parts if part.split != "train"]

@@ -30,7 +30,7 @@ from pipeline.planning.synthetic_graphs import (
     train_steps,
 )
 
-# What `python -m benchmarks.gpu` writes, and the measurements of a GPU that this project had.
+# The file of `python -m benchmarks.gpu`, and the measurements of one GPU in this repository.
 MEASURED_HERE, MEASURED = ROOT / "runs/gpu/steps.json", Path(__file__).with_name("steps.json")
 # Time to launch the kernels of a step without CUDA graphs, if it was not measured.
 HOST_MS = 15.0
@@ -38,7 +38,7 @@ HOST_MS = 15.0
 # memory for each byte saved: networks have 9 to 48 and 0.9 to 2.9.
 MOVES_PER_SAVED, PEAK_PER_SAVED = 20, 2
 RANKING_SHARE = 1 / 3
-# Larger steps are timed on fewer nodes. A step of so many values takes .1 s on one core.
+# Larger steps are timed on fewer nodes. A step of this size takes .1 s on one core.
 MAX_VALUES, MIN_GRAPHS, MIN_NODES = 1 << 20, 4, 32
 # Edges and configurable nodes of a pruned graph, by nodes.
 EDGES_PER_NODE, CONFIGURABLE = 1.65, 0.28
@@ -140,8 +140,8 @@ class StepTimes(FrozenConfig):
         Returns:
             Seconds, None if no step of the network was bound by the GPU.
         """
-        own = [step for step in self.steps if step.model == model]
-        points = sorted((s.n_bytes, s.step_ms) for s in own if s.step_ms > s.host_ms)
+        steps = [step for step in self.steps if step.model == model]
+        points = sorted((s.n_bytes, s.step_ms) for s in steps if s.step_ms > s.host_ms)
         if not points:
             return None
         sizes, times = zip(*points, strict=True)
@@ -155,14 +155,14 @@ class StepTimes(FrozenConfig):
             model: Name of the network.
             n_bytes: Bytes of one (nodes, configs, channels) tensor of the step.
         """
-        own = sorted((step.n_bytes, step.host_ms) for step in self.steps if step.model == model)
-        sizes, times = zip(*own or [(0, HOST_MS)], strict=True)
+        points = sorted((step.n_bytes, step.host_ms) for step in self.steps if step.model == model)
+        sizes, times = zip(*points or [(0, HOST_MS)], strict=True)
         return float(np.interp(n_bytes, sizes, times)) / 1e3
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """The size of a training step: n graphs or kernels, of so many nodes and configs each."""
+    """The size of a training step. `nodes` and `configs` are of each graph or kernel."""
 
     n_graphs: int
     nodes: float
@@ -197,7 +197,8 @@ def step_size(recipe: Recipe, model: str, nodes: float, configs: float) -> StepS
         n_configs = min(config.configs_per_kernel, max(2, round(configs)))
         return StepSize(config.kernels_per_step, nodes, n_configs, hidden)
     kept = kept_nodes(recipe.features.prune, nodes)
-    if isinstance(config, SegmentSageConfig):  # a step computes one segment with gradients
+    # A step computes one segment with gradients.
+    if isinstance(config, SegmentSageConfig):
         kept = min(kept, config.segment_nodes)
     n_configs = min(config.configs_per_step, max(2, round(configs)))
     return StepSize(config.graphs_per_step, kept, n_configs, hidden)
@@ -250,7 +251,7 @@ class StepCosts:
         return RANKING_SHARE * max(host_s, ratio * kernels_s)
 
     def _host_and_kernels_s(self, model: str, size: StepSize) -> tuple[float, float]:
-        """Return how long the host launches a step's kernels, 0 if timed here, and they run."""
+        # The host time is 0 if the step is timed on this machine's processor.
         card = self.card if self.uses_gpu(model) else None
         if card is None or self.times is None:
             return 0.0, self._timed(model, size)
@@ -276,7 +277,6 @@ class StepCosts:
         return PEAK_PER_SAVED * self._probed(model, size)[1] * self._itemsize(model)
 
     def _itemsize(self, model: str) -> int:
-        """Return the bytes of a value of an activation."""
         is_exact = getattr(self.recipe, model).training.precision == "float32"
         return 2 if self.uses_gpu(model) and not is_exact else 4
 
@@ -289,16 +289,17 @@ class StepCosts:
         return float(self._known[key] * size.values / timed.values)
 
     def _probed(self, model: str, size: StepSize) -> tuple[float, float]:
-        """Count a step's operations, and the values that it saves for its backward pass.
+        """Count the operations of a step, and the values that it saves for the backward pass.
 
-        A small step on the CPU counts them: the counter takes sparse matrices for dense ones.
+        A small step on the CPU counts them, because the counter treats sparse matrices as dense.
         """
         small, saved = size.scaled_down(), dict[int, int]()
         key = ("probe", model, small)
         if key not in self._known:
 
             def pack(tensor: Tensor) -> Tensor:
-                if tensor.layout == torch.strided:  # graphs are sparse, and small
+                # Graphs are sparse and small.
+                if tensor.layout == torch.strided:
                     storage = tensor.untyped_storage()
                     saved[storage.data_ptr()] = storage.nbytes()
                 return tensor
@@ -320,13 +321,13 @@ class StepCosts:
 
 
 def find_step_costs(recipe: Recipe, gpu: str | None, file: Path | None) -> StepCosts:
-    """Choose where the costs of steps are from.
+    """Choose the source of the costs of steps.
 
     Args:
         recipe: Recipe with the networks.
-        gpu: Name of a card or "none". None takes the card of `file`, else this machine's device.
-        file: Steps as `python -m benchmarks.gpu` writes them. None takes those of this machine, if
-            there are any, else those that this project measured.
+        gpu: Name of a card or "none". None means the card of `file`, or else this machine's device.
+        file: File of `python -m benchmarks.gpu`. None means the file of this machine, or else the
+            measurements in this repository.
 
     Raises:
         PipelineError: The file is missing or damaged.
@@ -334,8 +335,8 @@ def find_step_costs(recipe: Recipe, gpu: str | None, file: Path | None) -> StepC
     """
     path = file or (MEASURED_HERE if MEASURED_HERE.is_file() else MEASURED)
     times = read_json(path, StepTimes, expected="steps as `python -m benchmarks.gpu` writes them")
-    here = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    name = gpu or (times.card if file else here)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    name = gpu or (times.card if file else device)
     if name == "none":
         return StepCosts(recipe)
     card = CARDS.get(name) or card_named(name)

@@ -30,7 +30,7 @@ from models.training.loop import TrainingTask, fit
 
 UNPRUNED = Recipe.from_table({"features": {"prune": "none"}}, source="synthetic graphs")
 TILES = collection_named("tile:xla")
-# Of a layout graph: distinct layout vectors, stored columns.
+# Distinct layout vectors and stored columns of a layout graph.
 N_VECTORS, N_COLUMNS = 40, 32
 # The first steps fill caches, compile kernels and record CUDA graphs.
 WARM_UP_STEPS, TIMED_STEPS = 3, 3
@@ -43,8 +43,8 @@ class GraphSize:
     Attributes:
         nodes: Number of nodes.
         edges: Number of edges. They are drawn at random, and edges that occur twice are dropped.
-        configurable: Number of configurable nodes, 0 for a tile kernel. Pruned graphs have many:
-            what a network computes for each config depends on them.
+        configurable: Number of configurable nodes, 0 for a tile kernel. The work of a network for
+            each config depends on it.
         configs: Number of configs. All of them differ, and so do their runtimes.
     """
 
@@ -94,12 +94,12 @@ def make_workload(
 
 
 def _layout_graph(size: GraphSize) -> LayoutGraph:
-    """Make a layout graph in memory, with runtimes of 1, 2, … ns."""
     program, rng = _program(size, "layout:xla:random")
     vectors = np.unique(vector_codes(rng.integers(-1, 6, (N_VECTORS, 18), dtype=np.int8)))
     columns = min(N_COLUMNS, size.configurable)
     configs = rng.integers(0, len(vectors), (size.configs, columns), dtype=np.uint8)
-    for column in range(min(columns, 4)):  # no two configs are the same
+    # No two configs are the same.
+    for column in range(min(columns, 4)):
         configs[:, column] = np.arange(size.configs) // len(vectors) ** column % len(vectors)
     codebooks = Codebooks(
         codes=vectors,
@@ -116,7 +116,6 @@ def _layout_graph(size: GraphSize) -> LayoutGraph:
 
 
 def _tile_graph(size: GraphSize) -> TileGraph:
-    """Make a tile kernel in memory, with runtimes of 1, 2, … ns."""
     program, rng = _program(size, TILES.name)
     config_feat = rng.integers(1, 64, (size.configs, N_TILE_VALUES)).astype(np.float32)
     normalizers = np.ones(size.configs, np.int64)
@@ -132,6 +131,7 @@ def _program(size: GraphSize, collection: str) -> tuple[dict[str, Any], np.rando
         "node_feat": rng.integers(0, 3, (size.nodes, N_NODE_FEATURES)).astype(np.float32),
         "node_opcode": rng.integers(1, 100, size.nodes).astype(np.uint8),
         "edge_index": edges,
+        # Runtimes are 1, 2, … ns.
         "runtime_ns": np.arange(1, size.configs + 1),
     }
     return program, rng
@@ -152,7 +152,7 @@ def train_steps(
         device: Device of the training.
         n_steps: Number of steps.
         after: Called with the number of steps so far, after each step.
-        recorded: Whether a layout network's steps are CUDA graphs where `train` makes them so.
+        recorded: Whether steps of a layout network are CUDA graphs, as in `train`.
     """
     rare = {"steps": n_steps, "log_every": n_steps, "checkpoint_every": n_steps, "swa_start": 1}
     training = workload.config.training.model_copy(update=rare)
@@ -160,15 +160,15 @@ def train_steps(
     files = tuple(GraphFile(TILES, "train", str(i), Path(str(i))) for i in range(len(graphs)))
     inputs: Any = dict(zip(files, graphs, strict=True)).__getitem__
     config = workload.config.model_copy(update={"training": training})
-    given = files, inputs, config
+    arguments = files, inputs, config
     if isinstance(workload.network, SegmentSage):
         history = _full_history(workload)
-        task: TrainingTask = SegmentTask(*given, 0, workload.network, history)
+        task: TrainingTask = SegmentTask(*arguments, 0, workload.network, history)
     elif workload.kind == "tile":
-        task = TileTask(*given, HeldOut(files))
+        task = TileTask(*arguments, HeldOut(files))
     else:
         recorder = recorded_steps(workload.network, device) if recorded else None
-        task = LayoutTask(*given, HeldOut(files), recorder)
+        task = LayoutTask(*arguments, HeldOut(files), recorder)
     with TemporaryDirectory() as folder:
         job = TrainJob("synthetic", UNPRUNED, files, 0, Path(folder))
         with watched_by(lambda _, done, __: after(done)):
@@ -178,7 +178,7 @@ def train_steps(
 
 
 def _full_history(workload: SyntheticWorkload) -> SegmentHistory:
-    """Give the network the history of a training in progress, with all segments known."""
+    """Set the history of a network as in the middle of a training, with all segments known."""
     n_pooled = min(workload.config.table_configs, len(workload.graphs[0].first))
     entries = [[n_pooled if s.varies else 1 for s in graph.segments] for graph in workload.graphs]
     history = SegmentHistory(entries, workload.network.width)

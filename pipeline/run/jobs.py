@@ -66,7 +66,6 @@ def is_network(recipe: Recipe, model: str) -> bool:
 
 
 def _training_name(folder: Path) -> str:
-    """Return the name of the job that trains into a folder."""
     return f"train {folder.parent.name}/{folder.name}"
 
 

@@ -1,4 +1,4 @@
-"""A run's report: how good its rankings are on the valid split, and what they rest on."""
+"""The report of a run: the scores of its rankings on the valid split, and their origin."""
 
 import json
 import platform
@@ -54,7 +54,8 @@ from submissions.score import score_submission
 
 REPORT_PAGE = "report.html"
 RANKS = "valid-ranks.parquet"
-MAX_POINTS = 60  # of a curve; more than a picture can show
+# A picture cannot show more points of a curve.
+MAX_POINTS = 60
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
 # By submission ID.
@@ -65,9 +66,9 @@ Tables = Mapping[str, pl.DataFrame]
 def build_report(state: RunState, data_dir: Path) -> RunReport:
     """Score the rankings of the valid split and describe the run, without the costs of its stages.
 
-    `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` and all values of tiles but
-    the baseline are of the five configs to measure, as a row of the submission has them. The file
-    valid-ranks.parquet, from which the pages of graphs are made, is written too.
+    `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` is of the five configs to
+    measure, as in a row of the submission. So are all values of tiles, except the baseline. The
+    function also writes valid-ranks.parquet, the data of the pages of graphs.
 
     Args:
         state: State of the run, with all scores written.
@@ -85,7 +86,7 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
         labels,
         ceilings={row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None},
         to_measure=_to_measure(files, blended),
-        n_configs={name: len(own.runtime_ns) for name, own in whole.items()},
+        n_configs={name: len(graph.runtime_ns) for name, graph in whole.items()},
     )
     unusable = [
         LeftOut(graph=item.file.submission_id, reason=item.reason) for item in state.unusable
@@ -109,7 +110,7 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
 
 
 def write_report(out: Path, report: RunReport) -> Path:
-    """Write report.json and the files of `draw_report`; return the path of the page.
+    """Write report.json and the files of `draw_report`, and return the path of the page.
 
     Args:
         out: Folder of the run.
@@ -120,7 +121,7 @@ def write_report(out: Path, report: RunReport) -> Path:
 
 
 def draw_report(out: Path, report: RunReport) -> Path:
-    """Write the page of a report, its picture and pages of graphs; return the path of the page.
+    """Write the page of a report, its picture and the pages of graphs. Return the first path.
 
     Args:
         out: Folder of the run.
@@ -191,7 +192,7 @@ def _with_evidence(
     labels: Mapping[str, Labels],
     blended: Tables,
 ) -> dict[str, CollectionReport]:
-    """Add the baseline, the slowdown curve and the seeds; write the points of graphs' pages."""
+    """Add the baseline, the slowdown curve and the seeds. Write valid-ranks.parquet."""
     points, reports = [pl.DataFrame(schema=RANKS_SCHEMA)], dict(parts)
     for name, part in parts.items():
         if part.value is None:
@@ -202,8 +203,8 @@ def _with_evidence(
         runtimes = [labels[key].runtime for key in keys]
         rankings = {"model": _rankings(blended), "baseline": _rankings(baseline)}
         curves = {
-            who: slowdown_curve([ranked[key] for key in keys], runtimes)
-            for who, ranked in rankings.items()
+            scorer: slowdown_curve([ranked[key] for key in keys], runtimes)
+            for scorer, ranked in rankings.items()
         }
         members = [_scores(state, collection, m.name) for m in state.members(collection)]
         for key in keys:
@@ -222,7 +223,7 @@ def _with_evidence(
 
 
 def _scores(state: RunState, collection: Collection, scorer: str) -> Tables:
-    """Return what a member, "blend" or "baseline" scored of the valid split, by submission ID."""
+    """Return the scores of a member, "blend" or "baseline" on the valid split, by submission ID."""
     return _by_id(collection, read_scores(scores_path(state.out, collection, scorer, "valid")))
 
 
@@ -244,7 +245,7 @@ def _value(
 
 
 def _to_measure(files: Files, scores: Tables) -> dict[str, NDArray[np.int64]]:
-    """Return five configs to measure of each graph, as places in its scores."""
+    """Return five configs to measure of each graph, as positions in its scores."""
     chosen = {}
     for name, table in scores.items():
         graph = read_graph(files[name])
@@ -275,8 +276,8 @@ def _seed_values(
     for member in state.members(collection):
         names.setdefault(member.seed, []).append(member.name)
     values = {}
-    for seed, own in sorted(names.items()):
-        weights = {name: spec.weights[name] for name in own}
+    for seed, members in sorted(names.items()):
+        weights = {name: spec.weights[name] for name in members}
         if any(weights.values()):
             values[str(seed)] = _value(state, collection, spec._replace(weights=weights), labels)
     return {seed: value for seed, value in values.items() if value is not None and len(values) > 1}

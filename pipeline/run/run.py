@@ -64,7 +64,7 @@ class Inputs:
     """The graphs that a run reads.
 
     Attributes:
-        data_dir: Folder that holds npz/.
+        data_dir: Folder with npz/.
         collections: The collections.
         store: Folder of packed graphs. None takes the default folder.
         skip_bad: Whether damaged files are left out and named in the report.
@@ -76,7 +76,14 @@ class Inputs:
     skip_bad: bool = False
 
     def find(self, splits: Sequence[str]) -> list[GraphFile]:
-        """List the files; refuse none at all, and names that no run takes, unless `skip_bad`."""
+        """Return the files of some splits.
+
+        Args:
+            splits: Names of the splits.
+
+        Raises:
+            PipelineError: There is no file, or a file has an invalid name and `skip_bad` is off.
+        """
         files = find_graphs(self.data_dir, collections=self.collections, splits=splits)
         faults = name_faults(files)
         if faults and not self.skip_bad:
@@ -107,12 +114,12 @@ def run(
         trackers: Trackers that show the run, see `known_trackers`.
 
     Raises:
-        UsageError: `out` holds another run, or there is no GPU as the recipe asks for.
+        UsageError: `out` has another run, or the recipe needs a GPU and there is none.
         PipelineError: Damaged files, no usable data, a full disk, or `models` lacks a model.
         OutOfTime: The time is over. The same call resumes.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    state, given = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
+    state, copies = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
     begin(out, state.config, resume=resume)
     with alone_in(out), logged_to(trackers, out, state.config["recipe"]):
         # Killed processes leave these.
@@ -122,17 +129,19 @@ def run(
             state.choose_sources()
         else:
             state.sources = {place.name: Source(place) for place in _present(state.files)}
-        take_models(given)
+        take_models(copies)
         for event in workers.do(state.jobs(trains=models is None), out).values():
             state.costs.add(event.job.stage, event.cost)
-        sweep(out / "scores", f"**/{TEMPORARY}")  # of workers that were killed
+        # Workers that were killed leave these.
+        sweep(out / "scores", f"**/{TEMPORARY}")
         blended = _blend_all(state)
         with in_one_step("write and check submissions"):
             for split, parts in blended.items():
                 if parts:
                     _submit(state, parts, split)
         if is_done(out) and (out / REPORT).exists():
-            report = read_report(out)  # it has the costs of the first call
+            # This report has the costs of the first call.
+            report = read_report(out)
         else:
             with state.costs.stage("score"), in_one_step("score the valid split"):
                 report = build_report(state, inputs.data_dir)
@@ -153,13 +162,13 @@ def _prepared(
     resume: bool,
     models: Path | None,
 ) -> tuple[RunState, dict[Path, Path]]:
-    """Refuse what cannot be, then pack and check all files; return the models to take as well."""
+    """Check the call, then pack and audit all files. Also return the models to copy."""
     workers.check()
     check_packages()
     files, costs = inputs.find(splits), Costs()
     if recipe.layout.one_program and _is_one_program(files):
         recipe = recipe.for_one_program()
-        log.info(f"one program alone: {', '.join(recipe.models_of('layout'))} ranks its layouts")
+        log.info(f"only one program: {', '.join(recipe.models_of('layout'))} ranks its layouts")
     recipe = with_original_name(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
@@ -167,13 +176,13 @@ def _prepared(
         "recipe": recipe.model_dump(mode="json"),
     }
     check_free(out, config, resume=resume)
-    given = {} if models is None else models_to_take(models, recipe, _present(files), out)
+    copies = {} if models is None else models_to_take(models, recipe, _present(files), out)
     if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
         raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
     check_writable(out / CONFIG)
-    asked = {collection.name for collection in inputs.collections}
+    requested = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
-    missing = [part for part in every if part.rpartition("/")[0] in asked]
+    missing = [part for part in every if part.rpartition("/")[0] in requested]
     device = log_device(recipe)
     for stray in stray_folders(inputs.data_dir):
         log.info(stray)
@@ -184,7 +193,7 @@ def _prepared(
         prepared = prepare(files, store, workers=workers)
         measured = read_manifest(inputs.data_dir)["graphs"]
         rows = audit(files, prepared=prepared, store=store, workers=workers, measured=measured)
-    _refuse_or_tell_bad([row for row in rows if row.error], inputs)
+    _check_bad_files([row for row in rows if row.error], inputs)
     for leak in leaks(rows):
         log.info(leak)
     good = [row.file for row in rows if not row.error]
@@ -192,7 +201,7 @@ def _prepared(
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
     config = {"data": fingerprint(sources), **config}
-    return RunState(recipe, out, good, costs, device, rows, config, missing), given
+    return RunState(recipe, out, good, costs, device, rows, config, missing), copies
 
 
 def _present(files: Sequence[GraphFile]) -> list[Collection]:
@@ -201,7 +210,7 @@ def _present(files: Sequence[GraphFile]) -> list[Collection]:
 
 
 def _is_one_program(files: Sequence[GraphFile]) -> bool:
-    """Tell whether all layout graphs are one program, learned from one file of a collection."""
+    """Return whether all layout graphs are one program, with one train file per collection."""
     layouts = [file for file in files if file.collection.kind == "layout"]
     learned = [file.collection for file in layouts if file.split == "train"]
     if not learned or len(set(learned)) < len(learned):
@@ -209,10 +218,11 @@ def _is_one_program(files: Sequence[GraphFile]) -> bool:
     try:
         return are_one_program(file.path for file in layouts)
     except PipelineError:
-        return False  # the audit names it
+        # The audit names the damaged file.
+        return False
 
 
-def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
+def _check_bad_files(bad: Sequence[AuditRow], inputs: Inputs) -> None:
     if bad and not inputs.skip_bad:
         more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
         raise PipelineError(f"{bad[0].error}{more}; mend or remove, or pass --skip-bad")
@@ -224,20 +234,20 @@ def _refuse_or_tell_bad(bad: Sequence[AuditRow], inputs: Inputs) -> None:
 
 
 def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame]]]:
-    """Blend what the members scored; by split, the blended scores of each collection."""
+    """Return the blended scores of each collection, by split."""
     blended: dict[str, list[tuple[Collection, pl.DataFrame]]] = {split: [] for split in SUBMISSION}
     if state.recipe.blend.choose:
         _choose_all(state, [c for c in state.ranked if state.of(c, "valid")])
     for collection in state.ranked:
-        for split, done in blended.items():
+        for split, tables in blended.items():
             if state.of(collection, split):
                 with state.costs.stage(f"predict {collection.name}"):
-                    done.append((collection, _blended_scores(state, collection, split)))
+                    tables.append((collection, _blended_scores(state, collection, split)))
     return blended
 
 
 def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
-    """Choose blends; of a source's two searches together, where the same members rank both."""
+    """Choose blends. The two searches of a source share a blend if they have the same members."""
     together: dict[tuple[str, ...], list[Collection]] = {}
     for collection in collections:
         source = collection.name.split(":")[:2]
@@ -265,10 +275,11 @@ def _submit(
 ) -> None:
     path = state.out / SUBMISSION[split]
     write_submission(path, submission_rows(blended, state.files))
-    own = [row for row in state.rows if row.file.split == split and not row.error]
-    layouts = [row for row in own if row.file.collection.kind == "layout"]
+    rows = [row for row in state.rows if row.file.split == split and not row.error]
+    layouts = [row for row in rows if row.file.collection.kind == "layout"]
     if split == "valid" and any(0 < state.recipe.valid_configs < row.n_configs for row in layouts):
-        return  # not all configs are ranked; the report takes no ranking of others
-    problems = check_submission(path, {row.file.submission_id: row.n_configs for row in own})
+        # Not all configs are ranked, so the file is no complete submission.
+        return
+    problems = check_submission(path, {row.file.submission_id: row.n_configs for row in rows})
     if problems:
         raise PipelineError(problems[0])

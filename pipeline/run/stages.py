@@ -1,4 +1,4 @@
-"""A stage of a run alone: train one collection."""
+"""One stage of a run without the others: train one collection."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -41,12 +41,12 @@ def train_collection(
         recipe: The recipe.
         out: Folder of the models' folders.
         model: The model to train. None trains all models of the recipe.
-        resume: Whether begun trainings are resumed.
+        resume: Whether interrupted trainings are resumed.
         workers: Workers that train.
         trackers: Trackers that show the trainings, see `known_trackers`.
 
     Raises:
-        UsageError: No such model, a folder holds another run, or there is no GPU.
+        UsageError: There is no such model or no GPU, or a folder has another run.
         PipelineError: Nothing to learn from, or a damaged file.
         OutOfTime: The time is over. The same call resumes.
     """

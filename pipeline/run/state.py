@@ -30,7 +30,7 @@ class Costs:
 
     Attributes:
         seconds: Wall time of each stage.
-        peak_mib: Peak of resident memory in each stage, None if the system does not tell.
+        peak_mib: Peak of resident memory in each stage. None if the system has no such number.
         cpu_seconds: Processor time of each stage, with that of its child processes.
     """
 
@@ -40,7 +40,7 @@ class Costs:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage. Stages do not overlap, and costs of a stage that comes again add up.
+        """Measure a stage. Stages do not overlap, and the costs of a repeated stage are added.
 
         Args:
             name: Name of the stage.

@@ -1,7 +1,7 @@
 """Show a run in TensorBoard or Weights & Biases, from its first checkpoint to its report.
 
 A thread per tracker reads the files that the run writes: metrics.jsonl of each model, then
-report.json and report.png. Each call is a run of its own in the tracker, with all values so far.
+report.json and report.png. Each call is a separate run in the tracker, with all earlier values.
 If a tracker raises or hangs, the run ends with the same bytes.
 """
 
@@ -117,7 +117,8 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
         if name not in TRACKERS:
             raise UsageError(f"--log-to {name}: expected one of {', '.join(TRACKERS)}")
         found = find_spec(name)
-        if found is None or found.origin is None:  # a folder of that name where one works
+        # A folder of that name in the working folder has no origin.
+        if found is None or found.origin is None:
             raise UsageError(
                 f"--log-to {name}: {name} is missing; {sys.executable} -m pip install "
                 f"-r {ROOT / 'requirements-trackers.txt'} -c {ROOT / 'constraints.txt'}"
@@ -129,8 +130,8 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
 def logged_to(names: Sequence[str], out: Path, config: Config) -> Iterator[None]:
     """Let trackers follow the run in `out` until the block has ended.
 
-    A tracker that raises, or that is not done in time, is given up with one line in the log. Python
-    does not wait for a daemon thread, so a tracker that hangs keeps no command from ending.
+    A tracker that raises, or that is not done in time, is stopped with one line in the log. Python
+    does not wait for a daemon thread, so a tracker that hangs does not delay the end of a command.
 
     Args:
         names: Names of trackers, from `known_trackers`.
@@ -171,11 +172,12 @@ def _follow(name: str, out: Path, config: Config, end: Event, done: Event) -> No
         tracker.finish(report, out / REPORT_PICTURE, is_done=done.is_set())
     except Exception as error:
         message = one_line(hide_credentials(f"{type(error).__name__}: {error}"))
-        log.info(f"--log-to {name}: given up, the run goes on: {message}")
+        log.info(f"--log-to {name}: stopped, the run continues: {message}")
 
 
 def _report(out: Path) -> dict[str, float]:
-    if not (out / REPORT).exists():  # of `train`
+    # `train` writes no report.
+    if not (out / REPORT).exists():
         return {}
     report = read_report(out)
     values = {"score/mean": report.score}

@@ -1,7 +1,7 @@
-"""What a search asks: what it may change, and how well a recipe ranks held-out train graphs.
+"""The search space of a tuning, and its objective: how well a recipe ranks held-out train graphs.
 
-What it may change is read from files such as configs/tune/cpu.toml. Ranges whose ends are whole
-numbers give whole numbers.
+A search space is a file, for example configs/tune/cpu.toml. If both ends of a range are whole
+numbers, its values are whole numbers.
 """
 
 import json
@@ -43,20 +43,22 @@ STUDY = "study"
 Number = StrictInt | StrictFloat
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
 Parameters = dict[str, Value]
-P_THRESHOLD = 0.1  # of the Wilcoxon pruner
-_NOT_ASKED = {"name", "threads", "accelerator"}  # of a recipe: they change no trial's value
+# p-value of the Wilcoxon pruner.
+P_THRESHOLD = 0.1
+# Keys of a recipe that change no trial's value.
+_WITHOUT_EFFECT = {"name", "threads", "accelerator"}
 
 
 class StudyConfig(FrozenConfig):
-    """How a trial is judged: one model, cross-validated on a train split.
+    """The metric of trials: one model, cross-validated on a train split.
 
     Attributes:
         collection: Name of the collection.
         model: Name of the model in the recipe.
         folds: Number of folds. All graphs of a family are in one fold.
         seed: Seed of the folds and of the search. The training's is the recipe's first.
-        pruner: "wilcoxon" gives a trial up after a fold if its graphs are worse than the best
-            trial's. "none" gives up nothing.
+        pruner: "wilcoxon" ends a trial after a fold if its graphs are worse than the best
+            trial's. "none" ends no trial early.
     """
 
     collection: str
@@ -78,7 +80,10 @@ class Parameter(FrozenConfig):
     """One of `choices`, or a number from `low` to `high`, both included.
 
     Attributes:
-        log: draw its logarithm evenly; for what acts by factors, such as a learning rate.
+        choices: Possible values. Without them the parameter is a number.
+        low: Lower end of the range.
+        high: Upper end of the range.
+        log: Whether the logarithm is drawn evenly, for example for a learning rate.
     """
 
     choices: tuple[Value, ...] = ()
@@ -88,8 +93,8 @@ class Parameter(FrozenConfig):
 
     @model_validator(mode="after")
     def _is_one_or_the_other(self) -> Self:
-        given, low, high = self.model_fields_set, self.low, self.high
-        if not (given == {"choices"} and self.choices) and given - {"log"} != {"low", "high"}:
+        keys, low, high = self.model_fields_set, self.low, self.high
+        if not (keys == {"choices"} and self.choices) and keys - {"log"} != {"low", "high"}:
             raise ValueError("expected choices, or low and high")
         if high < low or (self.log and low <= 0):
             raise ValueError(f"{low} to {high}: expected low <= high, and for log above 0")
@@ -100,20 +105,29 @@ class Parameter(FrozenConfig):
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def examples(self) -> tuple[Value, ...]:
-        """Return values that a recipe takes if it takes all."""
+        """Return values for a check: a recipe that accepts them accepts all values."""
         between = () if self._is_whole else (self.low + (self.high - self.low) / 3,)
         return self.choices or (self.low, self.high, *between)
 
-    def holds(self, value: Any) -> bool:
-        """Tell whether `value` can be drawn; true is not 1."""
+    def is_allowed(self, value: Any) -> bool:
+        """Return whether a value can be drawn. True and 1 are different values.
+
+        Args:
+            value: The value.
+        """
         if self.choices:
-            return any(value == own and type(value) is type(own) for own in self.choices)
+            return any(value == c and type(value) is type(c) for c in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.low <= value <= self.high and not (self._is_whole and value % 1)
 
     def suggest(self, trial: "Trial", key: str) -> Value:
-        """Let an Optuna trial choose."""
+        """Return the value that an Optuna trial chooses.
+
+        Args:
+            trial: The trial.
+            key: Dotted recipe key of the parameter.
+        """
         if self.choices:
             chosen: Value = trial.suggest_categorical(key, self.choices)
             return chosen
@@ -123,7 +137,7 @@ class Parameter(FrozenConfig):
 
 
 class SearchSpace(FrozenConfig):
-    """A study, and the values that its parameters may have, by dotted recipe key."""
+    """A study and its parameters, by dotted recipe key."""
 
     study: StudyConfig
     parameters: Annotated[dict[str, Parameter], Field(min_length=1)]
@@ -135,10 +149,14 @@ class SearchSpace(FrozenConfig):
 
 
 def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
-    """Read a search space: a path that ends in .toml, or the name of one in configs/tune/.
+    """Read a search space.
+
+    Args:
+        name_or_file: Path that ends in .toml, or a name in configs/tune/.
+        recipe: Recipe that the search changes. None means the default recipe.
 
     Raises:
-        PipelineError: no such search space, or no TOML, or as `space_from_table`.
+        PipelineError: There is no such search space, or it is invalid.
     """
     path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
     return space_from_table(read_toml(path, UsageError), recipe, source=str(path))
@@ -147,11 +165,16 @@ def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
 def space_from_table(
     table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
 ) -> SearchSpace:
-    """Check a search space, and that all its values make a recipe.
+    """Return a search space after a check that all its values fit a recipe.
+
+    Args:
+        table: The search space as TOML values.
+        recipe: Recipe that the search changes. None means the default recipe.
+        source: Name of the file for errors.
 
     Raises:
-        UsageError: an unknown key here or in the recipe, a value that the recipe refuses, or a
-            key that the study's model does not read.
+        UsageError: A key is unknown, the recipe rejects a value, or the study's model does not read
+            a key.
     """
     for key, _ in flat({k: v for k, v in table.items() if k != STUDY}):
         name = key.rpartition(".")[0]
@@ -166,18 +189,25 @@ def space_from_table(
             f"{study.kind} configs by {', '.join(recipe.models_of(study.kind))}; others, your own "
             f"too, are named by --set '{study.kind}.models=[…]'"
         )
-    own = recipe.model_dump(mode="json")
+    recipe_table = recipe.model_dump(mode="json")
     for key, parameter in space.parameters.items():
         if key.split(".")[0] not in ("features", study.model) or recipe.is_idle(key):
-            what = f"trials of '{study.model}' read features.…, {study.model}.…"
-            raise UsageError(f"{source}: '{key}' has no effect; {what}")
+            hint = f"trials of '{study.model}' read features.…, {study.model}.…"
+            raise UsageError(f"{source}: '{key}' has no effect; {hint}")
         for value in parameter.examples():
-            Recipe.from_table(with_values(own, {key: value}), source=source, trust=recipe.trust)
+            Recipe.from_table(
+                with_values(recipe_table, {key: value}), source=source, trust=recipe.trust
+            )
     return space
 
 
 def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
-    """Return a copy of a recipe's table with the value of each dotted key set."""
+    """Return a copy of a recipe's table with some values changed.
+
+    Args:
+        table: The recipe as TOML values.
+        values: New values by dotted key.
+    """
     result = deepcopy(dict(table))
     for key, value in values.items():
         set_value(result, key, value, source=f"search space: key '{key}'")
@@ -186,12 +216,15 @@ def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[s
 
 @dataclass(frozen=True)
 class TuningObjective:
-    """Which recipe near this one ranks these graphs best; can be handed to another process.
+    """The cross-validated metric of recipes on the train split. Processes can share it.
 
     Attributes:
-        learned: the train graphs that can be learned from; of all layout collections, where models
-            learn from all.
-        folds: those of the study's collection, whole families each.
+        recipe: Recipe that the search changes.
+        space: The search space.
+        learned: Usable train graphs. They are of all layout collections if the models learn from
+            all of them.
+        folds: Graphs of the study's collection by fold. All graphs of a family are in one fold.
+        out: Folder of the trials.
     """
 
     recipe: Recipe
@@ -201,16 +234,22 @@ class TuningObjective:
     out: Path
 
     def config(self) -> dict[str, Any]:
-        """Return all that decides a trial's value, as TOML values."""
+        """Return all inputs that change a trial's value, as TOML values."""
         return {
             "train_data": fingerprint(self.learned),
             **sources_of(self.recipe, (self.space.study.model,)),
-            "recipe": self.recipe.model_dump(mode="json", exclude=_NOT_ASKED),
+            "recipe": self.recipe.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
             "space": self.space.to_table(),
         }
 
     def job(self, name: str, function: Callable[..., Any], *arguments: Any) -> Job:
-        """Return a piece of the search as a job; all machines must see the files of this one."""
+        """Return a job of the search. All machines must see the files of this machine.
+
+        Args:
+            name: Name of the job.
+            function: Function to call.
+            *arguments: Arguments of the function.
+        """
         is_network = self.recipe.training_of(self.space.study.model) is not None
         on_gpu = is_network and network_device(self.recipe.accelerator).type == "cuda"
         return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
@@ -221,9 +260,9 @@ class TuningObjective:
         folder: Path,
         after_fold: Callable[[Sequence[float]], None] = lambda values: None,
     ) -> float:
-        """Train the model once per fold on the other folds' graphs, and judge it on the fold's.
+        """Train the model once per fold on the other folds, and score it on the fold.
 
-        The seed is the recipe's first. Goes on with what a killed call has left in the folder.
+        The seed is the first of the recipe. The same call resumes after a kill.
 
         Args:
             recipe: The recipe of the trial.
@@ -234,9 +273,9 @@ class TuningObjective:
             Kendall's tau, or the tile score, of held-out graphs: the mean over folds.
 
         Raises:
-            PipelineError: The folder is another recipe's, or a score is not finite, or as
-                `train_model`.
-            OutOfTime: As `train_model`.
+            PipelineError: The folder is of another recipe, a score is not finite, or the training
+                fails.
+            OutOfTime: The time is over.
         """
         study = self.space.study
         config = {
@@ -261,13 +300,14 @@ class TuningObjective:
     def _fold_values(
         self, recipe: Recipe, held_out: Sequence[GraphFile], folder: Path
     ) -> list[float]:
-        """Train without the families of held-out graphs, and return how each graph is ranked."""
+        """Train without the held-out families, and return the metric of each held-out graph."""
         study, families = self.space.study, set(map(family_of, held_out))
         learned = [file for file in self.learned if family_of(file) not in families]
         job = TrainJob(study.model, recipe, learned, recipe.seeds[0], folder)
         train_model(job, recipe.learned_as(collection_named(study.collection)), resume=True)
         ranker, values = load_model(folder, recipe.trust), []
-        for graph in map(read_graph, held_out):  # one in memory at a time
+        # Only one graph at a time is in memory.
+        for graph in map(read_graph, held_out):
             scores = ranker.score(graph)
             value = ranking_score(study.kind, scores, graph.runtime, as_submitted=True)
             if not math.isfinite(value):
@@ -280,19 +320,25 @@ class TuningObjective:
         return Recipe.from_table(table, source="trial", trust=self.recipe.trust)
 
     def baseline_params(self) -> Parameters:
-        """Return the recipe's own values, as far as the search space holds them."""
-        own = dict(flat(self.recipe.model_dump(mode="json")))
+        """Return the values of the recipe that are in the search space."""
+        values = dict(flat(self.recipe.model_dump(mode="json")))
         parameters = self.space.parameters.items()
-        return {key: own[key] for key, parameter in parameters if parameter.holds(own.get(key))}
+        return {key: values[key] for key, p in parameters if p.is_allowed(values.get(key))}
 
 
 def tuning_objective(
     recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path
 ) -> TuningObjective:
-    """Read the train split, and cut the folds.
+    """Read the train split and return the objective with its folds.
+
+    Args:
+        recipe: Recipe that the search changes.
+        space: The search space.
+        data_dir: Folder of the data.
+        out: Folder of the trials.
 
     Raises:
-        PipelineError: damaged or too little data.
+        PipelineError: The data are damaged, or there are too few.
     """
     collection = collection_named(space.study.collection)
     is_one = recipe.learned_as(collection) == collection
@@ -301,14 +347,18 @@ def tuning_objective(
     usable, unusable = split_usable(files)
     for graph in unusable:
         log.info(f"left out: {graph.file.name}: {graph.reason}")
-    own = [file for file in usable if file.collection == collection]
-    folds = grouped_folds(own, space.study.folds, space.study.seed)
+    in_study = [file for file in usable if file.collection == collection]
+    folds = grouped_folds(in_study, space.study.folds, space.study.seed)
     learned = [file for fold in folds for file in fold] if is_one else usable
     return TuningObjective(recipe, space, learned, folds, out)
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
-    """Return Optuna's pruner of a study."""
+    """Return Optuna's pruner of a study.
+
+    Args:
+        study: The study.
+    """
     from optuna import pruners
 
     is_none = study.pruner == "none"
@@ -322,11 +372,11 @@ def report_folds(
 
     Args:
         trial: The trial.
-        study: How the trial is judged.
-        never_prune: Whether the trial is never given up.
+        study: The study.
+        never_prune: Whether the trial runs to its end in any case.
 
     Raises:
-        TrialPruned: By the function, if the trial is given up.
+        TrialPruned: The returned function raises it to end the trial early.
     """
     folds: list[Sequence[float]] = []
 

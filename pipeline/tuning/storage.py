@@ -1,8 +1,8 @@
-"""Where Optuna keeps the trials of a search: a journal file on a disk, or a database.
+"""The storage of Optuna's trials: a journal file on a disk, or a database.
 
-Both serve many workers. A worker locks a file while it does a trial. A trial whose file is there
-and free was left by a dead worker, and is queued again. A trial of another machine has no such file
-here: then Optuna's heartbeats in the database decide.
+Several workers may use it at once. A worker locks a file while it does a trial. If the file of a
+running trial is not locked, its worker is dead, and the trial is queued again. A trial of another
+machine has no such file, so Optuna's heartbeats in the database decide.
 """
 
 import warnings
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial
 
-HEARTBEAT_S = 60  # three without one: the worker counts as dead
-RETRIES = 2  # of a trial whose worker died without a word
+# After three times this interval without a heartbeat a worker counts as dead.
+HEARTBEAT_S = 60
+# Retries of a trial whose worker died without a note.
+RETRIES = 2
 # Attributes of a trial.
 REASON, INTERRUPTED = "reason", "interrupted"
 JOURNAL_START = b'{"op_code"'
@@ -34,7 +36,7 @@ JOURNAL_START = b'{"op_code"'
 
 @dataclass(frozen=True)
 class SharedStorage:
-    """A storage that several workers use at once, as one of them sees it.
+    """A storage that several workers use at once.
 
     Attributes:
         optuna: Optuna's storage.
@@ -48,17 +50,27 @@ class SharedStorage:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep the other workers that see the folder of locks from taking a trial."""
+        """Lock the folder of locks, so that no other worker takes a trial in the block."""
         self.locks.mkdir(parents=True, exist_ok=True)
         with locked(self.locks / "turn"):
             yield
 
     def running(self, study: str, trial: int) -> FileLock:
-        """Return the lock that the worker of a trial holds."""
+        """Return the lock of a trial. Its worker locks it while the trial runs.
+
+        Args:
+            study: Name of the study.
+            trial: Number of the trial.
+        """
         return FileLock(self.locks / f"{study}-{trial}")
 
     def is_lost(self, study: "Study", trial: "FrozenTrial") -> bool:
-        """Return whether the worker of a running trial is dead."""
+        """Return whether the worker of a running trial is dead.
+
+        Args:
+            study: The study.
+            trial: The running trial.
+        """
         lock = self.running(study.study_name, trial.number)
         if self.has_heartbeats and not Path(lock.lock_file).exists():
             silent = cast(Any, self.optuna)._get_stale_trial_ids(study._study_id)
@@ -68,24 +80,33 @@ class SharedStorage:
         return False
 
     def study(self, name: str, pruner: "BasePruner | None" = None) -> "Study":
-        """Return a study that has been begun; raise PipelineError where there is none."""
+        """Return an existing study.
+
+        Args:
+            name: Name of the study.
+            pruner: Pruner of the study.
+
+        Raises:
+            PipelineError: The storage has no such study.
+        """
         import optuna
 
         try:
             return optuna.load_study(study_name=name, storage=self.optuna, pruner=pruner)
         except KeyError:
             raise PipelineError(
-                f"the storage holds no search of {name}; expected the one it began with"
+                f"the storage has no search of {name}; expected the one it began with"
             ) from None
 
 
 @contextmanager
 def open_storage(place: Path | str, out: Path) -> Iterator[SharedStorage]:
-    """Open a storage for the block, in which Optuna keeps silent.
+    """Open a storage for the block. Optuna logs only errors in the block.
 
     Args:
-        place: Path of a journal file, or a database URL such as postgresql+psycopg://host/name.
-        out: Folder of the search; the locks are in it if the storage is a server.
+        place: Path of a journal file, or a database URL, for example
+            postgresql+psycopg://host/name.
+        out: Folder of the search. It has the locks if the storage is a server.
 
     Raises:
         PipelineError: The storage cannot be opened, is damaged, or a database goes away.
@@ -126,8 +147,8 @@ def _journal(path: Path) -> SharedStorage:
     except OSError as error:
         raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
-        what = "is damaged; expected what Optuna writes"
-        raise PipelineError(f"{path}: {what}; choose another --storage and --out") from error
+        reason = "is damaged; expected a journal of Optuna"
+        raise PipelineError(f"{path}: {reason}; choose another --storage and --out") from error
 
 
 @contextmanager
@@ -139,8 +160,7 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
     from sqlalchemy.pool import NullPool
 
     class PatientStorage(RDBStorage):
-        """Its heartbeats may miss the database: the trial's own calls report the fault."""
-
+        # A heartbeat may fail: the next call of the trial itself reports the fault.
         def record_heartbeat(self, trial_id: int) -> None:
             with suppress(SQLAlchemyError, StorageInternalError):
                 super().record_heartbeat(trial_id)
@@ -157,7 +177,8 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
     try:
         opened = PatientStorage(
             url,
-            {"poolclass": NullPool},  # workers hold no connection while they train
+            # Workers have no open connection while they train.
+            {"poolclass": NullPool},
             heartbeat_interval=None if is_file else HEARTBEAT_S,
             grace_period=3 * HEARTBEAT_S,
         )
@@ -166,16 +187,24 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
         hint = "expected postgresql+psycopg://…, after pip install 'psycopg[binary]'"
         raise PipelineError(f"{where}: {error}; {hint}") from error
     except (SQLAlchemyError, StorageInternalError) as error:
-        own = error.__cause__ if isinstance(error, StorageInternalError) else error
-        reason = " ".join(str(getattr(own, "orig", own)).split())
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        reason = " ".join(str(getattr(cause, "orig", cause)).split())
         raise PipelineError(f"{where}: {reason}; the same command resumes") from error
 
 
 def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
-    """Fail the trials that dead workers left running, and queue lost ones again, in one's turn.
+    """Mark running trials of dead workers as failed, and queue lost trials again.
 
-    A failed trial without a reason is a lost one. One that noted that it was interrupted is always
-    tried again; one whose worker died without a word, perhaps of it, RETRIES times.
+    A failed trial without a reason is a lost one. An interrupted trial is always retried. A trial
+    whose worker died is retried `RETRIES` times, because the trial itself may have killed the
+    worker. The caller must be in the block of `turn`.
+
+    Args:
+        study: The study.
+        storage: Its storage.
+
+    Returns:
+        Numbers of the trials that were queued again.
     """
     import optuna
 
@@ -186,7 +215,8 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     retry, requeued = optuna.storages.RetryHeartbeatStaleTrialCallback(), []
     for number, last in enumerate(latest_tries(study)):
         if last.state == states.FAIL and REASON not in last.user_attrs:
-            trial = deepcopy(last)  # the retry extends a list of the trial's in place
+            # The retry extends a list of the trial in place.
+            trial = deepcopy(last)
             is_interrupted = trial.user_attrs.pop(INTERRUPTED, False)
             if is_interrupted or len(retry.retry_history(trial)) < RETRIES:
                 retry(study, trial)
@@ -195,7 +225,11 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
 
 
 def latest_tries(study: "Study") -> "list[FrozenTrial]":
-    """Return the last try of each trial. The places are the numbers that users see."""
+    """Return the last try of each trial. Its position is the number that users see.
+
+    Args:
+        study: The study.
+    """
     from optuna.storages import RetryHeartbeatStaleTrialCallback
 
     first_try, latest = RetryHeartbeatStaleTrialCallback.retried_trial_number, {}
@@ -206,5 +240,9 @@ def latest_tries(study: "Study") -> "list[FrozenTrial]":
 
 
 def count_trials(study: "Study") -> int:
-    """Count the trials that use up a budget: ended or running; a lost and retried one once."""
+    """Return the number of ended or running trials. A retried trial counts once.
+
+    Args:
+        study: The study.
+    """
     return sum(trial.state.name != "WAITING" for trial in latest_tries(study))

@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import Trial, TrialState
 
-OBJECTIVE = "objective"  # an attribute of the study
-BASELINE = "baseline"  # marks the trial that is the recipe as it was given
-LOST = "did not come to its end: killed, interrupted, or out of disk"
+# An attribute of the study.
+OBJECTIVE = "objective"
+# An attribute of the trial of the unchanged recipe.
+BASELINE = "baseline"
+LOST = "did not end: killed, interrupted, or out of disk"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class TrialRecord:
         state: "complete", "pruned", "fail", "running" or "waiting".
         value: Its cross-validated metric, higher is better. None unless complete.
         params: Values by dotted recipe key. Those of the baseline are in the space.
-        is_baseline: Whether it is the recipe as it was given.
+        is_baseline: Whether it is the unchanged recipe.
         reason: Why it failed or was pruned.
         seconds: Wall time.
     """
@@ -83,7 +85,7 @@ class TuneResult:
     Attributes:
         best_recipe: TOML file of the best trial's recipe.
         best: The trial with the highest value.
-        baseline_value: Value of the recipe as given. None if that trial failed.
+        baseline_value: Value of the unchanged recipe. None if that trial failed.
         trials: All trials.
     """
 
@@ -103,23 +105,23 @@ def tune(
     out: Path,
     workers: Workers = INLINE,
 ) -> TuneResult:
-    """Search the space until `trials` trials have ended or time is up; the same call resumes.
+    """Search the space until enough trials have ended or the time is over. The same call resumes.
 
-    The first trial is the recipe as it is. A trial that fails or is pruned is recorded with its
-    reason, and counts. One that was kept from its end is tried again, and goes on where it was.
+    The first trial is the unchanged recipe. A trial that fails or is pruned is recorded with its
+    reason, and counts. An interrupted trial is retried, and resumes.
 
     Args:
         recipe: The recipe.
         space: The search space.
         data_dir: Folder of the data.
         storage: Path of a journal file, for workers on one disk, or a database URL.
-        trials: Number of trials, with those of earlier calls and of other workers.
+        trials: Number of trials, including earlier calls and other workers.
         out: Folder of the trials.
-        workers: Workers that run trials, as many at once as they are.
+        workers: Workers that run trials, one each at a time.
 
     Raises:
-        UsageError: The recipe does not fit, or `out` or the storage is another study's.
-        PipelineError: Damaged or too little data, a storage that cannot be opened, not one trial
+        UsageError: The recipe does not fit, or `out` or the storage is of another study.
+        PipelineError: The data are damaged or too few, the storage cannot be opened, no trial
             succeeded, or all workers were killed.
     """
     workers.check()
@@ -127,11 +129,12 @@ def tune(
         with_original_name(recipe, out / "trials" / "0"), space, data_dir, out
     )
     if (out / CONFIG).exists() and "space" not in read_config(out):
-        raise UsageError(f"{out}: holds a run, not a search; choose another --out")
+        raise UsageError(f"{out}: has a run, not a search; choose another --out")
     check_free(out, objective.config(), resume=True)
     n, place = workers.n or 1, storage if "://" in str(storage) else Path(storage).absolute()
     if isinstance(place, Path) and out.absolute() in place.parents:
-        begin(out, objective.config(), resume=True)  # no journal of another search can be in it
+        # The storage is in `out`, so it cannot be of another search.
+        begin(out, objective.config(), resume=True)
     with open_storage(place, out) as shared:
         begin(out, objective.config(), resume=True)
         study = _enter(objective, shared)
@@ -141,7 +144,8 @@ def tune(
             jobs = [objective.job(part, search, objective, place, trials) for part in parts]
             workers.do([replace(job, repeats=True) for job in jobs], out)
         with shared.turn():
-            requeue_lost(study, shared)  # what the time limit has just cut short
+            # The time limit may just have ended a trial.
+            requeue_lost(study, shared)
         result = _result(study, objective)
     n_ended = sum(trial.state not in ("running", "waiting") for trial in result.trials)
     if n_ended >= max(trials, len(result.trials)):
@@ -162,27 +166,31 @@ def _enter(objective: TuningObjective, shared: SharedStorage) -> "Study":
         if known := study.user_attrs.get(OBJECTIVE):
             if difference := first_difference(known, config):
                 raise UsageError(
-                    f"storage: holds a search of {name} with {difference}; choose another --storage"
+                    f"storage: has a search of {name} with {difference}; choose another --storage"
                 )
             return study
         params = objective.baseline_params()
         for key in objective.space.parameters.keys() - params.keys():
-            log.info(f"the recipe's {key} lies outside the search space; the baseline keeps it")
+            log.info(f"the recipe's {key} is outside the search space; the baseline keeps it")
         study.enqueue_trial(params, user_attrs={BASELINE: True}, skip_if_exists=True)
-        study.set_user_attr(OBJECTIVE, config)  # last: killed before, the next call begins again
+        # This comes last, so that a call after a kill repeats the steps before it.
+        study.set_user_attr(OBJECTIVE, config)
     return study
 
 
 def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool:
-    """Run the next trial, beside others that do the same; return False if none is left.
+    """Run the next trial. Several workers may do this at once.
 
     Args:
         objective: The objective.
         storage: Path of the journal file, or a database URL.
         trials: Number of trials of the search.
 
+    Returns:
+        False if no trial is left.
+
     Raises:
-        PipelineError: The storage has gone, or is not seen from here.
+        PipelineError: The storage is missing, or this machine cannot open it.
         OutOfTime: The time is over.
     """
     with open_storage(storage, objective.out) as shared:
@@ -203,7 +211,7 @@ def _run_next(
     with ExitStack() as running:
         with shared.turn():
             for number in requeue_lost(study, shared):
-                log.info(f"trial {number} did not come to its end; it is tried again")
+                log.info(f"trial {number} did not end; it is tried again")
             if count_trials(study) >= trials:
                 return False
             if out_of_time():
@@ -211,7 +219,7 @@ def _run_next(
             trial = study.ask()
             running.enter_context(shared.running(study.study_name, trial.number))
             running.enter_context(get_heartbeat_thread(trial._trial_id, shared.optuna))
-            number = [one.number for one in latest_tries(study)].index(trial.number)
+            number = [t.number for t in latest_tries(study)].index(trial.number)
             params = _draw(trial, number, study, objective)
         try:
             state, value = _judge(trial, number, params, objective)
@@ -219,7 +227,8 @@ def _run_next(
         except optuna.exceptions.UpdateFinishedTrialError:
             log.info(f"trial {number}: this worker was silent for long, and another one took over")
         except BaseException:
-            with suppress(Exception):  # on a full disk
+            # This fails on a full disk.
+            with suppress(Exception):
                 study.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             raise
     return True
@@ -228,8 +237,8 @@ def _run_next(
 def _draw(trial: "Trial", number: int, study: "Study", objective: TuningObjective) -> Parameters:
     """Choose the parameters of a trial.
 
-    The sampler is seeded for each trial, so a search that was stopped draws what an undisturbed
-    search would have drawn.
+    Each trial seeds the sampler. So an interrupted search draws the same values as an undisturbed
+    search.
     """
     import numpy as np
     from optuna.samplers import TPESampler
@@ -244,7 +253,7 @@ def _draw(trial: "Trial", number: int, study: "Study", objective: TuningObjectiv
 def _judge(
     trial: "Trial", number: int, params: Parameters, objective: TuningObjective
 ) -> "tuple[TrialState, float | None]":
-    """Return how a trial ends, and its value if it is complete; say so, and note a reason."""
+    """Run a trial, log it, and return its final state and its value if it is complete."""
     import optuna
 
     is_baseline, states = BASELINE in trial.user_attrs, optuna.trial.TrialState
@@ -262,8 +271,10 @@ def _judge(
         log.info(f"trial {number} {pruned}{shown}")
         return states.PRUNED, None
     except (Exception, KeyboardInterrupt) as error:
-        if _is_from_outside(error) or out_of_time():  # a library may wrap what a signal raised
-            with suppress(Exception):  # on a full disk
+        # A library may wrap the error that a signal raised.
+        if _is_from_outside(error) or out_of_time():
+            # This fails on a full disk.
+            with suppress(Exception):
                 trial.set_user_attr(INTERRUPTED, True)
             raise
         is_known = isinstance(error, PipelineError)
@@ -283,7 +294,7 @@ def _is_from_outside(error: BaseException) -> bool:
 
 
 def _write_trials(study: "Study", objective: TuningObjective) -> TuneResult | None:
-    """Write trials.json, and best.toml if a trial has succeeded; else return None."""
+    """Write trials.json, and best.toml if a trial has succeeded. Otherwise return None."""
     records = tuple(
         TrialRecord(
             number=number,
@@ -301,7 +312,7 @@ def _write_trials(study: "Study", objective: TuningObjective) -> TuneResult | No
     complete = [record for record in records if record.value is not None]
     if not complete:
         return None
-    # Of equal values the baseline, then the earliest.
+    # The baseline wins a tie, and then the earliest trial.
     best = min(complete, key=lambda r: (-(r.value or 0.0), not r.is_baseline, r.number))
     recipe, path = objective.recipe, objective.out / "best.toml"
     if not best.is_baseline:
@@ -317,10 +328,10 @@ def _result(study: "Study", objective: TuningObjective) -> TuneResult:
     if result is None:
         tries = latest_tries(study)
         reasons = [trial.user_attrs[REASON] for trial in tries if REASON in trial.user_attrs]
-        why = "no trial has come to its end yet; the same command resumes"
+        problem = "no trial has ended yet; the same command resumes"
         if reasons:
-            why = f"none of {len(tries)} trials succeeded; the last one: {reasons[-1]}"
-        raise PipelineError(f"{objective.out}: {why}")
+            problem = f"none of {len(tries)} trials succeeded; the last one: {reasons[-1]}"
+        raise PipelineError(f"{objective.out}: {problem}")
     if result.best.is_baseline:
-        log.info("no trial beat the recipe as it was; best.toml is that recipe")
+        log.info("no trial beat the unchanged recipe; best.toml is that recipe")
     return result

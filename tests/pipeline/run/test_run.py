@@ -253,7 +253,7 @@ def one_program(tiny_tree: Path, tmp_path: Path) -> Path:
 def test_one_program_is_ranked_by_what_learns_it(one_program: Path, tmp_path: Path) -> None:
     words = ("run", "--recipe", "smoke", *SETS, "--data", one_program, "--out", tmp_path / "run")
     lines = stderr_of(*words)
-    assert "one program alone: config_columns_boosting ranks its layouts" in lines
+    assert "only one program: config_columns_boosting ranks its layouts" in lines
     recipe = read_config(tmp_path / "run")["recipe"]
     assert recipe["layout"]["models"] == ["config_columns_boosting"]
     stderr_of(*words, "--resume")  # and the same again finds its own folder

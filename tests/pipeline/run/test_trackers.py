@@ -123,7 +123,7 @@ def test_a_tracker_that_raises_costs_one_line(
     words = ("train", "--data", tiny_tree, "--recipe", "smoke", "--collection", "tile:xla")
     output = call(*words, "--model", "tile_boosting", "--out", tmp_path / "out", *ALL[:4])
     assert [line for line in output.splitlines() if "--log-to" in line] == [
-        "--log-to wandb: given up, the run goes on: OSError: No space left on https://***@host"
+        "--log-to wandb: stopped, the run continues: OSError: No space left on https://***@host"
     ]
     assert (tmp_path / "out" / "tile_boosting-seed0" / "DONE").exists()
     assert (tmp_path / "out" / "tracking" / "tensorboard").is_dir()

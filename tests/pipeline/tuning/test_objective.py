@@ -52,7 +52,7 @@ def test_each_shipped_space_is_read_and_makes_recipes(text: str) -> None:
     cpu = load_recipe("cpu")
     space = space_of(text, study="", recipe=cpu)
     own = dict(flat(cpu.model_dump(mode="json")))
-    outside = [k for k, p in space.parameters.items() if not p.holds(own[k])]
+    outside = [k for k, p in space.parameters.items() if not p.is_allowed(own[k])]
     assert not outside, "the recipe itself is a trial of the space"
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     defaults = Recipe().model_dump(mode="json")

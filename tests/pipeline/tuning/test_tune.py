@@ -99,7 +99,7 @@ def test_a_failing_trial_is_recorded_and_the_study_goes_on(
     assert history[1]["reason"] == result.trials[1].reason and history[1]["value"] is None
     assert result.best.is_baseline and result.best.value == result.baseline_value
     assert caplog.messages[-1].startswith("no trial beat the recipe")
-    assert any("lies outside the search space" in line for line in caplog.messages)
+    assert any("is outside the search space" in line for line in caplog.messages)
     failed = next(line for line in caplog.messages if line.startswith("trial 1 failed: "))
     assert failed.endswith("  training.learning_rate=1e+30")
     assert load_recipe(str(result.best_recipe)) == small_recipe()
@@ -171,7 +171,7 @@ def test_time_that_is_up_begins_no_trial_and_one_that_it_cuts_short_does_not_cou
     def out_of_time(*args: object, **options: object) -> float:
         raise OutOfTime("out of time")
 
-    with time_limit(0), pytest.raises(PipelineError, match="no trial has come to its end yet"):
+    with time_limit(0), pytest.raises(PipelineError, match="no trial has ended yet"):
         search(tiny_tree, tmp_path, trials=1)
     assert len(search(tiny_tree, tmp_path, trials=1).trials) == 1
     caplog.set_level("INFO")
@@ -217,5 +217,5 @@ def test_another_study_is_refused_in_the_same_folder_and_in_the_same_storage(
         search(tiny_tree, tmp_path / "wider", trials=1, recipe=wider, storage=shared)
     (tmp_path / "run/out").mkdir(parents=True)
     (tmp_path / "run/out/config.toml").write_text('[recipe]\nname = "cpu"\n')
-    with pytest.raises(UsageError, match=r"run/out: holds a run, not a search"):
+    with pytest.raises(UsageError, match=r"run/out: has a run, not a search"):
         search(tiny_tree, tmp_path / "run", trials=1)
