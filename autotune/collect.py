@@ -256,7 +256,6 @@ def _header(job: Job, description: Description) -> dict[str, Any]:
 
 
 def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
-    """Reject a user's program that was edited after its measurement."""
     with Session(job.open_measurable, timeout_s=job.timeout_s, label=job.program) as session:
         function = session.describe().facts["function"]
         if entry.get("function") not in (None, function):

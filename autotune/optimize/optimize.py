@@ -352,7 +352,6 @@ def _distinct(
 
 
 def _n_affordable(default_ns: float) -> int:
-    """Return the number of candidates that can be verified in time, 1 to 4."""
     visit_s = max(VISIT_BUDGET_NS, MIN_RUNS * default_ns) / 1e9
     n_visits = VERIFY_SHARE * seconds_left() / visit_s
     return int(np.clip(n_visits / MIN_VISITS - 2, 1, MAX_FINALISTS))

@@ -208,7 +208,15 @@ def conv(
 
 
 def scaled_conv(w: Draw, x: Any, width: int, *window: int, **how: int) -> Any:
-    """Convolve as `conv` does, then rescale."""
+    """Convolve as `conv` does, then rescale.
+
+    Args:
+        w: Source of the weights.
+        x: Input (b, …, c).
+        width: Number of output channels.
+        *window: Sizes of the window. The default is 3 x 3.
+        **how: Options of `conv`.
+    """
     return rescale(w, conv(w, x, width, *window, **how))
 
 
@@ -235,7 +243,12 @@ def rescale(w: Draw, x: Any) -> Any:
 
 
 def normalised(x: Any, axes: tuple[int, ...]) -> Any:
-    """Normalise over some axes."""
+    """Normalise to mean 0 and variance 1.
+
+    Args:
+        x: The array.
+        axes: Axes over which mean and variance are computed.
+    """
     centred = x - x.mean(axes, keepdims=True)
     variance = (centred * centred).mean(axes, keepdims=True)
     return centred * lax.rsqrt(variance + 1e-5)
