@@ -333,5 +333,5 @@ def _result(study: "Study", objective: TuningObjective) -> TuneResult:
             problem = f"none of {len(tries)} trials succeeded; the last one: {reasons[-1]}"
         raise PipelineError(f"{objective.out}: {problem}")
     if result.best.is_baseline:
-        log.info("no trial beat the unchanged recipe; best.toml is that recipe")
+        log.info("no trial beat the recipe; best.toml is the unchanged recipe")
     return result
