@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from common.errors import PipelineError, UsageError
 from common.progress import log
@@ -27,6 +27,7 @@ from common.progress import log
 if TYPE_CHECKING:
     import polars as pl
 
+T = TypeVar("T")
 LOCK = ".lock"
 # A wait for a lock is reported after SILENT_S. Without waiting, a lock is retried for RETRY_S.
 SILENT_S, RETRY_S = 5.0, 0.5
@@ -333,3 +334,27 @@ def table_facts(path: Path) -> dict[str, str]:
 
     facts = pl.read_parquet_metadata(path.read_bytes())
     return {key: value for key, value in facts.items() if key not in (SEAL_KEY, "ARROW:schema")}
+
+
+def read_json(path: Path, model: type[T], *, expected: str) -> T:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        model: Type of the content: a pydantic model, or a type of its fields.
+        expected: The content that the file should have, for messages. It may end with advice.
+
+    Raises:
+        PipelineError: The file is missing, is not JSON, or does not match the model.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    with open_regular(path) as file:
+        try:
+            return TypeAdapter(model).validate_json(file.read())
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            where = f"key '{key}'" if key else "content"
+            problem = f"{where}: {first['msg']}; expected {expected}"
+            raise PipelineError(f"{path}: cannot be read: {problem}") from None

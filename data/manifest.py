@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import PipelineError
-from common.files import write_text
-from common.json_files import read_json
+from common.files import read_json, write_text
 from data.tree import file_from_path
 
 MANIFEST = "manifest.json"

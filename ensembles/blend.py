@@ -16,8 +16,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from common.errors import PipelineError
-from common.files import SEAL_KEY, UNSEALED, check_seal, write_sealed
-from common.json_files import read_json
+from common.files import SEAL_KEY, UNSEALED, check_seal, read_json, write_sealed
 from data.tree import Collection
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig

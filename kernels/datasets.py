@@ -17,9 +17,8 @@ from pydantic import Field
 from common import settings
 from common.credentials import one_line, redact, refuse_secrets
 from common.errors import PipelineError, UsageError
-from common.files import write_bytes, write_text
+from common.files import read_json, write_bytes, write_text
 from common.http import RetryPolicy
-from common.json_files import read_json
 from common.kaggle import (
     POLICY,
     KaggleSession,

@@ -13,9 +13,8 @@ from pydantic import BaseModel
 
 from common.credentials import one_line
 from common.errors import PipelineError, UsageError
-from common.files import write_text
+from common.files import read_json, write_text
 from common.http import RetryPolicy, limited_session
-from common.json_files import read_json
 from common.kaggle import POLICY, KaggleSession, ask, is_refused, kaggle_session, send_once
 from common.progress import progress
 from data.fetch.download import download

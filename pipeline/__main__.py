@@ -22,8 +22,7 @@ from pipeline.cli.kernel import dataset_app
 from pipeline.cli.plan import plan
 from pipeline.cli.programs import collect, optimize
 from pipeline.cli.rank import rank
-from pipeline.cli.run import blend, predict, run, train, tune
-from pipeline.cli.runs import compare, report, runs
+from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.submission import score
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.errors import PipelineError
-from common.json_files import read_json
+from common.files import read_json
 from models.run_folder import REPORT
 
 # Metrics of a graph by name, and its `n_configs`.

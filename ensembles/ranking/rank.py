@@ -16,7 +16,6 @@ from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs, group_me
 from data.hlo.compiler_options import N_OPTIONS, options_of
 from data.manifest import measured_of
 from ensembles.ensemble import Ensemble, load_ranker
-from ensembles.picks import top_k_to_measure
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import (
     NamedGraph,
@@ -99,6 +98,8 @@ class Ranked:
         Returns:
             `rank` among the distinct configs, `config` (its row) and `score` of each config.
         """
+        from ensembles.picks import top_k_to_measure
+
         rows = top_k_to_measure(self.scores, self.graph.graph, k).tolist()
         return [
             {"rank": self.place(row), "config": row, "score": float(self.scores[row])}

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,10 +26,12 @@ from models.config.recipe import FeaturesConfig
 from models.graph_task import HeldOutGraphs, begin_layout_network, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.registry import TrainJob
-from models.training.cuda_graphs import RecordedSteps
 from models.training.device import precision_on
 from models.training.loop import StepLoss, fit, save_network
 from models.training.losses import LOSSES, Loss
+
+if TYPE_CHECKING:
+    from models.training.cuda_graphs import RecordedSteps
 
 N_OPCODES = 256
 
@@ -112,7 +114,7 @@ MAX_SCALED_CONFIGS = 2000
 class LayoutTask(HeldOutGraphs[LayoutInputs]):
     """Train on a sample of one graph's distinct configs per step."""
 
-    recorded: RecordedSteps | None = None  # computes gradients on a GPU
+    recorded: "RecordedSteps | None" = None  # computes gradients on a GPU
 
     def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
         return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
@@ -155,7 +157,7 @@ def sample_loss(model: Any, inputs: LayoutInputs, sample: Positions | Tensor) ->
     return loss_of(model, model(inputs, sample), inputs.runtimes(sample))
 
 
-def recorded_steps(model: LayoutNetwork, device: torch.device) -> RecordedSteps | None:
+def recorded_steps(model: LayoutNetwork, device: torch.device) -> "RecordedSteps | None":
     """Return the recorder of a network's training steps, or None if it cannot record.
 
     Gradients of float16 have a scale factor that a recording cannot change.
@@ -167,6 +169,8 @@ def recorded_steps(model: LayoutNetwork, device: torch.device) -> RecordedSteps 
     precision = precision_on(device, model.config.training.precision)
     if device.type != "cuda" or precision == torch.float16 or not model.is_recordable:
         return None
+    from models.training.cuda_graphs import RecordedSteps
+
     return RecordedSteps(model.to(device), partial(sample_loss, model))
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.files import write_text
-from common.json_files import read_json
+from common.files import read_json, write_text
 from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of
 from models.config.recipe import LinearConfig, Recipe

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, rankdata
 
 from common.errors import PipelineError
-from common.files import write_text
-from common.json_files import read_json
+from common.files import read_json, write_text
 from common.metrics import ranking_score
 from common.progress import progress
 from common.settings import FrozenConfig

@@ -1,14 +1,15 @@
-"""The commands that train and rank a whole dataset: run, train, predict, blend, tune."""
+"""Commands of datasets and runs: run, train, predict, blend, tune, report, runs, compare."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError, UsageError, blame
 from common.files import check_writable
 from pipeline.cli import options
 from pipeline.cli.console import (
@@ -20,8 +21,14 @@ from pipeline.cli.console import (
     print_table,
     read_recipe,
     say,
+    tell_errors,
 )
 from pipeline.cli.submission import print_scores
+
+COMPARED = (
+    *("collection", "metric", "graphs", "families", "first", "second"),
+    *("second - first", "ci95 low", "ci95 high", "P(second better)"),
+)
 
 
 @command
@@ -331,3 +338,149 @@ def tune(
     typer.echo(f"recipe      {result.best_recipe}")
     if not result.best.is_baseline:
         say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
+
+
+@command
+def report(
+    run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
+) -> None:
+    """Draw the report of a run again.
+
+    It writes report.html, report.png and a page for each graph.
+
+    Example: fast-or-slow report --run runs/first
+    """
+    from models.run_folder import REPORT, REPORT_PICTURE
+    from pipeline.run.report import draw_report
+    from submissions.run_report import read_report
+
+    check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
+    with blame(run / REPORT, "the report of a run"):
+        page = draw_report(run, read_report(run))
+    typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
+
+
+@command
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder in which run folders are searched.")
+    ] = Path("runs"),
+    json: options.Json = False,
+) -> None:
+    """List the run folders and their scores.
+
+    Example: fast-or-slow runs runs
+    """
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
+    rows, errors = [], []
+    for path in _run_folders(folder):
+        try:
+            rows.append(_run_row(path))
+        except PipelineError as error:
+            errors.append(str(error))
+    if json:
+        print_json(rows)
+    elif rows:
+        names = list(dict.fromkeys(name for row in rows for name in row["values"]))
+        lines = [
+            (
+                *(str(row["folder"]), row["state"], row["recipe"]),
+                " ".join(map(str, row["seeds"])) or None,
+                row["revision"] and row["revision"][:12],
+                *(row["score"], *map(row["values"].get, names)),
+            )
+            for row in rows
+        ]
+        print_table(("folder", "state", "recipe", "seeds", "revision", "score", *names), lines)
+    else:
+        typer.echo(f"no runs     {folder}")
+    tell_errors(errors)
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    from models.run_folder import CONFIG
+
+    if (folder / CONFIG).is_file():
+        yield folder
+        return
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        yield from _run_folders(path)
+
+
+def _run_row(folder: Path) -> dict[str, Any]:
+    from models.run_folder import CONFIG, REPORT, is_done, read_config
+    from submissions.run_report import read_report
+
+    with blame(folder / CONFIG, "the config of a run"):
+        config = read_config(folder)
+        recipe = config.get("recipe", {})
+        seeds = [config["seed"]] if "seed" in config else list(recipe.get("seeds", ()))
+        name = recipe.get("name")
+    report = read_report(folder) if "space" not in config and (folder / REPORT).exists() else None
+    parts = report.collections if report else {}
+    return {
+        "folder": folder,
+        "state": "done" if is_done(folder) else "unfinished",
+        "recipe": name,
+        "seeds": seeds,
+        "revision": report and report.revision,
+        "score": report and report.score,
+        "values": {key: part.value for key, part in parts.items() if part.value is not None},
+    }
+
+
+@command
+def compare(
+    first: Annotated[
+        Path, typer.Argument(help="Run folder, or a file with the output of `score --json`.")
+    ],
+    second: Annotated[Path, typer.Argument(help="Run folder or file to compare with the first.")],
+    json: options.Json = False,
+) -> None:
+    """Compare two runs graph by graph.
+
+    It prints the recipe keys that differ, the difference of the scores with its interval, and the
+    probability that the second run is better.
+
+    Example: fast-or-slow compare runs/first runs/hops2
+    """
+    from models.run_folder import flat
+    from submissions.compare import compare_reports
+    from submissions.run_report import read_report
+
+    reports = [read_report(run) for run in (first, second)]
+    with blame(f"{first} or {second}", "the reports of two runs"):
+        compared = compare_reports(*reports)
+        one, other = (dict(flat(report.config)) for report in reports)
+        keys = {
+            key: [one.get(key), other.get(key)]
+            for key in sorted(one | other)
+            if one.get(key) != other.get(key)
+        }
+        if json:
+            print_json({"first": first, "second": second, "config": keys, **compared})
+            return
+        typer.echo(f"first = {first}, second = {second}")
+        if keys:
+            print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
+            typer.echo("")
+        elif all(report.config for report in reports):
+            typer.echo("no key of their configs differs")
+        _print_comparison(compared)
+
+
+def _print_comparison(compared: Mapping[str, Any]) -> None:
+    from submissions.compare import comparison_notes, probability_texts
+
+    rows, told = [], probability_texts(compared)
+    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
+        shown = f"mean of {len(compared['collections'])}" if name == "mean" else name
+        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
+        values = (entry["first"], entry["second"], entry["difference"])
+        interval = entry["ci95"] or (None, None)
+        probability = (told[name] or "-").rjust(len(COMPARED[-1]))
+        rows.append((shown, *counts, *values, *interval, probability))
+    print_table(COMPARED, rows)
+    for note in comparison_notes(compared):
+        say(f"note: {note}")

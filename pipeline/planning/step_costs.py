@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from common.errors import UsageError
-from common.json_files import read_json
+from common.files import read_json
 from common.settings import ROOT, FrozenConfig
 from features.pruning import kept_nodes
 from models.config.networks import SegmentSageConfig

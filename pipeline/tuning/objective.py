@@ -16,9 +16,8 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from common.errors import PipelineError, UsageError
-from common.files import write_text
+from common.files import read_json, write_text
 from common.jobs.run_jobs import Job
-from common.json_files import read_json
 from common.metrics import ranking_score
 from common.progress import log
 from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.json_files import read_json
+from common.files import read_json
 from common.settings import FrozenConfig
 
 
