@@ -1,4 +1,4 @@
-"""Define a custom layout model with PyG: graph attention (Veličković et al., 2018).
+r"""Define a custom layout model with PyG: graph attention (Veličković et al., 2018).
 
     fast-or-slow run --data data/sample --recipe smoke --out runs/gat \\
         --set 'layout.models=["examples.gat:Gat"]' --set gat.training.steps=20

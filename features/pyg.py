@@ -171,8 +171,9 @@ class ConfigSampler(BaseTransform):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Change the sample of every graph, also in running workers. A sampler without a seed
-        ignores the epoch.
+        """Change the sample of every graph, also in running workers.
+
+        A sampler without a seed ignores the epoch.
         """
         self._epoch.fill_(epoch)
 

@@ -22,8 +22,9 @@ PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2"
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
-    """Train one model, resume its training, or skip a finished one. The folder then has a DONE
-    mark.
+    """Train one model, resume its training, or skip a finished one.
+
+    The folder then has a DONE mark.
 
     Args:
         job: Training to run.

@@ -47,6 +47,8 @@ IMPORTED_ONCE = (
 
 
 class InlineExecutor(Executor):
+    """Run jobs one after the other in this process."""
+
     def __init__(self, *, gpu: bool = False) -> None:
         self._gpu = gpu
         self._ended: list[Event] = []

@@ -98,6 +98,8 @@ def do(job: Job) -> tuple[Any, Cost]:
 
 @dataclass(frozen=True)
 class Done:
+    """A job that returned a value."""
+
     job: Job
     value: Any
     cost: Cost
@@ -105,12 +107,16 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
+    """A job that raised an error."""
+
     job: Job
     error: Exception
 
 
 @dataclass(frozen=True)
 class Lost:
+    """A job whose worker ended before it."""
+
     job: Job
     reason: str
 

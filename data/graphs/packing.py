@@ -215,7 +215,7 @@ class TiedColumns:
 
         Args:
             content: Bytes of r configs of k vectors.
-            kept: The first column of each group, (r, m, 9).
+            first_columns: The first column of each group, (r, m, 9).
         """
         expected = first_columns.take(self.group_of, axis=1, mode="clip")  # skips a check of bounds
         return content.startswith(expected.data)  # compares at the speed of the memory

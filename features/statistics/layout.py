@@ -242,8 +242,7 @@ def _chosen(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:
-    """Find the configurable nodes whose outputs reach a configurable node without a change of
-    shape.
+    """Find the configurable nodes whose outputs reach another one with the same shape.
 
     Args:
         graph: Layout graph.

@@ -35,8 +35,7 @@ def is_own(model: str) -> bool:
 
 
 def short_name(model: str) -> str:
-    """Return the name of a model, for example "gat" for "my_pkg.gat:Gat". Other names stay
-    unchanged.
+    """Return the short name of a model, for example "gat" for "my_pkg.gat:Gat".
 
     Args:
         model: Name, or class of a custom model.

@@ -342,9 +342,7 @@ class Recipe(FrozenConfig):
         return recipe  # type: ignore[return-value]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a table, because the class of a recipe with custom models is created at run
-        time.
-        """
+        """Pickle as a table, because a recipe with custom models has a class of run time."""
         read = functools.partial(Recipe.from_table, source="recipe", trust=self.trust)
         return read, (self.model_dump(mode="json"),)
 

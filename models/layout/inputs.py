@@ -135,8 +135,7 @@ class SparseAggregation(SplitAggregation):
 
 
 def joint_matrix(edge_index: Tensor, n_nodes: int) -> sparse.csr_matrix:
-    """Return the matrix that joins each node, the mean over its operands and the mean over its
-    users.
+    """Return the matrix of each node, the mean over its operands and the mean over its users.
 
     Args:
         edge_index: (e, 2) int64 edges from consumer to producer.

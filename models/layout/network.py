@@ -128,10 +128,9 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
         return sample_loss(model, inputs, sample)
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
-        """Yield Kendall's tau of fixed samples of held-out configs. A sample is as large as a
-        step's.
+        """Yield Kendall's tau of fixed samples of held-out configs.
 
-        Samples of equal runtimes have no order and are left out.
+        A sample is as large as that of a step. Samples of equal runtimes are left out.
         """
         positions = self.held_out.configs(len(inputs.first), judged=True)
         for seed in range(N_HELD_OUT_SAMPLES):

@@ -47,7 +47,7 @@ def norm(
     x, gain, shift, out, mean, rstd, n_rows, eps,
     h: tl.constexpr, R: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """out = layer_norm(x) over channels, for R of (n_rows, h) rows."""
+    """Compute out = layer_norm(x) over channels, for R of (n_rows, h) rows."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     channel = tl.arange(0, H)
     inside = (row < n_rows)[:, None] & (channel < h)[None, :]

@@ -49,8 +49,9 @@ class ConfigScaler(nn.Module):
 
 @dataclass(frozen=True)
 class TileInputs(OnDevice):
-    """One kernel as arrays on the host. Only the v statistics that differ between configs are
-    stored.
+    """One kernel as arrays on the host.
+
+    Only the v statistics that differ between configs are stored.
     """
 
     node_feat: NDArray[np.float32]  # (n, 140) scaled, 0 in the layout columns
@@ -74,9 +75,7 @@ class TileInputs(OnDevice):
         out[:, self.varying] = self.statistics[rows]
 
     def config_columns(self) -> NDArray[np.float32]:
-        """Return the columns that a network reads of all configs, before scaling; (c, f) or (c,
-        2f).
-        """
+        """Return the columns of all configs before scaling, (c, f) or (c, 2f)."""
         whole = np.empty((len(self.runtime), len(self.first)), np.float32)
         self.write_statistics(np.arange(len(whole)), whole)
         return relative_too(torch.from_numpy(whole), torch.from_numpy(self.mean)).numpy()

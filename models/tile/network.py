@@ -41,8 +41,9 @@ LAYOUT_WIDTH = 4
 
 
 class TileNetwork(nn.Module, ABC):
-    """Score the configs of many kernels. A lower score means a faster config. A subclass has a
-    `forward`.
+    """Score the configs of many kernels. A subclass has a `forward`.
+
+    A lower score means a faster config.
 
     Attributes:
         losses: Losses by the name in `config.loss`. A custom network may have more.

@@ -86,9 +86,7 @@ def train(job: TrainJob) -> None:
 
 @dataclass(frozen=True)
 class Trees:
-    """The training of trees: binned rows of graphs, LightGBM's parameters, and the number of
-    rounds.
-    """
+    """A training of trees: binned rows of graphs, parameters of LightGBM, and rounds."""
 
     dataset: "lightgbm.Dataset"
     parameters: dict[str, object]
@@ -335,8 +333,7 @@ def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[n
 
 
 def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Values) -> float:
-    """Return the mean ranking score of held-out rows over graphs, by the metric of their
-    collection.
+    """Return the mean metric of the held-out rows over graphs.
 
     Args:
         graphs: Rows of all graphs.

@@ -236,7 +236,9 @@ def print_table(header: Sequence[str], rows: Rows, *, if_known: Sequence[str] = 
     """Print aligned columns; numbers to the right, None as a dash.
 
     Args:
-        if_known: columns that are left out where every row has None.
+        header: Names of the columns.
+        rows: Rows of text, numbers or None.
+        if_known: Columns that are left out if every row has None.
     """
     shown = [
         i

@@ -152,9 +152,7 @@ def index_flipped(victim: Victim, rng: Generator) -> Damaged:
 
 
 def data_flipped(victim: Victim, rng: Generator) -> Damaged:
-    """Flip bits of packed data; some change nothing (a copy from another place that holds the
-    same), so it is tried until plain inflating no longer gives the same arrays.
-    """
+    """Flip bits of packed data until plain inflating no longer gives the same arrays."""
     while True:
         entry = _entry(victim, rng)
         start = victim.data_start(entry)

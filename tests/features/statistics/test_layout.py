@@ -55,8 +55,10 @@ def operands_of(graph: LayoutGraph) -> dict[int, list[int]]:
 
 
 def slow_pairs(graph: LayoutGraph, at_most: int) -> list[Pair]:
-    """Node pairs (consumer, producer): from each operand go back step by step while the shape
-    stays, stop at configurable nodes, and go no further once `at_most` nodes were seen.
+    """Return node pairs (consumer, producer).
+
+    From each operand the search goes back while the shape stays. It stops at configurable nodes,
+    and after `at_most` nodes.
     """
     operands = operands_of(graph)
     configurable = set(graph.node_config_ids.tolist())
