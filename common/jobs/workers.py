@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.jobs.local_executors import VISIBLE, InlineExecutor, Processes
+from common.jobs.local_executors import VISIBLE, InlineExecutor, Processes, import_once
 from common.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs
 from common.machine import granted
 
@@ -37,6 +37,19 @@ class Workers:
             from common.jobs.ray_cluster import check_cluster
 
             check_cluster(self.ray)
+
+    def prepare(self, weight: float, threads: int) -> None:
+        """Start to load libraries for worker processes, if long jobs will need processes.
+
+        The libraries load on one core while this process packs and checks data on another one.
+
+        Args:
+            weight: Total weight of the jobs to come.
+            threads: Threads of a job.
+        """
+        is_long = self.n != 1 and weight >= SHORT_WEIGHT
+        if self.ray is None and is_long and granted()[0] > 1:
+            import_once(threads)
 
     def do(self, jobs: Sequence[Job], folder: Path) -> dict[str, Done]:
         """Do jobs, see `run_jobs`.

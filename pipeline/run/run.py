@@ -49,6 +49,7 @@ from models.run_folder import (
 )
 from models.train import check_packages, sources_of
 from models.training.device import log_device
+from pipeline.run.jobs import n_steps
 from pipeline.run.report import (
     build_report,
     write_report,
@@ -180,6 +181,9 @@ def _prepared(
     if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
         raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
     check_writable(out / CONFIG)
+    if "train" in splits:
+        weight = sum(n_steps(recipe, model) for model in recipe.all_models) * len(recipe.seeds)
+        workers.prepare(weight, recipe.n_threads)
     requested = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in requested]

@@ -53,3 +53,15 @@ def test_short_jobs_run_in_this_process_unless_workers_are_asked_for(
     }
     assert isinstance(Workers(2)._executor(jobs_of(1), tmp_path), InlineExecutor)
     assert Workers(None).are_inline(jobs_of(3, 1.0)) and not Workers(None).are_inline(jobs_of(3))
+
+
+def test_libraries_load_ahead_of_long_jobs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = list[int]()
+    monkeypatch.setattr(workers, "import_once", loaded.append)
+    monkeypatch.setattr(workers, "granted", lambda: (2, WORKER_BYTES))
+    Workers(1).prepare(800, threads=1)
+    Workers(2).prepare(12, threads=1)
+    assert not loaded
+    Workers(None).prepare(800, threads=1)
+    Workers(2).prepare(800, threads=3)
+    assert loaded == [1, 3]
