@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +24,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks import PAGES, errors_in_one_line, render, write_page
-from benchmarks.moved_bytes import moved_bytes
+from benchmarks.gpu_measures import (
+    copy_gb_per_s,
+    forward_of,
+    gradient_of,
+    matmul_tflop_per_s,
+    milliseconds,
+    moved_bytes,
+    peak_gib,
+    reset_memory,
+    speed,
+)
 from benchmarks.plain_pyg import PlainLayoutModel
 from common.errors import UsageError
 from common.files import write_text
@@ -57,54 +67,8 @@ GRAPH = GraphSize(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
 KERNEL = GraphSize(nodes=40, edges=66, configurable=0, configs=1_842)
 TINY = GraphSize(nodes=40, edges=60, configurable=10, configs=20)
 N_STEPS, N_WARM_STEPS = 16, 6
-N_CALLS, N_WARM_CALLS = 20, 3
 N_TOP_KERNELS = 20
 TRAIN_STEPS, TRAIN_SEEDS = 200, 3
-# The GPU sleeps for a tenth of a millisecond while the host launches the work.
-SLEEP_CYCLES = 200_000
-
-
-def milliseconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the median time of calls in milliseconds.
-
-    Args:
-        work: Function to call.
-        device: Device of the work. On a GPU, only the time of the kernels counts.
-    """
-    if device.type == "cpu":
-        began = time.perf_counter()
-        work()
-        return 1e3 * (time.perf_counter() - began)
-    for _ in range(N_WARM_CALLS):
-        work()
-    times_ms = []
-    for _ in range(N_CALLS):
-        torch.cuda._sleep(SLEEP_CYCLES)
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        work()
-        last.record()
-        last.synchronize()
-        times_ms.append(first.elapsed_time(last))
-    return statistics.median(times_ms)
-
-
-@cache
-def copy_gb_per_s(device: torch.device) -> float:
-    """Return the bytes that a large copy reads and writes per second, in GB/s.
-
-    Args:
-        device: Device of the copy.
-    """
-    source = torch.randn((1 << 20) if device.type == "cpu" else (1 << 29), device=device)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device) / 1e6
-
-
-def matmul_tflop_per_s(device: torch.device) -> float:
-    size = 256 if device.type == "cpu" else 8192
-    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
-    return 2 * size**3 / milliseconds(lambda: left @ right, device) / 1e9
 
 
 def kernel_rows(device: torch.device) -> list[list[str]]:
@@ -216,52 +180,6 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
             plain = [f"{compiled_ms:.3f}", f"{compiled_ms / ms:.2f}"]
         rows.append([name, f"{ms:.3f}", *speed(moved.total, ms, device), *plain])
     return rows
-
-
-def speed(n_bytes: int, ms: float, device: torch.device) -> list[str]:
-    """Format the speed of an operation in GB/s, and its time divided by the time of a copy.
-
-    Args:
-        n_bytes: Bytes that the operation moves.
-        ms: Time of the operation in milliseconds.
-        device: Device of the operation.
-    """
-    roofline_ms = n_bytes / copy_gb_per_s(device) / 1e6
-    return [f"{n_bytes / ms / 1e6:,.0f}", f"{ms / roofline_ms:.2f}"]
-
-
-def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    return function if device.type == "cpu" else torch.compile(function, dynamic=False)
-
-
-def forward_of(function: Callable[..., Any], args: Sequence[Tensor]) -> Callable[[], object]:
-    compiled_function = compiled(function, args[0].device)
-
-    def work() -> object:
-        with torch.no_grad():
-            return compiled_function(*args)
-
-    return work
-
-
-def gradient_of(
-    function: Callable[..., Any], args: Sequence[Tensor], grads: Sequence[Tensor]
-) -> Callable[[], object]:
-    """Return a function that computes the gradients of a compiled function.
-
-    The forward pass runs here, so its time does not count.
-
-    Args:
-        function: Function of tensors.
-        args: Arguments of the function.
-        grads: Gradients of its results.
-    """
-    leaves = [arg.detach().clone().requires_grad_() for arg in args]
-    results = compiled(function, args[0].device)(*leaves)
-    results = results if isinstance(results, tuple) else (results,)
-    return lambda: torch.autograd.grad(
-        results, leaves, list(grads), retain_graph=True, allow_unused=True
-    )
 
 
 def random_edges(n_nodes: int) -> Tensor:
@@ -386,16 +304,6 @@ def measured_step(
         step_ms=round(ms, 3),
         host_ms=round(host_ms, 3),
     )
-
-
-def reset_memory(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def peak_gib(device: torch.device) -> float:
-    return torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
 
 
 def top_kernels(device: torch.device) -> list[list[str]]:

@@ -73,12 +73,10 @@ class NamedGraph:
 
     @property
     def kind(self) -> str:
-        """Return "layout" or "tile"."""
         return "tile" if isinstance(self.graph, TileGraph) else "layout"
 
     @property
     def path(self) -> Path:
-        """Return the path of the file."""
         return self.graph.file.path
 
     @property
@@ -96,11 +94,7 @@ class NamedGraph:
         return f"<{self.kind} graph {self.name}: {graph.n_nodes} nodes, {graph.n_configs} configs>"
 
     def opcode(self, node: int) -> str:
-        """Return the operation of a node, for example "convolution".
-
-        Args:
-            node: Number of the node.
-        """
+        """Return the operation of node `node`, for example "convolution"."""
         number = int(self.graph.node_opcode[node])
         return OPCODE_NAMES[number - 1] if 0 < number <= len(OPCODE_NAMES) else "unknown"
 

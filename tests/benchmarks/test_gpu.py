@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.moved_bytes import moved_bytes
+from benchmarks.gpu_measures import moved_bytes
 from common.errors import UsageError
 from common.settings import ROOT
 
