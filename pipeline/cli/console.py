@@ -133,7 +133,8 @@ def _stopped_by_signals(stops: list[int]) -> Iterator[None]:
 
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        numbers.append(signal.SIGINT)  # who ignores it, as what a kernel started does, goes on so
+        # A process that ignores SIGINT, for example one that a kernel started, still ignores it.
+        numbers.append(signal.SIGINT)
     before = {one: signal.signal(one, stop) for one in numbers}
     try:
         yield
@@ -180,9 +181,9 @@ def data_dir(given: Path | None) -> Path:
 
 
 def say(line: str) -> None:
-    """Print a remark to standard error, so that standard output holds results alone.
+    """Print a remark to standard error, so that standard output has only results.
 
-    Where nobody reads it any more, as after `2>&1 | head -1`, the work goes on in silence.
+    If nobody reads it any more, for example after `2>&1 | head -1`, the remark is dropped.
     """
     try:
         typer.echo(hide_credentials(line), err=True)

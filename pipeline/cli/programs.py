@@ -88,7 +88,7 @@ def collect(
         for outcome in outcomes:
             if outcome.was_there and program:
                 name = outcome.job.submission_id
-                say(f"{name}: was there; more --rounds add to it, another --out measures it anew")
+                say(f"{name}: exists; more --rounds add to it, another --out measures it again")
             if outcome.path is None and plan:
                 typer.echo(outcome.line())
         if n_left := len(jobs) - len(outcomes):
