@@ -60,6 +60,8 @@ class Candidate:
 
 NETWORK, BY_TILE = "cross_config_sage", "late_fusion_sage"
 BASELINE, DEFAULT = "baseline", "default"
+# Suffix of a network that scores each config without the others.
+ALONE = "-alone"
 # Networks are left out of a task that would take 13 trainings of each.
 NETWORK_TASKS = tuple(task for task in TASKS if task != SAMPLE_FURTHER)
 # By kind of config, in the order of the page: the untrained baseline, the baselines of the dataset,
@@ -67,16 +69,18 @@ NETWORK_TASKS = tuple(task for task in TASKS if task != SAMPLE_FURTHER)
 CANDIDATES = {
     "layout": {
         BASELINE: Candidate(),
-        "gcn": Candidate(("baseline_gcn",), tasks=NETWORK_TASKS),
-        "segments": Candidate(("segment_sage",), "segments", tasks=NETWORK_TASKS),
+        "baseline_gcn": Candidate(("baseline_gcn",), tasks=NETWORK_TASKS),
+        "segment_sage": Candidate(("segment_sage",), "segments", tasks=NETWORK_TASKS),
         "tgraph": Candidate(("tgraph",), "reference", tasks=NETWORK_TASKS),
-        "linear": Candidate(("layout_linear",)),
-        "boosting": Candidate(("layout_boosting",)),
-        "columns": Candidate(("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH),
-        "no-attention": Candidate(
+        "layout_linear": Candidate(("layout_linear",)),
+        "layout_boosting": Candidate(("layout_boosting",)),
+        "config_columns_boosting": Candidate(
+            ("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH
+        ),
+        f"{NETWORK}{ALONE}": Candidate(
             (NETWORK,), overrides=(f"{NETWORK}.cross_config=false",), tasks=NETWORK_TASKS
         ),
-        "network": Candidate(
+        NETWORK: Candidate(
             (NETWORK,), tasks=NETWORK_TASKS, within_graph=("within_graph", (NETWORK,))
         ),
         DEFAULT: Candidate(
@@ -87,11 +91,11 @@ CANDIDATES = {
     },
     "tile": {
         BASELINE: Candidate(),
-        "early-join": Candidate(("early_fusion_sage",)),
-        "late-join": Candidate((BY_TILE,), overrides=(f"{BY_TILE}.cross_config=false",)),
-        "linear": Candidate(("tile_linear",)),
-        "boosting": Candidate(("tile_boosting",)),
-        "network": Candidate((BY_TILE,)),
+        "early_fusion_sage": Candidate(("early_fusion_sage",)),
+        f"{BY_TILE}{ALONE}": Candidate((BY_TILE,), overrides=(f"{BY_TILE}.cross_config=false",)),
+        "tile_linear": Candidate(("tile_linear",)),
+        "tile_boosting": Candidate(("tile_boosting",)),
+        BY_TILE: Candidate((BY_TILE,)),
         DEFAULT: Candidate(load_recipe("cpu").tile.models),
     },
 }
@@ -125,7 +129,7 @@ class Cell:
 
     @property
     def candidate(self) -> Candidate:
-        """Return the candidate for the task. A custom model is trained like `network`."""
+        """Return the candidate for the task. A custom model is trained like `cross_config_sage`."""
         kind, short = TASKS[self.task].kind, short_name(self.name)
         if is_own(self.name):
             keys = (f'{kind}.models=["{self.name}"]',)

@@ -38,12 +38,12 @@ PICTURE = "accuracy.png"
 OVERVIEW = "overview.png"
 OVERVIEW_LABELS = {
     BASELINE: "untrained rule",
-    "gcn": "dataset's baseline",
+    "baseline_gcn": "dataset's baseline",
     "tgraph": "winner's network, 250 steps",
     DEFAULT: "this project",
 }
 # Candidates whose first configs the default recipe must beat.
-RIVALS = (BASELINE, "linear", "boosting")
+RIVALS = (BASELINE, "layout_linear", "layout_boosting")
 # Layout graphs of the sample's first measurement, which the choices of the project used.
 N_FIRST = 52
 # Panels of the picture.

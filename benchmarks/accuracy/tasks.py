@@ -312,8 +312,9 @@ TASKS = {
         "Further configs of the sample's programs",
         "Each labelled layout graph of the sample's valid split has its own model. Models learn "
         "from 80 % of the distinct configs (52 to 90), and are judged on the others. Each seed has "
-        "another split. The use of statistics in `columns` was decided on all programs of the "
-        "sample, also on these. Networks are left out because each would need 13 trainings.",
+        "another split. All programs of the sample, also these, were used to decide how "
+        "`config_columns_boosting` uses statistics. Networks are left out because each would "
+        "need 13 trainings.",
         SAMPLE_VALID,
         partial(further_configs, SAMPLE_VALID, None),
     ),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy.__main__ import cells_of, main
-from benchmarks.accuracy.cells import CANDIDATES, Cell, read_judged, run_cell
+from benchmarks.accuracy.cells import ALONE, CANDIDATES, Cell, read_judged, run_cell
 from benchmarks.accuracy.tasks import TASKS, XLA_DEFAULT, Sources
 from common.metrics import kendall_tau
 from common.settings import SAMPLE
@@ -18,6 +18,8 @@ from models.registry import TrainJob, load_model
 from models.run_folder import DONE
 from models.train import train_model
 
+COLUMNS, EARLY = "config_columns_boosting", "early_fusion_sage"
+LATE_ALONE = f"late_fusion_sage{ALONE}"
 SMALL = (
     "cross_config_sage.hidden=8",
     "cross_config_sage.configs_per_step=8",
@@ -34,12 +36,12 @@ SMALL = (
 def test_cells_are_those_that_can_be_trained_here(
     sources: Sources, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["columns", "gcn", "baseline", "boosting", "early-join", "default"]
+    names = [COLUMNS, "baseline_gcn", "baseline", "layout_boosting", EARLY, "default"]
     found = list(cells_of(list(TASKS), names, [0], sources))
     tasks = {name: {cell.task for cell in found if cell.name == name} for name in names}
-    assert tasks["gcn"] == {"layouts", "unet3d-all", "unet3d-100", "cross-graph"}
-    assert tasks["early-join"] == {"tiles", "tile-folds", "alexnet"}
-    assert tasks["columns"] == {"unet3d-all", "unet3d-100", "sample-further"}
+    assert tasks["baseline_gcn"] == {"layouts", "unet3d-all", "unet3d-100", "cross-graph"}
+    assert tasks[EARLY] == {"tiles", "tile-folds", "alexnet"}
+    assert tasks[COLUMNS] == {"unet3d-all", "unet3d-100", "sample-further"}
     assert tasks["baseline"] == tasks["default"] == set(TASKS)
     assert not list(cells_of(["unet3d-all"], names, [0], Sources(sources.sample, None)))
     assert not list(cells_of(["unet3d-all"], names, [0], Sources(sources.sample, sources.sample)))
@@ -60,7 +62,9 @@ def test_test_split_is_judged_by_withheld_runtimes(task: str) -> None:
 def test_interrupted_cell_restarts_and_finished_cell_stays(
     sources: Sources, tmp_path: Path
 ) -> None:
-    cell = Cell("unet3d-100", "gcn", 2, ("baseline_gcn.hidden=8", "baseline_gcn.training.steps=3"))
+    cell = Cell(
+        "unet3d-100", "baseline_gcn", 2, ("baseline_gcn.hidden=8", "baseline_gcn.training.steps=3")
+    )
     leftover = tmp_path / "work" / cell.path(tmp_path).stem / "unet3d" / "run"
     leftover.mkdir(parents=True)
     (leftover / DONE).write_text("a run that was killed")
@@ -101,14 +105,14 @@ def test_command_trains_resumes_and_continues_after_a_failure(
     cells = {name: tmp_path / "cells" / f"tiles--{name}--0.json" for name in CANDIDATES["tile"]}
     assert sorted((tmp_path / "cells").iterdir()) == sorted(cells.values())
     assert json.loads(cells["baseline"].read_text())["train_cpu_s"] == 0
-    assert json.loads(cells["boosting"].read_text())["set"] == small
-    cells["late-join"].unlink()
+    assert json.loads(cells["tile_boosting"].read_text())["set"] == small
+    cells[LATE_ALONE].unlink()
     with pytest.raises(SystemExit, match=f"1 of {len(cells)} failed"):
         main([*run, "--set", "early_fusion_sage.hidden=16"])
     printed = capsys.readouterr().out
-    assert "early-join, seed 0: failed: " in printed and "default, seed 0: exists" in printed
+    assert f"{EARLY}, seed 0: failed: " in printed and "default, seed 0: exists" in printed
     assert "hidden = 8, now 16; choose another --out" in printed
-    assert cells["late-join"].exists()
+    assert cells[LATE_ALONE].exists()
 
 
 def test_custom_model_has_a_row_of_its_own(

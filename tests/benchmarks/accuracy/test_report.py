@@ -68,21 +68,23 @@ def test_one_graph_has_students_interval_over_seeds() -> None:
 def test_interval_ends_at_the_perfect_value(
     metric: str, values_by_seed: tuple[float, ...], expected: tuple[float, ...]
 ) -> None:
-    cells = [cell("unet3d-all", "gcn", seed, [own]) for seed, own in enumerate(values_by_seed)]
+    cells = [
+        cell("unet3d-all", "baseline_gcn", seed, [own]) for seed, own in enumerate(values_by_seed)
+    ]
     found = estimate_of(cells, metric)
     assert (found.mean, found.low, found.high) == pytest.approx(expected, abs=1e-4)
 
 
 def test_differences_are_paired_by_seed_and_graph() -> None:
     default = [cell("layouts", "default", seed, [0.1 * seed, 0.5]) for seed in (0, 1, 2)]
-    other = [cell("layouts", "gcn", seed, [0.1 * seed, 0.4]) for seed in (2, 1)]
+    other = [cell("layouts", "baseline_gcn", seed, [0.1 * seed, 0.4]) for seed in (2, 1)]
     found = difference(default, other, "kendall_tau")
     assert found is not None
     assert (found.mean, found.low, found.high) == pytest.approx((0.05, 0.0, 0.1))
     assert difference(other, [], "kendall_tau") is None
     table, families = values([*other, *default[1:]], "kendall_tau")
     assert families == ["b", "a"] and table.shape == (2, 4)
-    gcn, top = table_of("layouts", {"gcn": other, "default": default})["rows"]
+    gcn, top = table_of("layouts", {"baseline_gcn": other, "default": default})["rows"]
     assert gcn[8:] == ["+0.050 [+0.000, +0.100]", "+0.0500 [+0.0000, +0.1000]", "4.0", "0.50"]
     assert top[8:10] == ["", ""]
 
@@ -91,20 +93,22 @@ def test_two_folders_are_compared_by_model_seed_and_graph(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, taus in (("mine", [0.5, 0.7, 0.6]), ("base", [0.4, 0.6, 0.5])):
-        for name in ("linear", "gcn" if folder == "mine" else "boosting"):
+        for name in ("layout_linear", "baseline_gcn" if folder == "mine" else "layout_boosting"):
             write_cell(tmp_path / folder, "layouts", name, taus)
     main(["--out", str(tmp_path / "mine"), "--against", str(tmp_path / "base")])
     (line,) = capsys.readouterr().out.splitlines()  # no other model is in both
     gain = "**+0.100 [+0.100, +0.100]**"
-    assert line.startswith(f"layouts, linear: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 [")
+    assert line.startswith(
+        f"layouts, layout_linear: tau {gain}, OPA {gain}, slowdown@1 **+0.1000 ["
+    )
 
 
 def test_models_of_a_folder_are_compared_with_one_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, taus in (("gcn", [0.4, 0.6]), ("my_pkg:Mine", [0.5, 0.7])):
+    for name, taus in (("baseline_gcn", [0.4, 0.6]), ("my_pkg:Mine", [0.5, 0.7])):
         write_cell(tmp_path, "layouts", name, taus)
-    main(["--out", str(tmp_path), "--against", "gcn"])
+    main(["--out", str(tmp_path), "--against", "baseline_gcn"])
     (mine,) = capsys.readouterr().out.splitlines()
     assert mine.startswith("layouts, my_pkg:Mine: tau **+0.100 [+0.100, +0.100]**")
     with pytest.raises(SystemExit, match="1"):
@@ -114,7 +118,8 @@ def test_models_of_a_folder_are_compared_with_one_of_them(
 
 @pytest.mark.parametrize("task", ["layouts", "tiles"])
 def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -> None:
-    for place, name in enumerate(("boosting", "default")):
+    trees = f"{task.removesuffix('s')}_boosting"
+    for place, name in enumerate((trees, "default")):
         for seed in (0, 1):
             taus = [0.1 * place + 0.01 * graph + 0.002 * seed for graph in range(6)]
             write_cell(tmp_path, task, name, taus, seed)
@@ -127,7 +132,7 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
     lines = pages[0].splitlines()
     assert "Held out: graphs 6, families 3." in lines
     assert "agree to tau 0.810.\n" in pages[0] and " and 0.900." in pages[0]
-    rows = [line for line in lines if line.startswith(("| boosting |", "| default |"))]
+    rows = [line for line in lines if line.startswith((f"| {trees} |", "| default |"))]
     assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
     shown = imread(tmp_path / "accuracy.png")
     assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
@@ -135,15 +140,17 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
 
 def test_page_names_the_keys_that_were_set(tmp_path: Path) -> None:
     keys = ["tile_boosting.num_boost_round=3"]
-    write_report([cell("tiles", "linear", 0, [0.1, 0.2], set=keys)], tmp_path)
+    write_report([cell("tiles", "tile_linear", 0, [0.1, 0.2], set=keys)], tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
-    assert "**Changed with `--set`:** `linear` with `tile_boosting.num_boost_round=3`.\n" in page
+    assert (
+        "**Changed with `--set`:** `tile_linear` with `tile_boosting.num_boost_round=3`.\n" in page
+    )
 
 
 def test_default_recipe_is_shown_by_what_choices_have_seen() -> None:
     chosen_on = first_measured()
     assert len(chosen_on) == 52 and "layout:xla:random:conv_lstm_b2" not in chosen_on
-    scores = {"baseline": 0.2, "linear": 0.4, "boosting": 0.5, "default": 0.7}
+    scores = {"baseline": 0.2, "layout_linear": 0.4, "layout_boosting": 0.5, "default": 0.7}
     found = {name: [cell("layouts", name, 0, [own] * 3)] for name, own in scores.items()}
     names = ("layout:xla:random:plain_b2", "layout:xla:random:mine", sorted(chosen_on)[0])
     for own in found.values():
@@ -165,7 +172,7 @@ def test_page_needs_cells_of_all_tasks(tmp_path: Path, capsys: pytest.CaptureFix
         main(["--out", str(tmp_path), "--report", str(tmp_path)])
     assert "no results; train some first" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    write_cell(tmp_path, "tiles", "linear", [0.1])
+    write_cell(tmp_path, "tiles", "tile_linear", [0.1])
     with pytest.raises(SystemExit, match="2"):
         main(["--out", str(tmp_path), "--report"])
     assert "tasks are missing; --report FOLDER writes the others" in capsys.readouterr().err
