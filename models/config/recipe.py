@@ -1,8 +1,9 @@
 """A recipe: every choice of a run, typed and frozen, read from TOML. The import is fast.
 
-The tables of networks are in models/config/networks.py, all others here. A custom model is named by
-its class, for example "my_pkg.gat:Gat". The last part of the module, `gat`, is the model's name in
-the recipe, in folders and in the blend.
+The tables of networks are in models/config/networks.py, [layout] and [tile] are in
+models/config/kinds.py, all others here. A custom model is named by its class, for example
+"my_pkg.gat:Gat". The last part of the module, `gat`, is the model's name in the recipe, in folders
+and in the blend.
 """
 
 import functools
@@ -31,6 +32,7 @@ from models.config.custom import (
     own_models,
     short_name,
 )
+from models.config.kinds import LayoutConfig, LayoutModelName, TileConfig, TileModelName, each_once
 from models.config.networks import (
     BaselineGcnConfig,
     CrossConfigSageConfig,
@@ -45,45 +47,11 @@ from models.config.networks import (
     Weight,
 )
 
-LayoutModelName = Literal[
-    "cross_config_sage",
-    "segment_sage",
-    "tgraph",
-    "baseline_gcn",
-    "layout_boosting",
-    "layout_linear",
-    "config_columns_boosting",
-]
-TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting", "tile_linear"]
-
-
-def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(set(values)) != len(values):
-        raise ValueError("expected each entry once")
-    return values
-
 
 def _all_or_several(n_configs: int) -> int:
     if n_configs == 1:
         raise ValueError("one config has no order; expected 0, which is all, or at least 2")
     return n_configs
-
-
-def _known_model(kind: str, known: tuple[str, ...]) -> AfterValidator:
-    def check(model: str) -> str:
-        if model not in known and not is_own(model):
-            raise ValueError(
-                f"ranks no {kind} configs; expected {', '.join(known)}, or a model of your own as "
-                "'package.module:Class'"
-            )
-        return model
-
-    return AfterValidator(check)
-
-
-def _called_apart(models: tuple[str, ...]) -> tuple[str, ...]:
-    _each_once(tuple(map(short_name, models)))
-    return models
 
 
 class FeaturesConfig(FrozenConfig):
@@ -196,42 +164,6 @@ class ConfigColumnsConfig(BoostingConfig):
     linear_start: Literal[False] = False
 
 
-class LayoutConfig(FrozenConfig):
-    """The models that rank layout configs.
-
-    Attributes:
-        models: Names of the models, for example ["cross_config_sage", "layout_boosting"]. A custom
-            model is named by its class, for example "my_pkg.gat:Gat".
-        together: Train one model on the train graphs of all layout collections. If false, each
-            collection has its own model.
-        one_program: Models that replace `models` if all layout graphs of a run are the same program
-            and a collection has one file to train on. Each collection is trained on its own.
-    """
-
-    models: Annotated[
-        tuple[Annotated[str, _known_model("layout", get_args(LayoutModelName))], ...],
-        Field(min_length=1),
-        AfterValidator(_called_apart),
-    ] = ("cross_config_sage", "layout_boosting")
-    together: bool = False
-    one_program: tuple[LayoutModelName, ...] = ()
-
-
-class TileConfig(FrozenConfig):
-    """The models that rank tile configs.
-
-    Attributes:
-        models: Names of the models, for example ["late_fusion_sage", "tile_boosting"]. Custom
-            models are named as in `layout.models`.
-    """
-
-    models: Annotated[
-        tuple[Annotated[str, _known_model("tile", get_args(TileModelName))], ...],
-        Field(min_length=1),
-        AfterValidator(_called_apart),
-    ] = ("late_fusion_sage", "tile_boosting")
-
-
 class BlendConfig(FrozenConfig):
     """The blend: the weighted mean of the scores of all models.
 
@@ -270,7 +202,7 @@ class Recipe(FrozenConfig):
 
     name: str = "unnamed"
     seeds: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_each_once)
+        tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(each_once)
     ] = (0,)
     threads: Annotated[int, Field(ge=0)] = 1
     valid_configs: Annotated[int, Field(ge=0), AfterValidator(_all_or_several)] = 1000
