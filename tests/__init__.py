@@ -1,6 +1,6 @@
 import sys
 
-# So that what tests share says what it found, too; workers that tests start have no use for it.
+# Assertions in shared test helpers then report their values. Worker processes do not need this.
 if "pytest" in sys.modules:
     import pytest
 

@@ -111,7 +111,7 @@ def test_a_users_function_is_loaded_with_its_arguments_or_those_of_all(own_modul
         ("json:codecs", "is a module; expected a function; a TileKernel is of --space tiles"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_in_one_line(
+def test_programs_that_cannot_be_loaded_are_one_line_errors(
     own_module: str, name: str, message: str
 ) -> None:
     with pytest.raises(PipelineError, match=message) as caught:

@@ -235,7 +235,7 @@ def collect_in_another_process(out: Path, *, n_configs: int) -> "subprocess.Pope
     )
 
 
-def test_a_killed_collection_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_killed_collection_resumes_and_repeats_nothing(tmp_path: Path) -> None:
     job = layout_job(n_configs=24, search="default")
     journal = job.journal(tmp_path)
     process = collect_in_another_process(tmp_path, n_configs=24)

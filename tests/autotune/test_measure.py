@@ -72,7 +72,7 @@ class StoppingHost:
         self._next = runs_ns
 
     def run(self, takes_ns: int = 1_000) -> None:
-        """Let so much of the core's own time pass."""
+        """Advance the clock by a runtime, and add the stops of the host."""
         self._ran += takes_ns
         self._at += takes_ns
         while self._stop_ns and self._ran >= self._next:
@@ -99,7 +99,7 @@ def test_a_host_that_stops_the_core_is_noticed_and_its_stops_are_taken_off(takes
         lambda: host.run(takes_ns), host.clock, stops=stops, wall=host.clock, budget_ns=takes_ns * 9
     )
     assert visit.is_stopped
-    # Without a stop in it a run is exact. Of one that meets many, each is taken off as their mean.
+    # A run without a stop is exact. In a longer run, the mean stop is subtracted for each stop.
     met = takes_ns // 1_300_000
     assert visit.runtime_ns == pytest.approx(takes_ns, rel=0.01, abs=met * 8_700_000 * 0.03)
     by_cpu_time = time_visit(lambda: host.run(takes_ns), host.clock, budget_ns=takes_ns * 9)
@@ -144,7 +144,7 @@ def test_figures_agree_with_scipy() -> None:
     assert found["relative_noise"] == pytest.approx((relative[39] + relative[40]) / 2)
 
 
-def test_where_jax_is_missing_both_ways_to_install_it_are_told(
+def test_without_jax_both_ways_to_install_it_are_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
@@ -154,7 +154,7 @@ def test_where_jax_is_missing_both_ways_to_install_it_are_told(
     assert Path(str(failure.value).split()[-1]).is_file()
 
 
-def test_an_error_is_told_in_one_line_without_frames() -> None:
+def test_an_error_is_one_line_without_frames() -> None:
     def fails() -> None:
         raise ValueError("of the inner\nfunction")
 
@@ -294,7 +294,8 @@ def test_a_guide_picks_the_children_that_are_measured() -> None:
     guided = [evolve(49, distance_ns, seed, guide=by_guess) for seed in range(10)]
     assert np.mean([distance_ns(own).min() for own in guided]) < np.mean(plain) - 1
     assert all(is_legal(own) and len(np.unique(own, axis=0)) == 49 for own in guided)
-    longer = evolve(60, distance_ns, guide=by_guess)  # goes on from where the shorter one ended
+    # A search with a larger budget begins with the same settings.
+    longer = evolve(60, distance_ns, guide=by_guess)
     assert np.array_equal(longer[:49], guided[0])
 
 

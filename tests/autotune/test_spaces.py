@@ -1,4 +1,4 @@
-"""Decisions on a real program: each is applied, told, and leaves the outputs as they are."""
+"""Decisions on a real program are applied and described, and do not change its outputs."""
 
 import sys
 from functools import partial
@@ -80,9 +80,10 @@ def test_the_usual_choice_names_what_the_compiler_does_by_itself(program: Decide
     config = program.spell(usual[None])[0]
     orders = [order for row in config for order in read_row(row)]
     assert all(order == tuple(range(len(order))) for order in orders)
-    assert sum(map(bool, orders)) > len(config)  # of most nodes more than one tensor is named
+    # Most nodes have the layouts of several tensors.
+    assert sum(map(bool, orders)) > len(config)
     told = program.describe_setting(usual).decisions
-    assert told.keys() == {"layouts"}  # of the other spaces nothing
+    assert told.keys() == {"layouts"}
 
 
 @pytest.mark.parametrize("space", ["options", "fusion"])
@@ -111,7 +112,7 @@ def test_each_space_leaves_the_outputs_as_they_are(program: DecidedProgram) -> N
         checked.load(np.minimum(setting, program.describe().n_options - 1)).run()
 
 
-def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
+def test_a_choice_is_described_by_name(program: DecidedProgram) -> None:
     assert program.describe_setting(choice_of(program)) == Decisions({}, None)
     library = (np.array([*GENES]) == "library").astype(np.int64)
     told = program.describe_setting(choice_of(program, options=library))
@@ -133,7 +134,7 @@ def test_a_choice_is_told_by_name(program: DecidedProgram) -> None:
 
 
 def test_an_option_without_effect_gives_the_same_code_and_another_function_does_not() -> None:
-    """There is no dot for a library; no result depends on what a compiler makes for one CPU."""
+    """The functions have no dot, so the option `library` changes nothing on any CPU."""
     x = arguments()[0]
     plain, other = (
         DecidedProgram(source_of(function, x), ("options",))

@@ -83,7 +83,7 @@ def test_error_leaves_the_old_file(
 
 
 def test_failed_flush_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some disks fail only when they are asked to keep what was written."""
+    """Some disks report a write error only at fsync."""
     path = tmp_path / "file"
     path.write_text("old")
 

@@ -1,4 +1,4 @@
-"""Trying again ends, waits longer each time, and tells what went wrong."""
+"""Retries end, wait longer each time, and report the error."""
 
 import pytest
 from requests.exceptions import ConnectionError as NoConnection

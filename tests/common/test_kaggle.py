@@ -155,7 +155,7 @@ def test_error_or_endless_answer_or_one_of_a_newer_kaggle_is_one_line(
 def secret(
     request: pytest.FixtureRequest, fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Log in by key or by token, with a client told to print its requests; return the secret."""
+    """Log in by key or by token, with a client that prints its requests. Return the secret."""
     make_client_verbose(monkeypatch)
     if request.param == "key":
         return KEY
@@ -186,7 +186,8 @@ def test_no_command_writes_or_prints_a_credential(
     told = []
     for method, command in commands.items():
         told.append(repr(command()))
-        echoes = f"refused for {secret}"  # a server that repeats what it was given
+        # The server repeats the secret in its error message.
+        echoes = f"refused for {secret}"
         fake_kaggle.will_answer(method, refusal(401, echoes), refusal(400, echoes))
         for _ in range(2):
             with pytest.raises(PipelineError) as caught:
@@ -213,11 +214,19 @@ def _decoded(header: str) -> str:
 
 @dataclass(frozen=True)
 class Sending:
-    """One of the things that are sent: how, by which method, how many there are by now."""
+    """One kind of upload.
+
+    Attributes:
+        send: Makes the upload.
+        method: The API method of the upload.
+        look: The API method that shows whether the upload has arrived.
+        made: Returns the number of uploads that have arrived.
+        in_doubt: The message if the outcome of the upload is unknown.
+    """
 
     send: Callable[[], object]
     method: str
-    look: str  # the method that tells whether it has arrived
+    look: str
     made: Callable[[], int]
     in_doubt: str
 

@@ -48,7 +48,7 @@ def test_good_files_are_counted(tiny_tree: Path) -> None:
 def test_all_bad_files_are_listed_and_the_good_ones_still_counted(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
-    """A name that stands in two splits is an error of the second file."""
+    """If a name is in two splits, the second file has the error."""
     shutil.copytree(tiny_tree, tmp_path / "tree")
     train = find_graphs(tmp_path / "tree", splits=("train",))[0].path
     twin = Path(shutil.copy(train, train.parent.parent / "valid"))
@@ -218,7 +218,8 @@ def test_totals_add_up_by_collection_and_split() -> None:
     assert tile_train["median_tau"] is None and tile_test["n_labelled"] == 0
     assert layout["n_labelled"] == 3
     assert layout["median_tau"] == pytest.approx(0.4)
-    assert measured_again["median_tau"] == pytest.approx(0.4)  # of .2, .4 and .8
+    # The median of .2, .4 and .8.
+    assert measured_again["median_tau"] == pytest.approx(0.4)
 
 
 def test_second_measurement_of_the_manifest_is_a_ceiling(tiny_tree: Path, tmp_path: Path) -> None:

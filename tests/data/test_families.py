@@ -1,4 +1,4 @@
-"""Folds that keep siblings together, and what is held out for early stop."""
+"""Folds with whole families, and the graphs held out for early stopping."""
 
 import json
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def test_families_of_the_embedded_sample_are_those_of_its_manifest() -> None:
     files = find_graphs(SAMPLE, splits=("train", "valid"))
     pairs = {(graphs[file.submission_id]["family"], family_of(file)) for file in files}
     assert len(pairs) == len(dict(pairs)) == len({read for _, read in pairs})
-    # Not a training step of `tensor`, but a family of its own all the same.
+    # The name looks like a training step of `tensor`, but it is a separate family.
     assert [pair for pair in pairs if pair[0] != pair[1]] == [("tensor_train", "tensor")]
     assert len(files) > 100
 

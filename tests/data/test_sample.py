@@ -1,4 +1,4 @@
-"""The embedded sample holds what it promises: every collection and split, honest and small."""
+"""The embedded sample: all collections and splits, small files and no withheld labels."""
 
 import json
 

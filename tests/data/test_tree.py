@@ -1,4 +1,4 @@
-"""The official tree: what is found, in which order, and what its absence says."""
+"""The official tree: the list of graphs, its order, and errors for missing folders."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the README tells to type is run where it needs no account and no dataset."""
+"""Run the commands of the README that need no account and no dataset."""
 
 import re
 import shlex
@@ -98,7 +98,8 @@ LAYOUTS, TILES, UNET = (
     "Tiles of families never seen",
     "TPU: further configs of unet3d, of 545",
 )
-ROWS = {  # of the table of models, by the page's section and its name there
+# Rows of the table of models: the section of the accuracy page, and the name there.
+ROWS = {
     "cross_config_sage": (LAYOUTS, "network"),
     "segment_sage": (LAYOUTS, "segments"),
     "tgraph": (LAYOUTS, "tgraph"),

@@ -50,7 +50,8 @@ def test_page_of_a_notebook_has_its_texts_code_and_outputs() -> None:
 def test_it_runs(tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
-    for path in ROOT.glob("[!.r]*"):  # the project, but what runs have left
+    # The pattern leaves out hidden files and `runs`.
+    for path in ROOT.glob("[!.r]*"):
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "docs").unlink()
     folder = Path(shutil.copytree(TOUR.parent, tmp_path / "docs" / "start"))

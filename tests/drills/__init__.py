@@ -1,7 +1,10 @@
-"""Fault drills of the whole pipeline: it mirrors no package, since each drill crosses them all.
+"""Fault drills of the whole pipeline.
 
-A drill disturbs real `python -m pipeline` processes, and then the same command with --resume must
-end with the same bytes, or be refused with one clear line. Faults of one part alone are tested
-beside it: a store on a full disk in tests/data/graph_store, a killed writer in tests/common,
-downloads in tests/data/fetch, searches in tests/pipeline/tuning.
+A drill disturbs real `python -m pipeline` processes. The same command with --resume must then end
+with the same bytes, or fail with one clear line. Faults of a single package have tests elsewhere:
+
+- tests/data/graph_store: a store on a full disk
+- tests/common: a killed writer
+- tests/data/fetch: downloads
+- tests/pipeline/tuning: searches
 """

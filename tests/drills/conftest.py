@@ -1,4 +1,4 @@
-"""What all drills share: a tree of two collections, and an undisturbed run on it."""
+"""Fixtures of all drills: a tree of two collections, and an undisturbed run on it."""
 
 import shutil
 from pathlib import Path

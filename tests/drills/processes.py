@@ -1,6 +1,6 @@
-"""Real `pipeline` processes, watched stage by stage, so that a drill can strike in one.
+"""Start real `pipeline` processes and follow their stages, so that a drill can disturb a stage.
 
-And what a run leaves, so that a disturbed one can be compared with an undisturbed one.
+The module also compares the files of a disturbed run with those of an undisturbed run.
 """
 
 import json
@@ -26,7 +26,7 @@ _PLACES = re.compile(r" (?:\d+ files|on \S+:.*|(?:layout|tile):\S+.*)$")
 
 @dataclass(frozen=True)
 class Scene:
-    """What a run reads and writes; `log` holds what was printed, a pair of files per process."""
+    """The folders of a run. `log` has two files per process: standard output and standard error."""
 
     data: Path
     out: Path
@@ -48,15 +48,15 @@ class Scene:
 
 
 class Watched:
-    """A running command; what it prints goes to files, which are read while it runs.
+    """A running command. Its output goes to files, which are read while the command runs.
 
     Attributes:
-        stages: when each stage began, by the line that says so without the folder.
-        lines: what else came to standard error.
+        stages: The start of each stage in seconds, and the line of the stage without its folder.
+        lines: The other lines of standard error.
     """
 
     def __init__(self, scene: Scene, words: list[str] | None = None) -> None:
-        """Start a command, by default the scene's run, in a session of its own."""
+        """Start a command in a new session, by default the run of the scene."""
         self._scene = scene
         number = len(list(scene.log.glob("*.err")))
         self._errors, output = (scene.log / f"{number}.{end}" for end in ("err", "out"))

@@ -1,8 +1,8 @@
-"""A full disk is one line, whatever the stage; with more space --resume ends as if it had been.
+"""A full disk gives one error line in any stage, and --resume finishes the run on a larger disk.
 
-`run` is called again and again on a disk of its own in memory, which has a little more space each
-time, until it succeeds. This file as a program makes the calls, below `unshare -rm`; what came
-of them is printed as JSON.
+The test calls `run` on a separate disk in memory, which grows after each failure, until `run`
+succeeds. This module as a script makes the calls below `unshare -rm`, and prints their results as
+JSON.
 """
 
 import json

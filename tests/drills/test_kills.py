@@ -1,7 +1,8 @@
-"""SIGKILL at random moments of `run`, again and again: it ends with the bytes of a calm run.
+"""SIGKILL at random moments of `run`: the resumed run ends with the bytes of an undisturbed run.
 
-DRILL_KILLS says how many kills `make test-slow` makes (100) of a run that does all itself, and of
-one with two workers; a fifth as many runs have workers killed. DRILL_SEED draws other moments.
+DRILL_KILLS is the number of kills (default: 100) for a run without workers, and for a run with two
+workers. A fifth of this number is the number of runs with killed workers. DRILL_SEED changes the
+moments.
 """
 
 import os
@@ -32,7 +33,8 @@ SEED = int(os.environ.get("DRILL_SEED", "0"))
 KILLS_PER_RUN = 12
 STARTS_S = 3.0
 
-Stage = tuple[str, float]  # what begins, and how many seconds it lasts
+# The name of a stage, and its duration in seconds.
+Stage = tuple[str, float]
 
 
 def stages_of_a_run(scene: Scene) -> list[Stage]:
@@ -82,7 +84,8 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(
     assert struck.total() >= KILLS, f"too many runs ended before their kill: {struck}"
     with capsys.disabled():
         sys.stdout.write(f"\n{KILLS} kills: {dict(struck)}\n")
-    if 4 * len(kinds) <= KILLS and workers == 1:  # of two, one may hide what the other begins
+    # With two workers, one worker may hide the stages of the other worker.
+    if 4 * len(kinds) <= KILLS and workers == 1:
         assert set(struck) == set(kinds)
 
 

@@ -1,6 +1,7 @@
-"""A run on two machines, whose workers are killed, and one of which is lost.
+"""A run on two machines, with killed workers and a lost machine.
 
-The machines are Ray nodes here. A third one has a mount of its own that hides what tests write.
+The machines are Ray nodes on this host. A third node has a separate mount, so that files of the
+tests are missing there.
 """
 
 import os

@@ -57,7 +57,7 @@ def test_a_command_that_is_stopped_ends_with_one_line(number: signal.Signals) ->
         assert ENDS[number][1] + KEPT in process.stderr.read().splitlines()
 
 
-def test_a_command_whose_remarks_nobody_reads_goes_on() -> None:
+def test_a_command_with_a_closed_standard_error_finishes() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", CHATTER]
@@ -85,7 +85,7 @@ def test_a_run_can_be_stopped_in_every_stage(
     scene = calm.elsewhere(tmp_path / "stopped", workers=workers)
     stopped = []
     for place, stage in enumerate(stages):
-        # Models lie in folders, which stages name: what is awaited is any later stage as well.
+        # An earlier attempt may have finished the stage, so a later stage ends the wait as well.
         later = {kind_of(other) for other in stages[place:]}
         watched = Watched(scene)
         while kind_of(watched.stage) not in later and watched.process.poll() is None:

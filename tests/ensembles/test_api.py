@@ -1,4 +1,4 @@
-"""The functions for Python: files of each kind, configs of one's own, and the docs' example."""
+"""The Python API: files of each kind, user configs, and the example of the docs."""
 
 import re
 import shutil
@@ -44,12 +44,13 @@ def test_an_npz_is_ranked_by_the_scores_of_its_models_and_read_wherever_it_lies(
         assert ranked.seconds > 0
         kind = name.partition(":")[0]
         path = Path(shutil.copy(file.path, tmp_path / f"{kind}.npz"))
-        outside = load_graph(path)  # is told by its keys
+        # The keys of a file show its kind.
+        outside = load_graph(path)
         assert (outside.kind, outside.collection, outside.name) == (kind, None, kind)
         assert load_graph(path, collection=name).collection == file.collection
 
 
-def test_configs_of_ones_own(rankers: Path, tmp_path: Path) -> None:
+def test_user_configs_are_ranked(rankers: Path, tmp_path: Path) -> None:
     ranker = load_ranker(rankers / LAYOUT_MODEL)
     graph = load_graph(write(tmp_path / "dense.pb", dense_module()))
     assert isinstance(graph.graph, LayoutGraph)
@@ -87,7 +88,8 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         too_deep = np.full((2, 3, 18), -1)
         too_deep[1, 1, 6:9] = [2, 1, 0]  # the input of the reshape has two dimensions
         rank(layouts, graph, configs=too_deep)
-    for order in ((0, 0), (0, -1, 1)):  # of the file's own configs
+    # The configs of a file are checked as well.
+    for order in ((0, 0), (0, -1, 1)):
         values = np.full((3, 3, 18), -1, np.int8)
         values[2, 2, : len(order)] = order
         held = replace(graph.graph, configs=pack_values(values))

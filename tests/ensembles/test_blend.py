@@ -1,4 +1,4 @@
-"""Blending joins by what a config holds, scales within a graph, and refuses what does not match."""
+"""Blending joins scores by config hash, scales within a graph, and rejects missing scores."""
 
 from collections import defaultdict
 

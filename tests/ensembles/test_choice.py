@@ -1,4 +1,4 @@
-"""What is chosen, that its figure is honest, and which graphs and configs decide on a blend."""
+"""Selection of a blend: its members, its held-out value, and the graphs and configs in use."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -193,7 +193,7 @@ def test_kernels_of_one_runtime_are_judged_and_such_layouts_are_not(
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        # As many as an official xla split has.
+        # An official xla split has the same number of graphs.
         (("bert", "inception", "resnet50", "resnet_v1", "tf2_bert", "unet_3d", "ssd"), None),
         (("bert", "unet_3d", "inception"), "3 labelled graphs of 3 families; a choice needs 6"),
         ([f"unet_3d.{n}x{n}.fp32" for n in range(2, 12)], "10 labelled graphs of 1 families; a"),

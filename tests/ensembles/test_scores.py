@@ -62,9 +62,7 @@ def scored(files: list[GraphFile]) -> pl.DataFrame:
     return pl.concat(scores_table(g, Counting().score(g)) for g in map(read_graph, files))
 
 
-def test_what_was_scored_in_time_is_not_scored_again(
-    files: list[GraphFile], tmp_path: Path
-) -> None:
+def test_finished_scores_are_not_recomputed(files: list[GraphFile], tmp_path: Path) -> None:
     path, whole = tmp_path / "a" / "valid.parquet", tmp_path / "whole.parquet"
     names = [file.name for file in files]
     first, second, third = Counting(over_after=2), Counting(over_after=1), Counting()

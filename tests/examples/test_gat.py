@@ -1,4 +1,4 @@
-"""A model of one's own, by its place: trained, loaded, checked and refused as the built-in ones."""
+"""Custom models named by import path: training, loading, checks and errors."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ MYGAT = ["mygat:Gat"]
 COLLECTION, TILES = collection_named("layout:xla:random"), collection_named("tile:xla")
 
 
-def test_a_tile_network_of_ones_own_is_trained_and_ranks(tiny_tree: Path, importable: Path) -> None:
+def test_a_custom_tile_network_is_trained_and_ranks(tiny_tree: Path, importable: Path) -> None:
     page = (ROOT / "docs" / "guides" / "add_a_model.md").read_text(encoding="utf-8")
     (network,) = re.findall(r"^ *```python\n((?:(?!```).)*class Sums.*?)^ *```", page, re.M | re.S)
     (importable / "sums.py").write_text(textwrap.dedent(network))
@@ -41,7 +41,7 @@ def test_a_tile_network_of_ones_own_is_trained_and_ranks(tiny_tree: Path, import
 
 
 def train_copy(tree: Path, folder: Path, steps: int, *changes: tuple[str, str]) -> Path:
-    """Train what `mygat.py` in `folder` holds, a copy of the example; return the model's folder."""
+    """Train a changed copy of the example, `mygat.py` in `folder`, and return the model folder."""
     text = (ROOT / "examples" / "gat.py").read_text(encoding="utf-8")
     for old, new in changes:
         assert old in text

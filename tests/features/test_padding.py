@@ -21,7 +21,7 @@ VALUES = range(-1, 6)
 @pytest.mark.parametrize("file", real_files(), ids=lambda file: file.submission_id[:40])
 def test_every_node_of_every_real_file(file: GraphFile) -> None:
     node_feat = read_graph(file).node_feat
-    # The stock sum and product go over the dimensions, which tells the rank a second time.
+    # The stored sum and product cover only real dimensions, so they confirm the rank.
     sizes = dimension_sizes(node_feat)
     inside = sizes >= 0
     np.testing.assert_array_equal(np.where(inside, sizes, 0).sum(axis=1), node_feat[:, 27])

@@ -70,7 +70,7 @@ def check(rule: str, edges: Edges, n_nodes: int, ids: NDArray[np.int64], kept: l
     np.testing.assert_array_equal(pruned.minor_to_major, minor_to_major(graph.node_feat)[kept])
 
 
-# What a rule keeps of edges, n and configurable nodes, in a slow and obvious way.
+# Slow and simple versions of each rule. They return the kept nodes.
 REFERENCES = {
     "none": lambda edges, n_nodes, config_ids: list(range(n_nodes)),
     "config": lambda edges, n_nodes, config_ids: sorted(config_ids.tolist()),

@@ -1,4 +1,4 @@
-"""A graph as PyG's Data holds what its npz file does, and batches, splits and workers as well."""
+"""PyG graphs have the values of their npz files, also in batches, splits and data loaders."""
 
 import tracemalloc
 from dataclasses import replace

@@ -44,7 +44,7 @@ def two_passes(graphs: list[Nodes], scaling: str, node_feat: Nodes) -> NDArray[n
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_scaling_equals_the_two_pass_reference(scaling: str) -> None:
-    """And what was constant becomes zero whatever comes."""
+    """A column that was constant in training becomes zero in all graphs."""
     graphs, stranger = train_graphs(), random_nodes(np.random.default_rng(9), 50)
     for nodes in graphs:
         nodes[:, 40], nodes[:, 139] = 7, 2

@@ -1,4 +1,4 @@
-"""A small project to build kernels from, a stand-in for pip, and a server of kernels' outputs."""
+"""Fixtures for kernels: a small project, a fake pip, and a server of kernel outputs."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from kernels.build import PACKAGES
 from tests.support.file_server import FileServer, running_file_server
 
-# Stands in for the real command line: takes the same arguments, writes the same file.
+# A fake command line with the same arguments, which writes the same file.
 PIPELINE = """
 import argparse, json, pathlib
 from {module} import {name} as MARKER
@@ -57,10 +57,11 @@ def run_script(
 def started_script(
     script: Path, kaggle: Path, home: Path, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start a kernel, in a process group of its own."""
+    """Start a kernel in a new process group."""
     for folder in (kaggle / "working", kaggle / "input", home):
         folder.mkdir(parents=True, exist_ok=True)
-    mounts = Path(os.path.relpath(kaggle, home))  # relative folders are what a user gives at home
+    # Users give relative folders at home.
+    mounts = Path(os.path.relpath(kaggle, home))
     environment |= {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
@@ -93,7 +94,7 @@ def project(tmp_path: Path) -> Path:
 
 
 class FakePip:
-    """Stands in for `pip download`: writes wheels, or fails, and keeps the command."""
+    """A fake `pip download`, which stores the command and writes wheels or fails."""
 
     def __init__(self, *names: str, error: str = "") -> None:
         self.names, self.error, self.command = names, error, [""]

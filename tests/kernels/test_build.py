@@ -1,4 +1,4 @@
-"""Built kernels: bytes, metadata, embedded files, and what is refused before one is written."""
+"""Built kernels: bytes, metadata, embedded files, and errors before any file is written."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Datasets of weights and wheels: what is in them, and our server that unpacks and remembers."""
+"""Datasets of weights and wheels: their files, and uploads to a fake server."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a kernel does on Kaggle: data, wheels, time, and versions that go on with one another."""
+"""Kernels on Kaggle: data, wheels, time limits, and versions that resume earlier versions."""
 
 import ast
 import json
@@ -44,7 +44,7 @@ else:
     sys.stdout.write("model       x\\n")
     sys.stderr.write("out of time")
 """
-# The first call waits for a signal, and tells which one came.
+# The first call waits for a signal, and prints its name.
 WAITS = (
     TWO_CALLS
     + """
@@ -99,7 +99,7 @@ class Machine:
         return ended.stdout + ended.stderr
 
     def attach(self, mount: str, **facts: object) -> Path:
-        """Attach what the last version left; `facts` replace some of its kernel.json."""
+        """Attach the output of the last version, with `facts` written into its kernel.json."""
         target = self.kaggle / "input" / mount
         shutil.copytree(self.working, target)
         noted = json.loads((target / "kernel.json").read_text())
@@ -331,7 +331,7 @@ def run_kernel(kaggle: Path, tmp_path: Path) -> RunKernel:
 
 
 def attach_output(kaggle: Path, mount: str) -> None:
-    """Attach what the version that ran last has left as a source of the next one."""
+    """Attach the output of the last version as a source of the next version."""
     target = kaggle / "input" / mount
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(kaggle / "working", target)

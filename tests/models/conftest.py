@@ -1,4 +1,4 @@
-"""What networks of layouts learn from in tests."""
+"""Inputs of layout networks."""
 
 from pathlib import Path
 

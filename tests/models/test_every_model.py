@@ -1,4 +1,4 @@
-"""What must hold for each model of the registry, for those below OWN, and for the heuristics."""
+"""Tests that each registered model, custom model in OWN and heuristic must pass."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, mode
 from models.trees.linear import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
-# Models of one's own that shall be tested as the built-in ones are, by kind.
+# Add custom models here, by kind, to run the same tests on them.
 OWN: dict[str, list[str]] = {"layout": ["examples.gat:Gat"], "tile": []}
 WITH_OWN = [f"{kind}.models={json.dumps(places)}" for kind, places in OWN.items() if places]
 OWN_NAMES = [short_name(place) for places in OWN.values() for place in places]
@@ -136,7 +136,8 @@ def test_query_configs_change_nobodys_score(name: str, trained) -> None:
 
     def scored(*query_configs):
         scores = ranker.score(add_query_configs(graph, query_configs)).astype(np.float64)
-        return scores - scores[0]  # linear rankers shift all of a graph's alike
+        # Linear rankers may add a constant to all scores of a graph.
+        return scores - scores[0]
 
     together, scores = scored(new, own[:1]), scored()
     near = {"atol": 1e-5 * np.ptp(scores), "rtol": 0}

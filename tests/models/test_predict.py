@@ -80,7 +80,7 @@ class FullNetwork(CrossConfigSage):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB. Process 7 has 13.5 GiB.")
 
 
-def test_a_full_gpu_is_told_of_in_one_line(
+def test_a_full_gpu_is_a_one_line_error(
     layout_files: list[GraphFile], scaler: NodeScaler, tmp_path: Path
 ) -> None:
     model = FullNetwork(CrossConfigSageConfig(inference_tensor_mib=64))

@@ -135,7 +135,7 @@ def test_score_agrees_with_the_report(finished: Path, tiny_tree: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert scored["score"] == report["score"]
     for part in report["collections"].values():
-        # Of the report alone, which has the models' scores:
+        # Only the report has these keys, because they need the scores of the models.
         evidence = [
             part.pop(key) for key in ("baseline", "slowdown_curve", "seed_values", "seed_sd")
         ]

@@ -21,11 +21,11 @@ def ints(*values: int) -> Indices:
 def write_graph(
     folder: Path, collection: str, split: str, name: str, *, seed: int, labelled: bool = True
 ) -> tuple[Indices, Indices]:
-    """Write a layout graph of 60 configs below `folder`, drawn from 25 distinct ones.
+    """Write a layout graph with 60 configs, 25 of them distinct, below `folder`.
 
     Returns:
-        runtime_ns: (60,) int64, with noise, as they would be known; stored as 0 if not `labelled`.
-        group: (60,) int64 which distinct config a row is.
+        runtime_ns: (60,) int64 runtimes with noise. The file has zeros if `labelled` is false.
+        group: (60,) int64 numbers of the distinct configs.
     """
     rng = np.random.default_rng(seed)
     group = np.concatenate([np.arange(25), rng.integers(0, 25, 35)])

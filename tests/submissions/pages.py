@@ -1,4 +1,4 @@
-"""An HTML page taken apart, and reports to draw: what the tests of the report share."""
+"""Helpers for tests of the report: a parser of HTML pages, and synthetic reports."""
 
 import json
 from html.parser import HTMLParser
@@ -25,7 +25,8 @@ class Page(HTMLParser):
         self.open_tags: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self.charts: list[Any] = []  # what they are drawn from
+        # The data of each chart.
+        self.charts: list[Any] = []
         self.feed(html)
         self.close()
         self.text = " ".join(self.text.split())

@@ -1,4 +1,4 @@
-"""Exact bytes, every kind of wrong submission, all at once; what Kaggle scores is accepted."""
+"""Submissions are written exactly, all problems are listed, and valid files are accepted."""
 
 import itertools
 from collections import Counter
@@ -100,12 +100,11 @@ def test_problems_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("configs", "indices"), [([0, 1, 2], "1;0;2"), ([2, 5, 9], "5;2;9")])
-def test_where_some_configs_alone_were_scored_these_are_written(
-    configs: list[int], indices: str, tmp_path: Path
-) -> None:
+def test_only_scored_configs_are_written(configs: list[int], indices: str, tmp_path: Path) -> None:
     scores = pl.DataFrame({"graph": "a", "config": configs, "score": [0.2, 0.1, 0.3]})
     path, random = tmp_path / "submission.csv", collection_named("layout:xla:random")
-    for order in itertools.permutations(range(3)):  # of the table, which decides nothing
+    # The order of the table does not change the submission.
+    for order in itertools.permutations(range(3)):
         write_submission(path, submission_rows([(random, scores[list(order)])], []))
         assert path.read_text() == f"ID,TopConfigs\nlayout:xla:random:a,{indices}\n"
 
@@ -212,7 +211,7 @@ def with_picks(indices: str) -> Change:
 
 
 def as_sampled(lines: list[str]) -> list[str]:
-    """Return what the competition's sample submission holds: 5 and 1000 indices in every row."""
+    """Return rows as in the sample submission: 5 indices for tiles, 1000 for layouts."""
     counts = {"tile": 5, "layout": 1000}
     return [picks(line, ";".join(map(str, range(counts[line.split(":")[0]])))) for line in lines]
 
@@ -250,7 +249,7 @@ def test_the_rows_are_those_of_the_competition() -> None:
         lambda lines: ['"{}","{}"'.format(*line.split(",")) for line in lines],
     ],
 )
-def test_what_kaggle_scores_is_accepted_whether_every_count_is_known_or_not(
+def test_valid_submissions_are_accepted_with_and_without_known_counts(
     tmp_path: Path, change: Change
 ) -> None:
     lines = official_lines()  # sixteen kernels have 2, 3 or 4 configs

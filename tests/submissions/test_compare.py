@@ -35,9 +35,11 @@ def test_only_graphs_that_both_have_judged_count() -> None:
     assert (compared["n_graphs"], compared["n_families"], compared["only_in_one"]) == (2, 2, 3)
     means = [compared[side] for side in ("first", "second", "difference")]
     assert means == pytest.approx([0.25, 0.4, 0.15])
-    low, high = compared["ci95"]  # of two families: as wide as Student's quantile makes it
+    # Two families give a wide interval, because it uses the quantile of Student's t.
+    low, high = compared["ci95"]
     assert low < 0 and high > 0.2
-    assert compared["probability"] == pytest.approx(0.75, abs=0.03)  # of four draws one has c alone
+    # One of the four possible draws has only the graph c.
+    assert compared["probability"] == pytest.approx(0.75, abs=0.03)
 
 
 def test_graphs_whose_names_are_hidden_are_drawn_by_the_programs_that_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Scores against hand-made numbers, what figures hide, labels per split, and noise ceilings."""
+"""Scores computed by hand, warnings about scores, labels per split, and noise ceilings."""
 
 from pathlib import Path
 from typing import Any

@@ -17,7 +17,7 @@ BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-# Added to a page: uses it as somebody would, and tells what came of it.
+# A script for a page, which uses the page as a reader does, and posts the results.
 USE = """<script>addEventListener("load", () => allDrawn.then(() => {
   const all = pattern => [...document.querySelectorAll(pattern)];
   const shown = () => all(".sortable tbody tr").filter(row => !row.hidden);

@@ -1,4 +1,4 @@
-"""The command line, called in this process, and Python in one of its own."""
+"""Run the command line in this process, and Python in a new process."""
 
 import os
 import shlex
@@ -15,9 +15,9 @@ from pipeline.cli.console import STAGE_PREFIX
 
 
 def call(*arguments: object, expect: int = 0) -> str:
-    """Run a command in this process; return what it printed, with --json standard output alone.
+    """Run a command in this process and return its output without the lines of stages.
 
-    The lines that say which stage begins, as there is no terminal, are left out.
+    With --json, return only standard output.
     """
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == expect, result.output
@@ -46,7 +46,7 @@ def parse(line: str) -> None:
 
 
 def python_in(folder: Path, *words: str) -> str:
-    """Run Python with the project's packages in a folder; return what it printed."""
+    """Run Python with the packages of the project in a folder, and return its output."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,

@@ -34,11 +34,15 @@ PAGE = 3  # entries of a list at a time, whatever is asked for
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says: a JSON body, a text, or nothing at all (the connection is cut).
+    """An answer of the server.
 
     Attributes:
-        acts: does what it was asked for before.
-        hold_s: waits before it answers.
+        status: The HTTP status.
+        body: A JSON value, or a text.
+        headers: Additional HTTP headers.
+        drop: True if the server closes the connection instead of an answer.
+        acts: True if the server performs the request before the answer.
+        hold_s: The delay of the answer in seconds.
     """
 
     status: int = 200
@@ -78,19 +82,20 @@ class Received:
 class Dataset:
     version: int = 1
     files: dict[str, bytes] = field(default_factory=dict)
-    asked: dict[str, Any] = field(default_factory=dict)  # of the request that made it
+    # The JSON body of the request that created the dataset.
+    asked: dict[str, Any] = field(default_factory=dict)
 
 
 class FakeKaggle(ThreadingHTTPServer):
-    """Does what it is asked until told otherwise, and keeps what it received.
+    """A fake Kaggle server. It performs and stores requests, or sends queued answers.
 
     Attributes:
-        submissions: as they are listed, oldest first.
-        listed_after: how many lists lack the submissions.
-        verdict: what a scored submission is listed with.
-        kernels: latest version by "owner/slug".
-        outputs: of any kernel: address by file name.
-        archive: address of the competition's files.
+        submissions: The entries of the list of submissions, oldest first.
+        listed_after: The number of lists that do not include the submissions yet.
+        verdict: The fields of a scored submission.
+        kernels: The latest version by "owner/slug".
+        outputs: The addresses of the output files of each kernel, by file name.
+        archive: The address of the competition's files.
     """
 
     daemon_threads = True
@@ -111,7 +116,7 @@ class FakeKaggle(ThreadingHTTPServer):
         self.queued: dict[str, list[Answer]] = defaultdict(list)
 
     def will_answer(self, method: str, *answers: Answer) -> None:
-        """Queue answers for the next calls of `method`; after them it does what it is asked."""
+        """Queue answers for the next calls of `method`. Later calls are performed as usual."""
         self.queued[method].extend(answers)
 
     def calls(self, method: str) -> list[Received]:
@@ -213,7 +218,7 @@ def _dataset_id(asked: dict[str, Any]) -> str:
 
 
 class KaggleHandler(BaseHTTPRequestHandler):
-    """What a fake of Kaggle's servers does with a request."""
+    """Handle the requests to a FakeKaggle."""
 
     protocol_version = "HTTP/1.1"
     server: FakeKaggle
@@ -290,7 +295,7 @@ def point_client_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_client_verbose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do what VERBOSE=1 does at the client's import: it prints each request with its headers."""
+    """Let the client print each request with its headers, as with VERBOSE=1 at its import."""
     from kaggle.api.kaggle_api_extended import KaggleApi
 
     monkeypatch.setattr(KaggleApi, "args", ["--verbose"])

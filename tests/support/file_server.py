@@ -1,4 +1,4 @@
-"""A web server of our own on loopback that serves files, and misbehaves when told to."""
+"""A local web server for files, which can simulate faults."""
 
 import hashlib
 import re
@@ -24,7 +24,8 @@ class Trouble:
     drips: bool = False  # instead of being dropped: a byte at a time comes, without an end
     ignore_range: bool = False
     replace_with: bytes | None = None  # the file becomes another one before the answer
-    ask_less: int | None = None  # a range ends so many bytes after its start
+    # The largest number of bytes in the answer to a range request.
+    ask_less: int | None = None
     plain_copy: bool = False  # neither ETag nor Last-Modified
 
 
@@ -39,7 +40,7 @@ class Asked(NamedTuple):
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves `files` by path, with ranges and validators; keeps what was asked."""
+    """A server of `files` by path, with ranges and validators. Requests go to `asked`."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Programs of random operations, and what a setting of theirs would cost."""
+"""Random programs, and a cost function for their settings."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ UNSCALED = NodeScaler("log1p", np.zeros(140, np.float32), np.ones(140, np.float3
 
 
 def random_arrays(seed: int, n_nodes: int = 24) -> Arrays:
-    """Each node but the first consumes one or two of the four before it."""
+    """Return a graph. Each node after the first consumes one or two of the previous four nodes."""
     rng = np.random.default_rng(seed)
     users = np.repeat(np.arange(1, n_nodes), 2)
     edges = np.stack([users, np.maximum(0, users - rng.integers(1, 5, len(users)))], axis=1)
@@ -29,7 +29,7 @@ def random_arrays(seed: int, n_nodes: int = 24) -> Arrays:
 def described(
     arrays: Arrays, nodes: list[int], n_options: list[int], spaces: dict[str, int]
 ) -> Description:
-    """Say that knobs of some nodes are of these spaces; no two are alike."""
+    """Return a description of knobs for some nodes. All knobs are distinct."""
     return Description(
         np.array(n_options), np.arange(len(nodes)), arrays, {}, spaces, np.array(nodes)
     )
@@ -51,10 +51,17 @@ def mixed_tasks(arrays: Arrays) -> DecisionGraph:
 
 
 def runtimes(arrays: Arrays, settings: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return 1 where each node decides first by its opcode, then as its operand did or for 0.
+    """Return 1 plus the share of wrong decisions of each of the two tasks.
 
-    Each share of wrong decisions, per task, adds itself; settings (b, 2n), runtimes (b,). A node of
-    the opcodes 0 to 3 is to follow each operand, the others are to take 0.
+    The right first decision of a node is the parity of its opcode. The right second decision is
+    the first decision of the operand for the opcodes 0 to 3, and 0 for all other opcodes.
+
+    Args:
+        arrays: The program of n nodes.
+        settings: (b, 2n) decisions of the first task, then those of the second task.
+
+    Returns:
+        (b,) runtimes. The best is 1.
     """
     opcode = arrays["node_opcode"].astype(np.int64)
     first, second = np.split(settings, 2, axis=1)

@@ -1,4 +1,4 @@
-"""The policy: what its attention sees, what it obeys, and what it remembers."""
+"""The policy network: attention, masking of options, and memory across segments."""
 
 from typing import Any
 

@@ -35,7 +35,8 @@ from data.tree import find_graphs
 from tests.autotune.fakes import STEP_NS, SpinSource, SpinSubject
 from tests.support.command_line import call, stderr_of
 
-DEFAULT_STEPS = 17  # of a reversed program, whose later options are faster
+# The later options of a reversed program are faster, so its default is slow.
+DEFAULT_STEPS = 17
 
 
 @dataclass(frozen=True)

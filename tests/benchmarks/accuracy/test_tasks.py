@@ -1,4 +1,4 @@
-"""What is held out: no config, family or program is learned from and judged at once."""
+"""Held-out data: no config, family or program is used for both training and evaluation."""
 
 from pathlib import Path
 

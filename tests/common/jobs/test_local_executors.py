@@ -1,4 +1,4 @@
-"""Real processes do jobs: they die, fail, are stopped, and say what goes on."""
+"""Jobs in real processes: crashes, errors, signals and progress messages."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def test_each_worker_sees_its_gpu_alone_and_jobs_that_need_one_go_there() -> Non
     assert {pid for pid, *_ in told.values()} & set(descendants(os.getpid())) == set()
 
 
-def test_what_workers_say_and_how_far_they_are_is_told_here(
+def test_messages_and_progress_of_workers_arrive_in_this_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -62,7 +62,7 @@ def test_what_workers_say_and_how_far_they_are_is_told_here(
 @pytest.mark.parametrize(
     ("number", "said"), [(KILL, "killed by SIGKILL (out of memory?)"), (TERM, "stopped")]
 )
-def test_a_job_goes_on_elsewhere_when_its_worker_is_killed_or_stopped(
+def test_a_job_resumes_elsewhere_when_its_worker_is_killed_or_stopped(
     number: signal.Signals, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -94,7 +94,7 @@ def test_memory_that_runs_out_ends_a_worker_and_not_the_command() -> None:
     assert work.oom_score() < 1000
 
 
-def test_a_job_that_fails_is_told_as_it_was_raised_and_others_are_done() -> None:
+def test_the_error_of_a_job_is_raised_and_other_jobs_finish() -> None:
     kinds = {"ours": UsageError("--top: 0; odd"), "other": RuntimeError("StrangeError: odd")}
     for how, want in kinds.items():
         with pytest.raises(type(want)) as error:
@@ -103,7 +103,7 @@ def test_a_job_that_fails_is_told_as_it_was_raised_and_others_are_done() -> None
         assert "in fail\n" in error.value.__notes__[0]  # the traceback, for --debug
 
 
-def test_out_of_time_jobs_stop_at_a_checkpoint_and_go_on_later(tmp_path: Path) -> None:
+def test_out_of_time_jobs_stop_at_a_checkpoint_and_resume(tmp_path: Path) -> None:
     jobs = [Job(name, work.count, (tmp_path / name, MANY)) for name in "ab"]
     with time_limit(0.3 / 60), pytest.raises(OutOfTime):
         done_by(jobs, None, None)

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: the same results, lost workers, and what is refused."""
+"""Jobs on a Ray cluster: equal results, lost workers and rejected addresses."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ TILES = ("--recipe", "smoke", "--set", "tile.models=[tile_linear,late_fusion_sag
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """Take back what is set for Ray, which reads it when it is imported and when it is begun."""
+    """Restore the environment variables, because Ray reads them at its import and its start."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -44,7 +44,7 @@ def train(source: Path, folder: Path) -> None:
 
 
 def refuse(folder: Path) -> None:
-    """Fail as readers do, in the name of what has come from another job."""
+    """Raise an error that names a file written by another job."""
     raise PipelineError(f"{folder / 'weights'}: {(folder / 'weights').read_text()}")
 
 

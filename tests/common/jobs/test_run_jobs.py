@@ -1,4 +1,4 @@
-"""Which job comes next, and what becomes of jobs that fail or are late."""
+"""The order of jobs, and the handling of failed and late jobs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +21,11 @@ from common.progress import time_limit, watched_by
 
 
 class Scripted(Executor):
-    """Workers, with a GPU or without, of whom one ends after the other.
+    """An executor whose jobs end one at a time, as the test prescribes.
 
     Args:
-        fates: by job, what becomes of its first tries; later ones are done.
+        workers: One entry per worker: true if the worker has a GPU.
+        fates: The outcomes of the first tries of each job. All later tries succeed.
     """
 
     def __init__(self, workers: Sequence[bool] = (False,), **fates: list[str]) -> None:

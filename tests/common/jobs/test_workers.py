@@ -1,4 +1,4 @@
-"""How many workers there are: what cores, memory and GPUs allow."""
+"""The number of workers for the available cores, memory and GPUs."""
 
 from pathlib import Path
 
@@ -21,11 +21,13 @@ def jobs_of(n: int, weight: float = 100.0, *, threads: int = 1) -> list[Job]:
         ((96, 200), 0, 1, 96),
         ((96, 200), 0, 4, 24),
         ((96, 10), 0, 1, 10),
-        ((8, 4), 0, 4, 2),  # each takes as much memory, whatever its threads
+        # The memory of a worker does not depend on its threads.
+        ((8, 4), 0, 4, 2),
         ((1, 0), 0, 1, 1),
         ((2, 12), 0, 4, 1),
         ((4, 15), 2, 1, 4),  # Kaggle's two T4
-        ((4, 15), 2, 4, 3),  # somebody must do what needs no GPU
+        # One worker is left for jobs without a GPU.
+        ((4, 15), 2, 4, 3),
         ((64, 6), 4, 1, 6),
     ],
 )

@@ -1,4 +1,4 @@
-"""What jobs of tests do, in processes of their own."""
+"""Functions that the jobs of tests run in worker processes."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def fail(how: str) -> None:
 
 
 def count(path: Path, steps: int) -> None:
-    """Count up to `steps` in a file, going on from what it says; note each beginning in another."""
+    """Count up to `steps` in a file, from its current value, and log each start to `.begun`."""
     with path.with_suffix(".begun").open("a") as begun:
         begun.write(f"{os.getpid()}\n")
     start = int(path.read_text()) if path.exists() else 0

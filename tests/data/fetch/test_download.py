@@ -1,4 +1,4 @@
-"""One file from a server that breaks off, refuses, changes its mind or lies."""
+"""Download of one file from a server that drops, rejects, changes or truncates it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def served(files: FileServer) -> None:
 
 
 def fetch(files: FileServer, folder: Path, query: str = "") -> bytes:
-    """Download PATH with tries for four failures in a row; return what arrived."""
+    """Download PATH, with up to four tries without progress, and return the content."""
     target = folder / "a.tar"
     with limited_session() as session:
         download(session, f"{files.url}{PATH}{query}", target, policy=POLICY)
@@ -72,7 +72,8 @@ def test_wrong_rest_restarts_the_download(
 def test_truncated_body_is_not_accepted(
     files: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files.will(PATH, *[Trouble(cut_after=10)] * 7)  # who goes on asks twice
+    # A resumed download sends two requests per try.
+    files.will(PATH, *[Trouble(cut_after=10)] * 7)
     assert "gave up after 4 tries" in failure(files, tmp_path)
     assert "was dropped; next try in" in caplog.text
     assert fetch(files, tmp_path) == CONTENT

@@ -1,6 +1,6 @@
-"""Fetching from a server and a Kaggle of our own: whole, killed, refused, on a small disk.
+"""Downloads from a local file server and a fake Kaggle: complete, killed, rejected, disk full.
 
-Hostile, damaged and incomplete archives write nothing; a killed unpacking goes on.
+Hostile, damaged and incomplete archives write no file. A killed extraction resumes.
 """
 
 import io
@@ -329,7 +329,8 @@ def test_every_graph_is_unpacked_into_its_place_and_nothing_else(
 def test_foreign_file_among_the_graphs_is_named(make_job: MakeJob) -> None:
     job = make_job(TRAIN)
     (job.out / TRAIN.folder).mkdir(parents=True)
-    for name in ("mine.npz", "g.0.npz"):  # as many as there are graphs
+    # The number of files is right, but one name is wrong.
+    for name in ("mine.npz", "g.0.npz"):
         (job.out / TRAIN.folder / name).write_bytes(b"x")
     assert finished(job, TRAIN) is None
     with pytest.raises(PipelineError, match=r"mine\.npz: not of the dataset"):

@@ -1,4 +1,4 @@
-"""The store is brought up to date: what changed is packed again, what is damaged is named."""
+"""Updates of the store: changed files are packed again, and damaged files are named."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -74,7 +74,8 @@ def test_noise_does_not_depend_on_order() -> None:
     noise = measured(runtime_ns, group)
     assert measured(runtime_ns[rows], names[group[rows]]) == noise
     assert measured(runtime_ns, group, seed=1) != noise
-    middles = rng.permutation(np.arange(100, 900, 20))  # all that tells some groups from others
+    # All groups have the same smallest and largest runtime.
+    middles = rng.permutation(np.arange(100, 900, 20))
     triples = np.stack([np.full(40, 1), middles, np.full(40, 1000)], axis=1).reshape(-1)
     orders = [rng.permutation(40) for _ in range(5)]
     noises = {measured(triples, np.repeat(order, 3)) for order in orders}

@@ -1,6 +1,6 @@
-"""Configs are packed as slowly and plainly as can be, and to the same bits however they are cut.
+"""Packing of configs equals a slow reference, whatever the size of the chunks.
 
-Packed configs give back the rows of the file; what is no layout vector is refused with its place.
+Unpacked configs equal the rows of the file. An invalid layout vector is rejected with its place.
 """
 
 import math

@@ -145,7 +145,10 @@ def test_sums_and_products_cover_all_values_and_wrap_at_64_bits() -> None:
     assert sequence_features([(1 << 62), 2], 0)[1] == -(1 << 63)
 
     class Narrow(int):
-        """Refuses to be multiplied by what has not wrapped: time would grow with the square."""
+        """An integer that may only be multiplied by wrapped numbers.
+
+        Without wrapping, the time would grow with the square of the length.
+        """
 
         def __rmul__(self, other: int) -> int:
             assert abs(other) <= 1 << 63

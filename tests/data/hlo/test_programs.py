@@ -96,7 +96,7 @@ def test_plain_module_gives_its_graph_alone(tmp_path: Path, wrapped: bool) -> No
 
 
 def fails(paths: list[Path], out: Path) -> str:
-    """Featurise what cannot be; return the line, having checked that nothing was left behind."""
+    """Featurise invalid files, check that no output remains, and return the error."""
     with pytest.raises(PipelineError) as caught:
         featurize_files(paths, out)
     assert not out.is_dir() or not any(out.iterdir())

@@ -13,8 +13,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 Arrays = Mapping[str, NDArray[np.generic]]
-# Of an index entry: who wrote it and with which version, the text mark, the file mode. They decide
-# nothing about the arrays, so a change there is no damage.
+# Offsets in an index entry: system, version, text flag and file mode. The arrays do not depend on
+# these fields, so a change of them is no damage.
 MEANINGLESS_IN_INDEX = {4, 5, 36, 38, 39, 40, 41}
 
 
@@ -76,7 +76,8 @@ def raw_npy(header: str, body: bytes = b"") -> bytes:
 def packed(members: Sequence[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     stream = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(stream, "w", method) as archive:
-        warnings.simplefilter("ignore")  # a member twice is what a test may want
+        # Some tests need duplicate members.
+        warnings.simplefilter("ignore")
         for name, content in members:
             archive.writestr(zipfile.ZipInfo(name), content, method)
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""The archive reader: what numpy and other packers write is read; what disagrees is refused."""
+"""The archive reader reads the files of numpy and other packers, and rejects inconsistent ones."""
 
 import tracemalloc
 import zipfile
@@ -126,7 +126,7 @@ def test_comment_and_members_of_macos_are_accepted(tmp_path: Path) -> None:
 
 
 def test_axis_of_length_0_does_not_hide_a_huge_one(tmp_path: Path) -> None:
-    """No bytes are as many as such a shape takes, and yet no array can have it."""
+    """An array of such a shape needs 0 bytes, as in the file, but numpy cannot create the array."""
     for shape in (0, 2**62), (2**62, 0), (0, 10**30):
         header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n"
         path = write(tmp_path, packed([("a.npy", raw_npy(header))]))

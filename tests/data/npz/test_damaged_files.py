@@ -36,7 +36,8 @@ from tests.support.real_data import real_files
 Values = NDArray[np.generic]
 Change = Callable[[Values, Generator], Values]
 N_COPIES = 200
-# What zipfile need not read: what is said of a member twice, and bytes around the archive.
+# zipfile need not read duplicate facts about a member, or bytes around the archive. Such a damage
+# may have no effect.
 HALF_HARMLESS = (local_header_flipped, index_flipped, bytes_lost, bytes_in_front, bytes_behind)
 PER_CONFIG = ("node_config_feat", "config_feat", "config_runtime", "config_runtime_normalizers")
 NOT_FINITE = (np.nan, np.inf, -np.inf)
@@ -182,7 +183,7 @@ def refusal(file: GraphFile, content: bytes, folder: Path) -> str:
 
 
 def is_read_all_the_same(file: GraphFile, content: bytes, folder: Path) -> bool:
-    """Tell whether a copy, damaged where it decides nothing, is read to the same bits."""
+    """Return whether a damaged copy still has the same arrays."""
     path = folder / f"{file.name}.npz"
     path.write_bytes(content)
     try:
@@ -212,7 +213,7 @@ def test_damaged_copy_of_a_made_file_is_refused(
 
 
 def test_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
-    """What the damages start from is good, packed by numpy or by the tests' own packer."""
+    """The files are valid before the damage, whether numpy or the tests packed them."""
     for file in [*find_graphs(tiny_tree), *real_files(max_bytes=120_000)]:
         victim = victim_of(file.path)
         path = tmp_path / "copy.npz"

@@ -1,4 +1,4 @@
-"""The doors: what reads a file that somebody else wrote, and files to begin from."""
+"""The doors: functions that read files from others, each with valid files as seeds."""
 
 import io
 import zipfile
@@ -22,20 +22,27 @@ MAX_MESSAGE = 4_000  # characters
 
 
 class Door(NamedTuple):
-    """One way into the program: `enter` reads a file, and raises nothing but PipelineError."""
+    """One function that reads a file, and may only raise PipelineError.
 
-    suffix: str  # of the files that come in here
+    Attributes:
+        suffix: The suffix of the files.
+        enter: Reads a file.
+        seeds: Returns the contents of valid files, from which the fuzzer starts.
+        max_bytes: The largest input that the fuzzer tries.
+    """
+
+    suffix: str
     enter: Callable[[Path], object]
-    seeds: Callable[[], Iterator[bytes]]  # contents to begin from
+    seeds: Callable[[], Iterator[bytes]]
     max_bytes: int
 
 
 def try_door(door: Door, content: bytes, path: Path) -> None:
-    """Let some bytes in.
+    """Read some bytes with a door.
 
     Raises:
-        Exception: whatever but a PipelineError leaves the door: a defect.
-        AssertionError: the message is not one line of bearable length that names the file.
+        Exception: The door raised an error that is no PipelineError: a defect.
+        AssertionError: The message is too long, has several lines, or does not name the file.
     """
     path.write_bytes(content)
     try:

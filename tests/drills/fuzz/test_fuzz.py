@@ -1,4 +1,4 @@
-"""Some seconds of fuzzing of each door: a defect that was there is found within as many."""
+"""Fuzz each door for some seconds, which sufficed to find the known defects."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Parts of a config's score: exact where they can be, true to planted causes, told in one line."""
+"""Explanations of scores: exact values, known causes and one-line errors."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_a_networks_parts_are_those_of_variants_scored_one_by_one(
     assert found.difference == pytest.approx(scores[config] - scores[other], abs=tolerance)
 
 
-def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> None:
+def test_the_default_leaves_most_to_the_compiler(tiny_tree: Path) -> None:
     named = load_graph(first_of(tiny_tree, LAYOUTS).path)
     rows = named.graph.configs.rows(np.arange(named.graph.n_configs))
     decided = rows[(rows >= 0).any(axis=(1, 2))]
@@ -80,11 +80,12 @@ def test_the_default_is_what_leaves_most_to_the_compiler(tiny_tree: Path) -> Non
     with_it = with_configs(named, np.concatenate([decided[:5], is_open, decided[5:], is_open]))
     assert default_row(with_it.graph) == 5
     own = minor_to_major(named.graph.node_feat)[named.graph.node_config_ids]
-    alike, other = is_open.copy(), is_open.copy()
-    alike[0, :, :6] = own  # outweighs what is left open
+    # A config with the stored layouts is the default, even if another config leaves more open.
+    stored, other = is_open.copy(), is_open.copy()
+    stored[0, :, :6] = own
     place = int(np.flatnonzero(own[:, 1] >= 0)[0])
     other[0, place, :2] = own[place, [1, 0]]
-    two = with_configs(named, np.concatenate([other, alike]))
+    two = with_configs(named, np.concatenate([other, stored]))
     assert default_row(two.graph) == 1
 
 
@@ -134,7 +135,7 @@ def test_a_blends_parts_are_means_of_its_members(tiny_tree: Path, tmp_path: Path
     assert ": blended score " in found.heading
 
 
-def test_what_cannot_be_explained_is_one_line(
+def test_invalid_explanations_are_one_line_errors(
     rankers: Path, tiny_tree: Path, tmp_path: Path
 ) -> None:
     layouts, tiles = first_of(tiny_tree, LAYOUTS).path, first_of(tiny_tree, TILES).path

@@ -1,4 +1,4 @@
-"""What is ranked: npz files, tuning protobufs and HLO modules, by name; and what is said of it."""
+"""Ranking of npz files, tuning protobufs and HLO modules, and the output of the command."""
 
 import doctest
 import json
@@ -76,7 +76,8 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert measured == {"kendall_tau": 1, **{f"slowdown@{k}": 1 for k in (1, 5, 10)}}
     assert replace(ranked, scores=-scores).measured()["slowdown@1"] == 3  # 9 over the mean of 3
     first_counts = replace(ranked, scores=np.array([0, 3, 5, 1, 6], np.float32)).measured()
-    assert first_counts["kendall_tau"] == pytest.approx(1)  # of 0, 3 and 1, by 3, 9 and 5
+    # The scores 0, 3 and 1 have the order of the runtimes 3, 9 and 5.
+    assert first_counts["kendall_tau"] == pytest.approx(1)
     whys = [ranked.why(row) for row in range(5)]
     assert [(why["runtime_ns"], why["n_equal"]) for why in whys[:2]] == [(3, 3), (9, 1)]
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--why")
@@ -85,7 +86,7 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
 
 
 def decided(tree: Path, folder: Path, name: str, what: str, **arrays: np.ndarray) -> Path:
-    """Copy a train file with other arrays into a tree whose manifest says what its configs are."""
+    """Copy a train file with other arrays into a tree, and note the kind of its configs there."""
     file = first_of(tree, name)
     path = rewritten(file, folder / file.path.relative_to(tree), **arrays)
     graphs = {file.submission_id: {"decides": what}}
@@ -94,7 +95,7 @@ def decided(tree: Path, folder: Path, name: str, what: str, **arrays: np.ndarray
     return path
 
 
-def test_compiler_options_are_told_as_such(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+def test_compiler_options_have_a_note(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
     """As the manifest of `collect` has it: its file has the form of one of tiles."""
     options = np.zeros((3, 24), np.float32)
     options[1:, :2] = [[1, 0], [1, 2]]
@@ -109,7 +110,7 @@ def test_compiler_options_are_told_as_such(rankers: Path, tiny_tree: Path, tmp_p
     assert entries[1]["options"] == {"xla_disable_hlo_passes": "dot-library-rewriter"}
 
 
-def test_what_is_kept_apart_is_told_as_such(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+def test_fusion_decisions_have_a_note(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
     path = decided(tiny_tree, tmp_path, LAYOUTS, "fusion")
     words = ("rank", path, "--run", rankers / LAYOUT_MODEL, "--top", 100_000)
     printed = call(*words)
@@ -119,7 +120,7 @@ def test_what_is_kept_apart_is_told_as_such(rankers: Path, tiny_tree: Path, tmp_
     assert any(decides) and all(len(e["kept_apart"]) == decides[e["config"]] for e in entries)
 
 
-def test_why_tells_each_members_place_and_what_was_measured(rankers: Path, tiny_tree: Path) -> None:
+def test_why_prints_the_rank_of_each_member_and_the_runtime(rankers: Path, tiny_tree: Path) -> None:
     for name, model in ((LAYOUTS, LAYOUT_MODEL), (TILES, TILE_MODEL)):
         labelled, withheld = (first_of(tiny_tree, name, split) for split in ("train", "test"))
         graph, ranker = load_graph(labelled.path), load_ranker(rankers / model)

@@ -43,7 +43,7 @@ Pair = tuple[int, int]
 
 
 def shape_of(graph: LayoutGraph, node: int) -> tuple[float, ...]:
-    """The shape as stored; the layout tells ranks of empty and of padded dimensions apart."""
+    """Return the stored sizes and a value of the layout that depends on the rank."""
     return (*graph.node_feat[node, 21:27].tolist(), graph.node_feat[node, 134:140].max())
 
 
@@ -201,14 +201,16 @@ def test_pairs_equal_the_slow_search(seed: int) -> None:
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_a_dot_of_known_dimensions_is_read_off_its_sizes(data: st.DataObject) -> None:
-    counts = [data.draw(st.integers(0, 2)) for _ in range(3)]  # of batch, rows and columns
+    # The numbers of batch, row and column dimensions.
+    counts = [data.draw(st.integers(0, 2)) for _ in range(3)]
     n_contracted = data.draw(st.integers(1, 2))
     sizes = iter(data.draw(st.permutations(PRIMES)))
     batch, rows, columns = ([next(sizes) for _ in range(count)] for count in counts)
     contracted = [next(sizes) for _ in range(n_contracted)]
     known = dict.fromkeys(batch, BATCH) | dict.fromkeys(rows, ROWS)
     known |= dict.fromkeys(columns, COLUMNS) | dict.fromkeys(contracted, CONTRACTED)
-    # An operand's batch and own dimensions keep their order; the contracted lie anywhere.
+    # Batch dimensions keep their order, and so do rows and columns. Contracted dimensions may be at
+    # any place.
     operands = [
         next(
             order

@@ -27,7 +27,7 @@ OPCODES = {"convolution": 26, "dot": 34, "reshape": 75, "parameter": 63}
 
 
 def slow_output(graph: TileGraph) -> int:
-    """The first of the largest roots; of all nodes where none is marked as a root."""
+    """Return the first of the largest roots, or of the largest nodes if no node is a root."""
     roots = [n for n in range(graph.n_nodes) if graph.node_feat[n, 0] > 0]
     best = None
     for node in roots or range(graph.n_nodes):

@@ -1,4 +1,4 @@
-"""Whose code is imported: a run folder that somebody else sends brings a module of its own."""
+"""Imports of custom code: a run folder from somebody else includes a module."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ CODE = 'from pathlib import Path\nPath("{}").touch()\n'
 
 @pytest.fixture
 def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run folder with a trained model of its own code, whose checksums are right."""
+    """A run folder with the code of a trained custom model, and valid checksums."""
     folder = tmp_path / "runs" / "x"
     folder.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

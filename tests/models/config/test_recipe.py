@@ -1,4 +1,4 @@
-"""Recipes refuse what could not be meant, and the page of their keys is as the classes say."""
+"""Recipes reject wrong values, and the page of recipe keys is up to date."""
 
 from pathlib import Path
 

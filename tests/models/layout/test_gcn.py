@@ -62,7 +62,7 @@ def test_scores_depend_on_their_own_config_alone(inputs: LayoutInputs, hidden: i
     model = small_model()
     with torch.inference_mode():
         expected = model(inputs, np.arange(len(inputs.first)))
-    # What a config takes decides how many are scored at once: here all, or one by one.
+    # The memory per config sets the batch size: all configs, or one config at a time.
     model.config = model.config.model_copy(update={"hidden": hidden})
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[1])))

@@ -155,7 +155,7 @@ def test_statistics_are_what_tells_the_configs_of_a_graph_apart(layout_graph: La
 def test_training_learns_and_keeps_the_scale_of_statistics(
     layout_files: list[GraphFile], tmp_path: Path
 ) -> None:
-    """It is the root of the mean over graphs, each of which counts alike, of mean squares."""
+    """The scale is the root of the mean square, in which all graphs have the same weight."""
     recipe = load_recipe("smoke", ["cross_config_sage.statistics=true"])
     MODELS["cross_config_sage"].train(
         TrainJob("cross_config_sage", recipe, layout_files, 0, tmp_path)

@@ -1,4 +1,4 @@
-"""The layout task: what a recipe's keys change in a step."""
+"""The layout task: effects of recipe keys on a training step."""
 
 import numpy as np
 import torch

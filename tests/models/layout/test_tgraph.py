@@ -1,4 +1,4 @@
-"""The reference's blocks against explicit formulas, and what its scores depend on."""
+"""The blocks of TGraph equal explicit formulas, and its scores depend on the right inputs."""
 
 import numpy as np
 import torch

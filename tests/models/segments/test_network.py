@@ -1,4 +1,4 @@
-"""The layout GNN for whole graphs: its segments, what varies, what it remembers, how it resumes."""
+"""The layout GNN for whole graphs: segments, config-dependent nodes, stale sums and resuming."""
 
 import itertools
 from pathlib import Path
@@ -221,7 +221,8 @@ def test_a_broken_off_run_ends_as_an_undisturbed_one(
     assert count_steps("a", None) == 20
     with pytest.raises(KeyboardInterrupt):
         count_steps("b", stop_at)
-    assert count_steps("b", None) == 20 - stop_at // 4 * 4  # it goes on from the last checkpoint
+    # The run resumes from its last checkpoint.
+    assert count_steps("b", None) == 20 - stop_at // 4 * 4
     one, other = ((tmp_path / folder / WEIGHTS).read_bytes() for folder in "ab")
     assert one == other and b"history" not in one
 

@@ -41,16 +41,24 @@ def fit(
 
 
 class Line:
-    """Fits y = 3 x on points drawn per step; breaks off or turns NaN where it is told to.
+    """A task that fits y = 3 x on random points.
 
     Held-out values rise until the weight is `peak`, and fall beyond it.
+
+    Args:
+        stop_at: The step that raises KeyboardInterrupt.
+        spoil: Changes the loss of step 23, for example to NaN.
+        peak: The weight with the best held-out value.
     """
 
     def __init__(self, *, stop_at: int | None = None, spoil=None, peak: float = 3.0) -> None:
         self.stop_at, self.spoil, self.peak = stop_at, spoil, peak
-        self.ahead: list[float] = []  # what is drawn first of a step, by prefetching
-        self.taken: list[float] = []  # and in the step itself
-        self.weights: list[float] = []  # before a step
+        # The first random number of each step, as drawn by `prefetch`.
+        self.ahead: list[float] = []
+        # The first random number of each step, as drawn in the step.
+        self.taken: list[float] = []
+        # The weight before each step.
+        self.weights: list[float] = []
 
     @property
     def calls(self) -> int:
@@ -176,7 +184,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
-def test_what_is_not_finite_stops_before_it_is_used(tmp_path: Path, spoil) -> None:
+def test_values_that_are_not_finite_stop_training_before_their_use(tmp_path: Path, spoil) -> None:
     said = "the loss or a gradient is not finite at step 23, graph line; .*checkpoint"
     with pytest.raises(PipelineError, match=said):
         fit(new_model(), Line(spoil=spoil), CONFIG, seed=0, run_dir=tmp_path)

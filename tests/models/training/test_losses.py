@@ -43,7 +43,7 @@ def naive_list_mle(scores: list[float], runtime: list[int]) -> float:
     return sum(terms) / len(terms) if terms else 0.0
 
 
-# A slow reference of each loss; that of "best_of_five" has tests of its own.
+# A slow reference of each loss. "best_of_five" has separate tests.
 NAIVE = {
     "pairwise_hinge": naive_hinge,
     "pairwise_logistic": naive_logistic,

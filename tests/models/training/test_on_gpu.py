@@ -110,7 +110,7 @@ def test_two_processes_share_one_card(tmp_path: Path) -> None:
     assert {weights(folder) for folder in folders} == {weights(tmp_path / "alone")}
 
 
-def test_too_little_memory_is_told_in_one_line_and_training_goes_on_after_it(
+def test_training_still_works_after_an_out_of_memory_error(
     tmp_path: Path,
 ) -> None:
     total = torch.cuda.get_device_properties(0).total_memory

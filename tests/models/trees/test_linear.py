@@ -26,7 +26,8 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     rows, targets = [], []
     for graph in map(read_graph, files):
         first, group = distinct_configs(graph)
-        means = group_means(graph.runtime_ns, group)  # a normalizer scales all alike
+        # A normalizer divides all runtimes of a graph, so the ranks do not change.
+        means = group_means(graph.runtime_ns, group)
         ranks = np.asarray([(means < m).sum() + ((means == m).sum() + 1) / 2 for m in means])
         statistics = statistics_of(graph, "all")(first)
         rows.append(statistics - statistics.mean(axis=0))

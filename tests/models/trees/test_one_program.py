@@ -40,7 +40,8 @@ def test_features_are_one_hot_layouts_of_tensors() -> None:
     for seed in range(10):
         graph = random_layout_graph(seed)
         rows = np.arange(graph.n_configs)
-        few = column_features(graph, rows[:2])  # of the others some layouts are never seen
+        # The other rows have layouts that are not in these two rows.
+        few = column_features(graph, rows[:2])
         features = column_features(graph, rows)
         table = features.table(graph, rows)
         values = graph.configs.rows(rows).reshape(len(rows), -1, 3, 6).tolist()
@@ -52,7 +53,7 @@ def test_features_are_one_hot_layouts_of_tensors() -> None:
             found = one.table(graph, rows)
             np.testing.assert_array_equal(found.T, np.asarray(want).reshape(-1, len(rows)))
         assert len(set(features.names())) == len(features.names())
-        # All configs are told apart, and no feature is there twice.
+        # Distinct configs have distinct features, and no feature is a duplicate.
         first, _ = distinct_configs(graph)
         assert len(np.unique(table[first], axis=0)) == len(first)
         columns = {tuple(column) for column in table.T.tolist()}
@@ -103,7 +104,7 @@ def measured(program: LayoutGraph, cost: np.ndarray, folder: Path, at_most: int)
 
 
 def costs(program: LayoutGraph) -> np.ndarray:
-    """What one statistic says of each config; (c,)."""
+    """Return the value of one statistic for each config, (c,)."""
     which = statistics_names("layout", "all").index("fixed_operand_copied_bytes")
     return statistics_of(program, "all")(np.arange(program.n_configs))[:, which]
 

@@ -1,4 +1,4 @@
-"""What is said while a command works: stages as lines without a terminal, a bar on one."""
+"""The output of a running command: a progress bar in a terminal, and lines elsewhere."""
 
 import io
 import os
@@ -59,7 +59,8 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
     assert shown[io.StringIO] == "stage: train\n"
     assert "stage" not in shown[Terminal]
     assert "train" in shown[Terminal]
-    monkeypatch.setattr(console, "TOLD_EVERY_S", 0.0)  # what lasts longer says how far it is
+    # Long stages also print their progress.
+    monkeypatch.setattr(console, "TOLD_EVERY_S", 0.0)
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     work()
     assert stream.getvalue() == "stage: train\nstage: train: 1 of 2\nstage: train: 2 of 2\n"
@@ -127,7 +128,7 @@ def test_a_library_that_makes_something_else_of_a_signal_does_not_hide_it(
     assert (left.value.exit_code, stream.getvalue()) == (128 + number, f"error: {line}\n")
 
 
-def test_who_ignores_ctrl_c_goes_on_doing_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_ctrl_c_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     @console.command
     def work() -> None:
         signal.raise_signal(signal.SIGINT)

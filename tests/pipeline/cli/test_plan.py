@@ -1,4 +1,4 @@
-"""The command `plan`: what it prints, what it refuses."""
+"""The command `plan`: its output and its errors."""
 
 import json
 import re
@@ -65,7 +65,9 @@ def test_a_network_that_does_not_fit_the_card_has_keys_to_halve() -> None:
         (("--gpus", 2, "--set", "accelerator=cpu"), 2, "--gpus 2: the recipe uses no GPU"),
     ],
 )
-def test_what_cannot_be_is_one_line(words: tuple[object, ...], code: int, named: str) -> None:
+def test_invalid_options_are_one_line_errors(
+    words: tuple[object, ...], code: int, named: str
+) -> None:
     text = call("plan", *words, expect=code)
     assert named in text
     assert text.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The command: a kernel end to end, a module of one's own, and one line for each mistake."""
+"""The command line for programs: a kernel end to end, custom modules and one-line errors."""
 
 import json
 import re

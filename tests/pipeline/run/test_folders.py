@@ -1,4 +1,4 @@
-"""Run folders as they lie there: listed, drawn, compared."""
+"""Commands on finished run folders: list, report and compare."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support.command_line import call
 
 @pytest.fixture(scope="module")
 def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a tree whose manifest tells of second measurements."""
+    """A run on a tree whose manifest has second measurements."""
     out = tmp_path_factory.mktemp("report") / "run"
     tree = Path(shutil.copytree(tiny_tree, out.with_name("tree")))
     again = {file.submission_id: {"again_tau": 0.625} for file in find_graphs(tree)}
@@ -62,7 +62,7 @@ def test_the_report_holds_what_the_pictures_rest_on(finished: Path) -> None:
     assert {"prepare and audit", "score"} <= set(report["seconds"])
 
 
-def test_the_ceiling_is_a_second_measurement_that_the_manifest_tells_of(finished: Path) -> None:
+def test_the_ceiling_is_the_second_measurement_of_the_manifest(finished: Path) -> None:
     parts = json.loads((finished / "report.json").read_text())["collections"]
     layouts = [part for name, part in parts.items() if name.startswith("layout:")]
     figures = [figures for part in layouts for figures in part["per_graph"].values()]

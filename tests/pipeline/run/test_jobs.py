@@ -1,6 +1,6 @@
-"""A run as jobs: in what order, in how many parts, and that the bytes do not depend on it.
+"""The result of a run does not depend on the order and number of its jobs.
 
-And its stages on their own: `train` out of time, `blend`, a recipe's blend.choose.
+The module also tests single stages: `train` out of time, `blend`, and the key `blend.choose`.
 """
 
 import json
@@ -126,7 +126,8 @@ def test_a_run_with_two_workers_ends_well_on_another_system_than_linux(
     )
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert set(report["peak_mib"].values()) == {None}  # as the system does not tell
+    # The system does not report the peak memory.
+    assert set(report["peak_mib"].values()) == {None}
     n_kernels = len(find_graphs(tiny_tree, collections=(TILE,), splits=("test",)))
     lines = (tmp_path / "run" / "submission.csv").read_text().splitlines()
     assert len(lines) == 1 + n_kernels
@@ -135,9 +136,11 @@ def test_a_run_with_two_workers_ends_well_on_another_system_than_linux(
 # A few kernels of each split: all of the sample's would take a minute.
 FAMILIES = ("matmul", "matmul_bias_gelu", "conv3x3_relu", "conv1x1", "softmax", "layernorm")
 FAMILIES += ("scale_transpose", "channels_first", "column_sum", "row_sum", "attention_scores")
-FAMILIES += ("gelu_gate", "max_pool", "gram", "dilated_conv_relu", "rotary")  # so far of train
-FAMILIES += ("batched_matmul", "depthwise_relu", "residual_rmsnorm", "mean_pool")  # of valid
-N_TEST = 13  # whose names tell no family
+FAMILIES += ("gelu_gate", "max_pool", "gram", "dilated_conv_relu", "rotary")
+# The families above are in train, and these are in valid.
+FAMILIES += ("batched_matmul", "depthwise_relu", "residual_rmsnorm", "mean_pool")
+# The names of test kernels do not show their family.
+N_TEST = 13
 
 
 def some_kernels(split: str) -> list[GraphFile]:
@@ -179,7 +182,7 @@ def test_bad_input_is_one_line(kernels: list[GraphFile], tmp_path: Path) -> None
 
 
 def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_path: Path) -> None:
-    """A file tells what it holds."""
+    """A file of scores names its collection."""
     graphs = map(read_graph, kernels)
     tables = [scores_table(graph, np.arange(graph.n_configs, dtype=np.float32)) for graph in graphs]
     for name in ("a", "b"):
@@ -200,7 +203,8 @@ def test_scores_of_another_collection_are_refused(kernels: list[GraphFile], tmp_
     assert not (tmp_path / "again.parquet").exists()
     said = call("blend", *scores, "--out", tmp_path / "sub.csv", expect=2)
     assert "expected a name that ends in .parquet" in said and said.count("\n") == 1
-    call(*other, "--submission", tmp_path / "same.csv")  # which the file itself tells
+    # Without --collection, the file names the collection.
+    call(*other, "--submission", tmp_path / "same.csv")
     assert (tmp_path / "same.csv").read_text() == file.read_text()
 
 
@@ -283,7 +287,7 @@ def test_a_run_blends_both_splits_by_its_choice_and_so_does_rank(chosen_run: Pat
     assert configs[0] == configs[1]
 
 
-def test_a_training_that_is_out_of_time_goes_on_later(tmp_path: Path) -> None:
+def test_a_training_that_is_out_of_time_resumes(tmp_path: Path) -> None:
     """One line, exit code 0, no DONE mark, and the same bytes once resumed."""
     arguments = ["train", "--data", SAMPLE, "--collection", "layout:xla:random"]
     arguments += ["--recipe", "smoke", "--model", "cross_config_sage", "--set", "threads=1"]

@@ -1,4 +1,4 @@
-"""A run's report: learning curves as metrics.jsonl has them, and what the first configs decide."""
+"""The learning curves of a report, from metrics.jsonl."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`run`: what is refused and said before any work, what a quick try reads, `layout.one_program`."""
+"""The command `run`: checks before any work, samples of valid configs, and `layout.one_program`."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_a_used_folder_is_refused_before_anything_is_packed(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_recipe_file_may_be_renamed_before_a_run_is_gone_on_with(
+def test_a_recipe_file_may_be_renamed_before_a_run_is_resumed(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     text = 'tile.models = ["tile_linear"]\nseeds = [0]\nthreads = 1\n'
@@ -164,7 +164,7 @@ def test_models_that_are_not_there_are_refused_before_anything_is_packed(
     assert not store.exists() and not out.exists()
 
 
-def test_what_is_missing_is_told_before_training_and_each_stage_once(
+def test_missing_splits_are_listed_before_training_and_each_stage_once(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_tree / "npz/tile", tmp_path / "npz/tile")
@@ -260,7 +260,7 @@ def test_one_program_is_ranked_by_what_learns_it(one_program: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_of_two_programs_it_is_not_asked(one_program: Path, tiny_tree: Path, split: str) -> None:
+def test_two_programs_are_not_one_program(one_program: Path, tiny_tree: Path, split: str) -> None:
     others = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
     assert _is_one_program(find_graphs(one_program))
     folder = one_program / "npz" / XLA.folder / split

@@ -1,4 +1,4 @@
-"""What trackers are told, read back by their own clients; and what becomes of those that fail."""
+"""Logs of trackers, read back by their clients, and the handling of failed trackers."""
 
 import json
 import sys
@@ -139,7 +139,7 @@ INSTALL = f"{sys.executable} -m pip install -r {ROOT}"  # holds in any working f
         ("wandb", f"wandb is missing; {INSTALL}/requirements-trackers.txt -c {ROOT}/constraints"),
     ],
 )
-def test_what_is_not_there_is_named_before_any_work(
+def test_unknown_and_missing_trackers_are_named_before_any_work(
     name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)

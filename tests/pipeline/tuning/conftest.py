@@ -1,4 +1,4 @@
-"""One small search that several tests look at or go on with, and a PostgreSQL server."""
+"""One small search that several tests read or resume, and a PostgreSQL server."""
 
 import os
 import shutil

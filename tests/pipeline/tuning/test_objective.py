@@ -1,4 +1,4 @@
-"""Search spaces are read, checked and sampled; what a trial is worth, and when it is given up."""
+"""Search spaces are read, checked and sampled. Trials get values or are pruned."""
 
 import tomllib
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_what_makes_no_recipe_or_changes_no_trial_is_refused_by_name(
         space_of(text, study=study)
 
 
-def test_a_model_of_ones_own_is_searched_near_the_recipe_that_names_it() -> None:
+def test_a_custom_model_is_searched_near_the_recipe_that_names_it() -> None:
     recipe = load_recipe("smoke", ["layout.models=[examples.gat:Gat]"])
     [name] = recipe.own_models
     study = {"collection": "layout:xla:random", "model": name}
@@ -153,7 +153,8 @@ def test_a_value_is_the_mean_over_folds_of_graphs_not_learned_from(
     place: str, model: str, tiny_tree: Path, tmp_path: Path
 ) -> None:
     tree = tiny_tree
-    if place == "tile:xla":  # of which the tiny tree has one family
+    # The tiny tree has only one tile family.
+    if place == "tile:xla":
         tree = tmp_path / "data"
         plan = PLANS["tiny"]._replace(layout_graphs=(0, 0, 0), tile_kernels=(12, 0, 0))
         synthesize(tree, list(planned_graphs(plan)))

@@ -57,7 +57,8 @@ def test_a_journal_with_a_half_written_line_goes_on_and_another_file_is_left_alo
 ) -> None:
     shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
     with (tmp_path / "journal.log").open("ab") as journal:
-        journal.write(b'{"op_code":4,"wor')  # what a full disk leaves
+        # A full disk can leave an incomplete line.
+        journal.write(b'{"op_code":4,"wor')
     for _ in range(2):
         assert outcome(search(tiny_tree, tmp_path, trials=4))[:3] == outcome(searched[1])
     other = tmp_path / "notes.txt"
@@ -137,9 +138,7 @@ def test_trials_begun_here_are_judged_by_locks_and_others_by_heartbeats(
 
 
 @pytest.mark.slow
-def test_a_command_killed_in_mid_trial_goes_on_where_it_was(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
+def test_a_command_killed_during_a_trial_resumes(tiny_tree: Path, tmp_path: Path) -> None:
     command = start(tiny_tree, tmp_path)
     done = tmp_path / "out" / "trials" / "1" / "fold-0" / "DONE"
     wait_for(done, command)
@@ -199,7 +198,7 @@ def test_of_two_machines_one_dies_and_the_other_does_its_trial(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_server_that_goes_away_is_told_in_one_line(
+def test_a_lost_server_is_a_one_line_error(
     workers: int, server: Server, tiny_tree: Path, tmp_path: Path
 ) -> None:
     secret = f"{server.url()}&password=SECRET"

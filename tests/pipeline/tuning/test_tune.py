@@ -1,4 +1,4 @@
-"""Tuning on a tiny synthetic tree: budget, resumption, failures, and what is never read."""
+"""Tuning on a tiny synthetic tree: budget, resuming, failures, and files it must not read."""
 
 import errno
 import json
@@ -87,7 +87,7 @@ def test_a_refused_storage_leaves_a_search_that_has_ended(
     assert is_done(tmp_path / "out")
 
 
-def test_a_failing_trial_is_recorded_and_the_study_goes_on(
+def test_a_failing_trial_is_recorded_and_the_study_continues(
     tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -1,4 +1,4 @@
-"""Pages say what the report, a graph or two runs hold, in balanced HTML without network."""
+"""Pages show all values of a report, a graph or two runs. They are valid offline HTML."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ def render(report: RunReport, tmp_path: Path, ranks: pl.DataFrame | None = None)
     return page
 
 
-def test_a_full_report_is_told_in_full(tmp_path: Path) -> None:
+def test_a_full_report_is_shown_completely(tmp_path: Path) -> None:
     facts = {
         "models": {
             "layout:xla:default": {
@@ -153,7 +153,7 @@ def test_of_many_graphs_some_have_a_page(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("graphs/*.html"))) == MAX_PAGES
 
 
-def test_what_charts_lack_is_said(tmp_path: Path) -> None:
+def test_missing_values_of_charts_are_named(tmp_path: Path) -> None:
     page = render(scored_report(), tmp_path)
     assert page.charts == []
     for told in ("No slowdown curves: there are none in the report.", "No learning curves"):
