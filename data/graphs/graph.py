@@ -39,8 +39,8 @@ class Graph:
     runtime_ns: NDArray[np.int64]  # (c,); all 0 where runtimes are withheld
     # (c,) positions of the configs in the file; None = all
     rows: NDArray[np.int64] | None = field(default=None, kw_only=True)
-    # The last configs are query configs. They are scored, but means, rarity and attention compare
-    # each config with the other ones only.
+    # The last configs are query configs. They are scored, but means and attention compare each
+    # config with the other ones only.
     n_query_configs: int = field(default=0, kw_only=True)
     # Cached values of rankers, by their kind and settings.
     cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

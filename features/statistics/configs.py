@@ -139,7 +139,7 @@ def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
         plain = layout_statistics(tables, codes)
         if details is None or program is None:
             return plain
-        detailed = layout_details(details, tables, codes, graph.configs.places(rows), rows)
+        detailed = layout_details(details, tables, codes, graph.configs.places(rows))
         return np.concatenate([plain, detailed, program.repeat(len(rows), axis=0)], axis=1)
 
     def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:

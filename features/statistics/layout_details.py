@@ -5,8 +5,11 @@ with one vector of its column. A slot is a column with one of its vectors. The c
 statistic once per entry and sums it over the nodes of each column. The statistic of a config is the
 sum of its m slots. Copies depend on two nodes, so they are counted pair by pair.
 
-Shapes: n nodes, k configurable nodes in m columns of at most a vectors, d entries, e edges, r rows
-of c configs, p pairs, f statistics.
+No statistic depends on the other configs of a file. A train file has up to 100,000 configs,
+and a test file 1,000. The rarest layout is much rarer in the larger file.
+
+Shapes: n nodes, k configurable nodes in m columns of at most a vectors, d entries, e edges, r rows,
+p pairs, f statistics.
 """
 
 from collections.abc import Mapping
@@ -17,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from data.graphs.graph import LayoutGraph, distinct_rows
+from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import OPCODES
 from data.graphs.packing import N_SYMBOLS
 from features.padding import dimension_sizes, minor_codes, minor_to_major
@@ -32,26 +35,14 @@ from features.statistics.layout import (
     padding_growth,
 )
 
-# Configs per computation, which limits memory for large files.
-CHUNK_CONFIGS = 4096
-
 _SUMMED = (
     *("minor_size_below_8", "minor_size_below_128", "minor_size_whole_tiles", "minor_size_ragged"),
     *("second_size_below_8", "second_size_whole_tiles", "second_size_ragged"),
     *("fixed_operand_copied_bytes", "fixed_operand_copied_edges"),
     *(f"log_{tensor}_padding" for tensor in TENSORS[1:]),
     *("fixed_reader_copied_bytes", "fixed_reader_copied_edges"),
-    *("rarity_mean", "rarity_by_bytes", "usual_nodes"),
 )
-# Statistics that depend on the other configs of the file.
-OF_THE_FILE = frozenset(
-    {"rarity_mean", "rarity_by_bytes", "rarity_largest", "usual_nodes", "log_occurrences"}
-)
-LAYOUT_DETAILS = (
-    *_SUMMED,
-    *("rarity_largest", "log_occurrences"),
-    *(f"copied_bytes_to_{group}" for group in OPCODE_GROUPS),
-)
+LAYOUT_DETAILS = (*_SUMMED, *(f"copied_bytes_to_{group}" for group in OPCODE_GROUPS))
 # The summands of each statistic, by entry or by edge of an entry.
 Terms = Mapping[str, NDArray[Any]]
 # Indices of the statistics that are logarithms of sums.
@@ -63,9 +54,6 @@ class DetailTables:
     """The part of the statistics of one graph that its configs share."""
 
     summed: NDArray[np.float64]  # (m · a, f) summand of each slot for each summed statistic
-    # (m, a) −log of each vector's share in its column. A vector of no config counts as used once.
-    rarity: NDArray[np.float64]
-    occurrences: NDArray[np.int64]  # (c,) how often each config occurs
     pair_weight: NDArray[np.float32]  # (p, 3) share of all pairs' bytes, by the consumer's group
 
 
@@ -74,7 +62,6 @@ def layout_details(
     shared: LayoutTables,
     codes: NDArray[np.int8],
     places: NDArray[np.int64],
-    rows: NDArray[np.int64],
 ) -> NDArray[np.float32]:
     """Compute the statistics in LAYOUT_DETAILS.
 
@@ -83,19 +70,15 @@ def layout_details(
         shared: Result of `layout_tables` for the graph.
         codes: (r, k, 3) codes of the configs.
         places: (r, m) index of each config's vector in each column.
-        rows: (r,) rows of the configs.
 
     Returns:
         (r, f) float32.
     """
     summed = sum_entries(tables.summed, places)
     summed[:, _LOGARITHMS] = np.log(np.maximum(summed[:, _LOGARITHMS], 1e-6))
-    starts = np.arange(places.shape[1]) * tables.rarity.shape[1]
-    largest = tables.rarity.reshape(-1).take(places + starts).max(axis=1)
-    others = np.stack([largest, np.log(tables.occurrences[rows])], axis=1)
     copied, _ = implied_copies(shared, codes)
     by_group = copied.astype(np.float32) @ tables.pair_weight  # (r, 3)
-    return np.concatenate([summed, others, by_group], axis=1).astype(np.float32)
+    return np.concatenate([summed, by_group], axis=1).astype(np.float32)
 
 
 def sum_entries(table: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -122,46 +105,22 @@ def detail_tables(graph: LayoutGraph, shared: LayoutTables) -> DetailTables:
         graph: Layout graph.
         shared: Result of `layout_tables` for the graph.
     """
-    first, group = distinct_rows(graph.configs.content_hashes())
-    counted = first[first < graph.n_counted]
-    counts = vector_counts(graph, counted)
-    rarity = -np.log(np.maximum(counts, 1) / len(counted))
-    entries = _entries(graph, counts.shape[1])
-    sums = _sums(entries.slot, _node_terms(graph, entries, rarity, counts), counts.size)
+    m, a = graph.configs.codebooks.vectors.shape
+    entries = _entries(graph, a)
+    sums = _sums(entries.slot, _node_terms(graph, entries), m * a)
     for terms in (_operand_terms, _reader_terms):
         entry, summands = terms(graph, entries)
-        sums |= _sums(entries.slot[entry], summands, rarity.size)
+        sums |= _sums(entries.slot[entry], summands, m * a)
     opcode = graph.node_opcode[graph.node_config_ids][shared.sources.consumer]
     weights = [shared.sources.bytes_share * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
     return DetailTables(
         summed=np.stack([sums[name] for name in _SUMMED], axis=1),
-        rarity=rarity,
-        occurrences=np.bincount(group[: graph.n_counted], minlength=len(first)).clip(1)[group],
         pair_weight=np.stack(weights, axis=1),
     )
 
 
 def _sums(slot: NDArray[np.int64], terms: Terms, n_slots: int) -> dict[str, NDArray[Any]]:
     return {name: np.bincount(slot, values, n_slots) for name, values in terms.items()}
-
-
-def vector_counts(graph: LayoutGraph, first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the distinct configs that have each vector.
-
-    Args:
-        graph: Layout graph.
-        first: (u,) first row of each distinct config.
-
-    Returns:
-        (m, a) counts.
-    """
-    shape = graph.configs.codebooks.vectors.shape
-    starts = np.arange(shape[0]) * shape[1]
-    counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
-    for part in np.array_split(first, -(-len(first) // CHUNK_CONFIGS)):
-        places = graph.configs.places(part) + starts
-        counts += np.bincount(places.reshape(-1), minlength=len(counts))
-    return counts.reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -212,23 +171,15 @@ def _numbered(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     return which, np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
 
 
-def _node_terms(
-    graph: LayoutGraph,
-    entries: _Entries,
-    rarity: NDArray[np.float64],
-    counts: NDArray[np.int64],
-) -> Terms:
+def _node_terms(graph: LayoutGraph, entries: _Entries) -> Terms:
     ids = graph.node_config_ids
-    each, share = 1.0 / len(ids), _shares(entries.bytes_of[ids])[entries.node]
+    share = _shares(entries.bytes_of[ids])[entries.node]
     # A code contains the minor dimension and the second: 0 if open, 1 for dimension 0, …
     sizes = np.pad(dimension_sizes(graph.node_feat[ids]), ((0, 0), (1, 0)), constant_values=-1)
     minor = sizes[entries.node, entries.chosen // N_SYMBOLS]
     second = sizes[entries.node, entries.chosen % N_SYMBOLS]
     is_large, is_whole = minor >= TILE_MINOR, minor % TILE_MINOR == 0
     second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
-    rare = rarity.reshape(-1)[entries.slot]
-    usual = counts.argmax(axis=1)
-    column = graph.configs.codebooks.column_of[entries.node]
     return {
         "minor_size_below_8": ((minor >= 0) & (minor < TILE_SECOND)) * share,
         "minor_size_below_128": ((minor >= TILE_SECOND) & ~is_large) * share,
@@ -237,9 +188,6 @@ def _node_terms(
         "second_size_below_8": ((second >= 0) & ~second_large) * share,
         "second_size_whole_tiles": (second_large & second_whole) * share,
         "second_size_ragged": (second_large & ~second_whole) * share,
-        "rarity_mean": rare * each,
-        "rarity_by_bytes": rare * share,
-        "usual_nodes": (entries.place == usual[column]) * each,
     }
 
 

@@ -147,7 +147,6 @@ class ConfigColumnsConfig(BoostingConfig):
 
     Attributes:
         statistics: Statistics that the second and the third ranker read: "plain" or "all".
-            Statistics that depend on the other configs of the file are left out.
         folds: Number of cross-validation folds over the program's configs. They decide whether a
             third ranker is added, and they serve `early_stop`.
     """

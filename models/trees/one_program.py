@@ -39,7 +39,6 @@ from features.statistics.configs import (
     statistics_of,
 )
 from features.statistics.layout import TENSORS
-from features.statistics.layout_details import OF_THE_FILE
 from models.config.recipe import BoostingConfig, ConfigColumnsConfig, Recipe
 from models.registry import TrainJob
 from models.trees.boosting import (
@@ -113,7 +112,7 @@ class ColumnFeatures(FrozenConfig):
             f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
             for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)
         ]
-        return [*own, *(own_statistics(statistics)[0] if statistics else ())]
+        return [*own, *(statistics_names("layout", statistics) if statistics else ())]
 
     def rows_of(self, graph: Graph, statistics: StatisticsSet | None = None) -> RowStatistics:
         """Return the function that computes the rows of configs.
@@ -135,7 +134,7 @@ class ColumnFeatures(FrozenConfig):
         columns = partial(self.table, graph)
         if statistics is None:
             return columns
-        further = own_statistics(statistics)[1](graph)
+        further = statistics_of(graph, statistics)
         return lambda rows: np.concatenate([columns(rows), further(rows)], axis=1)
 
     def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -154,26 +153,6 @@ class ColumnFeatures(FrozenConfig):
         is_set = (layouts[:, self.tensor] == wanted).all(axis=2).astype(np.float32)
         ids = graph.configs.vector_ids(rows)[:, self.node]  # (r, f)
         return is_set[ids, np.arange(len(self.node))]
-
-
-def own_statistics(
-    chosen: StatisticsSet,
-) -> tuple[list[str], Callable[[Graph], RowStatistics]]:
-    """Return the statistics that do not depend on the other configs of a file.
-
-    New configs are in another file than the train configs.
-
-    Returns:
-        The names, and a function that computes the statistics of a graph.
-    """
-    names = statistics_names("layout", chosen)
-    kept = [at for at, name in enumerate(names) if name not in OF_THE_FILE]
-
-    def of(graph: Graph) -> RowStatistics:
-        compute = statistics_of(graph, chosen)
-        return lambda rows: compute(rows)[:, kept]
-
-    return [names[at] for at in kept], of
 
 
 def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatures:
@@ -285,7 +264,7 @@ def _features(
     name: str, features: ColumnFeatures, chosen: StatisticsSet
 ) -> tuple[Sequence[str], Callable[[Graph], RowStatistics]]:
     if name == "statistics":
-        return own_statistics(chosen)
+        return statistics_names("layout", chosen), partial(statistics_of, chosen=chosen)
     statistics = chosen if name == "both" else None
     return features.names(statistics), partial(features.rows_of, statistics=statistics)
 

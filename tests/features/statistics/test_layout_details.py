@@ -1,8 +1,6 @@
 """Further layout statistics against a loop over configs and nodes that a reader can follow."""
 
 import math
-from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +8,6 @@ from numpy.typing import NDArray
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.graphs.packing import pack_values
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_details import LAYOUT_DETAILS
@@ -34,9 +31,6 @@ class SlowDetails:
         self.graph = graph
         self.nodes = graph.node_config_ids.tolist()
         self.configs = [row.tobytes() for row in graph.configs.rows(np.arange(graph.n_configs))]
-        distinct = sorted(set(self.configs))
-        shape = (len(distinct), len(self.nodes), 18)
-        self.distinct = np.frombuffer(b"".join(distinct), np.int8).reshape(shape)
         self.bytes = [node_bytes(graph, node) for node in range(graph.n_nodes)]
         self.own = [own_layout(graph, node) for node in range(graph.n_nodes)]
         self.pairs = slow_pairs(graph, 64)
@@ -65,7 +59,6 @@ class SlowDetails:
         found = dict.fromkeys(LAYOUT_DETAILS, 0.0)
         self.add_nodes(found, layouts, chosen)
         self.add_fixed(found, layouts, chosen)
-        self.add_rarity(found, row)
         moved = max(sum(self.bytes[producer] for _, producer in self.pairs), 1.0)
         for consumer, producer in self.pairs:
             named = [x[:2] for x in layouts[consumer][1:] if x[:2] != [-1, -1]]
@@ -114,36 +107,6 @@ class SlowDetails:
                 padded += self.bytes[operand] / total * growth
             found[f"log_{tensor}_padding"] = math.log(max(padded, 1e-6))
 
-    def add_rarity(self, found, row: int) -> None:
-        mine = np.frombuffer(self.configs[row], np.int8).reshape(len(self.nodes), 18)
-        rarities = []
-        for place, node in enumerate(self.nodes):
-            counts = Counter(config[place].tobytes() for config in self.distinct)
-            count = counts[mine[place].tobytes()]
-            rarities.append(-math.log(count / len(self.distinct)))
-            found["rarity_by_bytes"] += rarities[-1] * self.share(node)
-        found["rarity_mean"] = sum(rarities) / len(rarities)
-        found["rarity_largest"] = max(rarities)
-        found["log_occurrences"] = math.log(self.configs.count(self.configs[row]))
-
-    def usual(self, row: int) -> tuple[float, float]:
-        """The least and most that usual_nodes may be: vectors may tie for the most common."""
-        mine = np.frombuffer(self.configs[row], np.int8).reshape(len(self.nodes), 18)
-        least = most = 0.0
-        for place in range(len(self.nodes)):
-            counts = Counter(config[place].tobytes() for config in self.distinct)
-            if counts[mine[place].tobytes()] == max(counts.values()):
-                most += 1 / len(self.nodes)
-                least += (list(counts.values()).count(max(counts.values())) == 1) / len(self.nodes)
-        return least, most
-
-
-def twice_measured(graph: LayoutGraph) -> LayoutGraph:
-    """The graph with its first config once more at the end."""
-    rows = np.r_[np.arange(graph.n_configs), 0]
-    values = graph.configs.rows(rows)
-    return replace(graph, configs=pack_values(values), runtime_ns=graph.runtime_ns[rows])
-
 
 def details(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     table = statistics_of(graph, "all")(rows)
@@ -153,16 +116,13 @@ def details(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     found, slow = details(graph, rows), SlowDetails(graph)
     for row, values in zip(rows.tolist(), found, strict=True):
-        usual = values[LAYOUT_DETAILS.index("usual_nodes")]
-        least, most = slow.usual(row)
-        assert least - 1e-6 <= usual <= most + 1e-6
-        check_by_name(LAYOUT_DETAILS, values, slow(row) | {"usual_nodes": float(usual)})
+        check_by_name(LAYOUT_DETAILS, values, slow(row))
     return found
 
 
 def test_random_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
-    graphs = [twice_measured(random_layout_graph(seed)) for seed in range(30)]
+    graphs = [random_layout_graph(seed) for seed in range(30)]
     layouts = [collection_named("layout:xla:random"), collection_named("layout:nlp:default")]
     for file in find_graphs(SAMPLE, collections=layouts, splits=("valid", "test")):
         check(read_layout(file), np.arange(3))
