@@ -116,7 +116,8 @@ class BoostingConfig(RowsConfig):
         num_boost_round: Number of trees.
         learning_rate: Factor for the contribution of each tree, for example 0.04.
         num_leaves: Largest number of leaves of a tree.
-        min_rows_per_leaf: Smallest number of configs in a leaf. A small training set lowers it.
+        min_rows_per_leaf: Smallest number of configs in a leaf. A small training set lowers it to
+            1/128 of the configs, but not below 2.
         feature_fraction: Share of the statistics that a tree may use, drawn for each tree.
         configs_per_group: Largest number of configs of a graph that are compared with each other.
             The time grows with this number.
