@@ -112,7 +112,8 @@ class BoostingConfig(RowsConfig):
         objective: Loss of the trees. "lambdarank" weighs the fastest configs most.
             "pairwise_logistic" weighs all pairs of configs equally.
         linear_start: Start from the scores of a linear ranker on plain statistics, and correct its
-            errors. The folds of `early_stop` start in the same way.
+            errors. A fold of `early_stop` starts from a linear ranker that has not learned the
+            held-out graphs.
         num_boost_round: Number of trees.
         learning_rate: Factor for the contribution of each tree, for example 0.04.
         num_leaves: Largest number of leaves of a tree.
@@ -121,9 +122,8 @@ class BoostingConfig(RowsConfig):
         feature_fraction: Share of the statistics that a tree may use, drawn for each tree.
         configs_per_group: Largest number of configs of a graph that are compared with each other.
             The time grows with this number.
-        early_stop: Number of rounds without a better result before a fold stops. The model then
-            gets the number of trees that is best on average over the folds. 0 trains all
-            `num_boost_round` trees.
+        early_stop: Number of rounds without a better mean over the folds before the folds stop. The
+            model then gets the best number of trees. 0 trains all `num_boost_round` trees.
         folds: Number of cross-validation folds for `early_stop`. All graphs of a family are in one
             fold.
     """

@@ -32,7 +32,7 @@ from models.trees.linear import (
     LINEAR,
     LINEAR_SCALE,
     LinearRanker,
-    fit_linear,
+    LinearRows,
     of_other_statistics,
     read,
 )
@@ -74,9 +74,8 @@ def train(job: TrainJob) -> None:
     names = statistics_names(job.files[0].collection.kind, config.statistics)
     start = None
     if config.linear_start:
-        linear, scores = fit_linear(graphs, LINEAR)
-        linear.write(job.run_dir)
-        start = LINEAR_SCALE * scores
+        start = LinearRows(graphs, LINEAR)
+        start.fit()[0].write(job.run_dir)
     table = statistics_table(config.statistics)
     trees = prepare(
         config, graphs, table, names, seed=job.seed, threads=job.recipe.n_threads, start=start
@@ -117,7 +116,7 @@ def prepare(
     *,
     seed: int,
     threads: int,
-    start: Values | None = None,
+    start: LinearRows | None = None,
 ) -> Trees:
     """Bin rows of graphs, and choose the number of rounds.
 
@@ -128,18 +127,18 @@ def prepare(
         names: Names of the columns.
         seed: Seed of the training.
         threads: Number of threads.
-        start: (r,) scores that trees begin from, or None. A lower score means a faster config.
+        start: Rows whose linear ranker trees begin from, or None.
     """
     dataset = binned(graphs, config, table, names)
     if start is not None:
-        dataset.set_init_score(-start)
+        dataset.set_init_score(-LINEAR_SCALE * start.fit()[1])
     runtime = np.concatenate([graph.runtime for graph in graphs])
     parameters = booster_parameters(config, len(runtime), seed=seed, threads=threads)
     if config.objective == "pairwise_logistic":
         parameters["objective"] = pairwise_logistic(runtime)
     rounds = config.num_boost_round
     if config.early_stop:
-        rounds = choose_rounds(graphs, dataset, parameters, config, seed)
+        rounds = choose_rounds(graphs, dataset, parameters, config, seed=seed, start=start)
     return Trees(dataset, parameters, rounds)
 
 
@@ -282,13 +281,14 @@ def choose_rounds(
     dataset: "lightgbm.Dataset",
     parameters: dict[str, object],
     config: BoostingConfig,
+    *,
     seed: int,
+    start: LinearRows | None = None,
 ) -> int:
     """Choose the number of rounds by cross-validation.
 
-    The folds are trained one after the other. A fold stops after `early_stop` rounds without a
-    better score of its held-out graphs. The result is the round with the best mean over folds,
-    among the rounds that all folds reached.
+    The folds are trained in step. They stop after `early_stop` rounds without a better mean score
+    of the held-out graphs. The result is the best round.
 
     Args:
         graphs: Rows to learn from.
@@ -296,28 +296,39 @@ def choose_rounds(
         parameters: LightGBM's parameters.
         config: Config of the trees.
         seed: Seed of the folds.
+        start: Rows whose linear ranker trees begin from, or None. A fold begins from a ranker that
+            has not learned the fold's held-out rows.
     """
     import lightgbm
 
     fold_of = row_folds(graphs, config.folds, seed)
-    curves: list[list[float]] = []
-    for fold in range(fold_of.max() + 1):
-        held_out = np.flatnonzero(fold_of == fold)
-        recorded: dict[str, dict[str, list[float]]] = {}
-        lightgbm.train(
-            parameters,
-            dataset.subset(np.flatnonzero(fold_of != fold).tolist()),
-            config.num_boost_round,
-            valid_sets=[dataset.subset(held_out.tolist())],
-            feval=lambda scores, _, rows=held_out: ("ranked", ranked(graphs, rows, scores), True),
-            callbacks=[
-                lightgbm.early_stopping(config.early_stop, verbose=False),
-                lightgbm.record_evaluation(recorded),
-            ],
-        )
-        curves.append(recorded["valid_0"]["ranked"])
-    shortest = min(map(len, curves))
-    return int(np.argmax(np.mean([curve[:shortest] for curve in curves], axis=0))) + 1
+
+    def begin(
+        learned: "lightgbm.Dataset", held_out: "lightgbm.Dataset", own: dict[str, object]
+    ) -> "tuple[lightgbm.Dataset, lightgbm.Dataset, dict[str, object]]":
+        if start is not None:
+            (fold,) = set(fold_of[held_out.used_indices])
+            scores = start.fit(fold_of != fold)[1]
+            for part in (learned, held_out):
+                part.construct().set_init_score(-LINEAR_SCALE * scores[part.used_indices])
+        return learned, held_out, own
+
+    def judge(scores: Values, held_out: "lightgbm.Dataset") -> tuple[str, float, bool]:
+        return "ranked", ranked(graphs, np.asarray(held_out.used_indices), scores), True
+
+    curves = lightgbm.cv(
+        parameters,
+        dataset,
+        config.num_boost_round,
+        folds=[
+            (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
+            for fold in range(fold_of.max() + 1)
+        ],
+        fpreproc=begin,
+        feval=judge,
+        callbacks=[lightgbm.early_stopping(config.early_stop, verbose=False)],
+    )
+    return int(np.argmax(curves["valid ranked-mean"])) + 1
 
 
 def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[np.int64]:

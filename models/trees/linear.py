@@ -48,27 +48,60 @@ def fit_linear(
     Returns:
         The ranker, and its scores of the rows, (r,).
     """
-    from scipy.stats import rankdata
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    return LinearRows(graphs, config).fit()
 
-    table_of = statistics_table(config.statistics)
-    tables, targets = [], []
-    for graph in graphs:
-        tables.append(table_of(graph.file, graph.rows))
-        # With runtimes in place of ranks, a few very slow configs would determine all weights.
-        ranks = rankdata(graph.runtime)
-        targets.append((ranks - ranks.mean()) / ranks.std())
-    model = make_pipeline(
-        StandardScaler(with_mean=False), Ridge(alpha=config.penalty, fit_intercept=False)
-    )
-    centred = np.concatenate([table - table.mean(axis=0) for table in tables])
-    model.fit(centred.astype(np.float64), np.concatenate(targets))
-    names = statistics_names(graphs[0].file.collection.kind, config.statistics)
-    weights = dict(zip(names, (model[-1].coef_ / model[0].scale_).tolist(), strict=True))
-    ranker = LinearRanker(weights, config.statistics)
-    return ranker, np.concatenate([ranker.of(table) for table in tables])
+
+class LinearRows:
+    """Rows of graphs with their statistics, to fit linear rankers on parts of them."""
+
+    def __init__(self, graphs: Sequence[GraphRows], config: LinearConfig) -> None:
+        """Compute the statistics.
+
+        Args:
+            graphs: r rows of graphs of one kind.
+            config: Config of the rankers.
+        """
+        self.graphs, self.config = graphs, config
+        table_of = statistics_table(config.statistics)
+        self.tables = [table_of(graph.file, graph.rows) for graph in graphs]
+
+    def fit(
+        self, learned: NDArray[np.bool_] | None = None
+    ) -> "tuple[LinearRanker, NDArray[np.float64]]":
+        """Fit a linear ranker.
+
+        Args:
+            learned: (r,) whether the ranker learns a row. None learns all rows.
+
+        Returns:
+            The ranker, and its scores of all rows, (r,).
+        """
+        from scipy.stats import rankdata
+        from sklearn.linear_model import Ridge
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        sizes = [len(graph.rows) for graph in self.graphs]
+        chosen = np.ones(sum(sizes), dtype=bool) if learned is None else learned
+        centred, targets = [], []
+        parts = np.split(chosen, np.cumsum(sizes)[:-1])
+        for graph, table, rows in zip(self.graphs, self.tables, parts, strict=True):
+            if rows.any():
+                # With runtimes in place of ranks, a few very slow configs would determine all
+                # weights.
+                ranks = rankdata(graph.runtime[rows])
+                targets.append((ranks - ranks.mean()) / (ranks.std() or 1.0))
+                centred.append(table[rows] - table[rows].mean(axis=0))
+        model = make_pipeline(
+            StandardScaler(with_mean=False),
+            Ridge(alpha=self.config.penalty, fit_intercept=False),
+        )
+        model.fit(np.concatenate(centred).astype(np.float64), np.concatenate(targets))
+        kind, statistics = self.graphs[0].file.collection.kind, self.config.statistics
+        values = (model[-1].coef_ / model[0].scale_).tolist()
+        weights = dict(zip(statistics_names(kind, statistics), values, strict=True))
+        ranker = LinearRanker(weights, statistics)
+        return ranker, np.concatenate([ranker.of(table) for table in self.tables])
 
 
 @dataclass(frozen=True)

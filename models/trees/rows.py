@@ -2,7 +2,7 @@
 
 Some rows of every graph determine the bins. LightGBM then reads all rows block by block through
 `lightgbm.Sequence`, and stores a byte per row and statistic. The memory for 20 graphs of 50,000
-rows of 100 statistics is 3 bytes per row and statistic, and 7 bytes with cross-validation.
+rows of 100 statistics is 3 bytes per row and statistic, and 8 bytes with cross-validation.
 """
 
 import math

@@ -27,10 +27,12 @@ from models.trees.boosting import (
     choose_rounds,
     load,
     pairwise_logistic,
+    prepare,
     ranked,
     read_importances,
     row_folds,
 )
+from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRows
 from models.trees.rows import GraphRows, relevance, sample_rows, statistics_table
 
 OBJECTIVES = ("lambdarank", "pairwise_logistic")
@@ -121,25 +123,54 @@ def test_held_out_rows_are_judged_graph_by_graph() -> None:
 
 
 def test_the_best_round_is_that_of_the_mean_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fold 0 is best at round 2, fold 1 at round 4; each is given up after 3 without progress."""
+    """Alone, fold 0 would be best at round 2 and stop at 5, before the best round of the mean."""
     graphs = [layout_rows(name, list(np.arange(1.0, 12))) for name in ("a_b1", "b_b1")]
     config = BoostingConfig(num_boost_round=50, early_stop=3, folds=2, min_rows_per_leaf=1)
     rows = np.random.default_rng(0).normal(size=(22, 3)).astype(np.float32)
     dataset = boosting_rows.binned(graphs, config, lambda _, taken: rows[taken], list("abc"))
     parameters = booster_parameters(config, 22, seed=0, threads=1)
     folds = row_folds(graphs, 2, seed=0)
-    quality = {0: [0.2, 1.0, 0.4, 0.4, 0.4, 0.4], 1: [0.2, 0.4, 0.6, 0.9, 0.6, 0.6, 0.6, 0.6]}
+    quality = {0: [0.2, 1.0, 0.4, 0.6, 0.7, 0.8, 0.8], 1: [0.2, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7]}
     taken = {0: 0, 1: 0}
 
     def judge(_: object, held_out: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
         assert len(scores) == len(held_out) == 11
         (fold,) = set(folds[held_out].tolist())
         taken[fold] += 1
-        return quality[fold][taken[fold] - 1]
+        return [*quality[fold], 0, 0, 0][taken[fold] - 1]
 
     monkeypatch.setattr(module, "ranked", judge)
-    assert choose_rounds(graphs, dataset, parameters, config, 0) == 2
-    assert taken == {0: 5, 1: 7}
+    assert choose_rounds(graphs, dataset, parameters, config, seed=0) == 7
+    assert taken == {0: 10, 1: 10}
+
+
+def test_folds_begin_from_rankers_that_have_not_learned_their_graphs(
+    files: list[GraphFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BoostingConfig(num_boost_round=2, early_stop=1, folds=2, learning_rate=1e-9)
+    graphs = sample_rows(files, config, 0)
+    seen = {}
+
+    def judge(_: object, held_out: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
+        return seen.setdefault(tuple(held_out), scores) is scores
+
+    monkeypatch.setattr(module, "ranked", judge)
+    start, names = LinearRows(graphs, LINEAR), statistics_names("layout", "plain")
+    trees = prepare(
+        config.model_copy(update={"early_stop": 0}),
+        *(graphs, statistics_table("plain"), names),
+        seed=0,
+        threads=1,
+        start=start,
+    )
+    choose_rounds(graphs, trees.dataset, trees.parameters, config, seed=0, start=start)
+    assert sum(map(len, seen)) == sum(len(graph.rows) for graph in graphs)
+    for rows, scores in seen.items():
+        held_out = np.asarray(rows)
+        learned = np.setdiff1d(np.arange(sum(map(len, seen))), held_out)
+        is_learned = np.isin(np.arange(sum(map(len, seen))), learned)
+        expected = -LINEAR_SCALE * start.fit(is_learned)[1][held_out]
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
 def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
@@ -152,7 +183,7 @@ def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
     assert ranker.start is not None
     first = distinct_configs(graph)[0]
     trees = ranker.booster.predict(statistics_of(graph, "plain")(first))
-    linear = module.LINEAR_SCALE * ranker.start.score(graph)
+    linear = LINEAR_SCALE * ranker.start.score(graph)
     assert ranker.score(graph)[first] - linear[first] == pytest.approx(-np.asarray(trees), abs=1e-4)
     taus = [kendall_tau(scores, graph.runtime_ns) for scores in (linear, ranker.score(graph))]
     assert taus[1] > taus[0]
