@@ -86,6 +86,7 @@ OTHERS = {
     "layout_linear": ("layout", "models.trees.linear"),
     "tile_boosting": ("tile", "models.trees.boosting"),
     "tile_linear": ("tile", "models.trees.linear"),
+    "tile_baseline": ("tile", "models.trees.baseline"),
 }
 
 

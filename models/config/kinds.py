@@ -16,7 +16,9 @@ LayoutModelName = Literal[
     "layout_linear",
     "config_columns_boosting",
 ]
-TileModelName = Literal["late_fusion_sage", "early_fusion_sage", "tile_boosting", "tile_linear"]
+TileModelName = Literal[
+    "late_fusion_sage", "early_fusion_sage", "tile_boosting", "tile_linear", "tile_baseline"
+]
 
 
 def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -69,7 +71,8 @@ class TileConfig(FrozenConfig):
 
     Attributes:
         models: Names of the models, for example ["late_fusion_sage", "tile_boosting"]. Custom
-            models are named as in `layout.models`.
+            models are named as in `layout.models`. "tile_baseline" is the order by the fewest tile
+            steps. It needs no training and has no table of its own.
     """
 
     models: Annotated[

@@ -94,6 +94,10 @@ class RowsConfig(FrozenConfig):
     relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
 
 
+class BaselineConfig(FrozenConfig):
+    """The untrained order by tile steps, in `models/trees/baseline.py`. It has no keys."""
+
+
 class LinearConfig(RowsConfig):
     """Ridge regression on statistics, in `models/trees/linear.py`.
 
@@ -220,6 +224,7 @@ class Recipe(FrozenConfig):
     tile_boosting: BoostingConfig = BoostingConfig()
     layout_linear: LinearConfig = LinearConfig()
     tile_linear: LinearConfig = LinearConfig()
+    tile_baseline: BaselineConfig = BaselineConfig()
     config_columns_boosting: ConfigColumnsConfig = ConfigColumnsConfig()
     blend: BlendConfig = BlendConfig()
 

@@ -47,7 +47,7 @@ unknown key or a wrong value is an error, and the message lists the allowed valu
 def page() -> str:
     lines = [HEADER, "", "## Keys outside tables", "", *_table(Recipe)]
     for name, field in Recipe.model_fields.items():
-        if _is_table(field):
+        if _is_table(field) and type(field.default).model_fields:
             config = field.default
             lines += ["", f"## [{name}]", "", _summary(type(config)), "", *_table(type(config))]
             if "training" in type(config).model_fields:

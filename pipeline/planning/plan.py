@@ -12,7 +12,7 @@ from data.official.published import PartSize
 from features.pruning import kept_nodes
 from features.statistics.configs import ALL_STATISTICS
 from models.config.networks import SegmentSageConfig
-from models.config.recipe import Recipe
+from models.config.recipe import BaselineConfig, Recipe
 from models.registry import model_entry
 from pipeline.planning.step_costs import Card, StepCosts, step_size
 
@@ -27,7 +27,13 @@ PROCESSOR_S = {
     "layout": {"prepare": 2.5e-9, "statistics": 3.2e-8, "rank": 8e-9, "score": 8e-9},
     "tile": {"prepare": 7e-6, "statistics": 0.035, "rank": 6e-6, "score": 2.3e-5},
 }
-STATISTICS_RANKERS = ("layout_boosting", "layout_linear", "tile_boosting", "tile_linear")
+STATISTICS_RANKERS = (
+    "layout_boosting",
+    "layout_linear",
+    "tile_boosting",
+    "tile_linear",
+    "tile_baseline",
+)
 # For each row in a round of boosting.
 ROW_ROUND_S = {"layout_boosting": 1.6e-6, "tile_boosting": 3e-6}
 # Memory of the process before it has read anything, and of a card that CUDA takes for itself.
@@ -86,6 +92,8 @@ def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -
             whole = replace(train, configs=n_configs, repeated=0.0)
             seconds += n_embedded * _ranking_s(recipe, model, whole, steps)
         return seconds
+    if isinstance(config, BaselineConfig):
+        return 0.0
     n_configs = min(config.configs_per_graph, train.distinct)
     seconds = train.graphs * _processor_s("statistics", train, n_configs)
     if model in ROW_ROUND_S:
@@ -127,6 +135,8 @@ def _training_mib(recipe: Recipe, model: str, train: PartSize, steps: StepCosts)
         size = step_size(recipe, model, train.most_nodes, train.most_configs)
         base = CONTEXT_MIB if steps.uses_gpu(model) else LIBRARIES_MIB
         return base + (CACHE_BYTES + steps.peak_bytes(model, size)) / MIB
+    if isinstance(config, BaselineConfig):
+        return LIBRARIES_MIB
     rows = train.graphs * min(config.configs_per_graph, train.most_configs)
     has_folds = model in ROW_ROUND_S and config.early_stop > 0
     n_bytes = BYTES_WITH_FOLDS if has_folds else BYTES_PER_STATISTIC

@@ -100,7 +100,8 @@ def test_overfits_one_graph(name: str, trained) -> None:
     first, group = distinct_configs(graph)  # one config measured twice has two runtimes
     scores = ranker.score(graph)[first]
     tau = kendall_tau(scores, group_means(graph.runtime_ns, group))
-    assert tau > (0.95 if "linear" not in name else 0.5)  # a baseline learns nothing by heart
+    # A linear ranker or a baseline learns nothing by heart.
+    assert tau > (0.5 if "linear" in name else -1 if name == "tile_baseline" else 0.95)
 
 
 @pytest.mark.parametrize("name", NAMES)
