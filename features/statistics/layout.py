@@ -189,8 +189,25 @@ def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     Returns:
         (n,) float64, 0 for tuples and tokens.
     """
-    element = node_feat[:, ELEMENT_TYPE] @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
-    return element.astype(np.float64) * node_feat[:, SHAPE_PRODUCT]
+    return element_bytes(node_feat) * node_feat[:, SHAPE_PRODUCT]
+
+
+def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the bytes of one element of each node's output.
+
+    Types that are newer than the dataset, for example f8e4m3fn and s4, have no column. They take
+    one byte, or fewer bits if the layout packs them.
+
+    Args:
+        node_feat: (n, 140) stock features of the nodes.
+
+    Returns:
+        (n,) float64, 0 for tuples and tokens.
+    """
+    types, bits = node_feat[:, ELEMENT_TYPE], node_feat[:, COLUMN_OF["element_size_in_bits"]]
+    known = types @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
+    unpacked = np.where(types.any(axis=1), known, 1.0)
+    return np.where(bits > 0, bits / 8, unpacked).astype(np.float64)
 
 
 def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:

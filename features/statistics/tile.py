@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.graphs.graph import N_TILE_VALUES, TileGraph
-from data.graphs.node_columns import ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, RANK_MAX, SHAPE_PRODUCT
+from data.graphs.node_columns import OPCODES, RANK_MAX, SHAPE_PRODUCT
 from features.padding import dimension_sizes, minor_to_major
-from features.statistics.layout import TILE_MINOR, TILE_SECOND, output_bytes
+from features.statistics.layout import TILE_MINOR, TILE_SECOND, element_bytes, output_bytes
 from features.statistics.program import node_flops
 
 KERNEL_BOUNDS, OUTPUT_BOUNDS, INPUT_BOUNDS = slice(0, 6), slice(8, 14), slice(16, 22)
@@ -76,7 +76,7 @@ def tile_details(graph: TileGraph) -> NDArray[np.float32]:
     bounds = graph.config_feat.astype(np.float64)
     log_steps = np.log(tiles).sum(axis=1)
     volume = effective.prod(axis=1)
-    element_bytes = float(graph.node_feat[root, ELEMENT_TYPE] @ np.asarray(ELEMENT_BYTES))
+    bytes_of_element = float(element_bytes(graph.node_feat)[root])
     sizes = [
         np.where(bounds[:, part] > 0, bounds[:, part], 1).prod(axis=1)
         for part in (INPUT_BOUNDS, KERNEL_BOUNDS)
@@ -85,12 +85,12 @@ def tile_details(graph: TileGraph) -> NDArray[np.float32]:
     parameter_bytes = output_bytes(graph.node_feat)[is_parameter].sum()
     elements = graph.node_feat[is_parameter, SHAPE_PRODUCT].astype(np.float64).sum()
     read = np.exp(log_steps) * (sizes[0] + sizes[1]) * parameter_bytes / max(elements, 1.0)
-    moved = np.log1p(np.exp(log_steps) * volume * element_bytes + read)
+    moved = np.log1p(np.exp(log_steps) * volume * bytes_of_element + read)
     log_flops = np.log1p(node_flops(graph).sum())
     waste, minor_whole, second_whole = _register_fit(graph.node_feat[root], effective)
     columns = [
         np.log(volume),
-        np.log1p(volume * element_bytes),
+        np.log1p(volume * bytes_of_element),
         waste,
         minor_whole,
         second_whole,

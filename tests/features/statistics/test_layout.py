@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.graphs.node_columns import NODE_FEATURE_NAMES
+from data.graphs.node_columns import NODE_FEATURE_NAMES, SHAPE_PRODUCT
 from data.tree import COLLECTIONS, find_graphs
 from features.padding import minor_codes
 from features.statistics.layout import (
@@ -245,6 +245,16 @@ def test_a_convolution_says_what_its_dimensions_do() -> None:
     role = tensor_roles(graph, output_bytes(graph.node_feat))[0][0]
     assert role[0, 1:4].tolist() == [COLUMNS, SPATIAL, ROWS]
     assert role[2, 4] == CONTRACTED
+
+
+def test_types_newer_than_the_dataset_have_bytes() -> None:
+    node_feat = np.zeros((4, 140), np.float32)
+    node_feat[:, SHAPE_PRODUCT] = 10
+    node_feat[0, NODE_FEATURE_NAMES.index("shape_element_type_is_f32")] = 1
+    node_feat[1, NODE_FEATURE_NAMES.index("shape_element_type_is_tuple")] = 1
+    # The third has a new type, for example f8e5m2; the layout of the fourth packs two s4.
+    node_feat[3, NODE_FEATURE_NAMES.index("element_size_in_bits")] = 4
+    assert output_bytes(node_feat).tolist() == [40, 0, 10, 5]
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
