@@ -58,7 +58,7 @@ $(VENV)/.notebook: $(VENV)/.dev requirements-notebook.txt
 
 setup: $(VENV)/.runtime  ## make .venv and install requirements.txt
 
-setup-collect: $(VENV)/.collect  ## also install what measuring programs needs (JAX)
+setup-collect: $(VENV)/.collect  ## also install JAX, to measure programs and to read HLO text and StableHLO
 
 run: setup  ## the whole pipeline: make run DATA=data/sample RECIPE=cpu OUT=runs/first
 	$(BIN)/python -m pipeline run --data $(DATA) --recipe $(RECIPE) --out $(OUT) --resume

@@ -32,7 +32,6 @@ from autotune.measure.worker import (
 from autotune.programs.catalogue import ProgramSource, load_program
 from autotune.programs.compiled import (
     as_function,
-    check_jaxlib,
     code_of,
     digest_of,
     dump_module,
@@ -46,6 +45,7 @@ from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, joined, options_of
 from data.hlo.descriptor import message_class
+from data.hlo.formats import check_jaxlib
 from data.hlo.graph import featurize_module
 from data.hlo.layouts import (
     Order,

@@ -38,13 +38,9 @@ from autotune.measure.timing import (
 )
 from common.errors import PipelineError, UsageError
 from common.progress import log, seconds_left
-from common.settings import ROOT
+from data.hlo.formats import HOW_TO_INSTALL
 
 DEVICES = ("cpu", "gpu", "tpu")
-HOW_TO_INSTALL = (
-    f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
-    f"pip install -r {ROOT / 'requirements-collect.txt'}"
-)
 # Compiled programs in memory. Each takes a few MB.
 MAX_PROGRAMS = 1024
 MAX_REASON = 400

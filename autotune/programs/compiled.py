@@ -3,8 +3,8 @@
 The module is dumped just before layouts are chosen: it is inlined and simplified, but not fused.
 TpuGraphs stores the same.
 
-JAX has no public way to compile an HLO module. Only this file uses the private one. It lists the
-tested releases of jaxlib and rejects all others.
+JAX has no public way to compile an HLO module. Only this file uses the private one, with releases
+of jaxlib that were tested (`data.hlo.formats.check_jaxlib`).
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune.measure.worker import HOW_TO_INSTALL, error_line, one_line
+from autotune.measure.worker import error_line, one_line
 from autotune.programs.catalogue import ProgramSource
 from common.errors import PipelineError
 from data.hlo.compiler_options import Options
 from data.hlo.descriptor import message_class
+from data.hlo.formats import check_jaxlib
 
-TESTED_JAXLIB = ("0.10",)
 ELF = b"\x7fELF"
 DUMPED_STEP = "layout-assignment"
 
@@ -77,25 +77,6 @@ def _read_dump(name: str, folder: Path) -> Any:
     # Small programs that run while tracing are dumped too. The largest is the program itself.
     largest = max(files, key=lambda path: path.stat().st_size)
     return message_class("HloProto").FromString(largest.read_bytes()).hlo_module
-
-
-def check_jaxlib(program: str) -> None:
-    """Check that edited modules were tested with this jaxlib.
-
-    Args:
-        program: Name of the program in the error.
-
-    Raises:
-        PipelineError: This jaxlib was not tested.
-    """
-    import jaxlib
-
-    if ".".join(jaxlib.__version__.split(".")[:2]) not in TESTED_JAXLIB:
-        tested = ", ".join(f"{v}.x" for v in TESTED_JAXLIB)
-        raise PipelineError(
-            f"{program}: jaxlib {jaxlib.__version__} was not tested with edited HLO modules; "
-            f"tested: {tested}; {HOW_TO_INSTALL}"
-        )
 
 
 def digest_of(lowered: Any) -> str:

@@ -15,7 +15,6 @@ from common.errors import PipelineError
 from data.graphs.node_columns import (
     COLUMN_OF,
     ELEMENT_TYPES,
-    MINOR_TO_MAJOR,
     NODE_FEATURE_NAMES,
     OPCODES,
     RANK_MAX,
@@ -27,7 +26,11 @@ from data.npz.archive import shown
 # In the dataset a boundary follows each computation that is named like one of these, and the last.
 SPLIT_NAMES = ("cluster", "while", "cond")
 
-# XLA's numbers of the element types that have a column; newer types (fp8, int4) have none.
+# XLA's numbers of the element types that have a column, and of the newer types, which have none.
+_NEW_TYPES = (
+    *("f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s2", "u2"),
+    *("f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu", "buffer"),
+)
 _TYPES = (*ELEMENT_TYPES[:13], "tuple", "opaque", "c64", "bf16", "token", "c128")
 _TYPE_COLUMNS = [COLUMN_OF[f"shape_element_type_is_{name}"] for name in _TYPES]
 # The product of an empty list is 1, so this is the value of an instruction without such a field.
@@ -55,6 +58,8 @@ class HloGraph:
     edge_index: NDArray[np.int64]
     node_splits: NDArray[np.int64]  # (1, s) boundaries of the module's major computations
     instruction_names: tuple[str, ...]  # n names, unique in modules that XLA wrote
+    # Opcodes and element types without a number in the dataset, sorted.
+    unknown: tuple[str, ...] = ()
 
     @property
     def n_nodes(self) -> int:
@@ -96,26 +101,8 @@ def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
         edge_index=_edges(instructions, positions, roots, source),
         node_splits=_node_splits([c.name for c in module.computations], ends),
         instruction_names=tuple(i.name for i in instructions),
+        unknown=_unknown(instructions),
     )
-
-
-def check_layouts(graph: HloGraph, source: str) -> None:
-    """Check that all layouts fit into the dataset's format.
-
-    Args:
-        graph: The graph.
-        source: Name of the module, for messages.
-
-    Raises:
-        PipelineError: A tensor has too many dimensions. The message names its instruction.
-    """
-    deepest = graph.node_feat[:, MINOR_TO_MAJOR].max(axis=1)
-    if deepest.max() >= RANK_MAX:
-        name = graph.instruction_names[int(np.argmax(deepest))]
-        raise PipelineError(
-            f"{source}: instruction '{shown(name)}' has more than {RANK_MAX} dimensions; "
-            "the dataset's format has no room for their layout"
-        )
 
 
 def _own_message(module: Any, source: str | None) -> Any:
@@ -157,6 +144,12 @@ def _roots(module: Any, positions: dict[int, int], source: str) -> dict[int, int
     return roots
 
 
+def _unknown(instructions: list[Any]) -> tuple[str, ...]:
+    numbers = {i.shape.element_type - len(_TYPES) for i in instructions}
+    types = {name for number, name in enumerate(_NEW_TYPES) if number in numbers}
+    return tuple(sorted({i.opcode for i in instructions} - OPCODES.keys() | types))
+
+
 def _edges(
     instructions: list[Any], positions: dict[int, int], roots: dict[int, int], source: str
 ) -> NDArray[np.int64]:
@@ -189,6 +182,11 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
     for instruction in instructions:
         rank = len(instruction.shape.dimensions)
         order = instruction.shape.layout.minor_to_major
+        if min(instruction.shape.dimensions, default=0) < 0:
+            raise PipelineError(
+                f"{source}: instruction '{shown(instruction.name)}' has "
+                "a dimension of unknown size; expected sizes; export the program for fixed shapes"
+            )
         if not instruction.opcode or (len(order) and sorted(order) != list(range(rank))):
             problem = f"layout {list(order)[:8]} of a tensor of {rank} dimensions"
             raise PipelineError(
@@ -249,6 +247,7 @@ def _wrap(value: int) -> int:
 def _fill_shape(row: NDArray[np.int64], shape: Any) -> None:
     if 0 <= shape.element_type < len(_TYPE_COLUMNS):
         row[_TYPE_COLUMNS[shape.element_type]] = 1
+    row[COLUMN_OF["element_size_in_bits"]] = shape.layout.element_size_in_bits
     if shape.dimensions:
         _put(row, "shape_dimensions_0", sequence_features(shape.dimensions, RANK_MAX))
         _put(row, "layout_minor_to_major_0", shape.layout.minor_to_major[:RANK_MAX])

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import PipelineError
 from common.reproducibility import generator
 from data.graphs.packing import N_TENSORS, n_usual
 from data.hlo.choices import Choices, Space, draw_choices
+from data.npz.archive import shown
 
 CONFIGURABLE = ("convolution", "dot", "reshape")
 MAX_RANK = 6
@@ -72,6 +74,24 @@ def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
         shapes = tuple(tuple(tensor.shape.dimensions) for tensor in tensors)
         nodes.append(ConfigurableNode(position, instruction, shapes))
     return nodes
+
+
+def check_layouts(nodes: Sequence[ConfigurableNode], source: str) -> None:
+    """Check that the layouts of configurable nodes fit into the dataset's format.
+
+    Args:
+        nodes: The nodes. Tensors of other nodes may have any number of dimensions.
+        source: Name of the module, for messages.
+
+    Raises:
+        PipelineError: A tensor has more than six dimensions. The message names its instruction.
+    """
+    for node in nodes:
+        if max(map(len, node.shapes)) > MAX_RANK:
+            raise PipelineError(
+                f"{source}: instruction '{shown(node.instruction.name)}' has a tensor with more "
+                f"than {MAX_RANK} dimensions; the dataset's format has no room for its layout"
+            )
 
 
 def node_options(node: ConfigurableNode) -> NDArray[np.int8]:

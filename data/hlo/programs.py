@@ -1,11 +1,11 @@
-"""Read programs and their tuned configs from protobuf files, and write npz files (`featurize`).
+"""Read programs and their tuned configs from files, and write npz files (`featurize`).
 
-A file does not name its message type, so the content decides.
+A file does not name its format, so the content decides. This module reads protobufs. jaxlib parses
+all other formats (`data.hlo.formats`).
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -16,35 +16,39 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
-from common.files import open_regular
-from common.progress import progress
+from common.progress import log, progress
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX
 from data.hlo.descriptor import message_class
-from data.hlo.graph import HloGraph, check_layouts, featurize_module, sequence_features
-from data.hlo.layouts import ConfigurableNode, candidate_configs, configurable_nodes, nodes_at
+from data.hlo.formats import (
+    EXPECTED,
+    choose,
+    find_dumped,
+    parse_module,
+    read_content,
+    split_choice,
+    split_modules,
+)
+from data.hlo.graph import HloGraph, featurize_module, sequence_features
+from data.hlo.layouts import (
+    ConfigurableNode,
+    candidate_configs,
+    check_layouts,
+    configurable_nodes,
+    nodes_at,
+)
 from data.npz.archive import write_npz
 from data.npz.graphs import KEYS_OF
 
-EXPECTED = "a serialised TuningData, ModuleTuningData, HloModuleProto or HloProto"
 TENSORS_MAX = N_LAYOUT_VALUES // RANK_MAX
 TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
 # Runtimes up to this value are no measurements. A kernel that did not run reports 1 ns.
 NO_RUNTIME_NS = {"layout": 0, "tile": 1}
 CONFIG_KINDS = {"module_config": "layout", "op_config": "tile"}
+ENDINGS = (".gz", ".pb", ".hlo", ".txt", ".mlir", ".mlirbc", ".bc", ".bin", ".jax_export")
+# A text may have any number of modules, and each takes a process.
+MAX_MODULES = 100
 _OPCODE = re.compile(r"[a-z][a-z0-9-]*")
-_BLANK = rb"(?>\s+|\xef\xbb\xbf|//[^\n]*|/\*.*?\*/)*+"  # a byte order mark, and comments too
-# First bytes of other formats of programs.
-_OTHERS = {
-    "HLO text": _BLANK + rb"HloModule\b",
-    "StableHLO or MLIR text": _BLANK + rb'(#\w+ = |"?(builtin\.)?module\b|func\.func)',
-    "MLIR bytecode, such as StableHLO": rb"ML\xefR",
-    "a function that jax.export serialised": rb".{1,2}\x00\x00.*ML\xefR",
-    "a protobuf as text": _BLANK + rb"(hlo|hlo_module|name|modules?)\s*[:{]",
-    "compressed by gzip (gunzip unpacks it)": rb"\x1f\x8b",
-    "compressed by zstd (unzstd unpacks it)": rb"\x28\xb5\x2f\xfd",
-    "a zip archive, as npz files are": rb"PK\x03\x04",
-}
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,8 @@ def tile_bounds(sizes: Sequence[int]) -> list[int]:
 class HloProgram:
     """One HLO module of a file, with the runs of its configs, if any."""
 
-    name: str  # the file's stem; `<stem>_<fingerprint>` for a kernel of TuningData
-    source: str  # name in messages: the file and, for TuningData, the kernel
+    name: str  # the file's stem, with the fingerprint of a kernel or the name of a module
+    source: str  # name in messages: the file and, if it has several, the module or kernel
     graph: HloGraph
     module: Any  # the HloModuleProto message; not to be edited
     runs: tuple[Any, ...] = ()  # the ConfigProfile messages, in the order of the file
@@ -188,13 +192,13 @@ class HloProgram:
         Raises:
             PipelineError: The module has no node with layouts to choose.
         """
-        check_layouts(self.graph, self.source)
         nodes = configurable_nodes(self.module)
         if not nodes:
             raise PipelineError(
                 f"{self.source}: the module has no convolution, dot or reshape with dimensions to "
                 "order, so no layouts to rank; expected at least one"
             )
+        check_layouts(nodes, self.source)
         return {
             "node_config_feat": np.full((1, len(nodes), N_LAYOUT_VALUES), -1, np.int8),
             "node_config_ids": np.array([node.position for node in nodes], np.int64),
@@ -202,23 +206,57 @@ class HloProgram:
         }
 
 
-def read_programs(path: Path) -> list[HloProgram]:
+def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
     """Read tuning data or HLO modules. The content decides the type of the file.
 
     Args:
-        path: The file.
+        path: The file, or a folder that XLA dumped. `FILE#NAME` is one module of it.
+        chosen: Name of the module or kernel to read. The default is all of a file. A folder needs
+            a name if it has several modules.
 
     Returns:
         Its programs, at least one.
 
     Raises:
         PipelineError: The file is damaged or of another type, or contains a kernel twice.
+        UsageError: Not exactly one module has the name.
     """
-    kind, message = _read_message(path)
+    path, name = split_choice(path)
+    chosen = name if chosen is None else chosen
+    if path.is_dir():
+        path, chosen = find_dumped(path, chosen), None
+    content, stem = read_content(path), program_name(path)
+    kind, message = _parse_protobuf(content)
+    if kind:
+        programs = _programs_of(message, kind, path)
+        if chosen is None:
+            return programs
+        names = [(one.name, one.name.removeprefix(f"{stem}_"), one.graph.name) for one in programs]
+        return [programs[choose(path, names, chosen)]]
+    modules = split_modules(path, content)
+    is_only, programs = len(modules) == 1, []
+    if chosen is not None or len(modules) > MAX_MODULES:
+        modules = [modules[choose(path, [(module.name,) for module in modules], chosen)]]
+    for module in modules:
+        source = str(path) if is_only else f"{path}#{module.name}"
+        message = message_class("HloModuleProto").FromString(parse_module(module, source))
+        name = stem if is_only else f"{stem}_{module.name}"
+        programs.append(_untuned_program(name, source, message))
+    return programs
+
+
+def _untuned_program(name: str, source: str, module: Any) -> HloProgram:
+    graph = featurize_module(module, source=source)
+    if graph.unknown:
+        unknown = ", ".join(graph.unknown)
+        log.info(f"note: {source}: the dataset of 2023 has no number for {unknown}")
+    return HloProgram(name, source, graph, module)
+
+
+def _programs_of(message: Any, kind: str, path: Path) -> list[HloProgram]:
     stem = program_name(path)
     if kind.startswith("Hlo"):
-        graph = featurize_module(message, source=str(path))
-        return [HloProgram(stem, str(path), graph, message)]
+        return [_untuned_program(stem, str(path), message)]
     programs: dict[str, HloProgram] = {}
     for entry in message.modules if kind == "TuningData" else [message]:
         name, source = stem, str(path)
@@ -229,49 +267,38 @@ def read_programs(path: Path) -> list[HloProgram]:
         if name in programs:
             raise PipelineError(f"{source}: a second kernel of this fingerprint; expected one")
         graph = featurize_module(entry.module, source=source)
-        check_layouts(graph, source)
         configs = tuned_configs(entry, graph.n_nodes, source)
+        if configs.kind == "layout":
+            check_layouts(nodes_at(entry.module, entry.config_index_to_node), source)
         programs[name] = HloProgram(name, source, graph, entry.module, tuple(entry.runs), configs)
     return list(programs.values())
 
 
 def program_name(path: Path) -> str:
-    """Return a file's name without the endings .pb and .hlo of XLA's dumps."""
-    return path.name.removesuffix(".pb").removesuffix(".hlo") or path.name
+    """Return a file's name without the endings of formats, for example ".hlo.pb.gz"."""
+    name = path.name
+    while (ending := Path(name).suffix) in ENDINGS and name != ending:
+        name = name.removesuffix(ending)
+    return name
 
 
-def _read_message(path: Path) -> tuple[str, Any]:
-    """Return the type and the message of a file. For an HloProto, the message is its module."""
-    if path.is_dir():
-        first = min(path.glob("*.pb"), default=path / "module.hlo.pb")
-        raise PipelineError(f"{path}: is a folder; expected {EXPECTED}, such as {first}")
-    with open_regular(path) as file:
-        content = file.read()
-    if not content:
-        raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
-    for name in ("TuningData", "ModuleTuningData", "HloProto", "HloModuleProto"):
+def _parse_protobuf(content: bytes) -> tuple[str, Any]:
+    """Return the type and the message of a protobuf. HLO is its module. The type may be ""."""
+    for name in ("TuningData", "ModuleTuningData", "HloProto", "HloModuleProto", "HloSnapshot"):
         # Tuning data comes first, because that of one module can be parsed as an HloProto.
         try:
             message = message_class(name).FromString(content)
         except DecodeError:
             continue
-        if name == "HloProto":
+        if name == "HloSnapshot":
+            message = message.hlo
+        if name in ("HloProto", "HloSnapshot"):
             message = message.hlo_module
         entries = message.modules if name == "TuningData" else [message]
         fits = _is_module if name.startswith("Hlo") else _is_tuned
         if entries and all(map(fits, entries)):
             return name, message
-    advice = 'XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" makes one'
-    for name in _formats_of(content):
-        raise PipelineError(f"{path}: is {name}; expected {EXPECTED}; {advice}")
-    raise PipelineError(f"{path}: damaged, cut short or something else; expected {EXPECTED}")
-
-
-def _formats_of(content: bytes) -> Iterator[str]:
-    yield from (name for name, start in _OTHERS.items() if re.match(start, content, re.DOTALL))
-    with suppress(DecodeError):
-        if _is_module(message_class("HloSnapshot").FromString(content).hlo.hlo_module):
-            yield "an HloSnapshot"
+    return "", None
 
 
 def _is_tuned(entry: Any) -> bool:
@@ -298,13 +325,14 @@ class FeaturizedGraph(NamedTuple):
 
 
 def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
-    """Write the graphs of protobuf files, in the order of the files.
+    """Write the graphs of programs, in the order of the files.
 
-    A module gives `<stem>.npz`. Each kernel of a TuningData gives `<stem>_<fingerprint>.npz`, with
-    the fingerprint as a signed hexadecimal number.
+    A module gives `<stem>.npz`, or `<stem>_<module>.npz` if its file has several. Each kernel of a
+    TuningData gives `<stem>_<fingerprint>.npz`, with the fingerprint as a signed hexadecimal
+    number.
 
     Args:
-        paths: The files.
+        paths: The files. `FILE#NAME` is one module of a file or dump folder.
         out: Folder to write to.
 
     Raises:
@@ -312,7 +340,7 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
         PipelineError: A file is damaged. The files before it are written.
     """
     if not paths:
-        raise UsageError("no file given; expected tuning data or HLO modules (.pb)")
+        raise UsageError(f"no file given; expected {EXPECTED}")
     first: dict[str, Path] = {}
     for path in paths:
         other = first.setdefault(program_name(path), path)

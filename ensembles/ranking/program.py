@@ -1,11 +1,11 @@
 """Read a graph to rank, with its instruction names, kernels and runs.
 
-Sources are an npz file, tuning data, or an HLO module. Configs from elsewhere must fit the graph.
+Sources are npz files, tuning data and HLO modules. Configs from elsewhere must fit the graph.
 Configs are printed in the compiler's terms: minor-to-major lists by instruction, or tile sizes.
 n nodes, c configs, k configurable nodes, u distinct layout vectors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +20,7 @@ from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
 from data.graphs.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
+from data.hlo.formats import EXPECTED, choose, split_choice
 from data.npz.archive import Archive
 from data.tree import (
     Collection,
@@ -147,43 +148,50 @@ class NamedGraph:
 def load_graphs(
     path: Path | str, *, collection: str | None = None, kernel: str | None = None
 ) -> list[NamedGraph]:
-    """Read the graphs of a file: an npz file, tuning data, or an HLO module.
+    """Read the graphs of a file: an npz file, tuning data, or an HLO or StableHLO module.
 
     Args:
-        path: File to read.
+        path: File to read, or a folder that XLA dumped. `FILE#NAME` is one module of it.
         collection: Collection of the graphs, for example "layout:xla:random". By default the
             official folders around the file decide.
-        kernel: Kernel of tuning data to read, by name, fingerprint or module. The default is all.
+        kernel: Kernel or module to read, by name or fingerprint. The default is all.
 
     Returns:
-        One graph, or all kernels of tuning data, with the configs of the file. An HLO module has
-        one config, which leaves all layouts to the compiler.
+        One graph, or all kernels or modules of the file, with the configs of the file. A module
+        has one config, which leaves all layouts to the compiler.
 
     Raises:
         PipelineError: The file does not exist, is damaged or of another kind, or has no
             configurable node.
         UsageError: The collection or kernel does not exist, or the collection has the other kind.
     """
-    path = Path(path)
+    path, name = split_choice(Path(path))
+    kernel = name if kernel is None else kernel
     chosen = collection_named(collection) if collection else None
-    if not path.is_file():
-        fault = "a folder" if path.is_dir() else "no such file"
-        raise PipelineError(f"{path}: {fault}; expected a graph's npz, or a protobuf file")
-    with path.open("rb") as stream:
-        is_npz = path.suffix == ".npz" or stream.read(4) == ZIP_START
-    if is_npz:
+    if not path.is_file() and not path.is_dir():
+        raise PipelineError(f"{path}: no such file; expected the npz file of a graph, {EXPECTED}")
+    if _is_npz(path):
         graphs = [_from_npz(path, chosen)]
+        if kernel is not None:
+            choose(path, [(graphs[0].name,)], kernel)
     else:
         from data.hlo.programs import read_programs
 
-        graphs = [_from_program(program, path, chosen) for program in read_programs(path)]
+        graphs = [_from_program(program, path, chosen) for program in read_programs(path, kernel)]
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
                 f"{path}: has {graph.kind} configs; --collection {graph.collection.name}: "
                 f"expected a {graph.kind} collection"
             )
-    return graphs if kernel is None else [_chosen_kernel(graphs, kernel)]
+    return graphs
+
+
+def _is_npz(path: Path) -> bool:
+    if path.suffix == ".npz" or path.is_dir():
+        return path.is_file()
+    with path.open("rb") as stream:
+        return stream.read(4) == ZIP_START
 
 
 def load_graph(
@@ -194,27 +202,14 @@ def load_graph(
     Args:
         path: File to read.
         collection: Collection of the graph.
-        kernel: Kernel of tuning data.
+        kernel: Kernel or module of the file.
 
     Raises:
         PipelineError: See `load_graphs`.
         UsageError: See `load_graphs`. Also, the file has several kernels and `kernel` is None.
     """
     graphs = load_graphs(path, collection=collection, kernel=kernel)
-    return graphs[0] if len(graphs) == 1 else _chosen_kernel(graphs, None)
-
-
-def _chosen_kernel(graphs: Sequence[NamedGraph], kernel: str | None) -> NamedGraph:
-    modules = [graph.program.graph.name if graph.program else "" for graph in graphs]
-    names = [(graph.name, graph.name.rsplit("_", 1)[-1]) for graph in graphs]
-    found = [i for i, module in enumerate(modules) if kernel in (*names[i], module)]
-    if len(found) == 1:
-        return graphs[found[0]]
-    known = ", ".join(f"{g.name} ({m})" for g, m in zip(graphs, modules, strict=True))
-    count = f"{len(found)} kernels called '{kernel}'"
-    if kernel is None:
-        count = f"{len(graphs)} kernels and none chosen"
-    raise UsageError(f"{graphs[0].path}: {count}; expected one of {known}")
+    return graphs[choose(graphs[0].path, [(graph.name,) for graph in graphs], None)]
 
 
 def _from_program(program: "HloProgram", path: Path, collection: Collection | None) -> NamedGraph:

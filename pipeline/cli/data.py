@@ -196,13 +196,16 @@ def prepare(
 
 @command
 def featurize(
-    files: Annotated[list[Path], typer.Argument(help="Tuning data or HLO modules (.pb).")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Tuning data, HLO, StableHLO, jax.export, or FILE#MODULE.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the npz files.")],
     json: options.Json = False,
 ) -> None:
-    """Convert tuning protobufs or HLO modules to npz files.
+    """Convert tuning data and modules of compilers to npz files.
 
-    The files have the format of the dataset.
+    The files have the format of the dataset. The content decides the format of a file. FILE#MODULE
+    is one module of a file or of a folder that XLA dumped.
 
     Example: fast-or-slow featurize module.hlo.pb --out data/raw/mine
     """

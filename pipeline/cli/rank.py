@@ -24,7 +24,10 @@ MAX_PARTS = 15  # that are printed one by one
 @command
 def rank(
     file: Annotated[
-        Path, typer.Argument(help="Graph file (.npz), tuning data (.pb), or HLO module.")
+        Path,
+        typer.Argument(
+            help="Graph file (.npz), tuning data, HLO, StableHLO, jax.export, or FILE#MODULE."
+        ),
     ],
     run: Annotated[Path, typer.Option(help="Run folder, or folder of a trained model.")],
     top: Annotated[int, typer.Option(min=1, help="Number of configs to print.")] = 10,
@@ -36,11 +39,11 @@ def rank(
         typer.Option(help="Collection of the graph. Default: from the folders of the file."),
     ] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="Kernel to rank. Default: all kernels of the file.")
+        str | None, typer.Option(help="Kernel or module to rank. Default: all of the file.")
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of random layouts to rank. Default for HLO modules: 200."),
+        typer.Option(min=1, help="Number of random layouts to rank. Default for modules: 200."),
     ] = None,
     why: Annotated[
         bool, typer.Option("--why", help="Print each model's rank, and the measured runtime.")

@@ -20,11 +20,12 @@ def write(path: Path, message: Any) -> Path:
     return path
 
 
-def dense_module(*, deepest: int = 2) -> Any:
+def dense_module(*, deepest: int = 2, last: str = "broadcast") -> Any:
     """Return a module of two matrix products and a reshape; the second product is batched.
 
     Args:
         deepest: rank of the last value, which is ones but for 24.
+        last: operation of the last value.
     """
     build = ModuleBuilder("dense")
     build.computation("main")
@@ -41,7 +42,8 @@ def dense_module(*, deepest: int = 2) -> Any:
     numbers.rhs_batch_dimensions.append(0)
     numbers.lhs_contracting_dimensions.append(2)
     numbers.rhs_contracting_dimensions.append(1)
-    build.add("broadcast", second, shape=(*[1] * (deepest - 1), 24))
+    # In column-major order, the minor-most six dimensions do not show that there are more.
+    build.add(last, second, shape=(*[1] * (deepest - 1), 24), order=tuple(range(deepest)))
     return build.module
 
 

@@ -92,6 +92,7 @@ def small_module(*, deepest: int = 7) -> Any:
     total.dimensions.extend([0, 1, 2])
     loop = build.add("while", total, element_type=TUPLE, calls=(body, condition))
     odd = build.add("erf", total, shape=(16,), element_type=F8)
+    odd.shape.layout.element_size_in_bits = 4
     deep = build.add("broadcast", odd, shape=(*[1] * (deepest - 1), 16), dimensions=[5])
     build.add("tuple", loop, deep, element_type=TUPLE)
     return build.module

@@ -259,7 +259,7 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
         (("score", "--submission", "x.csv", "--split", "bogus", "--data", "."), 2, "train, valid"),
         (("train", "--collection", "bogus", "--out", "x"), 2, "layout:xla:default"),
         (("rank", "/nonexistent.npz", "--run", "runs"), 1, "/nonexistent.npz"),
-        (("rank", ".", "--run", "runs"), 1, ".: a folder; expected a graph's npz"),
+        (("rank", ".", "--run", "runs"), 1, ".: a folder without modules; expected a file"),
     ],
 )
 def test_wrong_usage_and_missing_input_give_one_line(

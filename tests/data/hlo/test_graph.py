@@ -57,7 +57,7 @@ def feature_by_name(instruction: Any, name: str, *, is_root: bool) -> float:
     if name == "is_root":
         value = is_root
     elif name == "element_size_in_bits":
-        value = 0
+        value = instruction.shape.layout.element_size_in_bits
     elif name == "shape_tuple_shapes_size":
         value = len(instruction.shape.tuple_shapes)
     elif match := re.fullmatch(r"shape_element_type_is_(\w+)", name):

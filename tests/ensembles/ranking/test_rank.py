@@ -241,16 +241,16 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
     cut_npz = tmp_path / "cut.npz"
     cut_npz.write_bytes(next(tiny_tree.rglob("*.npz")).read_bytes()[:500])
     plain = write(tmp_path / "plain.pb", plain_module())
-    deep = write(tmp_path / "deep.pb", dense_module(deepest=7))
+    deep = write(tmp_path / "deep.pb", dense_module(deepest=7, last="reshape"))
     cases: list[tuple[tuple[object, ...], int, str]] = [
-        ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected a ser"),
+        ((noise, "--run", layouts), 1, "damaged, cut short or something else; expected tun"),
         ((cut_npz, "--run", layouts), 1, f"{cut_npz}: "),
         ((tuned, "--run", tiles), 1, f"{tuned}: has layout configs; the models rank"),
         ((kernels, "--run", layouts), 1, f"{layouts}: ranks layout configs, not tile:xla"),
         ((tuned, "--run", layouts, "--collection", TILES), 2, f"{tuned}: has layout configs; --"),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
-        ((deep, "--run", layouts), 1, "has more than 6 dimensions"),
-        ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 kernels called 'x'; expected one of"),
+        ((deep, "--run", layouts), 1, "has a tensor with more than 6 dimensions"),
+        ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 modules called 'x'; expected "),
         ((kernels, "--run", tiles, "--candidates", 4), 2, "candidates are made for layouts"),
         ((tmp_path / "no.pb", "--run", layouts), 1, "no such file"),
     ]

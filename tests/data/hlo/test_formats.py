@@ -1,0 +1,244 @@
+"""Formats that jaxlib parses: the arrays are those of the protobuf; bad files are one line."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError, UsageError
+from data.hlo import formats
+from data.hlo.descriptor import message_class
+from data.hlo.graph import featurize_module
+from data.hlo.programs import HloProgram, featurize_files, read_programs
+from tests.data.hlo.jax_functions import FAST, FUNCTIONS
+from tests.features.hlo_modules import small_module, tile_tuning
+
+ADD = "  a = f32[8,4]{1,0} parameter(0)\n  ROOT b = f32[8,4]{1,0} add(a, a)\n}\n"
+ONE = f"HloModule one\n\nENTRY main {{\n{ADD}"
+TWO = (
+    f"// HloModule no\n{ONE}\n// -----\n\nHloModule two, is_scheduled=true\n\nENTRY main {{\n{ADD}"
+)
+FUNCTION = "func.func @NAME(%a: tensor<8xf32>) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}\n"
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def only(path: Path) -> HloProgram:
+    [program] = read_programs(path)
+    return program
+
+
+def refusal(path: Path, kind: type[PipelineError] = PipelineError) -> str:
+    with pytest.raises(kind) as caught:
+        read_programs(path)
+    line = str(caught.value)
+    assert "\n" not in line and len(line) < 800
+    assert line.startswith(str(path).partition("#")[0])
+    return line
+
+
+def forms_of(name: str, folder: Path) -> dict[str, Path]:
+    """Write a function in all formats that JAX has. The key "protobuf" is the reference."""
+    import jax
+    from jax import export
+
+    function, arguments = FUNCTIONS[name]()
+    lowered = jax.jit(function).lower(*arguments)
+    exported = export.export(jax.jit(function))(*arguments)
+    hlo = lowered.compiler_ir("hlo")
+    assert hlo is not None
+    contents: dict[str, Any] = {
+        "protobuf": hlo.as_serialized_hlo_module_proto(),
+        "text": lowered.as_text("hlo"),
+        "stablehlo": lowered.as_text(),
+        "portable": bytes(exported.mlir_module_serialized),
+        "export": bytes(exported.serialize()),
+        "gzip": gzip.compress(lowered.as_text("hlo").encode()),
+    }
+    return {form: put(folder / form, content) for form, content in contents.items()}
+
+
+def assert_equal_forms(name: str, folder: Path) -> None:
+    found = {form: only(path).graph for form, path in forms_of(name, folder).items()}
+    expected = found.pop("protobuf")
+    for form, graph in found.items():
+        for key, values in expected.arrays.items():
+            assert getattr(graph, key).dtype == values.dtype, (form, key)
+            np.testing.assert_array_equal(getattr(graph, key), values, err_msg=f"{form} {key}")
+    for form in ("text", "gzip"):
+        assert found[form].instruction_names == expected.instruction_names
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_each_form_gives_the_arrays_of_the_protobuf(tmp_path: Path, name: str) -> None:
+    assert_equal_forms(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in FAST])
+def test_each_form_of_more_functions_gives_the_arrays(tmp_path: Path, name: str) -> None:
+    assert_equal_forms(name, tmp_path)
+
+
+def test_derivatives_in_an_exported_file_are_left_out(tmp_path: Path) -> None:
+    import jax
+    from jax import export
+
+    exported = export.export(jax.jit(jax.numpy.sin))(np.ones(3, np.float32))
+    sizes = [
+        only(put(tmp_path / str(order), bytes(exported.serialize(vjp_order=order)))).graph.n_nodes
+        for order in (0, 2)
+    ]
+    assert sizes[0] == sizes[1]
+    cut = bytes(exported.serialize())
+    assert "damaged jax.export artifact" in refusal(put(tmp_path / "cut", cut[:-300]))
+
+
+def test_modules_of_a_text_are_named_and_chosen(tmp_path: Path) -> None:
+    path = put(tmp_path / "tests.hlo", TWO)
+    written = featurize_files([path], tmp_path)
+    assert [graph.path.name for graph in written] == ["tests_one.npz", "tests_two.npz"]
+    assert only(tmp_path / "tests.hlo#two").name == "tests_two"
+    line = refusal(tmp_path / "tests.hlo#three", UsageError)
+    assert f"0 modules called 'three'; expected {path}#NAME with one of one, two" in line
+    # Lines are counted from the start of the file.
+    broken = TWO.replace(
+        "is_scheduled=true\n\nENTRY main {\n  a = f32", "\n\nENTRY main {\n  a = f"
+    )
+    line = refusal(put(tmp_path / "broken.hlo", broken))
+    assert "broken.hlo#two: jaxlib" in line and "cannot parse it as HLO text: line 13: " in line
+
+
+def test_functions_are_modules_if_none_is_main(tmp_path: Path) -> None:
+    f, g, main = (FUNCTION.replace("NAME", name) for name in ("f", "g", "main"))
+    private = FUNCTION.replace("@NAME", "private @h")
+    two = put(tmp_path / "two.mlir", f"#loc = loc(unknown)\nmodule @m {{\n{f}{g}{private}}}\n")
+    assert [program.name for program in read_programs(two)] == ["two_f", "two_g"]
+    assert [program.name for program in read_programs(put(two, f))] == ["two"]
+    assert [program.name for program in read_programs(put(two, f + main))] == ["two"]
+    many = "".join(FUNCTION.replace("NAME", f"f{number}") for number in range(101))
+    assert "101 modules and none chosen" in refusal(put(two, many), UsageError)
+    assert only(tmp_path / "two.mlir#f77").name == "two_f77"
+
+
+def test_dump_folder_lists_its_modules(tmp_path: Path) -> None:
+    for name in (
+        *("module_0001.jit_f.before_optimizations.txt", "module_0001.jit_f.debug_options"),
+        *("module_0003.jit_g.before_optimizations.hlo.pb", "module_0003.jit_g.ir-no-opt.ll"),
+        "module_0003.jit_g.sm_8.0_gpu_after_optimizations.txt",
+        "module_0003.jit_g.sm_8.0_gpu_after_optimizations-buffer-assignment.txt",
+    ):
+        put(tmp_path / name, b"not read")
+    put(tmp_path / "module_0001.jit_f.cpu_after_optimizations.txt", ONE)
+    early = "module_0003.jit_g.0010.pipeline.after_cse.before_layout-assignment.hlo.pb"
+    put(tmp_path / early, small_module().SerializeToString())
+    assert f"{tmp_path}: 2 modules and none chosen; expected {tmp_path}#NAME with one of " in (
+        refusal(tmp_path, UsageError)
+    )
+    for name in ("jit_g", "module_0003", "module_0003.jit_g"):
+        assert only(Path(f"{tmp_path}#{name}")).graph.n_nodes == 20
+    put(tmp_path / "module_0001.jit_f.before_optimizations.txt", TWO.replace("two", "jit_f"))
+    assert [one.graph.n_nodes for one in read_programs(Path(f"{tmp_path}#jit_f"))] == [2, 2]
+    (tmp_path / "empty").mkdir()
+    assert "a folder without modules; expected a file" in refusal(tmp_path / "empty")
+
+
+def test_snapshots_and_gzip_files_need_no_jaxlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "parse_module", None)
+    snapshot = message_class("HloSnapshot")()
+    snapshot.hlo.hlo_module.CopyFrom(small_module())
+    content = snapshot.SerializeToString() + b"\x22\x04Host"  # its platform, field 4
+    expected = featurize_module(small_module()).node_feat
+    for path in (
+        put(tmp_path / "snapshot.pb", content),
+        put(tmp_path / "step.hlo.pb.gz", gzip.compress(small_module().SerializeToString())),
+    ):
+        np.testing.assert_array_equal(only(path).graph.node_feat, expected)
+    assert only(path).name == "step"
+    kernels = put(tmp_path / "kernels.pb.gz", gzip.compress(tile_tuning().SerializeToString()))
+    assert only(Path(f"{kernels}#abc")).name == "kernels_abc"
+    cut = gzip.compress(content)[:-20]
+    assert "damaged gzip file" in refusal(put(tmp_path / "cut.gz", cut))
+    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 1 << 20)
+    bomb = put(tmp_path / "bomb.gz", gzip.compress(bytes(2 << 20)))
+    assert "unpacks to over 1 MiB" in refusal(bomb)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (ONE.replace("add", "xadd"), "HLO text: line 5: expects opcode but sees: xadd"),
+        ("module {\n func.func @main() -> tensor<4xf32> { return } }", "StableHLO: line 2: "),
+        ("module {}", "StableHLO: line 1: conversion requires module with `main` function"),
+        (b"ML\xefR\x0dStableHLO_v1.15.0\x00", "cannot parse it as StableHLO: "),
+        (
+            FUNCTION.replace("NAME", "main").replace("8x", "?x"),
+            "has a dimension of unknown size; expected sizes; export the program for fixed shapes",
+        ),
+        # These crash jaxlib or take all memory.
+        (
+            f"HloModule deep\nENTRY e {{\n a = {'(' * 100_000} parameter(0)\n}}",
+            "HLO text: the parser crashed (-",
+        ),
+        ("HloModule big\nENTRY e {\n ROOT a = f32[9000000000] constant({...})\n}", "HLO text: "),
+    ],
+)
+def test_what_jaxlib_refuses_is_one_line(tmp_path: Path, content: str | bytes, said: str) -> None:
+    assert said in refusal(put(tmp_path / "bad", content))
+
+
+def test_parser_that_hangs_or_is_missing_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tmp_path / "one.txt", ONE)
+    with monkeypatch.context() as patch:
+        patch.setattr(formats, "MAX_PARSE_S", 0.01)
+        assert "cannot parse it as HLO text: not done after 0.01 s" in refusal(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(formats, "TESTED_JAXLIB", ("0.1.",))
+        assert "was not tested; expected 0.1.x; `make setup-collect`" in refusal(path)
+
+    def missing(name: str) -> str:
+        raise formats.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(formats.metadata, "version", missing)
+    line = refusal(path)
+    assert "is HLO text: jaxlib is not installed; expected 0.10.x; `make setup-collect`" in line
+
+
+def test_new_operations_and_types_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = ADD.replace("f32", "f8e4m3fn").replace("add(a, a)", "erf(a)")
+    path = put(tmp_path / "new.hlo", f"HloModule new\nENTRY main {{\n{body}")
+    with caplog.at_level("INFO", logger="fast_or_slow"):
+        assert only(path).graph.node_opcode.tolist() == [63, 0]
+    assert f"note: {path}: the dataset of 2023 has no number for erf, f8e4m3fn" in caplog.text
+
+
+def test_node_order_may_differ_but_names_do_not(tmp_path: Path) -> None:
+    """Optimized text is in the order of the schedule. Layouts of a config belong to names."""
+    body = (
+        (
+            "  {0}\n  {1}\n  ROOT t = (f32[8,4]{{1,0}}, f32[4,8]{{1,0}}) tuple(x, y)\n}}\n".replace(
+                "{0}", "x = f32[8,4]{{1,0}} reshape(a)"
+            ).replace("{1}", "y = f32[4,8]{{1,0}} reshape(a)")
+        )
+        .replace("{{", "{")
+        .replace("}}", "}")
+    )
+    head = "HloModule m, is_scheduled=true\nENTRY main {\n  a = f32[32]{0} parameter(0)\n"
+    lines = body.splitlines(keepends=True)
+    swapped = "".join([lines[1], lines[0], *lines[2:]])
+    names = [
+        only(put(tmp_path / "m.txt", head + text)).graph.instruction_names
+        for text in (body, swapped)
+    ]
+    assert sorted(names[0]) == sorted(names[1]) == ["a", "t", "x", "y"]
