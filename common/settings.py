@@ -35,6 +35,7 @@ KAGGLE_MOUNTS = (
 BARE_WORD = re.compile(r"[\w.:+-]+")
 # A bare word in a list. TOML itself reads true, false and numbers.
 UNQUOTED = re.compile(r"(?<=[\[, ])(?!(?:true|false)\b)([a-zA-Z_][\w.:+-]*)(?=[\], ])")
+UNQUOTED_DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
 # The whole configuration of a run has a fiftieth of this size.
 MAX_TOML_BYTES = 1 << 18
 # tomllib takes minutes for a line with a key of thousands of parts, or fails.
@@ -47,12 +48,13 @@ class FrozenConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @classmethod
-    def from_table(cls, table: dict[str, Any], *, source: str) -> Self:
+    def from_table(cls, table: dict[str, Any], *, source: str, above: str = "") -> Self:
         """Check a table of settings.
 
         Args:
             table: Values by key.
             source: Origin of the table, for messages.
+            above: Text in front of the keys in messages, for example "inner.".
 
         Raises:
             UsageError: A key is unknown, or a value is wrong. The message names the dotted key.
@@ -71,7 +73,7 @@ class FrozenConfig(BaseModel):
                     model = field.annotation if field else model
                 names = ", ".join(sorted(getattr(model, "model_fields", {})))
                 expectation = f"expected one of: {names}" if names else "no such key exists"
-                raise UsageError(f"{source}: unknown key '{key}'; {expectation}") from None
+                raise UsageError(f"{source}: unknown key '{above}{key}'; {expectation}") from None
             problem = first["msg"].removeprefix("Value error, ")
             problem = problem.replace("Input should be", "expected")
             if kind in ("tuple_type", "list_type"):
@@ -79,7 +81,7 @@ class FrozenConfig(BaseModel):
                 problem = f"expected a list, such as {f'[{value}]' if is_word else '[0, 1]'}"
             elif kind == "too_short":
                 problem = "expected at least one entry"
-            where = f"key '{key}' is {value!r}: " if key else ""
+            where = f"key '{above}{key}' is {value!r}: " if key else ""
             raise UsageError(f"{source}: {where}{problem[:1].lower()}{problem[1:]}") from None
 
 
@@ -200,14 +202,14 @@ def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> No
 
     Args:
         table: The recipe.
-        key: The dotted key. Missing parents are created.
+        key: The dotted key. Missing parents are created. A part in double quotes may contain dots.
         value: The value.
         source: Origin of the value, for messages.
 
     Raises:
         UsageError: A parent of the key is not a table.
     """
-    *parents, last = key.split(".")
+    *parents, last = (part.strip('"') for part in UNQUOTED_DOT.split(key))
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):

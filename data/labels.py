@@ -5,6 +5,7 @@ the real dataset are not public.
 """
 
 import hashlib
+from collections.abc import Collection as Container
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -125,11 +126,14 @@ def why_unusable(graph: Graph) -> str | None:
     return None
 
 
-def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unusable]]:
+def split_usable(
+    files: Sequence[GraphFile], leave_out: Container[str] = ()
+) -> tuple[list[GraphFile], list[Unusable]]:
     """Separate graphs that a ranker can learn from, with one graph in memory at a time.
 
     Args:
         files: Files of the graphs.
+        leave_out: Submission IDs of graphs that count as unusable.
 
     Returns:
         The usable files, and the others with their reasons.
@@ -137,7 +141,11 @@ def split_usable(files: Sequence[GraphFile]) -> tuple[list[GraphFile], list[Unus
     Raises:
         PipelineError: A file is damaged.
     """
-    reasons = [(file, why_unusable(read_graph(file))) for file in files]
+    is_named = {file: file.submission_id in leave_out for file in files}
+    reasons = [
+        (file, "named in leave_out" if is_named[file] else why_unusable(read_graph(file)))
+        for file in files
+    ]
     usable = [file for file, reason in reasons if reason is None]
     return usable, [Unusable(file, reason) for file, reason in reasons if reason is not None]
 

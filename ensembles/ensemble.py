@@ -35,6 +35,8 @@ from models.run_folder import (
 from models.trees.linear import BASELINES
 
 BASELINE = "baseline"
+# Ending of the folder of models that learned from the valid split, too.
+FINAL = "-final"
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,14 @@ def members_of(
     """List the members that rank a collection.
 
     Args:
-        recipe: Recipe of the run.
+        recipe: Recipe of the run, or one of its `fits`.
         collection: Collection that the members learned from.
         out: Folder of the run.
         source: Source of the models. If it has no collection, the baseline is the only member.
     """
     if source is not None and source.collection is None:
         return [Member(BASELINE, 0, out / "models" / BASELINE, collection.kind)]
-    folder = out / "models" / recipe.learned_as(collection).slug
+    folder = out / "models" / (recipe.learned_as(collection).slug + FINAL * recipe.is_final)
     return [
         Member(model, seed, folder / f"{model}-seed{seed}", collection.kind, recipe.trust)
         for model in recipe.models_of(collection.kind)

@@ -12,14 +12,17 @@ from pathlib import Path
 
 from common.errors import PipelineError
 from data.tree import LAYOUTS, Collection
-from ensembles.ensemble import members_of
+from ensembles.ensemble import FINAL, members_of
 from models.config.recipe import Recipe
 from models.run_folder import CONFIG, first_difference, is_done, read_config
 
+# Folder of the final models in a folder of `train`.
+FINAL_FOLDER = "final"
 # These folders have thousands of files and no model.
 _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})
 
-# Slug of the collection that a model learned from, and "<model>-seed<number>".
+# Slug of the collection that a model learned from, with FINAL if it learned from the valid split,
+# and "<model>-seed<number>".
 Key = tuple[str, str]
 
 
@@ -54,7 +57,9 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         if "model" not in config or "seed" not in config:
             continue
         learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
-        key = learned.replace(":", "-"), f"{config['model']}-seed{config['seed']}"
+        is_final = "valid" in config.get("recipe", {}).get("fit_on", ())
+        slug = learned.replace(":", "-") + FINAL * is_final
+        key = slug, f"{config['model']}-seed{config['seed']}"
         if not is_wanted(key):
             continue
         if is_done(folder) > is_done(found.setdefault(key, folder)):
@@ -68,7 +73,7 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
     Args:
         earlier: Folder with run folders.
         collection: Collection that the models learned from, or LAYOUTS.
-        out: Folder of the new training. Its models stay.
+        out: Folder of the new training. Its models stay. Final models are in out/final/.
 
     Returns:
         The new run folders.
@@ -76,8 +81,9 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
     Raises:
         PipelineError: A training is damaged, or the disk is full.
     """
-    found = find_models(earlier, lambda key: key[0] == collection.slug)
-    return take_models({out / member: folder for (_, member), folder in found.items()})
+    folders = {collection.slug: out, f"{collection.slug}{FINAL}": out / FINAL_FOLDER}
+    found = find_models(earlier, lambda key: key[0] in folders)
+    return take_models({folders[place] / member: path for (place, member), path in found.items()})
 
 
 def models_to_take(
@@ -98,9 +104,11 @@ def models_to_take(
         PipelineError: A member is missing or unfinished, or was trained with other settings.
     """
     wanted = {
-        (member.folder.parent.name, member.name): member.folder
+        (member.folder.parent.name, member.name): (member.folder, settings)
         for collection in collections
-        for member in members_of(recipe, collection, out)
+        for settings in [recipe.of(recipe.learned_as(collection)).model_dump(mode="json")]
+        for fit in recipe.fits()
+        for member in members_of(fit, collection, out)
         if not is_done(member.folder)
     }
     models = find_models(source, wanted.__contains__)
@@ -111,14 +119,13 @@ def models_to_take(
             f"{source}: no trained model {first}{f' and {more} more' if more else ''}; expected "
             f"every model and seed of recipe {recipe.name}; attach or add the missing models"
         )
-    settings = recipe.model_dump(mode="json")
-    for folder in models.values():
-        config = read_config(folder)
+    for key, folder in models.items():
+        config, settings = read_config(folder), wanted[key][1]
         for part in (config["model"], "features"):
             if difference := first_difference(config["recipe"].get(part), settings.get(part), part):
                 expected = f"expected a model of recipe {recipe.name}"
                 raise PipelineError(f"{folder}: was trained with {difference}; {expected}")
-    return {wanted[key]: folder for key, folder in models.items()}
+    return {wanted[key][0]: folder for key, folder in models.items()}
 
 
 def take_models(found: Mapping[Path, Path]) -> list[Path]:

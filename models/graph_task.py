@@ -35,7 +35,7 @@ from models.training.device import (
     network_device,
     torch_prepared,
 )
-from models.training.loop import StepLoss, load_network
+from models.training.loop import WEIGHTS, StepLoss, load_network, load_tensors
 
 Inputs = TypeVar("Inputs", bound=OnDevice)
 Read = Callable[[Any], Any]  # maps a graph to the inputs of a network, an OnDevice
@@ -178,9 +178,30 @@ def begin_layout_network(
 
     scaler = fit_node_scaler(node_feats(), scaling=features.scaling)
     model = network(getattr(job.recipe, job.model))
+    if job.start is not None:
+        load_parameters(model, job.start)
     model.set_known_opcodes(np.asarray(sorted(opcodes), dtype=np.uint8))
     read = model.reader(features, scaler)
     return model, scaler, LRUCache(lambda file: read(read_layout(file)).to(device))
+
+
+@torch.no_grad()
+def load_parameters(model: nn.Module, start: Path) -> None:
+    """Copy the parameters of a trained network. Buffers, such as known opcodes, stay.
+
+    Args:
+        model: Network with the same parameters.
+        start: Run folder of the trained network.
+
+    Raises:
+        PipelineError: The weights are missing, damaged or of another network.
+    """
+    tensors, _ = load_tensors(start / WEIGHTS)
+    for name, parameter in model.named_parameters():
+        trained = tensors.get(f"model.{name}")
+        if trained is None or trained.shape != parameter.shape:
+            raise PipelineError(f"{start / WEIGHTS}: has no '{name}' {tuple(parameter.shape)}")
+        parameter.copy_(trained)
 
 
 @contextmanager

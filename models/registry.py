@@ -23,13 +23,23 @@ from models.run_folder import CONFIG, check_done, is_done, read_config, read_rec
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One model to train: its graphs, recipe, seed and run folder."""
+    """One model to train.
+
+    Attributes:
+        model: Name of the model.
+        recipe: Recipe of the collection, from `Recipe.of`.
+        files: Graphs to learn from.
+        seed: Seed of the training.
+        run_dir: Run folder of the training.
+        start: Run folder of the trained network whose weights the training starts from.
+    """
 
     model: str
     recipe: Recipe
     files: Sequence[GraphFile]
     seed: int
     run_dir: Path
+    start: Path | None = None
 
 
 class Ranker(Protocol):

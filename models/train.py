@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from common.errors import OutOfTime, PipelineError
-from common.files import alone_in
+from common.errors import OutOfTime, PipelineError, UsageError
+from common.files import alone_in, checksum_of
 from common.progress import out_of_time, progress
 from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint
@@ -16,7 +16,7 @@ from models.config.recipe import Recipe
 from models.registry import TrainJob, model_entry
 from models.run_folder import begin, check_done, is_done, mark_done
 from models.training.device import TRAINING_KEYS, explain_memory_errors
-from models.training.loop import CHECKPOINT
+from models.training.loop import CHECKPOINT, WEIGHTS
 
 PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2", "matplotlib")
 
@@ -41,6 +41,13 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
         raise PipelineError(
             f"model '{job.model}' ranks {entry.kind} configs; expected one for {collection.name}"
         )
+    config = getattr(job.recipe, job.model)
+    start_from = config.training.start_from if hasattr(config, "training") else ""
+    if start_from and job.start is None:
+        raise UsageError(
+            f"{job.model}.training.start_from = '{start_from}': only `run` and `train` start from "
+            "the weights of another collection; expected ''"
+        )
     if out_of_time() and not is_done(job.run_dir):
         raise OutOfTime(f"{job.run_dir}: out of time before a step")
     begin(job.run_dir, _config(job, collection), resume=resume)
@@ -51,7 +58,6 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
             # Another process may have finished it during the wait.
             if not is_done(job.run_dir):
                 progress(f"train {job.model} on {collection.name}, into {job.run_dir}", 0, 1)
-                config = getattr(job.recipe, job.model)
                 with explain_memory_errors(f"train {job.model}", job.model, config, TRAINING_KEYS):
                     entry.train(job)
                 files = sorted(path for path in job.run_dir.iterdir() if path.is_file())
@@ -74,11 +80,14 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
     if collection == LAYOUTS:
         present = {file.collection for file in job.files}
         place = {"collections": [c.name for c in COLLECTIONS if c in present]}
+    weights = job.start and (job.start / WEIGHTS).read_bytes()
+    start = {"start": checksum_of(weights)} if weights else {}
     return {
         "model": job.model,
         **place,
         "seed": job.seed,
         "train_data": fingerprint(job.files),
+        **start,
         **sources_of(job.recipe, [job.model]),
         "recipe": job.recipe.model_dump(mode="json"),
     }

@@ -16,6 +16,9 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "list_mle"]
 StatisticsName = Literal["plain", "all"]
+StartName = Literal[
+    "", "layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random"
+]
 TileLossName = Literal[LossName, "best_of_five"]
 
 
@@ -43,6 +46,9 @@ class TrainingConfig(FrozenConfig):
             use graphs that are held out of the train split.
         eval_interval: Number of steps between these evaluations. It has no effect if `early_stop`
             is 0.
+        start_from: Layout collection whose trained weights the network starts from, for example
+            "layout:nlp:random". They are of the same model and seed, trained in the same run. ""
+            starts from random weights.
     """
 
     steps: Positive = 300
@@ -56,6 +62,7 @@ class TrainingConfig(FrozenConfig):
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
     early_stop: Annotated[int, Field(ge=0)] = 0
     eval_interval: Positive = 100
+    start_from: StartName = ""
 
 
 def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:

@@ -23,8 +23,9 @@ from pydantic import (
 from common.errors import UsageError
 from common.machine import granted
 from common.settings import FrozenConfig, apply_overrides, read_toml, recipe_path
-from data.tree import KINDS, LAYOUTS, Collection
+from data.tree import COLLECTIONS, KINDS, LAYOUTS, Collection, collection_named
 from features.pruning import pruning_rule
+from models.config.by_collection import check_collections, has_key, merged
 from models.config.custom import (
     UncheckedConfig,
     custom_class,
@@ -52,6 +53,19 @@ def _all_or_several(n_configs: int) -> int:
     if n_configs == 1:
         raise ValueError("one config has no order; expected 0, which is all, or at least 2")
     return n_configs
+
+
+def _train_first(splits: tuple[str, ...]) -> tuple[str, ...]:
+    if splits not in (("train",), ("train", "valid")):
+        raise ValueError('expected ["train"] or ["train", "valid"]')
+    return splits
+
+
+def _graph_ids(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in each_once(names):
+        if not name.startswith(tuple(f"{one.name}:" for one in COLLECTIONS)):
+            raise ValueError(f"'{name}' names no graph; expected such as layout:xla:default:NAME")
+    return names
 
 
 class FeaturesConfig(FrozenConfig):
@@ -199,6 +213,13 @@ class Recipe(FrozenConfig):
             run. The test split is always ranked completely.
         accelerator: Device for the networks. "auto" uses a CUDA GPU if there is one, and otherwise
             the CPU.
+        collection: Keys of models and of `features` that differ in one collection, for example
+            the table `[collection."layout:xla:random".tgraph]`. Not for layouts that train
+            together.
+        fit_on: Splits that the models that rank the test split learn from. With
+            ["train", "valid"], each model is trained twice: on train, to score and blend on valid,
+            and then on both splits.
+        leave_out: Graphs that no model learns from, for example ["layout:xla:default:NAME"].
     """
 
     # By name, the classes of the custom models that may be imported; see models/config/custom.py.
@@ -211,6 +232,11 @@ class Recipe(FrozenConfig):
     threads: Annotated[int, Field(ge=0)] = 1
     valid_configs: Annotated[int, Field(ge=0), AfterValidator(_all_or_several)] = 1000
     accelerator: Literal["auto", "cpu"] = "auto"
+    collection: dict[str, dict[str, Any]] = Field(default={})
+    fit_on: Annotated[tuple[Literal["train", "valid"], ...], AfterValidator(_train_first)] = (
+        "train",
+    )
+    leave_out: Annotated[tuple[str, ...], AfterValidator(_graph_ids)] = ()
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()
     tile: TileConfig = TileConfig()
@@ -245,15 +271,24 @@ class Recipe(FrozenConfig):
         model = "config_columns_boosting"
         if self.layout.together and model in self.models_of("layout"):
             raise ValueError(f"layout.together: {model} learns one graph; expected false")
+        check_collections(self.collection, self.own_models, together=self.layout.together)
         return self
 
     @classmethod
-    def from_table(cls, table: dict[str, Any], *, source: str, trust: Container[str] = ()) -> Self:
+    def from_table(
+        cls,
+        table: dict[str, Any],
+        *,
+        source: str,
+        above: str = "",
+        trust: Container[str] = (),
+    ) -> Self:
         """Check a table, with the config classes of trusted custom models.
 
         Args:
             table: The recipe as nested tables.
             source: Origin of the table, for messages.
+            above: Text in front of the keys in messages.
             trust: Custom models that may be imported, as "package.module:Class". The tables of
                 other custom models are not checked, and `own_class` rejects these models.
 
@@ -269,14 +304,33 @@ class Recipe(FrozenConfig):
             recipe_class = _with_own_models(layout, tile, allowed) if layout or tile else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
-        recipe = super(Recipe, recipe_class).from_table(table, source=source)
+        recipe = super(Recipe, recipe_class).from_table(table, source=source, above=above)
         for name, network in recipe_class.own_classes.items():
             if (loss := getattr(recipe, name).loss) not in network.losses:
                 raise UsageError(
-                    f"{source}: {name}.loss is '{loss}'; expected one of the `losses` of "
+                    f"{source}: {above}{name}.loss is '{loss}'; expected one of the `losses` of "
                     f"{recipe.own_models[name]}: {', '.join(network.losses)}"
                 )
+        for one in recipe.collection:
+            recipe.of(collection_named(one), source=source)
         return recipe  # type: ignore[return-value]
+
+    def of(self, collection: Collection, *, source: str = "recipe") -> "Recipe":
+        """Return the recipe of one collection: with its keys of `collection`, without that table.
+
+        Args:
+            collection: A collection, or LAYOUTS.
+            source: Origin of the recipe, for messages.
+
+        Raises:
+            UsageError: A key of the collection is unknown, or a value is wrong.
+        """
+        own = self.collection.get(collection.name)
+        if own is None:
+            return self.model_copy(update={"collection": {}}) if self.collection else self
+        table = merged(self.model_dump(mode="json", exclude={"collection"}), own)
+        above = f'collection."{collection.name}".'
+        return Recipe.from_table(table, source=source, above=above, trust=self.trust)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a table, because a recipe with custom models has a class of run time."""
@@ -338,20 +392,41 @@ class Recipe(FrozenConfig):
         every = (*self.layout.models, *self.tile.models)
         return {short_name(model): model for model in every if is_own(model)}
 
-    def is_idle(self, key: str, kinds: Iterable[str] = KINDS) -> bool:
-        """Return True if a key has no effect on the ranking of configs of some kinds.
+    @property
+    def is_final(self) -> bool:
+        """Return whether the models learn from the valid split, too."""
+        return "valid" in self.fit_on
+
+    def fits(self) -> "tuple[Recipe, ...]":
+        """Return the recipes of a model's trainings. The last ranks test, the first all else."""
+        first = self.model_copy(update={"fit_on": ("train",)})
+        return (first, self) if self.is_final else (self,)
+
+    def is_idle(self, key: str, collections: Iterable[Collection] = COLLECTIONS) -> bool:
+        """Return True if a key has no effect on the ranking of some collections.
 
         Args:
-            key: Dotted key.
-            kinds: "layout", "tile" or both.
+            key: Dotted key, without quotes.
+            collections: The collections.
         """
-        name = key.removeprefix("blend.weights.").partition(".")[0]
+        named = {one.name: one for one in collections}
+        if key.startswith("collection."):
+            _, name, *inner = key.split(".")
+            return name not in named or self.of(named[name]).is_idle(".".join(inner), [named[name]])
+        kinds = {one.kind for one in named.values()}
         known = {*get_args(LayoutModelName), *get_args(TileModelName)}
+        name = key.removeprefix("blend.weights.").partition(".")[0]
         at_work = [model for kind in kinds for model in self.models_of(kind)]
         others = set(KINDS).difference(kinds)
         if key.startswith(tuple(f"{kind}." for kind in others)):
             return True
-        return name in known.difference(at_work, self.layout.one_program)
+        tables = [
+            self.collection.get(one.name, {})
+            for one in named.values()
+            if name == "features" or name in self.models_of(one.kind)
+        ]
+        is_replaced = bool(tables) and all(has_key(table, key) for table in tables)
+        return is_replaced or name in known.difference(at_work, self.layout.one_program)
 
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return the training config of a model, or None if it is no network."""

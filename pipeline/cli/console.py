@@ -156,14 +156,15 @@ def read_recipe(
     Refused are keys of models that it lacks, or that rank none of the collections (none = all).
     """
     from common.settings import apply_overrides
-    from data.tree import KINDS
+    from data.tree import COLLECTIONS
     from models.config.recipe import load_recipe
     from models.run_folder import flat
 
     recipe = load_recipe(name, overrides or [], seed=seed, trust=trust or [])
-    kinds = [*dict.fromkeys(collection.kind for collection in collections)] or KINDS
+    ranked = [*collections] or COLLECTIONS
+    kinds = [*dict.fromkeys(collection.kind for collection in ranked)]
     for key, _ in flat(apply_overrides({}, overrides or [])):
-        if recipe.is_idle(key, kinds):
+        if recipe.is_idle(key, ranked):
             models = ", ".join(model for kind in kinds for model in recipe.models_of(kind))
             what = f"{kinds[0]}s " if len(kinds) == 1 else ""
             told = f"has no effect: recipe {recipe.name} ranks {what}by {models}"

@@ -87,7 +87,7 @@ def _print_plan(made: "Plan", recipe: "Recipe") -> None:
     least = _time(HOUR_S * made.min_run_hours)
     typer.echo(f"run         at least {least} on {cards}{made.n_cores} cores")
     if made.card and made.card_gib:
-        _print_card_memory(made.card_gib, made.card.memory_gib, recipe)
+        _print_card_memory(made, made.card.memory_gib, recipe)
 
 
 def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
@@ -100,17 +100,21 @@ def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
     return plan.collection, *times, _size(disk), _size(peak)
 
 
-def _print_card_memory(needed_gib: Mapping[str, float], card_gib: float, recipe: "Recipe") -> None:
+def _print_card_memory(made: "Plan", card_gib: float, recipe: "Recipe") -> None:
+    from data.tree import collection_named
     from models.training.device import TRAINING_KEYS, to_halve
 
     typer.echo("")
-    rows = [(model, _size(GIB * gib), gib <= card_gib) for model, gib in needed_gib.items()]
+    rows = [(model, _size(GIB * gib), gib <= card_gib) for model, gib in made.card_gib.items()]
     print_table(("network", "GPU memory", f"fits {card_gib:.1f} GiB"), rows)
     for model, _, fits in rows:
         if not fits:
             typer.echo(f"{model} does not fit to train: halve one of")
-            for key in to_halve(model, getattr(recipe, model), TRAINING_KEYS):
-                typer.echo(f"  {key}")
+            most = max(made.collections, key=lambda row: row.peak_mib.get(model, 0.0))
+            config = getattr(recipe.of(collection_named(most.collection)), model)
+            above = f'collection."{most.collection}".' * (most.collection in recipe.collection)
+            for key in to_halve(model, config, TRAINING_KEYS):
+                typer.echo(f"  {above}{key}")
 
 
 def _time(seconds: float) -> str | None:

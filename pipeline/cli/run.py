@@ -142,6 +142,7 @@ def train(
         out,
         model=model,
         resume=resume or resume_from is not None,
+        earlier=resume_from,
         workers=Workers(workers, ray),
         trackers=trackers,
     )

@@ -9,6 +9,7 @@ from common.errors import UsageError
 from common.progress import each
 from data.cache import CACHE_BYTES
 from data.official.published import PartSize
+from data.tree import collection_named
 from features.pruning import kept_nodes
 from features.statistics.configs import ALL_STATISTICS
 from models.config.networks import SegmentSageConfig
@@ -48,23 +49,35 @@ STORE_NODE, STORE_TILE_CONFIG = 800.0, 182.0
 SCORES_OF_CONFIG = {"layout": 46.0, "tile": 25.0}
 
 
-def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> list[PartSize]:
-    """Return the train splits. With `layout.together`, all layouts are the first split."""
-    parts = [part for part in sizes if part.split == "train"]
-    layouts = [part for part in parts if part.kind == "layout"]
-    if not recipe.layout.together or not layouts:
-        return parts
-    graphs = [part.graphs for part in layouts]
-    all_layouts = replace(
-        layouts[0],
+def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> dict[str, PartSize]:
+    """Return the graphs to learn from by collection. All layouts can be those of the first."""
+    trained = [part for part in sizes if part.split == "train"]
+    layouts = [part.collection for part in trained if part.kind == "layout"]
+    first = dict.fromkeys(layouts, layouts[0]) if recipe.layout.together and layouts else {}
+    learned: dict[str, list[PartSize]] = {
+        first.get(part.collection, part.collection): [] for part in trained
+    }
+    for part in sizes:
+        place = first.get(part.collection, part.collection)
+        if part.split in recipe.fit_on and place in learned:
+            learned[place].append(part)
+    return {place: _joined(parts) for place, parts in learned.items()}
+
+
+def _joined(parts: Sequence[PartSize]) -> PartSize:
+    """Return the size of several splits as that of one split."""
+    if len(parts) == 1:
+        return parts[0]
+    graphs = [part.graphs for part in parts]
+    return replace(
+        parts[0],
         graphs=sum(graphs),
-        nodes=round(fmean((part.nodes for part in layouts), graphs)),
-        most_nodes=max(part.most_nodes for part in layouts),
-        configs=round(fmean((part.distinct for part in layouts), graphs)),
-        most_configs=max(part.most_configs for part in layouts),
+        nodes=round(fmean((part.nodes for part in parts), graphs)),
+        most_nodes=max(part.most_nodes for part in parts),
+        configs=round(fmean((part.distinct for part in parts), graphs)),
+        most_configs=max(part.most_configs for part in parts),
         repeated=0.0,
     )
-    return [all_layouts, *(part for part in parts if part not in layouts)]
 
 
 def _as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
@@ -153,7 +166,7 @@ class CollectionPlan:
         cpu_hours: Hours of one thread, by stage.
         disk_bytes: Bytes of files: "raw", "store" and "run".
         peak_mib: Memory of training, by model.
-        training_hours: Hours of one training, by model. A model that learns from all layout
+        training_hours: Hours of the longest training, by model. A model that learns from all layout
             collections is in the first of them.
     """
 
@@ -166,26 +179,31 @@ class CollectionPlan:
 
 
 def _collection_plan(
-    recipe: Recipe, parts: Sequence[PartSize], train: PartSize | None, steps: StepCosts
+    steps: StepCosts, parts: Sequence[PartSize], learned: Sequence[PartSize]
 ) -> CollectionPlan:
+    recipe = steps.recipe
     kind, n_seeds = parts[0].kind, len(recipe.seeds)
     models = recipe.models_of(kind)
     ranked = [_as_ranked(recipe, part) for part in parts if part.split != "train"]
     gpu_s, cpu_s = (dict.fromkeys(STAGES, 0.0) for _ in range(2))
     cpu_s["prepare"] = sum(p.graphs * _processor_s("prepare", p, p.configs) for p in parts)
     cpu_s["score"] = sum(p.graphs * _processor_s("score", p, p.distinct) for p in ranked)
-    training_s = {m: _training_s(recipe, m, train, steps) for m in models if train}
+    fits = {m: [_training_s(recipe, m, one, steps) for one in learned] for m in models if learned}
+    training_s = {model: max(seconds) for model, seconds in fits.items()}
     for model in models:
         own_s = gpu_s if steps.uses_gpu(model) else cpu_s
         ranking_s = sum(part.graphs * _ranking_s(recipe, model, part, steps) for part in ranked)
         own_s["rank"] += n_seeds * ranking_s
-        own_s["train"] += n_seeds * training_s.get(model, 0.0)
+        own_s["train"] += n_seeds * sum(fits.get(model, ()))
     return CollectionPlan(
         collection=parts[0].collection,
         gpu_hours={stage: seconds / HOUR_S for stage, seconds in gpu_s.items()},
         cpu_hours={stage: seconds / HOUR_S for stage, seconds in cpu_s.items()},
         disk_bytes=_disk_bytes(recipe, parts),
-        peak_mib={model: _training_mib(recipe, model, train, steps) for model in models if train},
+        peak_mib={
+            model: max(_training_mib(recipe, model, one, steps) for one in learned)
+            for model in training_s
+        },
         training_hours={model: seconds / HOUR_S for model, seconds in training_s.items()},
     )
 
@@ -254,12 +272,16 @@ def make_plan(
             raise UsageError(
                 f"recipe {recipe.name}: the cost of {model} is not known; expected {known}"
             )
-    learned = {part.collection: part for part in _learned_parts(recipe, sizes)}
+    fits = [_learned_parts(fit, sizes) for fit in recipe.fits()]
     parts: dict[str, list[PartSize]] = {}
     for part in sizes:
         parts.setdefault(part.collection, []).append(part)
     rows = [
-        _collection_plan(recipe, parts[name], learned.get(name), steps)
+        _collection_plan(
+            steps.of(collection_named(name)),
+            parts[name],
+            [fit[name] for fit in fits if name in fit],
+        )
         for name in each("estimate", list(parts))
     ]
     threads = recipe.threads or n_cores

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from common.errors import UsageError
 from common.files import read_json
 from common.settings import ROOT, FrozenConfig
+from data.tree import Collection
 from features.pruning import kept_nodes
 from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
@@ -221,6 +222,14 @@ class StepCosts:
     source: str = "timed on this machine's processor, one thread"
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
+    def of(self, collection: Collection) -> "StepCosts":
+        """Return the costs of the recipe of one collection. The steps timed so far are shared.
+
+        Args:
+            collection: The collection.
+        """
+        return replace(self, recipe=self.recipe.of(collection))
+
     def uses_gpu(self, model: str) -> bool:
         """Return whether a model is a network that this recipe computes on the GPU.
 
@@ -280,9 +289,14 @@ class StepCosts:
         is_exact = getattr(self.recipe, model).training.precision == "float32"
         return 2 if self.uses_gpu(model) and not is_exact else 4
 
+    def _config(self, model: str) -> str:
+        # Other steps have the same cost.
+        config: Any = getattr(self.recipe, model)
+        return f"{model} {config.model_dump_json(exclude={'training': {'steps', 'warmup_steps'}})}"
+
     def _timed(self, model: str, size: StepSize) -> float:
         timed = size.scaled_down()
-        key = ("seconds", model, timed)
+        key = ("seconds", self._config(model), timed)
         if key not in self._known:
             with torch_prepared(threads=1, device=CPU):
                 self._known[key] = step_seconds(self._workload(model, timed), CPU)
@@ -294,7 +308,7 @@ class StepCosts:
         A small step on the CPU counts them, because the counter treats sparse matrices as dense.
         """
         small, saved = size.scaled_down(), dict[int, int]()
-        key = ("probe", model, small)
+        key = ("probe", self._config(model), small)
         if key not in self._known:
 
             def pack(tensor: Tensor) -> Tensor:

@@ -3,22 +3,46 @@
 A ranking waits for the training of its members. Nothing else waits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
+from common.errors import UsageError
 from common.jobs.run_jobs import Job
 from data.graph_store.prepare import file_weight
-from data.tree import Collection, GraphFile
+from data.tree import Collection, GraphFile, collection_named
 from ensembles.ensemble import BASELINE, Member
 from ensembles.scores import scores_by_graph
 from models.config.recipe import Recipe
+from models.graph_task import faults_of
 from models.predict import sampled
-from models.registry import TrainJob
+from models.registry import TrainJob, model_entry
 from models.run_folder import is_done
 from models.train import train_model
 
 ROUNDS_PER_STEP = 10
+
+
+def check_left_out(
+    recipe: Recipe, files: Iterable[GraphFile], collections: Iterable[Collection]
+) -> None:
+    """Check that the graphs of `leave_out` exist.
+
+    Args:
+        recipe: The recipe.
+        files: Files of the splits that models learn from, and perhaps of others.
+        collections: Collections of the command. Graphs of others are not checked.
+
+    Raises:
+        UsageError: A graph does not exist.
+    """
+    splits, starts = recipe.fit_on, tuple(f"{one.name}:" for one in collections)
+    known = {file.submission_id for file in files if file.split in splits}
+    for name in recipe.leave_out:
+        if name.startswith(starts) and name not in known:
+            near = "".join(f"; is {near} meant?" for near in get_close_matches(name, known, 1))
+            raise UsageError(f"leave_out: no graph '{name}' in {' or '.join(splits)}{near}")
 
 
 def training_jobs(
@@ -31,7 +55,10 @@ def training_jobs(
         has_gpu: Whether networks are computed on a GPU.
         resume: Whether a folder with a checkpoint is resumed.
     """
+    folders = {training.run_dir for _, training in trainings}
     for collection, training in trainings:
+        starts = [folder for folder in [training.start] if folder in folders]
+        ending = f" on {' and '.join(training.recipe.fit_on)}" * training.recipe.is_final
         yield Job(
             _training_name(training.run_dir),
             partial(train_model, resume=resume),
@@ -39,8 +66,59 @@ def training_jobs(
             weight=0 if is_done(training.run_dir) else n_steps(training.recipe, training.model),
             threads=training.recipe.n_threads,
             on_gpu=has_gpu and is_network(training.recipe, training.model),
-            stage=f"train {collection.name} {training.run_dir.name}",
+            after=frozenset(_training_name(folder) for folder in starts if folder),
+            stage=f"train {collection.name} {training.run_dir.name}{ending}",
         )
+
+
+def start_of(recipe: Recipe, model: str, place: Collection) -> Collection | None:
+    """Return the collection whose weights a model starts from, or None.
+
+    Args:
+        recipe: Recipe of the run.
+        model: Name of the model.
+        place: Collection that the model learns from.
+    """
+    training = recipe.of(place).training_of(model)
+    return collection_named(training.start_from) if training and training.start_from else None
+
+
+def check_starts(
+    recipe: Recipe, places: Iterable[Collection], trained: Container[Collection]
+) -> None:
+    """Check `training.start_from` of all models before any work.
+
+    Args:
+        recipe: Recipe of the run.
+        places: Collections that models learn from.
+        trained: Collections whose weights exist then, or will exist.
+
+    Raises:
+        UsageError: A network starts from itself, from a collection that is not trained, or from
+            weights of other shapes.
+    """
+    for place in places:
+        for model in recipe.models_of(place.kind):
+            chain = [place]
+            while start := start_of(recipe, model, chain[-1]):
+                fault = f"{model}.training.start_from = '{start.name}' of {chain[-1].name}: "
+                if start in chain:
+                    raise UsageError(f"{fault}{model} would start from itself")
+                if start not in trained:
+                    raise UsageError(f"{fault}that collection has no train graph here")
+                shapes, other = (_shapes(recipe.of(one), model) for one in (chain[-1], start))
+                for name in sorted(shapes.keys() | other.keys()):
+                    if shapes.get(name) != other.get(name):
+                        sizes = f"{other.get(name)}, not {shapes.get(name)}"
+                        raise UsageError(f"{fault}its weight '{name}' is {sizes}")
+                chain.append(start)
+
+
+def _shapes(recipe: Recipe, model: str) -> dict[str, tuple[int, ...]]:
+    network_class = model_entry(recipe, model).network_class
+    with faults_of(network_class):
+        network = network_class(getattr(recipe, model))
+    return {name: tuple(value.shape) for name, value in network.named_parameters()}
 
 
 def n_steps(recipe: Recipe, model: str) -> float:

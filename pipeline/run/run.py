@@ -49,7 +49,7 @@ from models.run_folder import (
 )
 from models.train import check_packages, sources_of
 from models.training.device import log_device
-from pipeline.run.jobs import n_steps
+from pipeline.run.jobs import check_left_out, check_starts, n_steps
 from pipeline.run.report import (
     build_report,
     write_report,
@@ -178,12 +178,20 @@ def _prepared(
     }
     check_free(out, config, resume=resume)
     copies = {} if models is None else models_to_take(models, recipe, _present(files), out)
+    if "train" in splits:
+        check_left_out(recipe, files, inputs.collections)
+        learned = _present([file for file in files if file.split == "train"])
+        places = [recipe.learned_as(collection) for collection in learned]
+        check_starts(recipe, places, places)
     if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
         raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
     check_writable(out / CONFIG)
     if "train" in splits:
-        weight = sum(n_steps(recipe, model) for model in recipe.all_models) * len(recipe.seeds)
-        workers.prepare(weight, recipe.n_threads)
+        present = _present(files)
+        steps = (
+            n_steps(recipe.of(c), model) for c in present for model in recipe.models_of(c.kind)
+        )
+        workers.prepare(sum(steps) * len(recipe.seeds) * len(recipe.fits()), recipe.n_threads)
     requested = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in requested]

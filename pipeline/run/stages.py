@@ -10,13 +10,15 @@ from common.jobs.workers import INLINE, Workers
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
 from data.labels import split_usable
-from data.tree import LAYOUT_COLLECTIONS, LAYOUTS, Collection
+from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, LAYOUTS, Collection, find_graphs
+from ensembles.ensemble import FINAL
+from ensembles.trained_models import FINAL_FOLDER, find_models
 from models.config.recipe import Recipe
 from models.registry import TrainJob
-from models.run_folder import CONFIG, check_free, with_original_name
+from models.run_folder import CONFIG, check_free, is_done, with_original_name
 from models.train import check_packages
 from models.training.device import log_device
-from pipeline.run.jobs import training_jobs
+from pipeline.run.jobs import check_left_out, check_starts, start_of, training_jobs
 from pipeline.run.trackers import logged_to
 
 
@@ -28,6 +30,7 @@ def train_collection(
     *,
     model: str | None,
     resume: bool,
+    earlier: Path | None = None,
     workers: Workers = INLINE,
     trackers: Sequence[str] = (),
 ) -> list[Path]:
@@ -42,6 +45,7 @@ def train_collection(
         out: Folder of the models' folders.
         model: The model to train. None trains all models of the recipe.
         resume: Whether interrupted trainings are resumed.
+        earlier: Folder with the trained networks that a network starts from, at any depth.
         workers: Workers that train.
         trackers: Trackers that show the trainings, see `known_trackers`.
 
@@ -50,6 +54,8 @@ def train_collection(
         PipelineError: Nothing to learn from, or a damaged file.
         OutOfTime: The time is over. The same call resumes.
     """
+    place, whole = recipe.learned_as(collection), recipe
+    recipe = recipe.of(place)
     names = recipe.models_of(collection.kind)
     if model is not None and model not in names:
         raise UsageError(f"--model {model}: recipe {recipe.name} has {', '.join(names)}")
@@ -57,24 +63,53 @@ def train_collection(
     workers.check()
     check_packages()
     has_gpu = log_device(recipe)["device"] != "CPU"
-    recipe = with_original_name(recipe, out / f"{chosen[0]}-seed{recipe.seeds[0]}")
-    folders = [out / f"{name}-seed{seed}" for name, seed in product(chosen, recipe.seeds)]
+    first = with_original_name(recipe.fits()[0], out / f"{chosen[0]}-seed{recipe.seeds[0]}")
+    fits = recipe.model_copy(update={"name": first.name}).fits()
+    members = [
+        (fit, name, seed, out / (FINAL_FOLDER * fit.is_final) / f"{name}-seed{seed}")
+        for fit in fits
+        for name, seed in product(chosen, recipe.seeds)
+    ]
+    folders = [folder for *_, folder in members]
     for folder in folders:
         check_free(folder, {}, resume=resume)
     check_writable(folders[0] / CONFIG)
-    place = recipe.learned_as(collection)
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
-    files = stored_graphs(data_dir, collections=learned, splits=("train",), workers=workers)
-    usable, unusable = split_usable(files)
+    check_starts(whole, (place,), COLLECTIONS)
+    starts = {member[3]: _start(*member[:2], member[3].name, place, earlier) for member in members}
+    check_left_out(
+        recipe, find_graphs(data_dir, collections=learned, splits=recipe.fit_on), learned
+    )
+    files = stored_graphs(data_dir, collections=learned, splits=recipe.fit_on, workers=workers)
+    # As in a run, which has the graphs of all collections' valid splits last.
+    usable, unusable = split_usable(sorted(files, key=lambda f: f.split), recipe.leave_out)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
-    if not usable:
+    if not any(file.split == "train" for file in usable):
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
     trainings = [
-        (place, TrainJob(name, recipe, usable, seed, folder))
-        for (name, seed), folder in zip(product(chosen, recipe.seeds), folders, strict=True)
+        (place, TrainJob(name, fit, files, seed, folder, starts[folder]))
+        for fit, name, seed, folder in members
+        for files in [[file for file in usable if file.split in fit.fit_on]]
     ]
     jobs = list(training_jobs(trainings, has_gpu=has_gpu, resume=resume))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):
         workers.do(jobs, out)
     return folders
+
+
+def _start(
+    recipe: Recipe, model: str, member: str, place: Collection, root: Path | None
+) -> Path | None:
+    """Return the trained network that a training starts from, found below a folder."""
+    start = start_of(recipe, model, place)
+    if start is None:
+        return None
+    key = start.slug + FINAL * recipe.is_final, member
+    folder = find_models(root, key.__eq__).get(key) if root else None
+    if folder is None or not is_done(folder):
+        raise UsageError(
+            f"{model}.training.start_from = '{start.name}': no trained {'/'.join(key)}; train "
+            f"{start.name} first, and pass its folder as --resume-from"
+        )
+    return folder

@@ -1,5 +1,6 @@
 """The state of a run: its graphs, its members, its costs, and the jobs that are left."""
 
+from collections.abc import Collection as Container
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from common.errors import PipelineError
 from common.jobs.run_jobs import Cost, Job, measure_cost
 from common.progress import log
 from data.audit import AuditRow
@@ -19,7 +21,7 @@ from ensembles.scores import scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import TrainJob
-from pipeline.run.jobs import ranking_job, training_jobs
+from pipeline.run.jobs import ranking_job, start_of, training_jobs
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
@@ -111,14 +113,16 @@ class RunState:
         """
         return [f for f in self.files if f.collection == collection and f.split == split]
 
-    def members(self, collection: Collection) -> list[Member]:
-        """Return the members that rank a collection.
+    def members(self, collection: Collection, split: str = "valid") -> list[Member]:
+        """Return the members that rank a split. Those of all splits have the same names.
 
         Args:
             collection: The collection.
+            split: The split.
         """
-        source = self.sources[collection.name]
-        return members_of(self.recipe, source.collection or collection, self.out, source)
+        source, fits = self.sources[collection.name], self.recipe.fits()
+        fit = fits[-1 if split == "test" else 0]
+        return members_of(fit, source.collection or collection, self.out, source)
 
     def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
         """Read the scores of each member.
@@ -132,14 +136,39 @@ class RunState:
 
     def trainings(self) -> list[tuple[Collection, TrainJob]]:
         """List the trainings, each with its collection, once sources are chosen."""
-        layouts = [file for c in LAYOUT_COLLECTIONS for file in self.usable.get(c.name, [])]
-        usable = self.usable | {LAYOUTS.name: layouts}
         sources = [source.collection for source in self.sources.values() if source.collection]
+        places = dict.fromkeys(map(self.recipe.learned_as, sources))
         return [
-            (place, TrainJob(own.model, self.recipe, usable[place.name], own.seed, own.folder))
-            for place in dict.fromkeys(map(self.recipe.learned_as, sources))
-            for own in members_of(self.recipe, place, self.out)
+            (place, TrainJob(own.model, fit, files, own.seed, own.folder, start))
+            for place in places
+            for fit in self.recipe.of(place).fits()
+            for files in [self._learned(place, fit)]
+            for own in members_of(fit, place, self.out)
+            for start in [self._start(fit, own, place, places)]
         ]
+
+    def _start(
+        self, fit: Recipe, own: Member, place: Collection, places: Container[Collection]
+    ) -> Path | None:
+        """Return the folder of the trained network that a training starts from, if any."""
+        other = start_of(fit, own.model, place)
+        if other is None:
+            return None
+        if other not in places:
+            raise PipelineError(
+                f"{own.model} of {place.name} starts from {other.name}, which has no train graph "
+                "to learn from"
+            )
+        return next(m.folder for m in members_of(fit, other, self.out) if m.name == own.name)
+
+    def _learned(self, place: Collection, fit: Recipe) -> list[GraphFile]:
+        """Return the graphs that a training of a collection, or of all layouts, learns from."""
+        collections = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
+        parts = [self.usable[one.name] for one in collections if one.name in self.usable]
+        if fit.is_final:
+            leave_out = fit.leave_out
+            parts += [split_usable(self.of(one, "valid"), leave_out)[0] for one in collections]
+        return [file for part in parts for file in part]
 
     def jobs(self, *, trains: bool = True) -> list[Job]:
         """List the jobs that are left, once sources are chosen.
@@ -152,7 +181,7 @@ class RunState:
         jobs = list(training_jobs(self.trainings(), has_gpu=self.has_gpu)) if trains else []
         trained = {job.name for job in jobs}
         for collection, split in product(self.ranked, SUBMISSION):
-            members = {member.name: member for member in self.members(collection)}
+            members = {member.name: member for member in self.members(collection, split)}
             if split == "valid":
                 baseline = Member(BASELINE, 0, self.out / "models" / BASELINE, collection.kind)
                 members[BASELINE] = baseline
@@ -168,7 +197,7 @@ class RunState:
         """Find the collections with usable train graphs, and models for the others."""
         reasons: dict[str, str] = {}
         for collection in COLLECTIONS:
-            usable, unusable = split_usable(self.of(collection, "train"))
+            usable, unusable = split_usable(self.of(collection, "train"), self.recipe.leave_out)
             self.unusable += unusable
             if usable:
                 self.usable[collection.name] = usable

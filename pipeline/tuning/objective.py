@@ -26,11 +26,13 @@ from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint, read_graph
 from data.labels import split_usable
 from data.tree import LAYOUT_COLLECTIONS, GraphFile, collection_named
+from models.config.by_collection import has_key
 from models.config.recipe import Recipe
 from models.registry import TrainJob, load_model
 from models.run_folder import REPORT, begin, flat, is_done, mark_done
 from models.train import sources_of, train_model
 from models.training.device import network_device
+from pipeline.run.jobs import check_left_out
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
@@ -188,9 +190,10 @@ def space_from_table(
             f"{study.kind} configs by {', '.join(recipe.models_of(study.kind))}; others, your own "
             f"too, are named by --set '{study.kind}.models=[…]'"
         )
-    recipe_table = recipe.model_dump(mode="json")
+    own = recipe.of(collection_named(study.collection))
+    recipe_table = own.model_dump(mode="json")
     for key, parameter in space.parameters.items():
-        if key.split(".")[0] not in ("features", study.model) or recipe.is_idle(key):
+        if key.split(".")[0] not in ("features", study.model) or own.is_idle(key):
             hint = f"trials of '{study.model}' read features.…, {study.model}.…"
             raise UsageError(f"{source}: '{key}' has no effect; {hint}")
         for value in parameter.examples():
@@ -302,8 +305,10 @@ class TuningObjective:
         """Train without the held-out families, and return the metric of each held-out graph."""
         study, families = self.space.study, set(map(family_of, held_out))
         learned = [file for file in self.learned if family_of(file) not in families]
-        job = TrainJob(study.model, recipe, learned, recipe.seeds[0], folder)
-        train_model(job, recipe.learned_as(collection_named(study.collection)), resume=True)
+        place = recipe.learned_as(collection_named(study.collection))
+        own = recipe.of(place).fits()[0]
+        job = TrainJob(study.model, own, learned, recipe.seeds[0], folder)
+        train_model(job, place, resume=True)
         ranker, values = load_model(folder, recipe.trust), []
         # Only one graph at a time is in memory.
         for graph in map(read_graph, held_out):
@@ -315,12 +320,16 @@ class TuningObjective:
         return values
 
     def recipe_with(self, params: Parameters) -> Recipe:
+        own = self.recipe.collection.get(self.space.study.collection, {})
+        above = f'collection."{self.space.study.collection}".'
+        params = {above * has_key(own, key) + key: value for key, value in params.items()}
         table = with_values(self.recipe.model_dump(mode="json"), params)
         return Recipe.from_table(table, source="trial", trust=self.recipe.trust)
 
     def baseline_params(self) -> Parameters:
         """Return the values of the recipe that are in the search space."""
-        values = dict(flat(self.recipe.model_dump(mode="json")))
+        recipe = self.recipe.of(collection_named(self.space.study.collection))
+        values = dict(flat(recipe.model_dump(mode="json")))
         parameters = self.space.parameters.items()
         return {key: values[key] for key, p in parameters if p.is_allowed(values.get(key))}
 
@@ -343,7 +352,8 @@ def tuning_objective(
     is_one = recipe.learned_as(collection) == collection
     needed = (collection,) if is_one else LAYOUT_COLLECTIONS
     files = stored_graphs(data_dir, collections=needed, splits=("train",))
-    usable, unusable = split_usable(files)
+    check_left_out(recipe.fits()[0], files, needed)
+    usable, unusable = split_usable(files, recipe.leave_out)
     for graph in unusable:
         log.info(f"left out: {graph.file.name}: {graph.reason}")
     in_study = [file for file in usable if file.collection == collection]

@@ -58,6 +58,7 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "rows": _graph_rows(collections, ranks),
         "reasons": Counter(entry.reason for entry in report.left_out).most_common(),
         "library": library(),
+        "is_final": "valid" in report.config.get("recipe", {}).get("fit_on", ()),
     }
     write_text(path, render_page(REPORT, **known))
 

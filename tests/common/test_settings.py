@@ -97,6 +97,11 @@ def test_impossible_override_is_refused(override: str, named: str) -> None:
     assert table == {"a": {"b": 3}}
 
 
+def test_a_part_of_a_key_in_quotes_may_have_dots() -> None:
+    overrides = ['a."b.c:d".e=1', 'a."f:g".h=2']
+    assert apply_overrides({}, overrides) == {"a": {"b.c:d": {"e": 1}, "f:g": {"h": 2}}}
+
+
 RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]
 
 

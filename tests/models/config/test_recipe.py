@@ -6,6 +6,7 @@ import pytest
 import tomli_w
 
 from common.errors import UsageError
+from data.tree import LAYOUT_COLLECTIONS, collection_named
 from models.config.recipe import load_recipe
 from models.config.reference import PAGE, page
 
@@ -40,6 +41,53 @@ def test_a_wrong_value_is_refused_with_its_key(override: str, named: str) -> Non
     with pytest.raises(UsageError, match=named) as caught:
         load_recipe("smoke", [override])
     assert "\n" not in str(caught.value)
+
+
+RANDOM = 'collection."layout:xla:random"'
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        (
+            'collection."layout:xla".tgraph.blocks=1',
+            '"layout:xla": no such collection; .*nlp:random',
+        ),
+        (
+            f"{RANDOM}.blend.choose=true",
+            "blend: cannot differ here; expected features, cross_con",
+        ),
+        (f"{RANDOM}.tgraph.blok=1", f"unknown key '{RANDOM}.tgraph.blok'; expected one of: blocks"),
+        (f"{RANDOM}.tgraph.training.steps=0", f"'{RANDOM}.tgraph.training.steps' is 0: expected"),
+        (f"{RANDOM}.late_fusion_sage.hidden=8", f"{RANDOM}.late_fusion_sage: cannot differ here"),
+    ],
+)
+def test_a_wrong_key_of_a_collection_is_refused(override: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named) as caught:
+        load_recipe("smoke", [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_collection_has_its_own_keys_and_all_others_of_the_recipe() -> None:
+    recipe = load_recipe("smoke", [f"{RANDOM}.tgraph.training.steps=9", "tgraph.hidden=32"])
+    for name, steps in (("layout:xla:random", 9), ("layout:xla:default", 6), ("tile:xla", 6)):
+        own = recipe.of(collection_named(name))
+        assert own.tgraph.training.steps == steps
+        assert own.tgraph.hidden == 32
+        assert not own.collection
+    together = ["layout.together=true", f"{RANDOM}.tgraph.hidden=8"]
+    with pytest.raises(UsageError, match=f"{RANDOM}: layout.together trains one model"):
+        load_recipe("smoke", together)
+
+
+def test_a_key_that_all_collections_replace_is_idle() -> None:
+    recipe = load_recipe("reference")
+    assert recipe.is_idle("tgraph.training.steps")
+    assert not recipe.is_idle("tgraph.inference_configs")
+    first, second = LAYOUT_COLLECTIONS[:2]
+    assert recipe.is_idle("tgraph.configs_per_step", [second])
+    assert not recipe.is_idle("tgraph.configs_per_step", [first])
+    assert recipe.is_idle(f"collection.{second.name}.tgraph.hidden", [first])
 
 
 def test_what_cannot_learn_from_all_collections_is_refused() -> None:

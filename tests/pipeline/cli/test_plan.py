@@ -53,8 +53,9 @@ def test_a_network_that_does_not_fit_the_card_has_keys_to_halve() -> None:
     text = call(
         "plan", "--recipe", "reference", "--set", "tile.models=[tile_linear]", "--gpu", "t4"
     )
-    assert re.search(r"^network.* fits 14\.6 GiB\ntgraph +21 GiB +no$", text, re.MULTILINE)
-    told = "\ntgraph does not fit to train: halve one of\n  tgraph.configs_per_step (now 64)\n"
+    assert re.search(r"^network.* fits 14\.6 GiB\ntgraph +43 GiB +no$", text, re.MULTILINE)
+    key = 'collection."layout:xla:random".tgraph.configs_per_step (now 128)'
+    told = f"\ntgraph does not fit to train: halve one of\n  {key}\n"
     assert told in text
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from common.errors import UsageError
+from common.settings import apply_overrides
 from data.official.published import PartSize, official_sizes
 from features.statistics.configs import ALL_STATISTICS
 from models.config.recipe import Recipe, load_recipe
@@ -147,6 +148,20 @@ def test_one_model_of_all_layouts_is_trained_once() -> None:
     assert together[0].keys() == {MODEL, "layout_linear"} and not any(together[1:])
     each = [trainings["layout_linear"] for trainings in apart]
     assert len(each) == 4 and together[0]["layout_linear"] == pytest.approx(sum(each), rel=1e-3)
+
+
+def test_a_collection_costs_what_its_own_keys_take_and_a_final_fit_as_much_again() -> None:
+    keys = [f'collection."{LAYOUT}".{MODEL}.training.steps=72']
+    table = apply_overrides(RECIPE.model_dump(mode="json"), ["layout.together=false"])
+    base = Recipe.from_table(table, source="test")
+    one = Recipe.from_table(apply_overrides(table, keys), source="test")
+    final = Recipe.from_table(apply_overrides(table, ["fit_on=[train, valid]"]), source="test")
+    once = plan_of(base).collections[0].gpu_hours
+    assert plan_of(one).collections[0].gpu_hours["train"] == pytest.approx(2 * once["train"])
+    assert plan_of(one).collections[1] == plan_of(base).collections[1]
+    both = plan_of(final).collections[0].gpu_hours
+    assert both["train"] == pytest.approx(2 * once["train"])
+    assert both["rank"] == pytest.approx(once["rank"])
 
 
 def test_every_network_and_statistics_ranker_has_a_cost() -> None:
