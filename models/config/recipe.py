@@ -135,6 +135,9 @@ class BoostingConfig(RowsConfig):
         num_boost_round: Number of trees.
         learning_rate: Factor for the contribution of each tree, for example 0.04.
         num_leaves: Largest number of leaves of a tree.
+        max_leaves: If it is above `num_leaves`, the folds of `early_stop` choose the number of
+            leaves. It is doubled plus one, up to this number, as long as the mean over the folds
+            gets better. For example, 7 and 31 try 7, 15 and 31 leaves. 0 uses `num_leaves`.
         min_rows_per_leaf: Smallest number of configs in a leaf. A small training set lowers it to
             1/128 of the configs, but not below 2.
         feature_fraction: Share of the statistics that a tree may use, drawn for each tree.
@@ -151,11 +154,20 @@ class BoostingConfig(RowsConfig):
     num_boost_round: Positive = 200
     learning_rate: PositiveFloat = 0.08
     num_leaves: Annotated[int, Field(ge=2)] = 31
+    max_leaves: Annotated[int, Field(ge=0)] = 0
     min_rows_per_leaf: Positive = 20
     feature_fraction: Annotated[float, Field(gt=0, le=1)] = 0.7
     configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 10_000
     early_stop: Annotated[int, Field(ge=0)] = 0
     folds: Annotated[int, Field(ge=2)] = 3
+
+    @property
+    def leaves_to_try(self) -> tuple[int, ...]:
+        """Return the numbers of leaves that folds compare, the smallest one first."""
+        sizes = [self.num_leaves]
+        while 2 * sizes[-1] + 1 <= self.max_leaves:
+            sizes.append(2 * sizes[-1] + 1)
+        return tuple(sizes)
 
 
 class ConfigColumnsConfig(BoostingConfig):

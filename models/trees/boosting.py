@@ -118,7 +118,7 @@ def prepare(
     threads: int,
     start: LinearRows | None = None,
 ) -> Trees:
-    """Bin rows of graphs, and choose the number of rounds.
+    """Bin rows of graphs, and choose the number of leaves and rounds.
 
     Args:
         config: Config of the trees.
@@ -138,7 +138,9 @@ def prepare(
         parameters["objective"] = pairwise_logistic(runtime)
     rounds = config.num_boost_round
     if config.early_stop:
-        rounds = choose_rounds(graphs, dataset, parameters, config, seed=seed, start=start)
+        parameters["num_leaves"], rounds = choose_capacity(
+            graphs, dataset, parameters, config, seed=seed, start=start
+        )
     return Trees(dataset, parameters, rounds)
 
 
@@ -276,7 +278,7 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     return BoostingRanker(booster, rows_of, recipe.n_threads, start)
 
 
-def choose_rounds(
+def choose_capacity(
     graphs: Sequence[GraphRows],
     dataset: "lightgbm.Dataset",
     parameters: dict[str, object],
@@ -284,11 +286,11 @@ def choose_rounds(
     *,
     seed: int,
     start: LinearRows | None = None,
-) -> int:
-    """Choose the number of rounds by cross-validation.
+) -> tuple[int, int]:
+    """Choose the number of leaves and rounds by cross-validation.
 
     The folds are trained in step. They stop after `early_stop` rounds without a better mean score
-    of the held-out graphs. The result is the best round.
+    of the held-out graphs. Larger trees follow as long as they have a better mean score.
 
     Args:
         graphs: Rows to learn from.
@@ -298,6 +300,9 @@ def choose_rounds(
         seed: Seed of the folds.
         start: Rows whose linear ranker trees begin from, or None. A fold begins from a ranker that
             has not learned the fold's held-out rows.
+
+    Returns:
+        The number of leaves, and the number of rounds.
     """
     import lightgbm
 
@@ -316,19 +321,26 @@ def choose_rounds(
     def judge(scores: Values, held_out: "lightgbm.Dataset") -> tuple[str, float, bool]:
         return "ranked", ranked(graphs, np.asarray(held_out.used_indices), scores), True
 
-    curves = lightgbm.cv(
-        parameters,
-        dataset,
-        config.num_boost_round,
-        folds=[
-            (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
-            for fold in range(fold_of.max() + 1)
-        ],
-        fpreproc=begin,
-        feval=judge,
-        callbacks=[lightgbm.early_stopping(config.early_stop, verbose=False)],
-    )
-    return int(np.argmax(curves["valid ranked-mean"])) + 1
+    splits = [
+        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
+        for fold in range(fold_of.max() + 1)
+    ]
+    best, chosen = -np.inf, (config.num_leaves, 1)
+    for leaves in config.leaves_to_try:
+        curves = lightgbm.cv(
+            parameters | {"num_leaves": leaves},
+            dataset,
+            config.num_boost_round,
+            folds=splits,
+            fpreproc=begin,
+            feval=judge,
+            callbacks=[lightgbm.early_stopping(config.early_stop, verbose=False)],
+        )
+        curve = curves["valid ranked-mean"]
+        if max(curve) <= best:
+            break
+        best, chosen = max(curve), (leaves, int(np.argmax(curve)) + 1)
+    return chosen
 
 
 def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[np.int64]:

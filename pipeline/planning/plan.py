@@ -110,7 +110,7 @@ def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -
     n_configs = min(config.configs_per_graph, train.distinct)
     seconds = train.graphs * _processor_s("statistics", train, n_configs)
     if model in ROW_ROUND_S:
-        n_fits = config.folds if config.early_stop else 1
+        n_fits = config.folds * len(config.leaves_to_try) if config.early_stop else 1
         rows = train.graphs * n_configs
         seconds += config.num_boost_round * n_fits * ROW_ROUND_S[model] * rows
     return seconds

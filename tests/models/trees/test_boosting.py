@@ -24,7 +24,7 @@ from models.trees.boosting import (
     IMPORTANCES,
     MODEL_FILE,
     booster_parameters,
-    choose_rounds,
+    choose_capacity,
     load,
     pairwise_logistic,
     prepare,
@@ -140,8 +140,28 @@ def test_the_best_round_is_that_of_the_mean_curve(monkeypatch: pytest.MonkeyPatc
         return [*quality[fold], 0, 0, 0][taken[fold] - 1]
 
     monkeypatch.setattr(module, "ranked", judge)
-    assert choose_rounds(graphs, dataset, parameters, config, seed=0) == 7
+    assert choose_capacity(graphs, dataset, parameters, config, seed=0) == (31, 7)
     assert taken == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([0.5, 0.4], 3), ([0.5, 0.6, 0.6], 7), ([0.5, 0.6, 0.7], 15)],
+)
+def test_leaves_are_doubled_while_held_out_graphs_are_ranked_better(
+    scores: list[float], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = [layout_rows(name, list(np.arange(1.0, 12))) for name in ("a_b1", "b_b1")]
+    config = BoostingConfig(num_boost_round=5, early_stop=1, num_leaves=3, max_leaves=30)
+    tried = []
+
+    def cross_validate(parameters: dict[str, int], *_: object, **__: object) -> dict[str, object]:
+        tried.append(parameters["num_leaves"])
+        return {"valid ranked-mean": [0.1, scores[len(tried) - 1]]}
+
+    monkeypatch.setattr(lightgbm, "cv", cross_validate)
+    assert choose_capacity(graphs, None, {}, config, seed=0) == (expected, 2)
+    assert tried == [3, 7, 15][: len(scores)]
 
 
 def test_folds_begin_from_rankers_that_have_not_learned_their_graphs(
@@ -163,7 +183,7 @@ def test_folds_begin_from_rankers_that_have_not_learned_their_graphs(
         threads=1,
         start=start,
     )
-    choose_rounds(graphs, trees.dataset, trees.parameters, config, seed=0, start=start)
+    choose_capacity(graphs, trees.dataset, trees.parameters, config, seed=0, start=start)
     assert sum(map(len, seen)) == sum(len(graph.rows) for graph in graphs)
     for rows, scores in seen.items():
         held_out = np.asarray(rows)
