@@ -3,7 +3,7 @@
 The scores of different models have different scales. So the scores of each model are first scaled
 to 0..1 within each graph: by minimum and maximum, or by rank. In published experience minimum and
 maximum beat rank averaging and Borda counts. Models are joined by the content of configs, never by
-row number.
+row number. A model may leave out whole graphs.
 """
 
 import json
@@ -65,12 +65,15 @@ class BlendSpec(NamedTuple):
 def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.DataFrame:
     """Average the scores of the members, each scaled within its graph.
 
+    A graph that a member does not rank is averaged over the other members. If all their weights
+    are 0, they count equally.
+
     Args:
         members: Scores by member, with the columns of SCORE_SCHEMA.
         spec: Method and weights.
 
     Returns:
-        Rows and columns of the first member; lower = faster.
+        Rows and columns of the member that ranks most graphs; lower = faster.
 
     Raises:
         PipelineError: Two members have scores of different configs, or the sum of the weights is
@@ -80,9 +83,13 @@ def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.Data
     if not 0 < total < math.inf:
         raise PipelineError(f"blend: the weights sum to {total}; expected a finite number above 0")
     names = list(members)
-    result = joined(members[names[0]], members, SCALES[spec.method], rows_of=f"member {names[0]}")
-    mean = pl.sum_horizontal(pl.col(name) * (spec.weights[name] / total) for name in names)
-    return result.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
+    widest = max(names, key=lambda name: members[name].height)
+    scaled = joined(members[widest], members, SCALES[spec.method], rows_of=f"member {widest}")
+    shares = {name: spec.weights[name] / total for name in names}
+    ranked = pl.sum_horizontal(pl.col(name).is_not_null() * shares[name] for name in names)
+    weighted = pl.sum_horizontal(pl.col(name) * shares[name] for name in names)
+    mean = pl.when(ranked > 0).then(weighted / ranked).otherwise(pl.mean_horizontal(names))
+    return scaled.with_columns(mean.cast(pl.Float32).alias("score")).drop(names)
 
 
 def joined(
@@ -101,10 +108,12 @@ def joined(
         rows_of: Name of the source of `rows` for error messages.
 
     Returns:
-        Table in the order of `rows`, with a column of scaled scores per member.
+        Table in the order of `rows`, with a column of scaled scores per member. The column is null
+        for the graphs that the member does not rank.
 
     Raises:
-        PipelineError: A member has no score for a config of `rows`, or scores of other configs.
+        PipelineError: A member has no score for some configs of a graph, or scores of other
+            configs.
     """
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()
@@ -122,7 +131,8 @@ def joined(
             per_config = scaled.group_by(KEYS).agg(pl.col(name).mean())
             _refuse_unscored(rows_of, per_config.join(result, on=KEYS, how="anti"))
             result = result.join(per_config, on=KEYS, how="left", maintain_order="left")
-        _refuse_unscored(f"member {name}", result.filter(pl.col(name).is_null()))
+        is_ranked = pl.col("graph").is_in(table["graph"].unique().to_list())
+        _refuse_unscored(f"member {name}", result.filter(pl.col(name).is_null() & is_ranked))
     return result
 
 

@@ -7,7 +7,7 @@ of the models and the reason.
 """
 
 from collections.abc import Collection as Container
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError, blame
 from data.graphs.graph import Graph
-from data.tree import COLLECTIONS, Collection, collection_named
+from data.tree import COLLECTIONS, Collection, GraphFile, collection_named
 from ensembles.blend import BlendSpec, apply_blend, run_blend
 from ensembles.scores import scores_path
 from models.config.recipe import Recipe
@@ -187,20 +187,27 @@ class Ensemble:
             Scores, (c,) float32, lower = faster.
 
         Raises:
-            PipelineError: A score is not finite.
+            PipelineError: A score is not finite, or no member ranks the graph.
         """
         return self.blended(graph, self.member_scores(graph))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
-        """Score every config of one graph with each member.
+        """Score every config of one graph with each member that ranks the graph.
 
         Args:
             graph: Graph of c configs.
 
         Returns:
             Scores by member, (c,) float32 each, lower = faster.
+
+        Raises:
+            PipelineError: No member ranks the graph.
         """
-        return {name: ranker.score(graph) for name, ranker in self.rankers.items()}
+        every = {name: ranker.score(graph) for name, ranker in self.rankers.items()}
+        scores = {name: own for name, own in every.items() if own is not None}
+        if not scores:
+            raise unranked(graph.file, [*self.rankers])
+        return scores
 
     def blended(
         self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
@@ -222,6 +229,19 @@ class Ensemble:
         }
         table = tables.popitem()[1] if len(tables) == 1 else apply_blend(tables, self.spec)
         return table["score"].to_numpy()
+
+
+def unranked(file: GraphFile, members: Sequence[str]) -> PipelineError:
+    """Return the error about a graph that no member ranks.
+
+    Args:
+        file: File of the graph.
+        members: Names of the members.
+    """
+    return PipelineError(
+        f"{file.submission_id}: neither this program nor the same program in another size is a "
+        f"train graph of {', '.join(members)}; expected one of them, or a model of another kind"
+    )
 
 
 def ranked_by(folder: Path, wanted: Collection | None) -> Collection:

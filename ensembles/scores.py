@@ -54,7 +54,8 @@ def scores_by_graph(
 ) -> None:
     """Write or complete the score file of each member. Each graph is read once for all members.
 
-    Columns are those of models.predict.SCORE_SCHEMA, and graphs are in the order of `files`.
+    Columns are those of models.predict.SCORE_SCHEMA, and graphs are in the order of `files`. A
+    graph that a member does not rank has no rows in the file of this member.
 
     Args:
         members: Function that loads a member, by its score file.

@@ -70,17 +70,21 @@ def read_ahead(
             yield graph
 
 
-def scores_table(graph: Graph, scores: NDArray[np.float32], *, ranker: str = "") -> pl.DataFrame:
+def scores_table(
+    graph: Graph, scores: NDArray[np.float32] | None, *, ranker: str = ""
+) -> pl.DataFrame:
     """Return the scores of a graph's configs, with the columns of SCORE_SCHEMA.
 
     Args:
         graph: Graph of the configs.
-        scores: (c,) scores.
+        scores: (c,) scores. None returns a table without rows.
         ranker: Name of the ranker, for the message.
 
     Raises:
         PipelineError: A score is not finite.
     """
+    if scores is None:
+        return pl.DataFrame(schema=SCORE_SCHEMA)
     rows = np.arange(graph.n_configs) if graph.rows is None else graph.rows
     if not np.isfinite(scores).all():
         place = int(np.argmin(np.isfinite(scores)))

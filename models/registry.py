@@ -45,11 +45,12 @@ class TrainJob:
 class Ranker(Protocol):
     """A trained model."""
 
-    def score(self, graph: Graph) -> NDArray[np.float32]:
+    def score(self, graph: Graph) -> NDArray[np.float32] | None:
         """Score every config of a graph.
 
         Returns:
-            (c,) float32 scores. A lower score means a faster config.
+            (c,) float32 scores. A lower score means a faster config. None if the model does not
+            rank this graph. Then the other members of a blend rank it.
         """
 
 
@@ -92,7 +93,7 @@ NETWORKS = {
 OTHERS = {
     "segment_sage": ("layout", "models.segments.network", "models.segments.network:SegmentSage"),
     "layout_boosting": ("layout", "models.trees.boosting"),
-    "config_columns_boosting": ("layout", "models.trees.one_program"),
+    "config_columns_boosting": ("layout", "models.trees.config_columns"),
     "layout_linear": ("layout", "models.trees.linear"),
     "tile_boosting": ("tile", "models.trees.boosting"),
     "tile_linear": ("tile", "models.trees.linear"),

@@ -5,9 +5,7 @@ The dtypes are those of real files: `edge_index` and runtimes are int64, opcodes
 several GB never exists.
 """
 
-from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,7 +30,6 @@ TILE_KEYS = (*SHARED_KEYS, "config_feat", "config_runtime", "config_runtime_norm
 # The arrays of a module without configs can be compared, but there is nothing to rank.
 KEYS_OF = {"layout": LAYOUT_KEYS, "tile": TILE_KEYS, "module": (*SHARED_KEYS, "node_splits")}
 KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_normalizers"}
-PROGRAM = ("node_opcode", "node_config_ids", "edge_index", "node_feat")
 
 
 def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
@@ -84,16 +81,6 @@ def read_fields(archive: Archive, schema: Schema) -> dict[str, NDArray[Any]]:
 def fail_field(archive: Archive, field: str, problem: str) -> NoReturn:
     """Raise the error that names the file and the key of a field."""
     archive.fail(KEYS.get(field, field), problem)
-
-
-def are_one_program(paths: Iterable[Path]) -> bool:
-    """Return whether layout files have the same nodes, edges and configurable nodes, bit by bit."""
-    programs = set()
-    for path in paths:
-        with Archive(path) as archive:
-            arrays = graph_arrays(archive, "layout")
-        programs.add(tuple(arrays[field].tobytes() for field in PROGRAM))
-    return len(programs) < 2
 
 
 def encode_configs(archive: Archive, n_configs: int, n_configurable: int) -> PackedConfigs:

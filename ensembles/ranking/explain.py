@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import UsageError
-from common.progress import progress
 from common.reproducibility import generator
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES
@@ -175,6 +174,7 @@ def explain(
         if not 0 <= row <= last:
             raise UsageError(f"{graph.name}: no config {row}; expected 0..{last}")
     check_layout_configs(graph, str(graph.path))
+    names = list(ranker.member_scores(whole.only(np.array([other]))))
     before, after = whole.configs.rows(np.array([other, config]))  # (nodes, 18) each
     places = np.flatnonzero((before != after).any(axis=1))  # (k,) by config order
 
@@ -196,7 +196,7 @@ def explain(
         Part(
             *(old[places[i]], new[places[i]], shape_of(graph, old[places[i]].node)),
             score=float(scores[i, 0]),
-            members=dict(zip(ranker.rankers, scores[i, 1:].tolist(), strict=True)),
+            members=dict(zip(names, scores[i, 1:].tolist(), strict=True)),
         )
         for i in np.argsort(-np.abs(scores[:, 0]), kind="stable")
     )
@@ -212,15 +212,12 @@ def explain(
 
 def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
     """Return scores, (c, 1 + members), with the blend in the first column."""
-    scores = []
-    for number, member in enumerate(ranker.rankers.values()):
-        progress("explain", number, len(ranker.rankers))
-        scores.append(member.score(graph))
-    columns = np.stack(scores, axis=1).astype(np.float64)
+    scores = ranker.member_scores(graph)
+    columns = np.stack([*scores.values()], axis=1).astype(np.float64)
     if columns.shape[1] == 1:
         return columns.repeat(2, axis=1)
     span = np.ptp(columns[: graph.n_counted], axis=0)
-    weights = np.array([ranker.spec.weights[name] for name in ranker.rankers])
+    weights = np.array([ranker.spec.weights[name] for name in scores])
     shares = np.divide(weights / weights.sum(), span, out=np.zeros_like(span), where=span > 0)
     return np.concatenate([(columns * shares).sum(axis=1, keepdims=True), columns], axis=1)
 

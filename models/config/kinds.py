@@ -53,8 +53,6 @@ class LayoutConfig(FrozenConfig):
             model is named by its class, for example "my_pkg.gat:Gat".
         together: Train one model on the train graphs of all layout collections. If false, each
             collection has its own model.
-        one_program: Models that replace `models` if all layout graphs of a run are the same program
-            and a collection has one file to train on. Each collection is trained on its own.
     """
 
     models: Annotated[
@@ -63,7 +61,6 @@ class LayoutConfig(FrozenConfig):
         AfterValidator(_called_apart),
     ] = ("cross_config_sage", "layout_boosting")
     together: bool = False
-    one_program: tuple[LayoutModelName, ...] = ()
 
 
 class TileConfig(FrozenConfig):

@@ -170,28 +170,22 @@ class BoostingConfig(RowsConfig):
         return tuple(sizes)
 
 
-class ConfigColumnsConfig(BoostingConfig):
-    """Trees for the configs of one program, in `models/trees/one_program.py`.
+class ConfigColumnsConfig(RowsConfig):
+    """Trees on the configs of each train graph, in `models/trees/config_columns.py`.
 
-    The defaults were chosen on configs of one TPU program that docs/results/accuracy.md does not
-    report.
+    The number of configs determines the sizes of the trees and the kind of the third ranker.
 
     Attributes:
-        statistics: Statistics that the second and the third ranker read: "plain" or "all".
-        folds: Number of cross-validation folds over the program's configs. They decide whether a
-            third ranker is added, and they serve `early_stop`.
+        statistics: Statistics that trees read next to the layouts of tensors: "plain" or "all".
+        configs_per_graph: Largest number of distinct configs of a graph in training. More configs
+            are sampled at random. The training time grows with this number.
+        num_boost_round: Number of trees of a booster for at most 2,000 configs. More configs get
+            2.5 times as many.
     """
 
     statistics: StatisticsName = "all"
     configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
-    objective: Literal["lambdarank", "pairwise_logistic"] = "pairwise_logistic"
     num_boost_round: Positive = 800
-    num_leaves: Annotated[int, Field(ge=2)] = 7
-    min_rows_per_leaf: Positive = 2  # small trees that may split off two configs
-    feature_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
-    configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
-    folds: Annotated[int, Field(ge=2)] = 5
-    linear_start: Literal[False] = False
 
 
 class BlendConfig(FrozenConfig):
@@ -275,14 +269,11 @@ class Recipe(FrozenConfig):
                     f"blend.weights.{name}: no such model; expected {', '.join(known)}"
                 )
         layouts, tiles = map(self.models_of, ("layout", "tile"))
-        for models in filter(None, (layouts, tiles, self.layout.one_program)):
+        for models in (layouts, tiles):
             if not sum(self.blend.weights.get(model, 1.0) for model in models):
                 raise ValueError(
                     f"blend.weights: those of {', '.join(models)} sum to 0; expected one above 0"
                 )
-        model = "config_columns_boosting"
-        if self.layout.together and model in self.models_of("layout"):
-            raise ValueError(f"layout.together: {model} learns one graph; expected false")
         check_collections(self.collection, self.own_models, together=self.layout.together)
         return self
 
@@ -377,10 +368,6 @@ class Recipe(FrozenConfig):
         """
         return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
 
-    def for_one_program(self) -> Self:
-        """Return this recipe with the models that learn the configs of a single program."""
-        return self.model_copy(update={"layout": LayoutConfig(models=self.layout.one_program)})
-
     def learned_as(self, collection: Collection) -> Collection:
         """Return the collection that the models of a collection are trained on.
 
@@ -438,7 +425,7 @@ class Recipe(FrozenConfig):
             if name == "features" or name in self.models_of(one.kind)
         ]
         is_replaced = bool(tables) and all(has_key(table, key) for table in tables)
-        return is_replaced or name in known.difference(at_work, self.layout.one_program)
+        return is_replaced or name in known.difference(at_work)
 
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return the training config of a model, or None if it is no network."""

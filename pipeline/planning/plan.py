@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from common.errors import UsageError
 from common.progress import each
 from data.cache import CACHE_BYTES
 from data.official.published import PartSize
@@ -28,15 +27,9 @@ PROCESSOR_S = {
     "layout": {"prepare": 2.5e-9, "statistics": 3.2e-8, "rank": 8e-9, "score": 8e-9},
     "tile": {"prepare": 7e-6, "statistics": 0.035, "rank": 6e-6, "score": 2.3e-5},
 }
-STATISTICS_RANKERS = (
-    "layout_boosting",
-    "layout_linear",
-    "tile_boosting",
-    "tile_linear",
-    "tile_baseline",
-)
+BY_GRAPH = "config_columns_boosting"
 # For each row in a round of boosting.
-ROW_ROUND_S = {"layout_boosting": 1.6e-6, "tile_boosting": 3e-6}
+ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 3e-6}
 # Memory of the process before it has read anything, and of a card that CUDA takes for itself.
 LIBRARIES_MIB, CONTEXT_MIB = 363, 500
 # Memory of trees for each row and statistic, without and with folds.
@@ -110,7 +103,7 @@ def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -
     n_configs = min(config.configs_per_graph, train.distinct)
     seconds = train.graphs * _processor_s("statistics", train, n_configs)
     if model in ROW_ROUND_S:
-        n_fits = config.folds * len(config.leaves_to_try) if config.early_stop else 1
+        n_fits = config.folds * len(config.leaves_to_try) if getattr(config, "early_stop", 0) else 1
         rows = train.graphs * n_configs
         seconds += config.num_boost_round * n_fits * ROW_ROUND_S[model] * rows
     return seconds
@@ -150,8 +143,10 @@ def _training_mib(recipe: Recipe, model: str, train: PartSize, steps: StepCosts)
         return base + (CACHE_BYTES + steps.peak_bytes(model, size)) / MIB
     if isinstance(config, BaselineConfig):
         return LIBRARIES_MIB
-    rows = train.graphs * min(config.configs_per_graph, train.most_configs)
-    has_folds = model in ROW_ROUND_S and config.early_stop > 0
+    # One model of each graph is trained after the other.
+    n_graphs = 1 if model == BY_GRAPH else train.graphs
+    rows = n_graphs * min(config.configs_per_graph, train.most_configs)
+    has_folds = model in ROW_ROUND_S and getattr(config, "early_stop", 0) > 0
     n_bytes = BYTES_WITH_FOLDS if has_folds else BYTES_PER_STATISTIC
     return float(rows * n_bytes * len(ALL_STATISTICS[train.kind]) / MIB)
 
@@ -261,17 +256,8 @@ def make_plan(
         sizes: Sizes of the splits of all collections.
         n_cards: Number of GPUs. A training takes one of them.
         n_cores: Number of cores.
-
-    Raises:
-        UsageError: The recipe has a model with an unknown cost.
     """
     recipe = steps.recipe
-    for model in recipe.all_models:
-        if model not in STATISTICS_RANKERS and not model_entry(recipe, model).network:
-            known = f"networks, {', '.join(STATISTICS_RANKERS)}"
-            raise UsageError(
-                f"recipe {recipe.name}: the cost of {model} is not known; expected {known}"
-            )
     fits = [_learned_parts(fit, sizes) for fit in recipe.fits()]
     parts: dict[str, list[PartSize]] = {}
     for part in sizes:

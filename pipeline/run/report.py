@@ -208,7 +208,7 @@ def _with_evidence(
         }
         members = [_scores(state, collection, m.name) for m in state.members(collection)]
         for key in keys:
-            scored = [table[key] for table in (blended, *members)]
+            scored = [blended[key], *(table.get(key) for table in members)]
             ranking, graph = rankings["model"][key], key.removeprefix(f"{name}:")
             points.append(rank_points(name, graph, ranking, labels[key], scored))
         values = _seed_values(state, collection, labels)
@@ -261,7 +261,9 @@ def _judge(
     labels: Mapping[str, Labels],
     to_measure: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> float | None:
-    report = score_submission(_rankings(scores), labels, to_measure=to_measure)
+    # A member alone is judged on the graphs that it ranks.
+    ranked = {name: label for name, label in labels.items() if name in scores}
+    report = score_submission(_rankings(scores), ranked, to_measure=to_measure)
     return report.collections[collection.name].value
 
 

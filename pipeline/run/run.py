@@ -20,7 +20,6 @@ from data.audit import AuditRow, audit, leaks
 from data.graph_store.prepare import prepare
 from data.graph_store.stored_graph import fingerprint
 from data.manifest import read_manifest
-from data.npz.graphs import are_one_program
 from data.tree import (
     COLLECTIONS,
     SPLITS,
@@ -33,7 +32,7 @@ from data.tree import (
 )
 from ensembles.blend import apply_blend, run_blend
 from ensembles.choice import choose_in_run
-from ensembles.ensemble import Source
+from ensembles.ensemble import Source, unranked
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
 from models.config.recipe import Recipe
@@ -167,9 +166,6 @@ def _prepared(
     workers.check()
     check_packages()
     files, costs = inputs.find(splits), Costs()
-    if recipe.layout.one_program and _is_one_program(files):
-        recipe = recipe.for_one_program()
-        log.info(f"only one program: {', '.join(recipe.models_of('layout'))} ranks its layouts")
     recipe = with_original_name(recipe, out)
     config: dict[str, Any] = {
         "collections": [collection.name for collection in _present(files)],
@@ -221,19 +217,6 @@ def _present(files: Sequence[GraphFile]) -> list[Collection]:
     return [collection for collection in COLLECTIONS if collection in present]
 
 
-def _is_one_program(files: Sequence[GraphFile]) -> bool:
-    """Return whether all layout graphs are one program, with one train file per collection."""
-    layouts = [file for file in files if file.collection.kind == "layout"]
-    learned = [file.collection for file in layouts if file.split == "train"]
-    if not learned or len(set(learned)) < len(learned):
-        return False
-    try:
-        return are_one_program(file.path for file in layouts)
-    except PipelineError:
-        # The audit names the damaged file.
-        return False
-
-
 def _check_bad_files(bad: Sequence[AuditRow], inputs: Inputs) -> None:
     if bad and not inputs.skip_bad:
         more = f" (and {len(bad) - 1} more bad files; `audit` lists them)" if len(bad) > 1 else ""
@@ -278,7 +261,12 @@ def _blended_scores(state: RunState, collection: Collection, split: str) -> pl.D
     path = scores_path(state.out, collection, "blend", split)
     if not path.exists():
         with in_one_step(f"blend {collection.name}/{split}"):
-            write_scores(path, apply_blend(tables, spec), collection.name)
+            blended = apply_blend(tables, spec)
+            ranked = set(blended["graph"])
+            for file in state.of(collection, split):
+                if file.name not in ranked:
+                    raise unranked(file, list(tables))
+            write_scores(path, blended, collection.name)
     return read_scores(path)
 
 

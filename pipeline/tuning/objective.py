@@ -275,8 +275,8 @@ class TuningObjective:
             Kendall's tau, or the tile score, of held-out graphs: the mean over folds.
 
         Raises:
-            PipelineError: The folder is of another recipe, a score is not finite, or the training
-                fails.
+            PipelineError: The folder is of another recipe, a score is not finite, the model does
+                not rank a held-out graph, or the training fails.
             OutOfTime: The time is over.
         """
         study = self.space.study
@@ -313,6 +313,11 @@ class TuningObjective:
         # Only one graph at a time is in memory.
         for graph in map(read_graph, held_out):
             scores = ranker.score(graph)
+            if scores is None:
+                raise PipelineError(
+                    f"{study.model}: ranks no graph of a held-out family, so it cannot be tuned by "
+                    "families; expected another model"
+                )
             value = ranking_score(study.kind, scores, graph.runtime, as_submitted=True)
             if not math.isfinite(value):
                 raise PipelineError(f"{graph.file.path}: a config's score is not finite")

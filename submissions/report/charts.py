@@ -77,7 +77,7 @@ def rank_points(
     graph: str,
     ranking: NDArray[np.int64],
     labels: Labels,
-    scored: Sequence[pl.DataFrame] = (),
+    scored: Sequence[pl.DataFrame | None] = (),
 ) -> pl.DataFrame:
     """Return rank and slowdown of the configs of a graph.
 
@@ -90,7 +90,8 @@ def rank_points(
         ranking: Positions of configs, (c,) int64, predicted fastest first.
         labels: Runtimes by position.
         scored: Tables of the blend and of its members, with `config` (the row in the graph's file)
-            and `score` by position. Without them, positions are rows.
+            and `score` by position. Without them, positions are rows. None for a member that does
+            not rank the graph.
 
     Returns:
         Columns of RANKS_SCHEMA. `slowdown` is the runtime divided by the fastest one.
@@ -100,8 +101,12 @@ def rank_points(
     first = [*range(min(FIRST_POINTS, len(ranking))), runtime[ranking].argmin()]
     ranks = np.union1d(some, first).astype(np.uint32)
     places = ranking[ranks]
-    scores = [table["score"].to_numpy()[places] for table in scored[1:]]
-    configs = scored[0]["config"].to_numpy()[places] if scored else places.astype(np.uint32)
+    blend = scored[0] if scored else None
+    configs = places.astype(np.uint32) if blend is None else blend["config"].to_numpy()[places]
+    scores = [
+        [None] * len(ranks) if table is None else table["score"].to_numpy()[places].tolist()
+        for table in scored[1:]
+    ]
     return pl.DataFrame(
         {
             "collection": [collection] * len(ranks),
@@ -110,7 +115,7 @@ def rank_points(
             "slowdown": (runtime[places] / runtime.min()).astype(np.float32),
             "config": configs,
             "runtime_ns": labels.runtime_ns[places],
-            "members": np.reshape(scores, (-1, len(ranks))).T.tolist(),
+            "members": [[of_member[i] for of_member in scores] for i in range(len(ranks))],
         },
         schema=RANKS_SCHEMA,
     )
@@ -179,6 +184,10 @@ def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
     ]
 
 
+def _shown(score: float | None) -> float | None:
+    return None if score is None else float(f"{score:.5g}")
+
+
 def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Chart:
     """Return a chart of runtime against predicted rank.
 
@@ -191,7 +200,7 @@ def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Cha
         "rank": (points["rank"] + 1).to_list(),
         "slowdown": [round(value, 5) for value in points["slowdown"]],
         "configs": [
-            [config, ns, *(float(f"{score:.5g}") for score in scores[: len(members)])]
+            [config, ns, *(_shown(score) for score in scores[: len(members)])]
             for config, ns, scores in points.select(*POINT).iter_rows()
         ],
     }

@@ -111,6 +111,22 @@ def test_weights_need_not_sum_to_one_and_zero_takes_a_member_out() -> None:
         apply_blend(tables, BlendSpec("minmax-mean", {"x": 1.7e308, "y": 1.7e308}))
 
 
+def test_a_graph_that_a_member_leaves_out_is_averaged_over_the_others() -> None:
+    only_a = scores([row for row in GOOD if row[0] == "a"])
+    one, two = scores(GOOD), scores([(g, h, -s) for g, h, s in GOOD])
+    for none in (only_a[:0], only_a):
+        spec = BlendSpec("minmax-mean", {"z": 9.0, "x": 3.0, "y": 1.0})
+        blended = apply_blend({"z": none, "x": one, "y": two}, spec)
+        assert blended["graph"].to_list() == [row[0] for row in GOOD]
+        assert blended["score"].to_list()[3:] == [0.25, 0.75]
+        want = [12 / 13, 1 / 13, 0.5] if none.height else [0.75, 0.25, 0.5]
+        assert blended["score"].to_list()[:3] == pytest.approx(want)
+    # The other members count equally if all the weight is on the one that leaves a graph out.
+    alone = BlendSpec("minmax-mean", {"z": 1.0, "x": 0.0, "y": 0.0})
+    blended = apply_blend({"z": only_a, "x": one, "y": two}, alone)
+    assert blended["score"].to_list() == [1.0, 0.0, 0.5, 0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("changed", "other", "at_fault"),
     [

@@ -50,7 +50,6 @@ BY_HEART = Recipe.from_table(
         "baseline_gcn": {"configs_per_step": 64, "training": TRAINING},
         "layout_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
         "tile_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},
-        "config_columns_boosting": {"num_boost_round": 300, "min_rows_per_leaf": 1},
     },
     source="one graph",
     trust=SMOKE.trust,
@@ -114,8 +113,7 @@ def test_equal_configs_get_equal_scores(name: str, trained) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_scores(name: str, tiny_tree: Path, tmp_path: Path) -> None:
-    files = train_files(tiny_tree, entry_of(name).kind)
-    files = files[: 1 if name == "config_columns_boosting" else 2]
+    files = train_files(tiny_tree, entry_of(name).kind)[:2]
     graph = read_graph(files[0])
     scores = []
     for run in ("first", "second"):

@@ -90,14 +90,6 @@ def test_a_key_that_all_collections_replace_is_idle() -> None:
     assert recipe.is_idle(f"collection.{second.name}.tgraph.hidden", [first])
 
 
-def test_what_cannot_learn_from_all_collections_is_refused() -> None:
-    more, named = "layout.models=[config_columns_boosting]", "config_columns_boosting learns one"
-    with pytest.raises(UsageError, match=rf"^recipe smoke: layout\.together: {named}") as caught:
-        load_recipe("smoke", ["layout.together=true", more])
-    assert "\n" not in str(caught.value)
-    load_recipe("smoke", [more])  # without it
-
-
 def test_bare_words_make_a_list_of_models() -> None:
     recipe = load_recipe("within_graph", ["layout.models=[cross_config_sage, layout_linear]"])
     assert recipe.layout.models == ("cross_config_sage", "layout_linear")

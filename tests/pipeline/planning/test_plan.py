@@ -2,7 +2,6 @@
 
 import pytest
 
-from common.errors import UsageError
 from common.settings import apply_overrides
 from data.official.published import PartSize, official_sizes
 from features.statistics.configs import ALL_STATISTICS
@@ -113,12 +112,6 @@ def test_a_run_takes_at_least_its_longest_training_or_an_even_share_of_all_work(
         assert many.min_run_hours == pytest.approx(longest)
 
 
-def test_a_model_whose_cost_is_not_known_is_refused() -> None:
-    recipe = load_recipe("within_graph", ["layout.models=[config_columns_boosting]"])
-    with pytest.raises(UsageError, match=r"the cost of config_columns_boosting is not known"):
-        plan_of(recipe)
-
-
 def test_a_step_by_segments_does_not_grow_with_the_graph_but_ranking_does() -> None:
     def seconds(nodes: int, head_steps: int) -> dict[str, float]:
         sets = ["segment_sage.segment_nodes=500", f"segment_sage.head_steps={head_steps}"]
@@ -165,9 +158,8 @@ def test_a_collection_costs_what_its_own_keys_take_and_a_final_fit_as_much_again
 
 
 def test_every_network_and_statistics_ranker_has_a_cost() -> None:
-    known = [name for name in MODELS if name != "config_columns_boosting"]
     for kind in ("layout", "tile"):
-        models = [name for name in known if MODELS[name].kind == kind]
+        models = [name for name in MODELS if MODELS[name].kind == kind]
         recipe = load_recipe("smoke", [f"{kind}.models=[{', '.join(models)}]"])
         trained = [row.training_hours.keys() for row in plan_of(recipe).collections]
         assert any(own == {*models} for own in trained)

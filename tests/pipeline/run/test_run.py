@@ -1,4 +1,4 @@
-"""The command `run`: checks before any work, samples of valid configs, and `layout.one_program`."""
+"""The command `run`: checks before any work, samples of valid configs, members that fall out."""
 
 import json
 import shutil
@@ -12,8 +12,7 @@ from common.files import alone_in
 from common.jobs.workers import Workers
 from data.graph_store.stored_graph import read_graph
 from data.tree import collection_named, find_graphs
-from models.run_folder import read_config
-from pipeline.run.run import _is_one_program
+from models.predict import read_scores
 from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
 
@@ -233,39 +232,39 @@ def test_a_finished_run_that_is_resumed_keeps_what_made_it(
 
 
 XLA = collection_named("layout:xla:random")
-SETS = (
-    *("--set", "layout.one_program=[config_columns_boosting]"),
-    *("--set", "config_columns_boosting.num_boost_round=5"),
-)
+COLUMNS = "config_columns_boosting"
 
 
 @pytest.fixture
-def one_program(tiny_tree: Path, tmp_path: Path) -> Path:
-    """A tree that holds one program in two files."""
-    source = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))[0]
-    for split in ("train", "valid"):
-        folder = tmp_path / "tree" / "npz" / XLA.folder / split
-        folder.mkdir(parents=True)
-        shutil.copy(source.path, folder / f"{split}.npz")
+def known_and_new(tiny_tree: Path, tmp_path: Path) -> Path:
+    """A tree whose valid split has the program of the train split, and another program."""
+    known = find_graphs(tiny_tree, collections=(XLA,), splits=("train",))[0]
+    new = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))[0]
+    for source, place in ((known, "train/a"), (known, "valid/known"), (new, "valid/new")):
+        path = tmp_path / "tree" / "npz" / XLA.folder / f"{place}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source.path, path)
     return tmp_path / "tree"
 
 
-def test_one_program_is_ranked_by_what_learns_it(one_program: Path, tmp_path: Path) -> None:
-    words = ("run", "--recipe", "smoke", *SETS, "--data", one_program, "--out", tmp_path / "run")
-    lines = stderr_of(*words)
-    assert "only one program: config_columns_boosting ranks its layouts" in lines
-    recipe = read_config(tmp_path / "run")["recipe"]
-    assert recipe["layout"]["models"] == ["config_columns_boosting"]
-    stderr_of(*words, "--resume")  # and the same again finds its own folder
+def test_a_member_falls_out_for_graphs_of_other_programs(
+    known_and_new: Path, tmp_path: Path
+) -> None:
+    def run(*models: str, expect: int = 0) -> tuple[Path, str]:
+        out = tmp_path / "-".join(models)
+        sets = ("--set", f"layout.models=[{', '.join(models)}]")
+        words = ("run", "--recipe", "smoke", *sets, "--data", known_and_new, "--out", out)
+        return out, call(*words, expect=expect)
 
+    def scores(out: Path, member: str) -> dict[str, list[float]]:
+        table = read_scores(out / "scores" / XLA.slug / member / "valid.parquet")
+        return {name[0]: part["score"].to_list() for name, part in table.group_by("graph")}
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_two_programs_are_not_one_program(one_program: Path, tiny_tree: Path, split: str) -> None:
-    others = find_graphs(tiny_tree, collections=(XLA,), splits=("valid",))
-    assert _is_one_program(find_graphs(one_program))
-    folder = one_program / "npz" / XLA.folder / split
-    folder.mkdir(exist_ok=True)
-    shutil.copy(others[0].path, folder / "other.npz")
-    assert not _is_one_program(find_graphs(one_program))
-    (folder / "other.npz").write_bytes(b"no zip")  # which the audit names
-    assert not _is_one_program(find_graphs(one_program))
+    (alone, _), (both, _) = run("layout_linear"), run("layout_linear", COLUMNS)
+    assert scores(both, f"{COLUMNS}-seed0").keys() == {"known"}
+    assert scores(both, "blend")["new"] == scores(alone, "blend")["new"]
+    assert scores(both, "blend")["known"] != scores(alone, "blend")["known"]
+    values = json.loads((both / "report.json").read_text())["models"][XLA.name]["member_values"]
+    assert values[f"{COLUMNS}-seed0"] > 0
+    _, text = run(COLUMNS, expect=1)
+    assert f"{XLA.name}:new: neither this program nor the same program in another size" in text

@@ -1,0 +1,475 @@
+"""Trees on the configs of each train graph, for other configs of the same program or of a sibling.
+
+A sibling is the same program in another size, for example with another batch size. Each layout of
+each tensor of a configurable node is a one-hot feature. Tied nodes and equivalent features count
+once. The features of a program mean the same in its siblings, because their configurable nodes are
+in the same order. Layouts by tensor rank unseen configs better than whole vectors, because
+different vectors share layouts of tensors.
+
+Each train graph has its own rankers, and their scores are summed. One booster reads the features. A
+second one reads the features and the statistics of each config. A program with few configs has a
+third ranker. If it also has few features, the third ranker is a random forest (Breiman, 2001),
+because deep trees see combinations of layouts. Otherwise it is a linear ranker on statistics,
+because the cost of a layout is nearly a sum over tensors.
+
+All rankers predict the normal deviate of a config's rank by runtime. So their scores have one
+scale, and the rankers of several siblings are averaged without weights. Sizes of trees were chosen
+on the sample's train split and on synthetic costs of up to 24,000 configs.
+
+Shapes: c configs, k configurable nodes in m columns, f features.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, rankdata
+
+from common.errors import OutOfTime, PipelineError
+from common.files import read_json, write_text
+from common.progress import each, out_of_time
+from common.settings import FrozenConfig
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import Graph, LayoutGraph, distinct_configs, program_content
+from data.graphs.node_columns import SHAPE_PRODUCT
+from data.graphs.packing import N_TENSORS, VALUES_PER_TENSOR
+from features.statistics.configs import (
+    RowStatistics,
+    StatisticsSet,
+    statistics_names,
+    statistics_of,
+)
+from features.statistics.layout import TENSORS
+from models.config.recipe import BoostingConfig, ConfigColumnsConfig, Recipe
+from models.registry import TrainJob
+from models.trees.boosting import BoostingRanker, read_booster
+from models.trees.rows import GraphRows, binned, dataset_parameters, sample_rows
+
+TreesName = Literal["columns", "both", "forest"]
+RankerName = Literal["columns", "both", "forest", "linear"]
+PROGRAM_FILES = "program-*.json"
+# Siblings may differ by some edges, for example by a broadcast that a batch of 1 does not need. In
+# the published sizes the largest difference is 20 edges of 749.
+MAX_EDGES_APART, MAX_SHARE_APART, ALWAYS_SHARE_APART = 20, 0.05, 0.01
+MAX_SIBLINGS = 4
+# More configs are learned by larger trees, and without a third ranker.
+MAX_FEW_CONFIGS = 2_000
+# A forest needs this number of configs for each feature.
+FOREST_CONFIGS_PER_FEATURE = 3
+# A linear ranker counts as much as a booster up to this number of configs, and then less and less.
+LINEAR_CONFIGS = 100
+LINEAR_PENALTY = 100.0
+
+
+class TreeSettings(NamedTuple):
+    """The trees of one ranker.
+
+    Attributes:
+        rounds: Number of trees, as a share of `num_boost_round`.
+        min_rows_per_leaf: Smallest number of configs in a leaf.
+        parameters: Further parameters of LightGBM.
+    """
+
+    rounds: float
+    min_rows_per_leaf: int
+    parameters: Mapping[str, float | int | str]
+
+
+FEW: Mapping[TreesName, TreeSettings] = {
+    "columns": TreeSettings(
+        1, 2, {"learning_rate": 0.05, "num_leaves": 7, "feature_fraction": 0.5}
+    ),
+    "both": TreeSettings(1, 5, {"learning_rate": 0.05, "num_leaves": 7, "feature_fraction": 0.3}),
+    # Deep trees on a part of the configs each, with most features at every split.
+    "forest": TreeSettings(
+        0.125,
+        1,
+        {
+            "boosting": "rf",
+            "bagging_freq": 1,
+            "bagging_fraction": 0.7,
+            "num_leaves": 1024,
+            "feature_fraction_bynode": 0.8,
+        },
+    ),
+}
+MANY: Mapping[TreesName, TreeSettings] = {
+    "columns": TreeSettings(2.5, 20, {"learning_rate": 0.1, "num_leaves": 15}),
+    "both": TreeSettings(
+        1.25, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.3}
+    ),
+}
+
+
+class ColumnFeatures(FrozenConfig):
+    """The features that distinguish the configs of a program.
+
+    A feature is 1 if a tensor (0..2) of a node (a position in config order) has a layout (6
+    values).
+    """
+
+    node: list[int]
+    tensor: list[int]
+    layout: list[list[int]]
+
+    def names(self, statistics: StatisticsSet | None = None) -> list[str]:
+        """Return the names of the columns of `rows_of`.
+
+        Args:
+            statistics: Set of statistics, or None.
+        """
+        own = [
+            f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
+            for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)
+        ]
+        return [*own, *(statistics_names("layout", statistics) if statistics else ())]
+
+    def rows_of(self, graph: Graph, statistics: StatisticsSet | None = None) -> RowStatistics:
+        """Return the function that computes the rows of configs.
+
+        Args:
+            graph: Graph of the program, or of a sibling.
+            statistics: Set of statistics that follow the features, or None.
+        """
+        assert isinstance(graph, LayoutGraph)
+        columns = partial(self.table, graph)
+        if statistics is None:
+            return columns
+        further = statistics_of(graph, statistics)
+        return lambda rows: np.concatenate([columns(rows), further(rows)], axis=1)
+
+    def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Compute the features of some configs.
+
+        Args:
+            graph: Graph of the program, or of a sibling.
+            rows: (r,) rows of configs.
+
+        Returns:
+            (r, f) float32 of 0 and 1.
+        """
+        layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
+        wanted = np.asarray(self.layout, dtype=np.int8).reshape(-1, VALUES_PER_TENSOR)  # (f, 6)
+        # (u, f): whether a vector of the graph sets a feature
+        is_set = (layouts[:, self.tensor] == wanted).all(axis=2).astype(np.float32)
+        ids = graph.configs.vector_ids(rows)[:, self.node]  # (r, f)
+        return is_set[ids, np.arange(len(self.node))]
+
+
+class Signature(FrozenConfig):
+    """The facts that decide whether two graphs are the same program or siblings.
+
+    Attributes:
+        content: Hash of all nodes and edges.
+        opcodes: Hash of the opcodes of the configurable nodes, in config order.
+        n_edges: Number of edges.
+        log_size: Mean of log(1 + elements) over the outputs of the configurable nodes.
+        collection: Name of the collection.
+    """
+
+    content: str
+    opcodes: str
+    n_edges: int
+    log_size: float
+    collection: str
+
+    def is_sibling(self, other: "Signature") -> bool:
+        """Return whether two graphs are the same program, in any size.
+
+        Args:
+            other: Signature of the other graph.
+        """
+        return self.opcodes == other.opcodes and are_near(self.n_edges, other.n_edges)
+
+    def distance(self, other: "Signature") -> tuple[bool, bool, float]:
+        """Return the key that sorts siblings: same content, same collection, nearest size.
+
+        Args:
+            other: Signature of the other graph.
+        """
+        return (
+            self.content != other.content,
+            self.collection != other.collection,
+            abs(self.log_size - other.log_size),
+        )
+
+
+def are_near(n_edges: int, other: int) -> bool:
+    """Return whether two numbers of edges may be those of one program in two sizes.
+
+    Args:
+        n_edges: Number of edges of one graph.
+        other: Number of edges of the other graph.
+    """
+    larger = max(n_edges, other)
+    at_most = max(ALWAYS_SHARE_APART * larger, min(MAX_EDGES_APART, MAX_SHARE_APART * larger))
+    return abs(n_edges - other) <= at_most
+
+
+def signature_of(graph: LayoutGraph) -> Signature:
+    """Return the signature of a program.
+
+    Args:
+        graph: Graph of the program.
+    """
+    ids = graph.node_config_ids
+    opcodes = hashlib.blake2b(graph.node_opcode[ids].tobytes(), digest_size=8).hexdigest()
+    return Signature(
+        content=program_content(graph),
+        opcodes=opcodes,
+        n_edges=len(graph.edge_index),
+        log_size=float(np.log1p(np.abs(graph.node_feat[ids, SHAPE_PRODUCT])).mean()),
+        collection=graph.file.collection.name,
+    )
+
+
+class LearnedProgram(FrozenConfig):
+    """The content of a program file, except for its trees.
+
+    Attributes:
+        name: Name of the train graph.
+        signature: Signature of the train graph.
+        features: Features that distinguish the learned configs.
+        weights: Weight of each ranker. They sum to 1.
+        linear: Weights of the linear ranker by statistic, or none.
+    """
+
+    name: str
+    signature: Signature
+    features: ColumnFeatures
+    weights: dict[RankerName, float]
+    linear: dict[str, float]
+
+
+def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatures:
+    """Find the features that distinguish some configs, without equivalent ones.
+
+    Args:
+        graph: Graph of the program.
+        rows: (r,) rows of configs.
+    """
+    node: list[int] = []
+    tensor: list[int] = []
+    layout: list[list[int]] = []
+    layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
+    first_of_column = np.unique(graph.configs.codebooks.column_of, return_index=True)[1]
+    ids = graph.configs.vector_ids(rows)
+    seen: set[bytes] = set()
+    for place in first_of_column.tolist():
+        for number in range(N_TENSORS):
+            taken, index = np.unique(layouts[:, number][ids[:, place]], axis=0, return_inverse=True)
+            for which, values in enumerate(taken.tolist()):
+                feature = index.reshape(-1) == which
+                # A feature and its complement split configs in the same way.
+                same = {np.packbits(feature).tobytes(), np.packbits(~feature).tobytes()}
+                if not feature.all() and not same & seen:
+                    seen |= same
+                    node.append(place)
+                    tensor.append(number)
+                    layout.append(values)
+    return ColumnFeatures(node=node, tensor=tensor, layout=layout)
+
+
+def ranker_weights(n_configs: int, n_features: int) -> dict[RankerName, float]:
+    """Return the rankers of a program and their weights, which sum to 1.
+
+    Args:
+        n_configs: Number of configs to learn from.
+        n_features: Number of features that distinguish them.
+    """
+    weights: dict[RankerName, float] = {"columns": 1.0, "both": 1.0}
+    if n_configs <= MAX_FEW_CONFIGS:
+        if FOREST_CONFIGS_PER_FEATURE * n_features <= n_configs:
+            weights["forest"] = 1.0
+        else:
+            weights["linear"] = min(1.0, LINEAR_CONFIGS / n_configs)
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def train(job: TrainJob) -> None:
+    """Learn the configs of each train graph. A resumed training skips the learned graphs.
+
+    The function writes a program file and the files of its trees for each graph with an order.
+
+    Raises:
+        PipelineError: No graph has two configs of different runtime, or the disk is full.
+        OutOfTime: The time is over.
+    """
+    config: ConfigColumnsConfig = getattr(job.recipe, job.model)
+    graphs = sample_rows(job.files, config, job.seed)
+    for number, taken in enumerate(each("learn configs", graphs)):
+        path = job.run_dir / PROGRAM_FILES.replace("*", f"{number:03d}")
+        if path.exists():
+            continue
+        if out_of_time():
+            raise OutOfTime(f"{job.run_dir}: out of time with {number} of {len(graphs)} graphs")
+        _learn(path, taken, config, seed=job.seed, threads=job.recipe.n_threads)
+
+
+def _learn(
+    path: Path, taken: GraphRows, config: ConfigColumnsConfig, *, seed: int, threads: int
+) -> None:
+    """Learn the configs of one graph. The program file is written last."""
+    graph = read_layout(taken.file)
+    features = column_features(graph, taken.rows)
+    weights = ranker_weights(len(taken.rows), len(features.node))
+    linear: dict[str, float] = {}
+    for name in weights:
+        if name == "linear":
+            linear = _fit_linear(graph, taken, config.statistics)
+        else:
+            trees = _fit_trees(name, graph, taken, features, config, seed=seed, threads=threads)
+            write_text(_trees_file(path, name), trees)
+    program = LearnedProgram(
+        name=taken.file.name,
+        signature=signature_of(graph),
+        features=features,
+        weights=weights,
+        linear=linear,
+    )
+    write_text(path, program.model_dump_json() + "\n")
+
+
+def _fit_trees(
+    name: TreesName,
+    graph: LayoutGraph,
+    taken: GraphRows,
+    features: ColumnFeatures,
+    config: ConfigColumnsConfig,
+    *,
+    seed: int,
+    threads: int,
+) -> str:
+    """Fit the trees of one ranker to normal deviates, higher = faster. Return them as text."""
+    import lightgbm
+
+    n_configs = len(taken.rows)
+    settings = (FEW if n_configs <= MAX_FEW_CONFIGS else MANY)[name]
+    statistics = config.statistics if name == "both" else None
+    compute = features.rows_of(graph, statistics)
+    rows = BoostingConfig(min_rows_per_leaf=settings.min_rows_per_leaf)
+    dataset = binned([taken], rows, lambda _, some: compute(some), features.names(statistics))
+    dataset.set_label(-_deviates(taken.runtime))
+    parameters: dict[str, Any] = {
+        **dataset_parameters(rows, n_configs),
+        **settings.parameters,
+        "objective": "regression",
+        "metric": "none",
+        "seed": seed,
+        "num_threads": threads,
+    }
+    rounds = max(1, round(settings.rounds * config.num_boost_round))
+    return lightgbm.train(parameters, dataset, rounds).model_to_string()
+
+
+def _fit_linear(
+    graph: LayoutGraph, taken: GraphRows, statistics: StatisticsSet
+) -> dict[str, float]:
+    """Fit ridge regression of normal deviates, lower = faster, and return weights by statistic."""
+    from sklearn.linear_model import Ridge
+
+    table = statistics_of(graph, statistics)(taken.rows).astype(np.float64)
+    scale = table.std(axis=0)
+    scale[scale == 0] = 1
+    model = Ridge(alpha=LINEAR_PENALTY).fit(table / scale, _deviates(taken.runtime))
+    weights = (model.coef_ / scale).tolist()
+    return dict(zip(statistics_names("layout", statistics), weights, strict=True))
+
+
+def _deviates(runtime: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the normal deviates of the ranks of runtimes (r,). Equal runtimes share their rank."""
+    return np.asarray(norm.ppf((rankdata(runtime) - 0.5) / len(runtime)))
+
+
+def _trees_file(path: Path, name: TreesName) -> Path:
+    return path.with_name(f"{path.stem}-{name}.txt")
+
+
+@dataclass(frozen=True)
+class ConfigColumnsRanker:
+    """The learned programs of a run folder. Trees are read for one graph at a time.
+
+    Attributes:
+        programs: Learned programs by file.
+        statistics: Statistics that the trees read.
+        threads: Number of threads.
+    """
+
+    programs: Mapping[Path, LearnedProgram]
+    statistics: StatisticsSet
+    threads: int
+
+    def siblings_of(self, graph: LayoutGraph) -> list[Path]:
+        """Return the files of the programs that rank a graph, nearest first.
+
+        If the graph's own program was learned, its siblings are left out.
+
+        Args:
+            graph: Graph to rank.
+        """
+        own = signature_of(graph)
+        of = {path: program.signature for path, program in self.programs.items()}
+        siblings = [path for path, other in of.items() if other.is_sibling(own)]
+        siblings.sort(key=lambda path: of[path].distance(own))
+        same = [path for path in siblings if of[path].content == own.content]
+        return (same or siblings)[:MAX_SIBLINGS]
+
+    def score(self, graph: Graph) -> NDArray[np.float32] | None:
+        """Score every config, or return None if no sibling of the graph was learned.
+
+        Args:
+            graph: Graph to rank.
+
+        Returns:
+            (c,) float32 scores. A lower score means a faster config.
+        """
+        assert isinstance(graph, LayoutGraph)
+        siblings = self.siblings_of(graph)
+        if not siblings:
+            return None
+        first, group = distinct_configs(graph)
+        scores = [self._score_by(path, graph, first) for path in siblings]
+        return np.mean(scores, axis=0).astype(np.float32)[group]
+
+    def _score_by(
+        self, path: Path, graph: LayoutGraph, rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the scores (r,) of some configs by one learned program."""
+        program = self.programs[path]
+        total = np.zeros(len(rows), np.float32)
+        for name, weight in program.weights.items():
+            if name == "linear":
+                table = statistics_of(graph, self.statistics)(rows)
+                sums = table.astype(np.float64) @ list(program.linear.values())
+                # The mean is equal for all configs, so its removal only saves digits.
+                scores = (sums - sums.mean()).astype(np.float32)
+            else:
+                statistics = self.statistics if name == "both" else None
+                names = program.features.names(statistics)
+                rows_of = partial(program.features.rows_of, statistics=statistics)
+                booster = read_booster(_trees_file(path, name), names)
+                scores = BoostingRanker(booster, rows_of, self.threads).score_rows(graph, rows)
+            total += np.float32(weight) * scores
+        return total
+
+
+def load(name: str, run_dir: Path, recipe: Recipe) -> ConfigColumnsRanker:
+    """Load the learned programs of a run folder.
+
+    Raises:
+        PipelineError: A file is missing or damaged.
+    """
+    paths: Sequence[Path] = sorted(run_dir.glob(PROGRAM_FILES))
+    if not paths:
+        raise PipelineError(f"{run_dir}: has no {PROGRAM_FILES}; train the model again")
+    programs = {
+        path: read_json(path, LearnedProgram, expected="features, and a weight for each ranker")
+        for path in paths
+    }
+    return ConfigColumnsRanker(programs, getattr(recipe, name).statistics, recipe.n_threads)
