@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy.tasks import SAMPLE_FURTHER, TASKS, WITHIN_GRAPH, Part, Sources, by_source
+from benchmarks.accuracy.tasks import (
+    SAMPLE_FURTHER,
+    SIBLINGS,
+    TASKS,
+    WITHIN_GRAPH,
+    Part,
+    Sources,
+    by_source,
+)
 from common.errors import PipelineError, UsageError
 from common.files import write_text
 from common.metrics import TILE_PICKS, slowdown_at_k
@@ -62,8 +70,11 @@ NETWORK, BY_TILE = "cross_config_sage", "late_fusion_sage"
 BASELINE, DEFAULT = "baseline", "default"
 # Suffix of a network that scores each config without the others.
 ALONE = "-alone"
-# Networks are left out of a task that would take 13 trainings of each.
-NETWORK_TASKS = tuple(task for task in TASKS if task != SAMPLE_FURTHER)
+# The default without the trees on config columns.
+NO_SIBLINGS = "default-no-siblings"
+COLUMNS = "config_columns_boosting"
+# Networks are left out of a task that would take 13 trainings of each, and of one about trees.
+NETWORK_TASKS = tuple(task for task in TASKS if task not in (SAMPLE_FURTHER, SIBLINGS))
 # The winner's training takes days of a GPU. Its warm-up is 5 % of the steps, here as well.
 SCALED_DOWN = (
     *("collection={}", "tgraph.training.steps=250", "tgraph.training.warmup_steps=12"),
@@ -79,14 +90,17 @@ CANDIDATES = {
         "tgraph": Candidate(("tgraph",), "reference", SCALED_DOWN, tasks=NETWORK_TASKS),
         "layout_linear": Candidate(("layout_linear",)),
         "layout_boosting": Candidate(("layout_boosting",)),
-        "config_columns_boosting": Candidate(
-            ("config_columns_boosting",), "within_graph", tasks=WITHIN_GRAPH
-        ),
+        COLUMNS: Candidate((COLUMNS,), "within_graph", tasks=(*WITHIN_GRAPH, SIBLINGS)),
         f"{NETWORK}{ALONE}": Candidate(
             (NETWORK,), overrides=(f"{NETWORK}.cross_config=false",), tasks=NETWORK_TASKS
         ),
         NETWORK: Candidate(
             (NETWORK,), tasks=NETWORK_TASKS, within_graph=("within_graph", (NETWORK,))
+        ),
+        NO_SIBLINGS: Candidate(
+            tuple(model for model in load_recipe("cpu").layout.models if model != COLUMNS),
+            tasks=(SIBLINGS,),
+            n_seeds=2,
         ),
         DEFAULT: Candidate(
             load_recipe("cpu").layout.models,

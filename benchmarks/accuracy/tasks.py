@@ -172,6 +172,44 @@ def by_source(part: Part) -> list[Part]:
     return [half for half in halves if half.train and half.judged]
 
 
+def sibling_files(sources: Sources) -> list[GraphFile]:
+    """List the labelled layout graphs of the sample whose program is there in two sizes.
+
+    Args:
+        sources: Data folders.
+    """
+    from models.trees.config_columns import signature_of
+
+    files = labelled("layout", sources)
+    signatures = {file: signature_of(read_layout(file)) for file in files}
+    return [
+        file
+        for file in files
+        if any(
+            file.name != other.name and signatures[file].is_sibling(signatures[other])
+            for other in files
+        )
+    ]
+
+
+def _siblings(sources: Sources, seed: int, folder: Path) -> list[Part]:
+    """Judge one size of each program. Models learn from the other size and all other graphs."""
+    files, in_two_sizes = labelled("layout", sources), sibling_files(sources)
+    families = sample_families(sources.sample)
+    sizes: dict[str, list[str]] = {}
+    for file in in_two_sizes:
+        names = sizes.setdefault(families.get(file.submission_id, family_of(file)), [])
+        if file.name not in names:
+            names.append(file.name)
+    parts = []
+    for number in range(2):
+        judged_names = {names[number] for names in sizes.values()}
+        judged = tuple(file for file in in_two_sizes if file.name in judged_names)
+        train = tuple(file for file in files if file.name not in judged_names)
+        parts.append(Part(f"size-{number}", train, judged))
+    return parts
+
+
 def _official_split(sources: Sources, seed: int, folder: Path) -> list[Part]:
     train, judged = (tuple(labelled("tile", sources, [split])) for split in ("train", "valid"))
     return [Part(TILE.slug, train, judged)]
@@ -279,6 +317,7 @@ def _alexnet(sources: Sources, seed: int, folder: Path) -> list[Part]:
 
 
 SAMPLE_FURTHER, SAMPLE_VALID = "sample-further", partial(labelled, "layout", splits=("valid",))
+SIBLINGS = "siblings"
 WITHIN_GRAPH = ("unet3d-all", "unet3d-100", SAMPLE_FURTHER)
 TASKS = {
     "layouts": Task(
@@ -317,6 +356,17 @@ TASKS = {
         "need 13 trainings.",
         SAMPLE_VALID,
         partial(further_configs, SAMPLE_VALID, None),
+    ),
+    SIBLINGS: Task(
+        "layout",
+        "Layouts of programs that are known in another size",
+        "Thirteen programs of the sample are there in two sizes, for example `mixer_b1` and "
+        "`mixer_b4`. Models learn from one size and from all other labelled graphs, and are judged "
+        "on the other size. So this section, unlike the others, does not keep families together. "
+        "The size to judge on is the same for all seeds. The sample's train split was used to "
+        "choose the settings of `config_columns_boosting`.",
+        sibling_files,
+        _siblings,
     ),
     "cross-graph": Task(
         "layout",

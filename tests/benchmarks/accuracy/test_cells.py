@@ -17,6 +17,7 @@ from data.labels import read_withheld
 from models.registry import TrainJob, load_model
 from models.run_folder import DONE
 from models.train import train_model
+from models.trees.config_columns import signature_of
 
 COLUMNS, EARLY = "config_columns_boosting", "early_fusion_sage"
 LATE_ALONE = f"late_fusion_sage{ALONE}"
@@ -41,12 +42,25 @@ def test_cells_are_those_that_can_be_trained_here(
     tasks = {name: {cell.task for cell in found if cell.name == name} for name in names}
     assert tasks["baseline_gcn"] == {"layouts", "unet3d-all", "unet3d-100", "cross-graph"}
     assert tasks[EARLY] == {"tiles", "tile-folds", "alexnet"}
-    assert tasks[COLUMNS] == {"unet3d-all", "unet3d-100", "sample-further"}
+    assert tasks[COLUMNS] == {"unet3d-all", "unet3d-100", "sample-further", "siblings"}
     assert tasks["baseline"] == tasks["default"] == set(TASKS)
     assert not list(cells_of(["unet3d-all"], names, [0], Sources(sources.sample, None)))
     assert not list(cells_of(["unet3d-all"], names, [0], Sources(sources.sample, sources.sample)))
     printed = capsys.readouterr().out
     assert "unet3d-all: left out: needs real" in printed and "unet3d.npz is missing" in printed
+
+
+def test_each_graph_in_another_size_is_judged_once_with_a_sibling_to_learn_from() -> None:
+    task, sources = TASKS["siblings"], Sources(SAMPLE, None)
+    parts = task.parts(sources, 0, SAMPLE)
+    judged = [file for part in parts for file in part.judged]
+    assert set(judged) == set(task.files(sources)) and len(set(judged)) == len(judged) == 40
+    for part in parts:
+        names = {file.name for file in part.train}
+        assert not names & {file.name for file in part.judged}
+        learned = [signature_of(read_layout(file)) for file in part.train]
+        for file in part.judged:
+            assert any(signature_of(read_layout(file)).is_sibling(other) for other in learned)
 
 
 @pytest.mark.parametrize("task", ["layouts", "tile-folds"])
