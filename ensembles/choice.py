@@ -60,7 +60,8 @@ class ScoredGraph(NamedTuple):
     Attributes:
         kind: "layout" or "tile".
         family: Family of the graph.
-        scores: Scores of the members, (c, m), from 0 to 1, lower = faster.
+        scores: Scores of the members, (c, m), from 0 to 1, lower = faster. The column of a member
+            that does not rank the graph is nan.
         kept: Scores of the recipe's blend, (c,).
         runtime: Measured runtimes, (c,).
     """
@@ -78,6 +79,20 @@ class ScoredGraph(NamedTuple):
             scores: Score of each config, (c,), lower = faster.
         """
         return ranking_score(self.kind, scores.astype(np.float32), self.runtime, as_submitted=True)
+
+    def blended(self, weights: Floats) -> Floats:
+        """Blend the scores as `apply_blend` does.
+
+        Args:
+            weights: Weight of each member, (m,).
+
+        Returns:
+            Score of each config, (c,).
+        """
+        is_present = ~np.isnan(self.scores[0])
+        shares = weights * is_present
+        shares = shares if shares.any() else is_present
+        return np.asarray(np.nan_to_num(self.scores) @ (shares / shares.sum()))
 
 
 def too_few(files: Sequence[GraphFile]) -> str | None:
@@ -164,7 +179,7 @@ def choose_blend(
     fold_of = family_folds(families, n_folds, seed)
 
     def values(weights: Floats, chosen: Sequence[ScoredGraph]) -> list[float]:
-        return [graph.value(graph.scores @ weights) for graph in chosen]
+        return [graph.value(graph.blended(weights)) for graph in chosen]
 
     def fitted(chosen: Sequence[ScoredGraph]) -> Floats:
         return greedy_weights(lambda w: float(np.mean(values(w, chosen))), len(members))
@@ -204,15 +219,15 @@ def scored_graphs(
         recipe: Blend of the recipe.
 
     Returns:
-        The graphs, in the order of the first member's scores.
+        The graphs, in the order of the scores of the member that ranks most graphs.
 
     Raises:
         PipelineError: Two members have scores of different configs.
     """
     by_name = {file.name: file for file in judged}
     tables = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
-    first = next(iter(tables))
-    scaled = joined(tables[first], tables, minmax, rows_of=f"member {first}")
+    widest = max(tables, key=lambda name: tables[name].height)
+    scaled = joined(tables[widest], tables, minmax, rows_of=f"member {widest}")
     table = scaled.with_columns(kept=apply_blend(tables, recipe)["score"])
     graphs = []
     for part in table.partition_by("graph", maintain_order=True):

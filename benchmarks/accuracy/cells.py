@@ -301,8 +301,8 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     begin = time.process_time()
     scores = ranker.score(graph)
     rank_cpu_s = time.process_time() - begin
-    if not np.isfinite(scores).all():
-        raise PipelineError(f"{graph.file.path}: a config's score is not finite")
+    if scores is None or not np.isfinite(scores).all():
+        raise PipelineError(f"{graph.file.path}: a config's score is missing or not finite")
     ranking = np.argsort(scores, kind="stable")
     metrics = score_graph(graph.file.collection, ranking, labels_of(graph))
     if metrics["kendall_tau"] is None:

@@ -91,21 +91,11 @@ class Trees:
     parameters: dict[str, object]
     rounds: int
 
-    def train(
-        self, rows: NDArray[np.int64] | None = None, start: Values | None = None
-    ) -> "lightgbm.Booster":
-        """Train a booster.
-
-        Args:
-            rows: (r,) ascending rows. None trains on all rows.
-            start: (r,) scores of these rows that trees begin from, or None.
-        """
+    def train(self) -> "lightgbm.Booster":
+        """Train a booster."""
         import lightgbm
 
-        chosen = self.dataset if rows is None else self.dataset.subset(rows.tolist())
-        if start is not None:
-            chosen.construct().set_init_score(-start)
-        return lightgbm.train(self.parameters, chosen, self.rounds)
+        return lightgbm.train(self.parameters, self.dataset, self.rounds)
 
 
 def prepare(

@@ -204,6 +204,28 @@ def test_few_graphs_or_families_do_not_suffice(names: Sequence[str], reason: str
     assert told is None if reason is None else str(told).startswith(reason)
 
 
+def test_a_member_that_leaves_graphs_out_is_chosen_for_the_others() -> None:
+    files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
+    whole = scored(files, lambda runtime: np.random.default_rng(0).random(len(runtime)))
+    some = scored(files[:4], lambda runtime: runtime)
+    tables = {"some": some, "whole": whole}
+    graphs = scored_graphs(
+        read_judged(files), tables, BlendSpec("minmax-mean", {"some": 1.0, "whole": 1.0})
+    )
+    assert [bool(np.isnan(graph.scores[:, 0]).all()) for graph in graphs] == [False] * 4 + [
+        True
+    ] * 4
+    for graph in graphs:
+        for weights in ([0.5, 0.5], [1.0, 0.0]):
+            spec = BlendSpec("minmax-mean", dict(zip(tables, weights, strict=True)))
+            (same,) = (
+                g
+                for g in scored_graphs(read_judged(files), tables, spec)
+                if g is not graph and np.array_equal(g.runtime, graph.runtime)
+            )
+            np.testing.assert_allclose(graph.blended(np.array(weights)), same.kept, atol=1e-6)
+
+
 def test_only_configs_with_a_score_count() -> None:
     files = find_graphs(SAMPLE, collections=SEARCHES[:1], splits=("train",))[:8]
     graphs = list(read_ahead(files, sampled(files, 5)))
