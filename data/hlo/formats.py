@@ -75,8 +75,10 @@ class ModuleText(NamedTuple):
     function: bytes | None = None  # the entry of an MLIR text; None for `main`
 
     def for_parser(self) -> bytes:
-        """Return the content with `main` as the entry, and with the line numbers of the file."""
+        """Return the content with a head and an entry, and with the line numbers of the file."""
         content = self.content
+        if self.form == HLO_TEXT and not re.match(_BLANK + b"HloModule", content, re.DOTALL):
+            content = b"HloModule module " + content
         if self.function is not None:
             content = re.sub(rb"@" + re.escape(self.function) + rb"(?![\w.$-])", b"@main", content)
         return b"\n" * self.first_line + content

@@ -156,7 +156,7 @@ def test_bad_kernel_is_named_and_none_is_written(tmp_path: Path) -> None:
         (b"HloModule jit_step, entry_computation_layout=...", "it as HLO text: line 1: "),
         (b"// a comment\n\n/* and\n another */ HloModule jit_step", "it as HLO text: line 4: "),
         (b"\xef\xbb\xbfHloModule m", "it as HLO text: line 1: expects name"),
-        (b"%f (a: f32[]) -> f32[4]{0} {\n  ROOT b = f32[]", "it as HLO text: line 1: "),
+        (b"%f (a: f32[]) -> f32[4]{0} {\n  ROOT b = f32[]", "it as HLO text: line 2: "),
         (b'#loc1 = loc("a")\nmodule @jit_f {', "cannot parse it as StableHLO: line 2: "),
         (b"// -----\nfunc.func public @main() {", "cannot parse it as StableHLO: line 2: "),
         (b'"builtin.module"() ({', "cannot parse it as StableHLO: line 1: "),
