@@ -19,16 +19,8 @@ from common.errors import PipelineError, UsageError
 from common.progress import log, progress
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX
+from data.hlo import formats
 from data.hlo.descriptor import message_class
-from data.hlo.formats import (
-    EXPECTED,
-    choose,
-    find_dumped,
-    parse_module,
-    read_content,
-    split_choice,
-    split_modules,
-)
 from data.hlo.graph import HloGraph, featurize_module, sequence_features
 from data.hlo.layouts import (
     ConfigurableNode,
@@ -221,25 +213,25 @@ def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
         PipelineError: The file is damaged or of another type, or contains a kernel twice.
         UsageError: Not exactly one module has the name.
     """
-    path, name = split_choice(path)
+    path, name = formats.split_choice(path)
     chosen = name if chosen is None else chosen
     if path.is_dir():
-        path, chosen = find_dumped(path, chosen), None
-    content, stem = read_content(path), program_name(path)
+        path, chosen = formats.find_dumped(path, chosen), None
+    content, stem = formats.read_content(path), program_name(path)
     kind, message = _parse_protobuf(content)
     if kind:
         programs = _programs_of(message, kind, path)
         if chosen is None:
             return programs
         names = [(one.name, one.name.removeprefix(f"{stem}_"), one.graph.name) for one in programs]
-        return [programs[choose(path, names, chosen)]]
-    modules = split_modules(path, content)
+        return [programs[formats.choose(path, names, chosen)]]
+    modules = formats.split_modules(path, content)
     is_only, programs = len(modules) == 1, []
     if chosen is not None or len(modules) > MAX_MODULES:
-        modules = [modules[choose(path, [(module.name,) for module in modules], chosen)]]
+        modules = [modules[formats.choose(path, [(module.name,) for module in modules], chosen)]]
     for module in modules:
         source = str(path) if is_only else f"{path}#{module.name}"
-        message = message_class("HloModuleProto").FromString(parse_module(module, source))
+        message = message_class("HloModuleProto").FromString(formats.parse_module(module, source))
         name = stem if is_only else f"{stem}_{module.name}"
         programs.append(_untuned_program(name, source, message))
     return programs
@@ -340,7 +332,7 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
         PipelineError: A file is damaged. The files before it are written.
     """
     if not paths:
-        raise UsageError(f"no file given; expected {EXPECTED}")
+        raise UsageError(f"no file given; expected {formats.EXPECTED}")
     first: dict[str, Path] = {}
     for path in paths:
         other = first.setdefault(program_name(path), path)
