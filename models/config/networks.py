@@ -14,6 +14,7 @@ Positive = Annotated[int, Field(gt=0)]
 Depth = Annotated[int, Field(gt=0, le=100)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "list_mle"]
 StatisticsName = Literal["plain", "all"]
 StartName = Literal[
@@ -121,10 +122,15 @@ class CrossConfigSageConfig(SageConfig):
         statistics: Read the statistics of each config in addition to the graph.
         pool_by_bytes: Also sum the nodes weighted by the bytes of their outputs. The cost of a
             layout grows with its tensor, but a plain mean counts all nodes equally.
+        dropout: Share of the channels of each node that a training step sets to 0, for example 0.2.
+            All configs of the step lose the same channels.
+        drop_edges: Share of the edges that a training step leaves out, for example 0.1.
     """
 
     statistics: bool = False
     pool_by_bytes: bool = False
+    dropout: Share = 0.0
+    drop_edges: Share = 0.0
 
 
 class SegmentSageConfig(SageConfig):
@@ -160,7 +166,7 @@ class TgraphConfig(LayoutGnnConfig):
 
     hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
     blocks: Depth = 2
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    dropout: Share = 0.2
     cross_config: bool = True
     inference_configs: Positive = 128
     permutations: Positive = 10

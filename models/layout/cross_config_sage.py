@@ -265,11 +265,12 @@ class CrossConfigSage(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
     config: CrossConfigSageConfig
-    is_recordable = True
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__(config)
         hidden = config.hidden
+        # A recording would replay the same random numbers or edges.
+        self.is_recordable = not (config.dropout or config.drop_edges)
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
         # Node layouts and config layouts share the embedding of dimensions.
         self.layout = nn.Embedding(N_SYMBOLS, config.layout_width)
@@ -365,12 +366,29 @@ class CrossConfigSage(LayoutNetwork):
         Returns:
             (c,) float32 scores.
         """
+        if self.training and self.config.drop_edges:
+            inputs = inputs.with_dropped_edges(self.config.drop_edges)
         x, aggregated = self.embed(inputs, distinct)  # (m, c, h) each
         for i, block in enumerate(self.blocks):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
-            x = block(x, aggregated)
+            x = self.dropped(block(x, aggregated))
         return self.read_out(inputs, x, distinct)
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """Set a share of the channels of each node to 0 in training, and scale up the others.
+
+        All configs of a step lose the same channels, so dropout adds no noise to their order.
+
+        Args:
+            x: (m, c, h) result of a block.
+
+        Returns:
+            (m, c, h), the argument itself in ranking or if `dropout` is 0.
+        """
+        if not (self.training and self.config.dropout):
+            return x
+        return x * nn.functional.dropout(x.new_ones(len(x), 1, x.shape[2]), self.config.dropout)
 
     @by_own_types
     def read_out(self, inputs: LayoutInputs, x: Tensor, distinct: Positions | Tensor) -> Tensor:

@@ -263,6 +263,20 @@ class LayoutInputs(NodeInputs, ConfigInputs):
     bytes_share: Tensor
     statistics: Tensor | None
 
+    def with_dropped_edges(self, share: float) -> Self:
+        """Return the graph without a random share of its edges.
+
+        The method is DropEdge (Rong et al., "DropEdge: Towards Deep Graph Convolutional Networks
+        on Node Classification", 2020). Means are over the edges that are left.
+
+        Args:
+            share: Chance of each edge to be left out.
+        """
+        edges, device = self.neighbours.edge_index, self.opcode.device
+        kept = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
+        left = SparseAggregation(kept, len(self.opcode), varying=self.config_ids.cpu())
+        return replace(self, neighbours=left.to(device))
+
     def as_pyg(self, distinct: NDArray[np.int64]) -> "TpuGraph":
         """Return the graph with some distinct configs, as an item of TpuGraphsLayout.
 

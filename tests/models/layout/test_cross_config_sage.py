@@ -7,7 +7,7 @@ import torch
 from models.config.networks import CrossConfigSageConfig
 from models.layout import plain_ops
 from models.layout.cross_config_sage import CrossConfigSage, SageBlock
-from models.layout.inputs import LayoutInputs
+from models.layout.inputs import LayoutInputs, SparseAggregation
 
 
 def test_slices_of_nodes_change_neither_results_nor_gradients(monkeypatch) -> None:
@@ -70,3 +70,40 @@ def test_large_tensors_count_for_more_where_nodes_are_pooled_by_bytes(inputs: La
     model(inputs, np.arange(5))
     expected = sum(share * node for share, node in zip(inputs.bytes_share, x[0], strict=True))
     torch.testing.assert_close(seen[0][:, -16:], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_dropout_scales_channels_of_all_configs_alike() -> None:
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, dropout=0.2))
+    assert not model.is_recordable
+    torch.manual_seed(0)
+    dropped = model.dropped(torch.ones(400, 3, 16))
+    assert (dropped == dropped[:, :1]).all()
+    kept = dropped > 0
+    torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / 0.8))
+    assert kept.float().mean().item() == pytest.approx(0.8, abs=0.02)
+
+
+def test_dropped_edges_are_left_out_of_the_means(inputs: LayoutInputs) -> None:
+    torch.manual_seed(0)
+    left, edges = inputs.with_dropped_edges(0.3).neighbours, inputs.neighbours.edge_index
+    torch.manual_seed(0)
+    assert torch.equal(left.edge_index, edges[torch.rand(len(edges)) >= 0.3])
+    assert 0 < len(left.edge_index) < len(edges)
+    plain = SparseAggregation(left.edge_index, len(inputs.opcode), inputs.config_ids)
+    matrices = (part.every.joint.matrix.to_dense() for part in (left, plain))
+    assert torch.equal(*matrices)
+
+
+@pytest.mark.parametrize(("dropout", "drop_edges"), [(0.5, 0.0), (0.0, 0.5)])
+def test_only_training_drops(inputs: LayoutInputs, dropout: float, drop_edges: float) -> None:
+    def scores(training: bool, *drops: float) -> torch.Tensor:
+        torch.manual_seed(0)
+        keys = dict(zip(("dropout", "drop_edges"), drops, strict=True))
+        model = CrossConfigSage(CrossConfigSageConfig(hidden=16, **keys)).train(training)
+        return model(inputs, np.arange(5)).detach()
+
+    assert torch.equal(scores(False, dropout, drop_edges), scores(True, 0.0, 0.0))
+    dropped = scores(True, dropout, drop_edges)
+    assert not torch.allclose(dropped, scores(False, dropout, drop_edges))
+    # The seed of a step decides, so a resumed training drops the same.
+    assert torch.equal(dropped, scores(True, dropout, drop_edges))
