@@ -43,33 +43,51 @@ Read = Callable[[Any], Any]  # maps a graph to the inputs of a network, an OnDev
 
 @dataclass(frozen=True)
 class SampledGraphs(Generic[Inputs]):
-    """Train graphs, of which each step takes a sample. They are read during the step before."""
+    """Train graphs in rounds: each round has every graph once, in another random order.
+
+    A step takes the next graphs, which are read during the step before.
+    """
 
     files: tuple[GraphFile, ...]  # train graphs with an order of configs
     inputs: LRUCache[Inputs]
     config: Any
+    seed: int
 
     @property
     def n_per_step(self) -> int:
         return int(self.config.graphs_per_step)
 
-    def chosen(self, rng: np.random.Generator) -> list[int]:
-        return list(map(int, rng.permutation(len(self.files))[: self.n_per_step]))
+    def chosen(self, step: int) -> list[int]:
+        """Return the positions in `files` of a step's graphs.
 
-    def prefetch(self, rng: np.random.Generator) -> None:
-        self.inputs.prefetch([self.files[i] for i in self.chosen(rng)])
+        Args:
+            step: Number of the step, from 0.
+        """
+        n_files = len(self.files)
+        n_chosen = min(self.n_per_step, n_files)
+        numbers = range(step * n_chosen, (step + 1) * n_chosen)
+        orders = {r: self._order(r) for r in {number // n_files for number in numbers}}
+        return [orders[number // n_files][number % n_files] for number in numbers]
+
+    def _order(self, number: int) -> list[int]:
+        # The 1 tells a round from the step with the same number.
+        rng = np.random.default_rng([self.seed, number, 1])
+        return [int(position) for position in rng.permutation(len(self.files))]
+
+    def prefetch(self, step: int) -> None:
+        self.inputs.prefetch([self.files[i] for i in self.chosen(step)])
 
     def named(self, indices: Iterable[int]) -> str:
         return ", ".join(self.files[i].name for i in indices)
 
-    def mean_loss(self, rng: np.random.Generator, graph_loss: Callable[[int], Tensor]) -> StepLoss:
+    def mean_loss(self, step: int, graph_loss: Callable[[int], Tensor]) -> StepLoss:
         """Return the mean loss of a step's graphs, and their names.
 
         Args:
-            rng: Generator of the step.
+            step: Number of the step, from 0.
             graph_loss: Function from a position in `files` to the loss, ().
         """
-        chosen = self.chosen(rng)
+        chosen = self.chosen(step)
         return torch.stack([graph_loss(index) for index in chosen]).mean(), self.named(chosen)
 
 

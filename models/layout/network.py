@@ -116,8 +116,8 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
 
     recorded: "RecordedSteps | None" = None  # computes gradients on a GPU
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
+    def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
+        return self.mean_loss(step, lambda index: self.graph_loss(model, index, rng))
 
     def graph_loss(self, model: Any, index: int, rng: np.random.Generator) -> Tensor:
         inputs = self.inputs(self.files[index])
@@ -183,7 +183,7 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
         if model.reads_statistics:
             model.set_statistics_scale(_statistics_scale(learned))
         recorded = recorded_steps(model, device)
-        task = LayoutTask(learned, inputs, config, held_out, recorded)
+        task = LayoutTask(learned, inputs, config, job.seed, held_out, recorded)
         fit(model, task, config.training, job, device)
         save_network(model, scaler, job.run_dir)
 

@@ -336,11 +336,10 @@ class PooledGraphs(SampledGraphs[SegmentedGraph], ABC):
     Training uses only the pool, because the table of embeddings grows with it.
     """
 
-    seed: int
     net: SegmentSage
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        return self.mean_loss(rng, lambda index: self.graph_loss(model, index, rng))
+    def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
+        return self.mean_loss(step, lambda index: self.graph_loss(model, index, rng))
 
     @abstractmethod
     def graph_loss(self, model: nn.Module, index: int, rng: np.random.Generator) -> Tensor:

@@ -131,8 +131,8 @@ class TileTask(HeldOutGraphs[TileInputs]):
     def n_per_step(self) -> int:
         return int(self.config.kernels_per_step)
 
-    def step_loss(self, model: Any, rng: np.random.Generator) -> StepLoss:
-        chosen = self.chosen(rng)
+    def step_loss(self, model: Any, step: int, rng: np.random.Generator) -> StepLoss:
+        chosen = self.chosen(step)
         kernels = [self.inputs(self.files[i]) for i in chosen]
         learned = (self.held_out.configs(len(kernel.runtime), judged=False) for kernel in kernels)
         rows = [rng.permutation(part)[: self.config.configs_per_kernel] for part in learned]
@@ -159,6 +159,6 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
         read = model.reader(job.recipe.features, nodes)
         inputs = LRUCache(lambda file: read(read_tile(file)))
         model.config_scaler.fit(inputs(file).config_columns() for file in learned)
-        task = TileTask(learned, inputs, config, held_out)
+        task = TileTask(learned, inputs, config, job.seed, held_out)
         fit(model, task, config.training, job, device)
         save_network(model, nodes, job.run_dir)

@@ -37,13 +37,19 @@ StepLoss = tuple[Tensor, str]  # a step's loss, (), and the names of its graphs
 class TrainingTask(Protocol):
     """The source of the loss of a step.
 
-    A task may have `prefetch(rng)`, which begins to read the graphs of a `step_loss` with the same
-    `rng` and returns soon. A task with early stopping has `evaluate(model) -> float`, which scores
-    a model in evaluation mode on held-out data. Higher is better.
+    A task may have `prefetch(step)`, which begins to read the graphs of a step and returns soon. A
+    task with early stopping has `evaluate(model) -> float`, which scores a model in evaluation mode
+    on held-out data. Higher is better.
     """
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
-        """Return the loss of a batch, and the names of its graphs."""
+    def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
+        """Return the loss of a batch, and the names of its graphs.
+
+        Args:
+            model: Network in training mode.
+            step: Number of the step, from 0.
+            rng: Generator of the step.
+        """
 
 
 @dataclass
@@ -134,7 +140,7 @@ def fit(
     while not training.has_ended():
         is_late = out_of_time()
         if hasattr(task, "prefetch") and state.step + 1 < config.steps and not is_late:
-            task.prefetch(training.draws(state.step + 1))
+            task.prefetch(state.step + 1)
         state.recent.append(training.take_step())
         state.step += 1
         if state.step > config.swa_start * config.steps:
@@ -220,7 +226,8 @@ class _Training:
         torch.manual_seed(int(seeds.generate_state(1)[0]))
         self.optimiser.zero_grad(set_to_none=True)
         with computing(self.device, self.config.precision):
-            loss, graphs = self.task.step_loss(self.model, self.draws(step))
+            rng = np.random.default_rng([self.job.seed, step])
+            loss, graphs = self.task.step_loss(self.model, step, rng)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * learning_rate_factor(step, self.config)
         # A recorded step has its gradients already.
@@ -245,9 +252,6 @@ class _Training:
         if not np.isfinite(losses).all():
             step = self.state.step - len(losses) + int(np.argmin(np.isfinite(losses)))
             self._stop(f"the loss or a gradient is not finite at step {step}")
-
-    def draws(self, step: int) -> np.random.Generator:
-        return np.random.default_rng([self.job.seed, step])
 
     def held_out_value(self) -> float | None:
         """Evaluate the weights, or their mean, at each interval, and store the best."""

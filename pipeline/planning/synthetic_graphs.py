@@ -160,10 +160,10 @@ def train_steps(
     files = tuple(GraphFile(TILES, "train", str(i), Path(str(i))) for i in range(len(graphs)))
     inputs: Any = dict(zip(files, graphs, strict=True)).__getitem__
     config = workload.config.model_copy(update={"training": training})
-    arguments = files, inputs, config
+    arguments = files, inputs, config, 0
     if isinstance(workload.network, SegmentSage):
         history = _full_history(workload)
-        task: TrainingTask = SegmentTask(*arguments, 0, workload.network, history)
+        task: TrainingTask = SegmentTask(*arguments, workload.network, history)
     elif workload.kind == "tile":
         task = TileTask(*arguments, HeldOut(files))
     else:

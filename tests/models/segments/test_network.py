@@ -178,9 +178,8 @@ def test_with_all_segments_kept_and_fresh_a_step_has_the_full_loss(
 ) -> None:
     task = one_graph_task(model, layout_graph, parts, keep_stale=1)
     for seed in range(4):  # the table is empty, then partly, then wholly known
-        loss, _ = task.step_loss(model, np.random.default_rng(seed))
+        loss, _ = task.step_loss(model, 0, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
-        task.chosen(rng)
         _, pool, sample = task.sampled(0, rng)
         distinct = pool[sample]
         with torch.no_grad():
@@ -235,7 +234,7 @@ def test_one_segment_in_which_configs_differ_carries_gradients(
     for segment in parts.segments:
         segment.node_feat.requires_grad_()
     for seed in range(10):
-        task.step_loss(model, np.random.default_rng(seed))[0].backward()
+        task.step_loss(model, 0, np.random.default_rng(seed))[0].backward()
         (live,) = (segment for segment in parts.segments if segment.node_feat.grad is not None)
         assert live.varies
         live.node_feat.grad = None

@@ -53,9 +53,9 @@ class Line:
 
     def __init__(self, *, stop_at: int | None = None, spoil=None, peak: float = 3.0) -> None:
         self.stop_at, self.spoil, self.peak = stop_at, spoil, peak
-        # The first random number of each step, as drawn by `prefetch`.
-        self.ahead: list[float] = []
-        # The first random number of each step, as drawn in the step.
+        # The steps to prefetch.
+        self.ahead: list[int] = []
+        # The first random number of each step.
         self.taken: list[float] = []
         # The weight before each step.
         self.weights: list[float] = []
@@ -64,14 +64,14 @@ class Line:
     def calls(self) -> int:
         return len(self.taken)
 
-    def prefetch(self, rng: np.random.Generator) -> None:
-        self.ahead.append(float(rng.normal()))
+    def prefetch(self, step: int) -> None:
+        self.ahead.append(step)
 
     def evaluate(self, model: nn.Module) -> float:
         assert not model.training
         return -abs(next(model.parameters()).mean().item() - self.peak)
 
-    def step_loss(self, model: nn.Module, rng: np.random.Generator) -> StepLoss:
+    def step_loss(self, model: nn.Module, step: int, rng: np.random.Generator) -> StepLoss:
         if self.calls == self.stop_at:
             raise KeyboardInterrupt
         drawn = rng.normal(size=(8, 1))
@@ -160,10 +160,10 @@ def test_a_model_that_holds_nothing_out_cannot_stop_early(tmp_path: Path) -> Non
         fit(new_model(), Unjudged(), config, seed=0, run_dir=tmp_path)
 
 
-def test_the_next_steps_draws_are_prefetched(tmp_path: Path) -> None:
+def test_the_next_step_is_prefetched(tmp_path: Path) -> None:
     task = Line()
     fit(new_model(), task, CONFIG, seed=0, run_dir=tmp_path)
-    assert task.ahead == task.taken[1:] and len(task.ahead) == 39
+    assert task.ahead == list(range(1, 40))
 
 
 def test_bfloat16_still_learns(tmp_path: Path) -> None:
