@@ -16,7 +16,7 @@ from scipy import sparse
 
 from common.errors import UsageError
 from data.graphs.graph import CONFIGURABLE_SHARE, LayoutGraph
-from features.padding import minor_to_major
+from features.padding import minor_to_major, node_features
 
 Positions = NDArray[np.int64]
 # Maps edges (e, 2), n and configurable nodes (k,) to a mask (n,) that includes these nodes.
@@ -104,12 +104,13 @@ def kept_nodes(rule: str, n_nodes: float) -> float:
     return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes
 
 
-def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> PrunedGraph:
+def prune_layout_graph(graph: LayoutGraph, *, rule: str, padding: str = "zero") -> PrunedGraph:
     """Keep the nodes that a rule marks, and all edges between them.
 
     Args:
         graph: Graph to prune.
         rule: Name of a rule for `pruning_rule`.
+        padding: Padding of `node_feat`, for `node_features`.
 
     Raises:
         UsageError: There is no such rule.
@@ -117,7 +118,7 @@ def prune_layout_graph(graph: LayoutGraph, *, rule: str) -> PrunedGraph:
     edges, config_ids = graph.edge_index, graph.node_config_ids
     keep = pruning_rule(rule)(edges, graph.n_nodes, config_ids)
     kept, place = np.flatnonzero(keep), np.cumsum(keep) - 1
-    node_feat = graph.node_feat[kept]
+    node_feat = node_features(graph, padding)[kept]
     return PrunedGraph(
         kept=kept,
         edge_index=place[edges[keep[edges].all(axis=1)]],

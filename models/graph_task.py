@@ -190,7 +190,9 @@ def begin_layout_network(
 
     def node_feats() -> Iterator[NDArray[np.float32]]:
         for file in files:
-            pruned = prune_layout_graph(read_layout(file), rule=features.prune)
+            pruned = prune_layout_graph(
+                read_layout(file), rule=features.prune, padding=features.padding
+            )
             opcodes.update(pruned.opcode.tolist())
             yield pruned.node_feat
 

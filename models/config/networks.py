@@ -43,8 +43,9 @@ class TrainingConfig(FrozenConfig):
         swa_start: Share of the steps after which the weights are averaged. For example, 0.8
             averages the last 20 % of the steps. 1 turns averaging off.
         early_stop: Number of evaluations without a better result before training stops. The model
-            then has the weights of the best evaluation. 0 turns early stopping off. The evaluations
-            use graphs that are held out of the train split.
+            then has the weights of the best evaluation. 0 turns early stopping off, and the model
+            has the last weights. A value of at least `steps` never stops early, and the model still
+            has the best weights. The evaluations use graphs that are held out of the train split.
         eval_interval: Number of steps between these evaluations. It has no effect if `early_stop`
             is 0.
         start_from: Layout collection whose trained weights the network starts from, for example

@@ -12,13 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import tomli_w
-from pydantic import (
-    AfterValidator,
-    Field,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
 from common.errors import UsageError
 from common.machine import granted
@@ -76,10 +70,18 @@ class FeaturesConfig(FrozenConfig):
             only configurable nodes. "hops-k" keeps nodes at most k edges from a configurable node,
             for example "hops-1", with k from 1 to 99.
         scaling: Scaling of numeric node features: logarithms, standardisation, or both.
+        padding: Number in the empty places of lists of dimension numbers that networks read. "zero"
+            keeps the dataset's padding, which is also the number of a dimension. "minus_one" is the
+            padding of the competition's winners. Layouts always have -1 there.
+        repeats: Runtime that models learn for a config that was measured several times in a file:
+            "mean", "median" or "min". For example, "min" suits files that were measured while the
+            machine was in a slow and in a fast state. Tile networks learn every measurement.
     """
 
     prune: str = "hops-1"
     scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
+    padding: Literal["zero", "minus_one"] = "zero"
+    repeats: Literal["mean", "median", "min"] = "mean"
 
     @field_validator("prune")
     @classmethod

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from data.graphs.graph import LayoutGraph, distinct_configs, group_means
+from data.graphs.graph import LayoutGraph, distinct_configs, merge_repeats
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.packing import PackedConfigs
 from features.padding import layout_symbols
@@ -182,7 +182,7 @@ class ConfigInputs(OnDevice):
         group: (c,) int64 distinct config of each row.
         n_query_configs: Number of query configs, which are the last distinct configs. See
             LayoutGraph.
-        runtime_ns: (u,) float64 mean runtime of each distinct config, 0 if withheld.
+        runtime_ns: (u,) float64 merged runtime of each distinct config, 0 if withheld.
         on_gpu: Copies on a GPU: packed `indices` (u, a) of distinct configs, the row in `vectors`
             of each index, the first index of each column, the column of each configurable node, and
             runtimes. None on the CPU.
@@ -226,7 +226,7 @@ class ConfigInputs(OnDevice):
         return vector_of[indices[rows] + starts][:, column_of]
 
     def runtimes(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Return the mean runtimes of some configs.
+        """Return the merged runtimes of some configs.
 
         Args:
             distinct: (r,) positions among the distinct configs.
@@ -300,6 +300,8 @@ def layout_inputs(
     *,
     rule: str,
     scaler: NodeScaler,
+    padding: str = "zero",
+    repeats: str = "mean",
     with_statistics: bool = False,
 ) -> LayoutInputs:
     """Prune and scale a graph, and group its equal configs.
@@ -308,9 +310,11 @@ def layout_inputs(
         graph: Layout graph.
         rule: Name of a rule in features/pruning.py.
         scaler: Scaler of the node features.
+        padding: Padding of the node features, for `node_features`.
+        repeats: Runtime of a config that was measured several times, for `merge_repeats`.
         with_statistics: Also compute the statistics of each config.
     """
-    pruned = prune_layout_graph(graph, rule=rule)
+    pruned = prune_layout_graph(graph, rule=rule, padding=padding)
     scaled = scaler(pruned.node_feat)
     scaled[:, MINOR_TO_MAJOR] = 0
     first, group = distinct_configs(graph)
@@ -329,6 +333,6 @@ def layout_inputs(
         first=first,
         group=group,
         statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
-        runtime_ns=group_means(graph.runtime_ns, group),
+        runtime_ns=merge_repeats(graph.runtime_ns, group, repeats),
         n_query_configs=int((first >= graph.n_counted).sum()),
     )

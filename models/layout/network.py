@@ -70,6 +70,8 @@ class LayoutNetwork(nn.Module, ABC):
         return partial(
             layout_inputs,
             rule=features.prune,
+            padding=features.padding,
+            repeats=features.repeats,
             scaler=scaler,
             with_statistics=self.reads_statistics,
         )

@@ -98,6 +98,8 @@ def segmented(
     scaler: NodeScaler,
     segment_nodes: int,
     depth: int,
+    padding: str = "zero",
+    repeats: str = "mean",
 ) -> SegmentedGraph:
     """Prune and scale a graph like `layout_inputs`, and cut it.
 
@@ -107,8 +109,10 @@ def segmented(
         scaler: Scaler of the node features.
         segment_nodes: Largest number of nodes in a segment.
         depth: Number of blocks of the network.
+        padding: Padding of the node features, for `node_features`.
+        repeats: Runtime of a config that was measured several times, for `merge_repeats`.
     """
-    whole = layout_inputs(graph, rule=rule, scaler=scaler)
+    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, repeats=repeats)
     edges, config_ids, n_nodes = whole.neighbours.edge_index, whole.config_ids, len(whole.opcode)
     parts, segments = cut(n_nodes, segment_nodes), []
     for part in parts:

@@ -183,6 +183,8 @@ class SegmentSage(nn.Module):
         return partial(
             segmented,
             rule=features.prune,
+            padding=features.padding,
+            repeats=features.repeats,
             scaler=scaler,
             segment_nodes=self.config.segment_nodes,
             depth=self.config.blocks,

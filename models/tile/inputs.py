@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from data.graphs.graph import TileGraph
 from data.graphs.node_columns import MINOR_TO_MAJOR
-from features.padding import layout_symbols, minor_to_major
+from features.padding import layout_symbols, minor_to_major, node_features
 from features.scaling import NodeScaler
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.networks import TileGnnConfig
@@ -108,15 +108,18 @@ def n_config_columns(config: TileGnnConfig) -> int:
     return len(statistics_names("tile", config.statistics)) * (1 + config.relative_configs)
 
 
-def tile_inputs(graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler) -> TileInputs:
+def tile_inputs(
+    graph: TileGraph, config: TileGnnConfig, *, nodes: NodeScaler, padding: str = "zero"
+) -> TileInputs:
     """Scale a kernel's nodes, and compute its configs' statistics.
 
     Args:
         graph: Tile kernel.
         config: Config of the network, which names the statistics.
         nodes: Scaler of the node features.
+        padding: Padding of the node features, for `node_features`.
     """
-    scaled = nodes(graph.node_feat)
+    scaled = nodes(node_features(graph, padding))
     scaled[:, MINOR_TO_MAJOR] = 0
     statistics = statistics_of(graph, config.statistics)(np.arange(graph.n_configs))
     varying = np.flatnonzero((statistics != statistics[0]).any(axis=0))

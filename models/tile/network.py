@@ -20,6 +20,7 @@ from data.families import HeldOut, hold_out
 from data.graph_store.stored_graph import read_tile
 from data.graphs.graph import N_NODE_FEATURES, TileGraph
 from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
+from features.padding import node_features
 from features.scaling import NodeScaler, fit_node_scaler
 from models.config.networks import TileGnnConfig
 from models.config.recipe import FeaturesConfig
@@ -72,7 +73,7 @@ class TileNetwork(nn.Module, ABC):
             features: Table `features` of the recipe.
             scaler: Scaler of the node features.
         """
-        return partial(tile_inputs, config=self.config, nodes=scaler)
+        return partial(tile_inputs, config=self.config, nodes=scaler, padding=features.padding)
 
     def embed_nodes(self, batch: TileBatch) -> Tensor:
         """Join the numbers, opcode and layout of all kernels' nodes.
@@ -153,10 +154,11 @@ def train(job: TrainJob, network: type[TileNetwork]) -> None:
         files = tuple(job.files)
         held_out = hold_out(files, job.seed) if config.training.early_stop else HeldOut(files)
         learned = held_out.learned
-        node_feats = (read_tile(file).node_feat for file in learned)
-        nodes = fit_node_scaler(node_feats, scaling=job.recipe.features.scaling)
+        features = job.recipe.features
+        node_feats = (node_features(read_tile(file), features.padding) for file in learned)
+        nodes = fit_node_scaler(node_feats, scaling=features.scaling)
         model = network(config)
-        read = model.reader(job.recipe.features, nodes)
+        read = model.reader(features, nodes)
         inputs = LRUCache(lambda file: read(read_tile(file)))
         model.config_scaler.fit(inputs(file).config_columns() for file in learned)
         task = TileTask(learned, inputs, config, job.seed, held_out)

@@ -70,7 +70,7 @@ def train(job: TrainJob) -> None:
         PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
     config: BoostingConfig = getattr(job.recipe, job.model)
-    graphs = sample_rows(job.files, config, job.seed)
+    graphs = sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
     start = None
     if config.linear_start:

@@ -302,7 +302,7 @@ def train(job: TrainJob) -> None:
         OutOfTime: The time is over.
     """
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
-    graphs = sample_rows(job.files, config, job.seed)
+    graphs = sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats)
     for number, taken in enumerate(each("learn configs", graphs)):
         path = job.run_dir / PROGRAM_FILES.replace("*", f"{number:03d}")
         if path.exists():

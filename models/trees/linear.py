@@ -33,7 +33,9 @@ def train(job: TrainJob) -> None:
         PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
     config: LinearConfig = getattr(job.recipe, job.model)
-    fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
+    fit_linear(
+        sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats), config
+    )[0].write(job.run_dir)
 
 
 def fit_linear(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import distinct_configs, group_means
+from data.graphs.graph import distinct_configs, merge_repeats
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
 from models.config.recipe import BoostingConfig, RowsConfig
@@ -70,13 +70,16 @@ def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
     return np.round((1 - share) * (levels - 1)).astype(np.int32)
 
 
-def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> list[GraphRows]:
+def sample_rows(
+    files: Sequence[GraphFile], config: RowsConfig, seed: int, *, repeats: str = "mean"
+) -> list[GraphRows]:
     """Sample distinct configs of each graph in random order. Graphs without an order are left out.
 
     Args:
         files: Graphs of one kind.
         config: Config with the number of rows.
         seed: Seed of the sample.
+        repeats: Runtime of a config that was measured several times, for `merge_repeats`.
 
     Raises:
         PipelineError: No graph has two configs of different runtime.
@@ -87,7 +90,7 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
         first, group = distinct_configs(graph)
         order = np.random.default_rng([seed, number]).permutation(len(first))
         chosen = order[: config.configs_per_graph]
-        rows, runtime = first[chosen], group_means(graph.runtime, group)[chosen]
+        rows, runtime = first[chosen], merge_repeats(graph.runtime, group, repeats)[chosen]
         if len(rows) >= 2 and runtime.min() < runtime.max():
             sampled.append(GraphRows(file, rows, runtime))
     if not sampled:

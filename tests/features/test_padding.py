@@ -7,12 +7,16 @@ import pytest
 from numpy.typing import NDArray
 
 from data.graph_store.stored_graph import read_graph
+from data.graphs.node_columns import COLUMN_OF
 from data.graphs.packing import (
     N_CODES,
 )
+from data.hlo import graph as hlo_graph
+from data.hlo.programs import read_programs
 from data.tree import GraphFile
-from features.padding import dimension_sizes, minor_codes, minor_to_major
-from tests.support.real_data import real_files, requires_real_data
+from features.padding import dimension_sizes, minor_codes, minor_to_major, node_features
+from tests.features.hlo_modules import ModuleBuilder
+from tests.support.real_data import REAL, real_files, requires_real_data
 
 VALUES = range(-1, 6)
 
@@ -78,3 +82,65 @@ def test_only_the_two_minor_dimensions_of_each_tensor_count() -> None:
     assert minor_codes(values).tolist() == [[want]]
     values.reshape(3, 6)[:, 2:] = 0
     assert minor_codes(values).tolist() == [[want]]
+
+
+LISTS = (
+    ("dimensions_0", 6, lambda instruction: instruction.dimensions),
+    *(
+        (
+            f"convolution_dim_numbers_{tensor}_spatial_dims_0",
+            4,
+            lambda instruction, name=f"{tensor}_spatial_dimensions": getattr(
+                instruction.convolution_dimension_numbers, name
+            ),
+        )
+        for tensor in ("input", "kernel")
+    ),
+)
+
+
+def padded_by_protobuf(instructions, stock: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Pad as the winners' featurizer did, which reads the lists of the protobuf."""
+    expected = stock.copy()
+    for row, instruction in zip(expected, instructions, strict=True):
+        for name, width, values_of in LISTS:
+            values = [*values_of(instruction)][:width]
+            start = COLUMN_OF[name]
+            row[start : start + width] = [*values, *[-1] * (width - len(values))]
+    return expected
+
+
+@requires_real_data
+@pytest.mark.parametrize("name", ["module_tuning_data_layout", "op_tuning_data"])
+def test_minus_one_padding_equals_that_of_the_protobuf(name: str, monkeypatch) -> None:
+    featurized, featurize = [], hlo_graph.node_features
+
+    def watched(instructions, roots):
+        featurized.append((instructions, featurize(instructions, roots)))
+        return featurized[-1][1]
+
+    monkeypatch.setattr(hlo_graph, "node_features", watched)
+    programs = read_programs(REAL / "pb" / f"{name}.pb")
+    assert len(programs) == len(featurized)
+    for program, (instructions, stock) in zip(programs, featurized, strict=True):
+        expected = padded_by_protobuf(instructions, stock)
+        assert node_features(program.graph, "zero") is program.graph.node_feat
+        np.testing.assert_array_equal(node_features(program.graph, "minus_one"), expected)
+
+
+def test_the_length_of_a_dimension_list_follows_from_the_operation() -> None:
+    build = ModuleBuilder()
+    build.computation("main")
+    x = build.add("parameter", shape=(4, 8, 3))
+    scalar = build.add("parameter")
+    build.add("transpose", x, shape=(3, 8, 4), dimensions=[2, 1, 0])
+    build.add("broadcast", scalar, shape=(4,))
+    row = build.add("reduce", x, scalar, shape=(3,), dimensions=[0, 1])
+    build.add("broadcast", row, shape=(3, 2), dimensions=[0])
+    build.add("reduce", x, scalar, shape=(), dimensions=[2, 1, 0])
+    build.add("concatenate", row, row, shape=(6,), dimensions=[0])
+    build.add("add", row, row, shape=(3,))
+    graph = hlo_graph.featurize_module(build.module)
+    instructions = build.module.computations[0].instructions
+    expected = padded_by_protobuf(instructions, graph.node_feat)
+    np.testing.assert_array_equal(node_features(graph, "minus_one"), expected)

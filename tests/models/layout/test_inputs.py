@@ -11,14 +11,17 @@ from torch import nn
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
 from data.tree import GraphFile
-from features.pruning import RULES
+from features.pruning import RULES, prune_layout_graph
+from features.scaling import NodeScaler
 from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
+from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix
 from models.layout.plain_ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
+from models.trees import rows
 from tests.models.rearrange import relabel_nodes
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
@@ -171,3 +174,22 @@ def test_training_learns_and_keeps_the_scale_of_statistics(
     np.testing.assert_allclose(scale, np.where(expected > 0, expected, 1), rtol=1e-4)
     ranker = MODELS["cross_config_sage"].load(tmp_path, recipe)
     assert np.isfinite(ranker.score(graphs[0])).all()
+
+
+def test_networks_and_trees_read_the_chosen_padding_and_repeats(
+    layout_graph: LayoutGraph, scaler: NodeScaler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime_ns = np.array([10, 70, 40, 5])
+    repeated = replace(layout_graph.only(np.array([2, 2, 2, 0])), runtime_ns=runtime_ns)
+    monkeypatch.setattr(rows, "read_graph", lambda _: repeated)
+    recipe = load_recipe("cpu", ["features.repeats=min", "features.padding=minus_one"])
+    read = CrossConfigSage(recipe.cross_config_sage).reader(recipe.features, scaler)
+    inputs = read(repeated)
+    assert inputs.runtime_ns.tolist() == [10, 5]
+    config, files = recipe.layout_boosting, [layout_graph.file]
+    (graph,) = rows.sample_rows(files, config, 0, repeats=recipe.features.repeats)
+    assert sorted(graph.runtime) == [5, 10]
+    pruned = prune_layout_graph(repeated, rule="hops-1", padding="minus_one")
+    scaled = scaler(pruned.node_feat)
+    assert (pruned.node_feat[:, :134] == -1).any() and (layout_graph.node_feat[:, :134] >= 0).any()
+    np.testing.assert_array_equal(inputs.node_feat.numpy()[:, :134], scaled[:, :134])
