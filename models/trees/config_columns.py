@@ -7,10 +7,10 @@ in the same order. Layouts by tensor rank unseen configs better than whole vecto
 different vectors share layouts of tensors.
 
 Each train graph has its own rankers, and their scores are summed. One booster reads the features. A
-second one reads the features and the statistics of each config. A program with few configs has a
-third ranker. If it also has few features, the third ranker is a random forest (Breiman, 2001),
-because deep trees see combinations of layouts. Otherwise it is a linear ranker on statistics,
-because the cost of a layout is nearly a sum over tensors.
+second one, for at most 10,000 configs, also reads the statistics of each config. A program with few
+configs has a third ranker. If it also has few features, the third ranker is a random forest
+(Breiman, 2001), because deep trees see combinations of layouts. Otherwise it is a linear ranker on
+statistics, because the cost of a layout is nearly a sum over tensors.
 
 All rankers predict the normal deviate of a config's rank by runtime. So their scores have one
 scale, and the rankers of several siblings are averaged without weights. Sizes of trees were chosen
@@ -59,6 +59,8 @@ MAX_EDGES_APART, MAX_SHARE_APART, ALWAYS_SHARE_APART = 20, 0.05, 0.01
 MAX_SIBLINGS = 4
 # More configs are learned by larger trees, and without a third ranker.
 MAX_FEW_CONFIGS = 2_000
+# Statistics take time, and help no more for more configs.
+MAX_STATISTICS_CONFIGS = 10_000
 # A forest needs this number of configs for each feature.
 FOREST_CONFIGS_PER_FEATURE = 3
 # A linear ranker counts as much as a booster up to this number of configs, and then less and less.
@@ -99,7 +101,9 @@ FEW: Mapping[TreesName, TreeSettings] = {
     ),
 }
 MANY: Mapping[TreesName, TreeSettings] = {
-    "columns": TreeSettings(2.5, 20, {"learning_rate": 0.1, "num_leaves": 15}),
+    "columns": TreeSettings(
+        2.5, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.7}
+    ),
     "both": TreeSettings(
         1.25, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.3}
     ),
@@ -282,7 +286,9 @@ def ranker_weights(n_configs: int, n_features: int) -> dict[RankerName, float]:
         n_configs: Number of configs to learn from.
         n_features: Number of features that distinguish them.
     """
-    weights: dict[RankerName, float] = {"columns": 1.0, "both": 1.0}
+    weights: dict[RankerName, float] = {"columns": 1.0}
+    if n_configs <= MAX_STATISTICS_CONFIGS:
+        weights["both"] = 1.0
     if n_configs <= MAX_FEW_CONFIGS:
         if FOREST_CONFIGS_PER_FEATURE * n_features <= n_configs:
             weights["forest"] = 1.0
