@@ -61,7 +61,7 @@ def collect(
 
     It writes files in the format of the dataset.
 
-    Example: fast-or-slow collect --kind tile --program softmax_h8_q128_s128 --out DIR
+    Example: fast-or-slow collect --kind tile --program softmax_h8_q128_s128 --out data/raw/mine
     """
     from autotune.collect import collect_jobs
     from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
@@ -132,7 +132,7 @@ def optimize(
     All measurements are on this machine. OUT/best.json has the result. If a config is faster than
     the default, OUT/apply.py is the faster function.
 
-    Example: fast-or-slow optimize --program my_model:step --out DIR
+    Example: fast-or-slow optimize --program my_model:step --out runs/optimized
     """
     from autotune.optimize import write
     from autotune.optimize.candidate import setting_text

@@ -63,7 +63,7 @@ def rank(
 
     A repeated config is listed once. Layouts are in the output of --json, as minor-to-major orders.
 
-    Example: fast-or-slow rank --run runs/first graph.npz --top 5
+    Example: fast-or-slow rank --run runs/first graph.npz --collection layout:xla:random
     """
     from ensembles.ranking.program import load_graphs
 

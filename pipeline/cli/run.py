@@ -227,7 +227,7 @@ def blend(
     Scores are joined by the content of the configs, so the order of configs may differ. For a tile
     submission, the command also reads the kernels in the data folder.
 
-    Example: fast-or-slow blend --runs runs/a runs/b --split valid --out blend.parquet
+    Example: fast-or-slow blend --runs runs/a runs/b --collection tile:xla --out blend.parquet
     """
     say(LOADING)
     from data.tree import SPLITS, collection_named, find_graphs

@@ -47,8 +47,13 @@ def parse(line: str) -> None:
 
 def python_in(folder: Path, *words: str) -> str:
     """Run Python with the packages of the project in a folder, and return its output."""
+    return run_in(folder, sys.executable, *words)
+
+
+def run_in(folder: Path, *command: str) -> str:
+    """Run a command in a folder that can import the packages, and return its output."""
     done = subprocess.run(
-        [sys.executable, *words],
+        command,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
