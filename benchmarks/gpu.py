@@ -206,9 +206,9 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
     yield "plain PyG", replace(pyg, network=PlainLayoutModel(pyg.config)), True
     for name, recipe, size in (
         ("tgraph", "reference", GRAPH),
-        ("segment_sage", "leaderboard", GRAPH),
-        ("late_fusion_sage", "leaderboard", KERNEL),
-        ("early_fusion_sage", "leaderboard", KERNEL),
+        ("segment_sage", "leaderboard-small", GRAPH),
+        ("late_fusion_sage", "leaderboard-small", KERNEL),
+        ("early_fusion_sage", "leaderboard-small", KERNEL),
     ):
         settings = [f"{name}.hidden=16"] if device.type == "cpu" else []
         chosen = TINY if device.type == "cpu" else size
@@ -216,7 +216,7 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
 
 
 def layout_workload(device: torch.device, nodes: int, *settings: str) -> SyntheticWorkload:
-    """Return the layout network of the recipe `leaderboard` with a graph.
+    """Return the layout network of the recipe `leaderboard-small` with a graph.
 
     Args:
         device: Device of the training. On the CPU the network and the graph are tiny.
@@ -226,7 +226,7 @@ def layout_workload(device: torch.device, nodes: int, *settings: str) -> Synthet
     size = replace(GRAPH, nodes=nodes, edges=int(1.7 * nodes), configurable=int(0.28 * nodes))
     if device.type == "cpu":
         size, settings = TINY, (*settings, f"{LAYOUT}.hidden=16", f"{LAYOUT}.configs_per_step=8")
-    return make_workload(load_recipe("leaderboard", list(settings)), LAYOUT, size)
+    return make_workload(load_recipe("leaderboard-small", list(settings)), LAYOUT, size)
 
 
 def timed_steps(
@@ -346,7 +346,7 @@ def top_kernels(device: torch.device) -> list[list[str]]:
 
 def ranking_rows(device: torch.device) -> list[list[str]]:
     rows = []
-    for name, recipe in ((LAYOUT, "leaderboard"), ("tgraph", "reference")):
+    for name, recipe in ((LAYOUT, "leaderboard-small"), ("tgraph", "reference")):
         size = TINY if device.type == "cpu" else GRAPH
         if name == LAYOUT:
             workload = layout_workload(device, GRAPH.nodes)

@@ -26,7 +26,7 @@ LEFT_OUT = {
 SMALLER = {
     r"\.venv/bin/python": sys.executable,
     r"data/raw/tpugraphs|\bDIR\b": "data/sample",
-    r"--recipe (cpu|leaderboard|smoke|trees)\b": "--recipe quick.toml",
+    r"--recipe (cpu|leaderboard-small|leaderboard|smoke|trees)\b": "--recipe quick.toml",
     r"--trials \d+": "--trials 1",
     r"--configs 30": "--configs 8",
     r"--graph 14000:500:50000": "--graph 300:50:500",

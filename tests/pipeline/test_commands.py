@@ -242,7 +242,7 @@ def test_a_collection_without_train_split_is_ranked_by_its_sibling(
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("run", "--recipe", "nosuch"), 2, "known: cpu, leaderboard, reference"),
+        (("run", "--recipe", "nosuch"), 2, "known: cpu, leaderboard, leaderboard-small, reference"),
         (("run", "--recipe", "smoke", "--set", "cross_config_sage.hiden=3"), 2, "hiden"),
         (("run", "--recipe", "smoke", "--set", "features.prune=hops-0"), 2, "hops-k"),
         (("run", "--set", "tgraph.hidden=4"), 2, "--set tgraph.hidden: has no effect: recipe cpu"),

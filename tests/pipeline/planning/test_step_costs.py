@@ -93,7 +93,7 @@ def test_a_step_without_measurements_is_computed_and_grows_with_its_size(model: 
 
 def test_memory_of_a_large_step_is_known_to_a_factor_of_two() -> None:
     """On a GPU a step of 5,000 nodes was counted to hold 2.3 GB in 16 bits."""
-    costs = StepCosts(load_recipe("leaderboard"), CARDS["h100"])
+    costs = StepCosts(load_recipe("leaderboard-small"), CARDS["h100"])
     assert 1.15e9 < costs.peak_bytes(MODEL, size(5000)) < 4.6e9
 
 
