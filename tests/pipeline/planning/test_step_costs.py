@@ -97,6 +97,13 @@ def test_memory_of_a_large_step_is_known_to_a_factor_of_two() -> None:
     assert 1.15e9 < costs.peak_bytes(MODEL, size(5000)) < 4.6e9
 
 
+def test_a_large_graph_fits_a_t4_with_the_large_recipe() -> None:
+    """A float16 tensor of such a step has .49 GiB, and a training holds 4 to 11 of them."""
+    costs = StepCosts(load_recipe("leaderboard"), CARDS["t4"])
+    gib = costs.peak_bytes(MODEL, StepSize(1, 8000, 128, 256)) / 2**30
+    assert 4 * 0.49 < gib < 0.9 * CARDS["t4"].memory_gib
+
+
 def test_without_a_gpu_a_small_step_is_timed_on_one_thread_and_scaled() -> None:
     costs = find_step_costs(RECIPE, None, None)
     assert costs.card is None and "one thread" in costs.source
