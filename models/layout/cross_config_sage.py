@@ -372,20 +372,11 @@ class CrossConfigSage(LayoutNetwork):
         for i, block in enumerate(self.blocks):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
-            x = self.dropped(block(x, aggregated))
+            x = self._dropped(block(x, aggregated))
         return self.read_out(inputs, x, distinct)
 
-    def dropped(self, x: Tensor) -> Tensor:
-        """Set a share of the channels of each node to 0 in training, and scale up the others.
-
-        All configs of a step lose the same channels, so dropout adds no noise to their order.
-
-        Args:
-            x: (m, c, h) result of a block.
-
-        Returns:
-            (m, c, h), the argument itself in ranking or if `dropout` is 0.
-        """
+    def _dropped(self, x: Tensor) -> Tensor:
+        """Drop channels of nodes in training, the same ones for all configs of a step."""
         if not (self.training and self.config.dropout):
             return x
         return x * nn.functional.dropout(x.new_ones(len(x), 1, x.shape[2]), self.config.dropout)

@@ -76,7 +76,7 @@ def test_dropout_scales_channels_of_all_configs_alike() -> None:
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, dropout=0.2))
     assert not model.is_recordable
     torch.manual_seed(0)
-    dropped = model.dropped(torch.ones(400, 3, 16))
+    dropped = model._dropped(torch.ones(400, 3, 16))
     assert (dropped == dropped[:, :1]).all()
     kept = dropped > 0
     torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / 0.8))
