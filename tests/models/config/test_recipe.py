@@ -57,7 +57,7 @@ RANDOM = 'collection."layout:xla:random"'
             f"{RANDOM}.blend.choose=true",
             "blend: cannot differ here; expected features, cross_con",
         ),
-        (f"{RANDOM}.tgraph.blok=1", f"unknown key '{RANDOM}.tgraph.blok'; expected one of: blocks"),
+        (f"{RANDOM}.tgraph.wide=1", f"unknown key '{RANDOM}.tgraph.wide'; expected one of: blocks"),
         (f"{RANDOM}.tgraph.training.steps=0", f"'{RANDOM}.tgraph.training.steps' is 0: expected"),
         (f"{RANDOM}.late_fusion_sage.hidden=8", f"{RANDOM}.late_fusion_sage: cannot differ here"),
     ],
