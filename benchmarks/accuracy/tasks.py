@@ -178,7 +178,7 @@ def sibling_files(sources: Sources) -> list[GraphFile]:
     Args:
         sources: Data folders.
     """
-    from models.trees.config_columns import signature_of
+    from models.trees.siblings import signature_of
 
     files = labelled("layout", sources)
     signatures = {file: signature_of(read_layout(file)) for file in files}

@@ -9,8 +9,10 @@ different vectors share layouts of tensors.
 Each train graph has its own rankers, and their scores are summed. One booster reads the features. A
 second one, for at most 10,000 configs, also reads the statistics of each config. A program with few
 configs has a third ranker. If it also has few features, the third ranker is a random forest
-(Breiman, 2001), because deep trees see combinations of layouts. Otherwise it is a linear ranker on
-statistics, because the cost of a layout is nearly a sum over tensors.
+(Breiman, 2001), because deep trees see combinations of layouts. Cross-validation on the program's
+configs then chooses the weights of the three (Breiman, 1996, "Stacked regressions"). Otherwise the
+third ranker is a linear one on statistics, because the cost of a layout is nearly a sum over
+tensors.
 
 All rankers predict the normal deviate of a config's rank by runtime. So their scores have one
 scale, and the rankers of several siblings are averaged without weights. Sizes of trees were chosen
@@ -19,15 +21,15 @@ on the sample's train split and on synthetic costs of up to 24,000 configs.
 Shapes: c configs, k configurable nodes in m columns, f features.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 from scipy.stats import norm, rankdata
 
 from common.errors import OutOfTime, PipelineError
@@ -35,8 +37,7 @@ from common.files import read_json, write_text
 from common.progress import each, out_of_time
 from common.settings import FrozenConfig
 from data.graph_store.stored_graph import read_layout
-from data.graphs.graph import Graph, LayoutGraph, distinct_configs, program_content
-from data.graphs.node_columns import SHAPE_PRODUCT
+from data.graphs.graph import Graph, LayoutGraph, distinct_configs
 from data.graphs.packing import N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import (
     RowStatistics,
@@ -49,13 +50,14 @@ from models.config.recipe import BoostingConfig, ConfigColumnsConfig, Recipe
 from models.registry import TrainJob
 from models.trees.boosting import BoostingRanker, read_booster
 from models.trees.rows import GraphRows, binned, dataset_parameters, sample_rows
+from models.trees.siblings import Signature, signature_of
+
+if TYPE_CHECKING:
+    import lightgbm
 
 TreesName = Literal["columns", "both", "forest"]
 RankerName = Literal["columns", "both", "forest", "linear"]
 PROGRAM_FILES = "program-*.json"
-# Siblings may differ by some edges, for example by a broadcast that a batch of 1 does not need. In
-# the published sizes the largest difference is 20 edges of 749.
-MAX_EDGES_APART, MAX_SHARE_APART, ALWAYS_SHARE_APART = 20, 0.05, 0.01
 MAX_SIBLINGS = 4
 # More configs are learned by larger trees, and without a third ranker.
 MAX_FEW_CONFIGS = 2_000
@@ -65,6 +67,10 @@ MAX_STATISTICS_CONFIGS = 10_000
 FOREST_CONFIGS_PER_FEATURE = 3
 # A linear ranker counts as much as a booster up to this number of configs, and then less and less.
 LINEAR_CONFIGS = 100
+# Cross-validation of the weights next to a forest.
+STACKING_FOLDS = 5
+# Folds of the configs that choose the weights next to a forest.
+STACKING_FOLDS = 5
 LINEAR_PENALTY = 100.0
 
 
@@ -165,73 +171,6 @@ class ColumnFeatures(FrozenConfig):
         return is_set[ids, np.arange(len(self.node))]
 
 
-class Signature(FrozenConfig):
-    """The facts that decide whether two graphs are the same program or siblings.
-
-    Attributes:
-        content: Hash of all nodes and edges.
-        opcodes: Hash of the opcodes of the configurable nodes, in config order.
-        n_edges: Number of edges.
-        log_size: Mean of log(1 + elements) over the outputs of the configurable nodes.
-        collection: Name of the collection.
-    """
-
-    content: str
-    opcodes: str
-    n_edges: int
-    log_size: float
-    collection: str
-
-    def is_sibling(self, other: "Signature") -> bool:
-        """Return whether two graphs are the same program, in any size.
-
-        Args:
-            other: Signature of the other graph.
-        """
-        return self.opcodes == other.opcodes and are_near(self.n_edges, other.n_edges)
-
-    def distance(self, other: "Signature") -> tuple[bool, bool, float]:
-        """Return the key that sorts siblings: same content, same collection, nearest size.
-
-        Args:
-            other: Signature of the other graph.
-        """
-        return (
-            self.content != other.content,
-            self.collection != other.collection,
-            abs(self.log_size - other.log_size),
-        )
-
-
-def are_near(n_edges: int, other: int) -> bool:
-    """Return whether two numbers of edges may be those of one program in two sizes.
-
-    Args:
-        n_edges: Number of edges of one graph.
-        other: Number of edges of the other graph.
-    """
-    larger = max(n_edges, other)
-    at_most = max(ALWAYS_SHARE_APART * larger, min(MAX_EDGES_APART, MAX_SHARE_APART * larger))
-    return abs(n_edges - other) <= at_most
-
-
-def signature_of(graph: LayoutGraph) -> Signature:
-    """Return the signature of a program.
-
-    Args:
-        graph: Graph of the program.
-    """
-    ids = graph.node_config_ids
-    opcodes = hashlib.blake2b(graph.node_opcode[ids].tobytes(), digest_size=8).hexdigest()
-    return Signature(
-        content=program_content(graph),
-        opcodes=opcodes,
-        n_edges=len(graph.edge_index),
-        log_size=float(np.log1p(np.abs(graph.node_feat[ids, SHAPE_PRODUCT])).mean()),
-        collection=graph.file.collection.name,
-    )
-
-
 class LearnedProgram(FrozenConfig):
     """The content of a program file, except for its trees.
 
@@ -280,7 +219,7 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
 
 
 def ranker_weights(n_configs: int, n_features: int) -> dict[RankerName, float]:
-    """Return the rankers of a program and their weights, which sum to 1.
+    """Return the rankers of a program and their default weights, which sum to 1.
 
     Args:
         n_configs: Number of configs to learn from.
@@ -325,13 +264,15 @@ def _learn(
     graph = read_layout(taken.file)
     features = column_features(graph, taken.rows)
     weights = ranker_weights(len(taken.rows), len(features.node))
+    if "forest" in weights:
+        weights = _stacked_weights(graph, taken, features, config, seed=seed, threads=threads)
     linear: dict[str, float] = {}
     for name in weights:
         if name == "linear":
             linear = _fit_linear(graph, taken, config.statistics)
         else:
             trees = _fit_trees(name, graph, taken, features, config, seed=seed, threads=threads)
-            write_text(_trees_file(path, name), trees)
+            write_text(_trees_file(path, name), trees.model_to_string())
     program = LearnedProgram(
         name=taken.file.name,
         signature=signature_of(graph),
@@ -340,6 +281,39 @@ def _learn(
         linear=linear,
     )
     write_text(path, program.model_dump_json() + "\n")
+
+
+def _stacked_weights(
+    graph: LayoutGraph,
+    taken: GraphRows,
+    features: ColumnFeatures,
+    config: ConfigColumnsConfig,
+    *,
+    seed: int,
+    threads: int,
+) -> dict[RankerName, float]:
+    """Choose the weights of trees by nonnegative least squares on held-out configs.
+
+    Returns:
+        Weights of the useful rankers, which sum to 1. If no ranker is useful, equal weights.
+    """
+    names: tuple[TreesName, ...] = tuple(FEW)
+    held_out_scores = np.empty((len(taken.rows), len(names)))
+    # The rows are in random order.
+    fold_of = np.arange(len(taken.rows)) % STACKING_FOLDS
+    for fold in np.unique(fold_of):
+        learned, held_out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+        part = replace(taken, rows=taken.rows[learned], runtime=taken.runtime[learned])
+        for column, name in enumerate(names):
+            booster = _fit_trees(name, graph, part, features, config, seed=seed, threads=threads)
+            statistics = config.statistics if name == "both" else None
+            table = features.rows_of(graph, statistics)(taken.rows[held_out])
+            held_out_scores[held_out, column] = booster.predict(table, num_threads=threads)
+    weights, _ = nnls(held_out_scores, -_deviates(taken.runtime))
+    if not weights.any():
+        weights = np.ones(len(names))
+    share = weights / weights.sum()
+    return {name: float(w) for name, w in zip(names, share, strict=True) if w > 0}
 
 
 def _fit_trees(
@@ -351,8 +325,8 @@ def _fit_trees(
     *,
     seed: int,
     threads: int,
-) -> str:
-    """Fit the trees of one ranker to normal deviates, higher = faster. Return them as text."""
+) -> "lightgbm.Booster":
+    """Fit the trees of one ranker to normal deviates, higher = faster."""
     import lightgbm
 
     n_configs = len(taken.rows)
@@ -371,7 +345,7 @@ def _fit_trees(
         "num_threads": threads,
     }
     rounds = max(1, round(settings.rounds * config.num_boost_round))
-    return lightgbm.train(parameters, dataset, rounds).model_to_string()
+    return lightgbm.train(parameters, dataset, rounds)
 
 
 def _fit_linear(

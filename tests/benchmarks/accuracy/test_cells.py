@@ -17,7 +17,7 @@ from data.labels import read_withheld
 from models.registry import TrainJob, load_model
 from models.run_folder import DONE
 from models.train import train_model
-from models.trees.config_columns import signature_of
+from models.trees.siblings import signature_of
 
 COLUMNS, EARLY = "config_columns_boosting", "early_fusion_sage"
 LATE_ALONE = f"late_fusion_sage{ALONE}"

@@ -21,14 +21,12 @@ from models.config.recipe import ConfigColumnsConfig, Recipe
 from models.registry import TrainJob
 from models.trees.config_columns import (
     ConfigColumnsRanker,
-    Signature,
-    are_near,
     column_features,
     load,
     ranker_weights,
-    signature_of,
     train,
 )
+from models.trees.siblings import Signature, are_near, signature_of
 from tests.features.graphs import random_layout_graph
 from tests.models.rearrange import relabel_nodes
 from tests.support.real_data import REAL, requires_real_data
@@ -227,6 +225,21 @@ def test_many_configs_get_larger_trees(
         ["columns", "both", "linear"],
         ["columns", "both"],
     ]
+
+
+def test_cross_validation_weighs_the_rankers_next_to_a_forest(
+    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.trees.config_columns.FOREST_CONFIGS_PER_FEATURE", 0)
+    noise = np.random.default_rng(1).permutation(program.n_configs).astype(float)
+    weights = {}
+    for name, cost in {"statistic": costs(program), "noise": noise}.items():
+        learned = measured(program, cost, tmp_path / name, 79)
+        ranker = trained(learned, folder=tmp_path / name)
+        (weights[name],) = (learned.weights for learned in ranker.programs.values())
+    # Only trees on statistics see the cost.
+    assert weights["statistic"].get("both", 0) > 0.6
+    assert all(sum(of.values()) == pytest.approx(1) for of in weights.values())
 
 
 @pytest.mark.parametrize("n_configs", [2, 9, 60])
