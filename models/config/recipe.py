@@ -101,13 +101,10 @@ class RowsConfig(FrozenConfig):
             and statistics of the program. See docs/reference/statistics.md.
         configs_per_graph: Largest number of distinct configs of a graph in training. More configs
             are sampled at random.
-        relevance_levels: Number of relevance levels into which "lambdarank" divides the runtimes of
-            a graph.
     """
 
     statistics: StatisticsName = "plain"
     configs_per_graph: Annotated[int, Field(ge=2)] = 500
-    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
 
 
 class BaselineConfig(FrozenConfig):
@@ -131,6 +128,8 @@ class BoostingConfig(RowsConfig):
     Attributes:
         objective: Loss of the trees. "lambdarank" weighs the fastest configs most.
             "pairwise_logistic" weighs all pairs of configs equally.
+        relevance_levels: Number of relevance levels into which "lambdarank" divides the runtimes of
+            a graph.
         linear_start: Start from the scores of a linear ranker on plain statistics, and correct its
             errors. A fold of `early_stop` starts from a linear ranker that has not learned the
             held-out graphs.
@@ -152,6 +151,7 @@ class BoostingConfig(RowsConfig):
     """
 
     objective: Literal["lambdarank", "pairwise_logistic"] = "lambdarank"
+    relevance_levels: Annotated[int, Field(ge=2, le=64)] = 32
     linear_start: bool = False
     num_boost_round: Positive = 200
     learning_rate: PositiveFloat = 0.08
