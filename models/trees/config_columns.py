@@ -46,9 +46,10 @@ from features.statistics.configs import (
     statistics_of,
 )
 from features.statistics.layout import TENSORS
-from models.config.recipe import BoostingConfig, ConfigColumnsConfig, Recipe
+from models.config.recipe import BoostingConfig, ConfigColumnsConfig, LinearConfig, Recipe
 from models.registry import TrainJob
 from models.trees.boosting import BoostingRanker, read_booster
+from models.trees.linear import LinearRanker, fit_linear
 from models.trees.rows import GraphRows, binned, dataset_parameters, sample_rows
 from models.trees.siblings import Signature, signature_of
 
@@ -71,7 +72,6 @@ LINEAR_CONFIGS = 100
 STACKING_FOLDS = 5
 # Folds of the configs that choose the weights next to a forest.
 STACKING_FOLDS = 5
-LINEAR_PENALTY = 100.0
 
 
 class TreeSettings(NamedTuple):
@@ -179,14 +179,14 @@ class LearnedProgram(FrozenConfig):
         signature: Signature of the train graph.
         features: Features that distinguish the learned configs.
         weights: Weight of each ranker. They sum to 1.
-        linear: Weights of the linear ranker by statistic, or none.
+        linear: Weight and largest input of each statistic of the linear ranker, or none.
     """
 
     name: str
     signature: Signature
     features: ColumnFeatures
     weights: dict[RankerName, float]
-    linear: dict[str, float]
+    linear: dict[str, tuple[float, float]]
 
 
 def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatures:
@@ -266,10 +266,10 @@ def _learn(
     weights = ranker_weights(len(taken.rows), len(features.node))
     if "forest" in weights:
         weights = _stacked_weights(graph, taken, features, config, seed=seed, threads=threads)
-    linear: dict[str, float] = {}
+    linear: dict[str, tuple[float, float]] = {}
     for name in weights:
         if name == "linear":
-            linear = _fit_linear(graph, taken, config.statistics)
+            linear = fit_linear([taken], LinearConfig(statistics=config.statistics))[0].weights
         else:
             trees = _fit_trees(name, graph, taken, features, config, seed=seed, threads=threads)
             write_text(_trees_file(path, name), trees.model_to_string())
@@ -348,20 +348,6 @@ def _fit_trees(
     return lightgbm.train(parameters, dataset, rounds)
 
 
-def _fit_linear(
-    graph: LayoutGraph, taken: GraphRows, statistics: StatisticsSet
-) -> dict[str, float]:
-    """Fit ridge regression of normal deviates, lower = faster, and return weights by statistic."""
-    from sklearn.linear_model import Ridge
-
-    table = statistics_of(graph, statistics)(taken.rows).astype(np.float64)
-    scale = table.std(axis=0)
-    scale[scale == 0] = 1
-    model = Ridge(alpha=LINEAR_PENALTY).fit(table / scale, _deviates(taken.runtime))
-    weights = (model.coef_ / scale).tolist()
-    return dict(zip(statistics_names("layout", statistics), weights, strict=True))
-
-
 def _deviates(runtime: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the normal deviates of the ranks of runtimes (r,). Equal runtimes share their rank."""
     return np.asarray(norm.ppf((rankdata(runtime) - 0.5) / len(runtime)))
@@ -426,9 +412,7 @@ class ConfigColumnsRanker:
         for name, weight in program.weights.items():
             if name == "linear":
                 table = statistics_of(graph, self.statistics)(rows)
-                sums = table.astype(np.float64) @ list(program.linear.values())
-                # The mean is equal for all configs, so its removal only saves digits.
-                scores = (sums - sums.mean()).astype(np.float32)
+                scores = LinearRanker(program.linear, self.statistics).of(table).astype(np.float32)
             else:
                 statistics = self.statistics if name == "both" else None
                 names = program.features.names(statistics)

@@ -14,7 +14,7 @@ from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from models.config.recipe import LinearConfig, Recipe
 from models.registry import TrainJob
-from models.trees.linear import MODEL_FILE, load, train
+from models.trees.linear import MODEL_FILE, LinearRanker, load, train
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
@@ -39,7 +39,9 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     want = np.linalg.solve(z.T @ z + 10.0 * np.eye(z.shape[1]), z.T @ y) / scale
     content = json.loads((tmp_path / MODEL_FILE).read_text())
     assert tuple(content) == ALL_STATISTICS[kind]
-    predicted = x @ np.asarray(list(content.values()))
+    weights, limits = np.asarray(list(content.values())).T
+    predicted = x @ weights
+    np.testing.assert_allclose(limits, 10 * scale, rtol=1e-3)
     np.testing.assert_allclose(predicted, x @ want, atol=1e-3 * np.abs(y).max())
     graph = read_graph(files[0])
     scores = load(name, tmp_path, recipe).score(graph)
@@ -49,3 +51,10 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
         load(name, tmp_path, recipe)
+
+
+def test_a_statistic_that_hardly_varied_in_training_does_not_determine_the_order() -> None:
+    ranker = LinearRanker({"rare": (100.0, 0.01), "usual": (1.0, 10.0)}, "plain")
+    scores = ranker.of(np.array([[5.0, 3], [0, 1], [-5, 9]], dtype=np.float32))
+    # Columns without their mean are 5, 0, -5 and -4/3, -10/3, 14/3.
+    np.testing.assert_allclose(scores, [1 - 4 / 3, -10 / 3, -1 + 14 / 3], rtol=1e-6)
