@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from data.synthetic.graphs import (
     make_tile_graph,
     sized_graph,
 )
-from data.synthetic.programs import min_nodes, sibling
+from data.synthetic.programs import BATCHES, min_nodes, sibling
 from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
 
 # About ten times the largest real sizes. A larger one is probably a typing error.
@@ -44,6 +45,9 @@ NODES_PER_CONFIGURABLE = 16  # in the graphs of PLANS
 
 # Minimum nodes and configs of a graph. Only the nodes of layout graphs were published.
 MIN_SIZES = {"tile:xla": (2, 2), "layout:xla": (372, 20), "layout:nlp": (876, 20)}
+# Published layout graphs without a train graph of the same program, by source and split. All others
+# have one: their numbers of nodes and edges are equal or nearly so.
+N_WITHOUT_SIBLING = {"xla/valid": 3, "xla/test": 2, "nlp/valid": 0, "nlp/test": 0}
 # Largest size of tile kernels over the mean. Only means were published for them.
 MAX_TILE_RATIO = 8
 
@@ -153,11 +157,38 @@ def published_graphs(
     listed: list[PlannedGraph] = []
     for part in official_sizes():
         if part.collection in names and part.split in splits:
-            graphs = sorted(_part(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
+            graphs = sorted(_with_siblings(part), key=lambda g: g.size.n_nodes * g.size.n_configs)
             n_taken = max(2 if part.split == "train" else 1, round(share * len(graphs)))
             steps = (np.arange(n_taken) + 0.5) * len(graphs) / n_taken
             listed += [graphs[int(step)] for step in steps]
     return listed
+
+
+def _with_siblings(part: PartSize) -> Iterator[PlannedGraph]:
+    """Yield the graphs of a part. Those nearest in size to a train graph become its siblings."""
+    graphs, source = list(_part(part)), part.collection.split(":")[1]
+    n_alone = N_WITHOUT_SIBLING.get(f"{source}/{part.split}") if part.kind == "layout" else None
+    if n_alone is None:
+        yield from graphs
+        return
+    parts = {(one.collection, one.split): one for one in official_sizes()}
+    train = list(_part(parts[part.collection, "train"]))
+
+    def nearest(graph: PlannedGraph) -> PlannedGraph:
+        return min(train, key=lambda one: _size_ratio(one, graph))
+
+    graphs.sort(key=lambda graph: _size_ratio(nearest(graph), graph))
+    yield from graphs[len(graphs) - n_alone :]
+    for graph in graphs[: len(graphs) - n_alone]:
+        near = nearest(graph)
+        size = replace(near.size, n_configs=graph.size.n_configs)
+        batch = next(one for one in BATCHES if one != near.batch)
+        yield replace(graph, size=size, family=near.family, batch=batch)
+
+
+def _size_ratio(graph: PlannedGraph, other: PlannedGraph) -> float:
+    fewer, more = sorted((graph.size.n_nodes, other.size.n_nodes))
+    return more / fewer
 
 
 def _part(part: PartSize) -> Iterator[PlannedGraph]:
