@@ -1,22 +1,58 @@
-"""The rehearsal of the whole volume ends with an accepted submission."""
+"""The rehearsal of the leaderboard recipe goes through kernels to an accepted submission."""
 
+import json
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from benchmarks.rehearsal import COLLECTIONS, divided_steps
 from common.settings import ROOT
-from data.synthetic.write import published_graphs
-from data.tree import find_graphs
+from models.config.recipe import load_recipe
+
+TINY = [
+    *("seeds=[0]", "threads=1", "valid_configs=20", "features.prune=config"),
+    *("cross_config_sage.hidden=8", "cross_config_sage.configs_per_step=4"),
+    *("tgraph.hidden=8", "tgraph.configs_per_step=4", "tgraph.permutations=1"),
+    *("layout_boosting.configs_per_graph=20", "layout_boosting.num_boost_round=5"),
+    *("config_columns_boosting.configs_per_graph=20", "config_columns_boosting.num_boost_round=8"),
+]
+
+
+def make(*words: str) -> list[str]:
+    return ["make", "--old-file=setup", "rehearsal", *words]
+
+
+def test_networks_train_a_two_hundredth_of_their_steps_by_collection() -> None:
+    recipe = load_recipe("leaderboard", ["tgraph.training.steps=1900"])
+    fewer = load_recipe("leaderboard", [*divided_steps(recipe)])
+    steps = {
+        model: [fewer.of(one).training_of(model).steps for one in COLLECTIONS]
+        for model in ("cross_config_sage", "tgraph")
+    }
+    assert steps == {"cross_config_sage": [115, 260], "tgraph": [10, 10]}
+    assert fewer.of(COLLECTIONS[1]).cross_config_sage.training.warmup_steps == 13
+    assert fewer.of(COLLECTIONS[1]).tgraph.cross_config is False
+
+
+def test_overrides_of_the_makefile_are_keys_of_the_recipe() -> None:
+    printed = subprocess.run(make("-n"), cwd=ROOT, capture_output=True, text=True, check=True)
+    words = shlex.split(printed.stdout.splitlines()[-1])
+    overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    recipe, own = load_recipe("leaderboard", overrides), load_recipe("leaderboard")
+    assert recipe.cross_config_sage.hidden < own.cross_config_sage.hidden
+    assert recipe.models_of("layout") == own.models_of("layout")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_smallest_share_goes_through_all_commands(tmp_path: Path) -> None:
-    words = ["make", "--old-file=setup", "rehearsal", "SHARE=0", f"REHEARSAL={tmp_path}"]
-    for _ in range(2):  # the second call finds all collections done
+def test_smallest_share_goes_through_all_stages(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    words = make(f"REHEARSAL={tmp_path}", f"OVERRIDES={' '.join(TINY)}")
+    words.append(f"OPTIONS=--share 0 --page {page}")
+    for _ in range(2):  # the second call finds all stages finished
         subprocess.run(words, cwd=ROOT, check=True)
-    assert {file.split for file in find_graphs(tmp_path / "data")} == {"valid", "test"}
-    n_rows = sum(graph.split == "test" for graph in published_graphs(share=0))
-    lines = (tmp_path / "joined" / "submission.csv").read_text().splitlines()
-    assert len(lines) == 1 + n_rows
+    assert "accepts 2 of 2 rows" in page.read_text()
+    assert "| layout:xla:random | test | 1 | " in page.read_text()
+    assert json.loads((tmp_path / "sessions/infer/1/kernel.json").read_text())["kind"] == "infer"

@@ -1,0 +1,160 @@
+"""Rehearse the recipe `leaderboard` on synthetic files of the published names and sizes.
+
+`make rehearsal` runs the commands of docs/guides/kaggle.md on one machine, for the xla collections.
+A kernel stops when its minutes are over. Its next session has its output attached, and resumes. A
+finished stage is not repeated, so the same command resumes.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, product
+from pathlib import Path
+
+from benchmarks import PAGES, errors_in_one_line, render, write_page
+from common.errors import PipelineError
+from common.files import write_text
+from common.machine import granted
+from common.reproducibility import revision
+from common.settings import KAGGLE_MOUNTS, ROOT
+from data.synthetic.write import published_graphs
+from data.tree import SPLITS, collection_named
+from ensembles.scores import scores_path
+from models.config.recipe import Recipe, load_recipe
+from models.predict import read_scores
+
+RECIPE, AT_HOME, SIBLINGS = "leaderboard", "layout_boosting", "config_columns_boosting"
+COLLECTIONS = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
+STEPS_DIVISOR, MIN_STEPS = 200, 10
+# Each further session has twice the minutes, so that a slow machine ends, too.
+FIRST_MINUTES = 4
+
+
+def divided_steps(recipe: Recipe) -> Iterator[str]:
+    """Yield the overrides that divide the steps of each layout network in each collection."""
+    for one, model in product(COLLECTIONS, recipe.models_of("layout")):
+        if training := recipe.of(one).training_of(model):
+            for key in ("steps", "warmup_steps", "checkpoint_every", "log_every"):
+                least = MIN_STEPS if key == "steps" else 0
+                value = max(least, math.ceil(getattr(training, key) / STEPS_DIVISOR))
+                yield f'collection."{one.name}".{model}.training.{key}={value}'
+
+
+def stage_costs(out: Path) -> dict[str, list[float]]:
+    """Return the seconds, processor seconds and peak MiB of each finished stage."""
+    return dict(json.loads(path.read_text())) if (path := out / "costs.json").exists() else {}
+
+
+def run_stage(out: Path, name: str, *commands: Sequence[object], **environment: Path) -> None:
+    """Run scripts or commands of the project, unless the stage is finished, and store the costs."""
+    if name in stage_costs(out):
+        return
+    print(f"rehearsal: {name}", flush=True)  # noqa: T201
+    started, cpu_s, peak_mib = time.monotonic(), dict[int, int](), 0.0
+    variables = os.environ | {key: str(value) for key, value in environment.items()}
+    for command in commands:
+        words = [*(["-m", "pipeline"] if "/" not in str(command[0]) else []), *map(str, command)]
+        with subprocess.Popen([sys.executable, *words], cwd=ROOT, env=variables) as process:  # noqa: S603
+            while process.poll() is None:
+                peak_mib = max(peak_mib, sample_processes(process.pid, cpu_s))
+                time.sleep(1)
+        if process.returncode:
+            raise PipelineError(f"{name}: {' '.join(words)}: ended with {process.returncode}")
+    costs = {name: [time.monotonic() - started, sum(cpu_s.values()), peak_mib]}
+    write_text(out / "costs.json", json.dumps(stage_costs(out) | costs, indent=1) + "\n")
+
+
+def sample_processes(root: int, cpu_s: dict[int, int]) -> float:
+    """Return the MiB of a process and all below it, and update the seconds of each process."""
+    listing = subprocess.check_output(["ps", "-eo", "pid=,ppid=,rss=,cputimes="], text=True)  # noqa: S607
+    below, kib = {root}, 0
+    # Parents start first, so they come first until the system reuses process IDs.
+    for pid, parent, rss, seconds in sorted(
+        [*map(int, row.split())] for row in listing.split("\n")[:-1]
+    ):
+        if pid in below or parent in below:
+            below.add(pid)
+            cpu_s[pid], kib = seconds, kib + rss
+    return kib / 1024
+
+
+def run_kernel(out: Path, name: str, options: Sequence[str], dataset: Path) -> Path:
+    """Run sessions of a kernel until one is finished, and return the output of that session."""
+    attached, script, datasets = [dataset], out / "kernels" / name, out / "input" / "datasets"
+    sources = ("--dataset", "me/wheels", "--kernel", "me/models", "--out", script)
+    for session in count(1):
+        output, stage = out / "sessions" / name / str(session), f"{name}, session {session}"
+        if stage not in stage_costs(out):
+            for folder in (output, datasets):
+                shutil.rmtree(folder, ignore_errors=True)
+            for number, folder in enumerate(attached):
+                shutil.copytree(folder, datasets / "me" / str(number))
+            output.mkdir(parents=True)
+            minutes = FIRST_MINUTES * 2 ** (session - 1)
+            build = ["kernel", "build", *options, *sources, "--max-minutes", minutes]
+            run = [script / f"fast-or-slow-{RECIPE}-{name}.py"]
+            places = {"INPUT": out / "input", "WORKING": output}
+            run_stage(
+                out, stage, build, run, **{f"PIPELINE_KAGGLE_{k}": v for k, v in places.items()}
+            )
+        if json.loads((output / "kernel.json").read_text())["finished"]:
+            break
+        attached = [dataset, output]
+    return output
+
+
+@errors_in_one_line()
+def main() -> None:
+    """Rehearse, and write the page."""
+    parser = argparse.ArgumentParser(description="Rehearse the recipe leaderboard.")
+    parser.add_argument("--out", type=Path, required=True, help="folder of all files")
+    parser.add_argument("--set", action="append", default=[], help="override of the recipe")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the graphs of a split")
+    parser.add_argument("--page", type=Path, default=PAGES / "rehearsal.md")
+    given = parser.parse_args()
+    out, recipe = given.out.resolve(), load_recipe(RECIPE, given.set)
+    overrides = [*given.set, *divided_steps(recipe)]
+    settings = ["--recipe", RECIPE, *chain(*product(["--set"], overrides))]
+    data = out / "input" / KAGGLE_MOUNTS[0].relative_to("/kaggle/input")
+    plan = ("--plan", "published", "--collections", "layout:xla", "--share", given.share)
+    run_stage(out, "synthesize", ["synthesize", "--out", data, *plan])
+    for one in COLLECTIONS:
+        place = ("--data", data, "--collection", one.name, "--out", out / "trees" / one.slug)
+        train = ["train", *place, "--model", AT_HOME, *settings, "--resume"]
+        run_stage(out, f"{AT_HOME}, {one.name}", train, PIPELINE_STORE=out / "store")
+    trees, weights, copy = out / "tree-weights", out / "weights", ("kernel", "weights", "--run")
+    run_stage(out, "weights of trees", [*copy, out / "trees", "--out", trees])
+    for one in COLLECTIONS:
+        options = [*settings, "--kind", "train", "--collection", one.name]
+        run_kernel(out, f"train-{one.slug}", options, trees)
+    run_stage(out, "weights of all models", [*copy, out / "sessions", "--out", weights])
+    output = run_kernel(out, "infer", [*settings, "--kind", "infer"], weights)
+    submission = output / "submission.csv"
+    run_stage(out, "submission check", ["submission", "check", submission, "--data", data])
+    graphs, files = published_graphs(COLLECTIONS, share=given.share), []
+    for one, split in product(COLLECTIONS, SPLITS):
+        sizes = [g.size for g in graphs if (g.collection, g.split) == (one, split)]
+        path = scores_path(output / "run", one, f"{SIBLINGS}-seed{recipe.seeds[0]}", split)
+        n_ranked = read_scores(path)["graph"].n_unique() if path.exists() else ""
+        files.append((one.name, split, sizes, n_ranked))
+    page = render(
+        "rehearsal",
+        **{"files": files, "costs": stage_costs(out), "overrides": given.set, "recipe": RECIPE},
+        **{"divisor": STEPS_DIVISOR, "least": MIN_STEPS, "first_minutes": FIRST_MINUTES},
+        n_rows=len(submission.read_text().splitlines()) - 1,
+        n_expected=sum(graph.split == "test" for graph in graphs),
+        machine=f"{granted()[0]} cores with {granted()[1] / 2**30:.0f} GiB, {platform.machine()}",
+        revision=revision(),
+    )
+    write_page(given.page, page)
+
+
+if __name__ == "__main__":
+    main()
