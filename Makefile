@@ -110,11 +110,11 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 
 REHEARSAL ?= runs/rehearsal
 # Keys of the recipe that two cores cannot afford. With a GPU, OVERRIDES= rehearses the recipe itself.
-OVERRIDES ?= seeds=[0] threads=2 valid_configs=200 \
-	cross_config_sage.hidden=16 cross_config_sage.configs_per_step=32 \
+OVERRIDES ?= seeds=[0] threads=2 valid_configs=100 \
+	cross_config_sage.hidden=8 cross_config_sage.configs_per_step=16 \
 	tgraph.hidden=8 tgraph.configs_per_step=8 tgraph.permutations=1 \
 	layout_boosting.configs_per_graph=100 layout_boosting.num_boost_round=30 layout_boosting.max_leaves=7 \
-	config_columns_boosting.configs_per_graph=200 config_columns_boosting.num_boost_round=40
+	config_columns_boosting.configs_per_graph=100 config_columns_boosting.num_boost_round=20
 rehearsal: setup  ## the leaderboard recipe on synthetic files, through kernels: writes docs/results/rehearsal.md
 	$(BIN)/python -m benchmarks.rehearsal --out $(REHEARSAL) $(OVERRIDES:%=--set '%') $(OPTIONS)
 

@@ -34,7 +34,7 @@ RECIPE, AT_HOME, SIBLINGS = "leaderboard", "layout_boosting", "config_columns_bo
 COLLECTIONS = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 STEPS_DIVISOR, MIN_STEPS = 200, 10
 # Each further session has twice the minutes, so that a slow machine ends, too.
-FIRST_MINUTES = 4
+FIRST_MINUTES = 8
 
 
 def divided_steps(recipe: Recipe) -> Iterator[str]:
@@ -64,7 +64,7 @@ def run_stage(out: Path, name: str, *commands: Sequence[object], **environment: 
         with subprocess.Popen([sys.executable, *words], cwd=ROOT, env=variables) as process:  # noqa: S603
             while process.poll() is None:
                 peak_mib = max(peak_mib, sample_processes(process.pid, cpu_s))
-                time.sleep(1)
+                time.sleep(2)
         if process.returncode:
             raise PipelineError(f"{name}: {' '.join(words)}: ended with {process.returncode}")
     costs = {name: [time.monotonic() - started, sum(cpu_s.values()), peak_mib]}
@@ -76,9 +76,8 @@ def sample_processes(root: int, cpu_s: dict[int, int]) -> float:
     listing = subprocess.check_output(["ps", "-eo", "pid=,ppid=,rss=,cputimes="], text=True)  # noqa: S607
     below, kib = {root}, 0
     # Parents start first, so they come first until the system reuses process IDs.
-    for pid, parent, rss, seconds in sorted(
-        [*map(int, row.split())] for row in listing.split("\n")[:-1]
-    ):
+    rows = sorted([*map(int, row.split())] for row in listing.splitlines())
+    for pid, parent, rss, seconds in rows:
         if pid in below or parent in below:
             below.add(pid)
             cpu_s[pid], kib = seconds, kib + rss
@@ -87,7 +86,7 @@ def sample_processes(root: int, cpu_s: dict[int, int]) -> float:
 
 def run_kernel(out: Path, name: str, options: Sequence[str], dataset: Path) -> Path:
     """Run sessions of a kernel until one is finished, and return the output of that session."""
-    attached, script, datasets = [dataset], out / "kernels" / name, out / "input" / "datasets"
+    script, datasets, attached = out / "kernels" / name, out / "input" / "datasets", [dataset]
     sources = ("--dataset", "me/wheels", "--kernel", "me/models", "--out", script)
     for session in count(1):
         output, stage = out / "sessions" / name / str(session), f"{name}, session {session}"
@@ -97,13 +96,11 @@ def run_kernel(out: Path, name: str, options: Sequence[str], dataset: Path) -> P
             for number, folder in enumerate(attached):
                 shutil.copytree(folder, datasets / "me" / str(number))
             output.mkdir(parents=True)
-            minutes = FIRST_MINUTES * 2 ** (session - 1)
-            build = ["kernel", "build", *options, *sources, "--max-minutes", minutes]
+            minutes = ("--max-minutes", FIRST_MINUTES * 2 ** (session - 1))
+            build = ["kernel", "build", *options, *sources, *minutes]
             run = [script / f"fast-or-slow-{RECIPE}-{name}.py"]
-            places = {"INPUT": out / "input", "WORKING": output}
-            run_stage(
-                out, stage, build, run, **{f"PIPELINE_KAGGLE_{k}": v for k, v in places.items()}
-            )
+            places = {"PIPELINE_KAGGLE_INPUT": out / "input", "PIPELINE_KAGGLE_WORKING": output}
+            run_stage(out, stage, build, run, **places)
         if json.loads((output / "kernel.json").read_text())["finished"]:
             break
         attached = [dataset, output]
@@ -120,8 +117,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGES / "rehearsal.md")
     given = parser.parse_args()
     out, recipe = given.out.resolve(), load_recipe(RECIPE, given.set)
-    overrides = [*given.set, *divided_steps(recipe)]
-    settings = ["--recipe", RECIPE, *chain(*product(["--set"], overrides))]
+    words = product(["--set"], [*given.set, *divided_steps(recipe)])
+    settings = ["--recipe", RECIPE, *chain(*words)]
     data = out / "input" / KAGGLE_MOUNTS[0].relative_to("/kaggle/input")
     plan = ("--plan", "published", "--collections", "layout:xla", "--share", given.share)
     run_stage(out, "synthesize", ["synthesize", "--out", data, *plan])
