@@ -109,7 +109,8 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks.speed
 
 REHEARSAL ?= runs/rehearsal
-# Keys of the recipe that two cores cannot afford. With a GPU, OVERRIDES= rehearses the recipe itself.
+# Limits for two cores without a GPU. With a GPU, empty values rehearse the recipe itself.
+OPTIONS ?= --max-configs 300
 OVERRIDES ?= seeds=[0] threads=2 valid_configs=100 \
 	cross_config_sage.hidden=8 cross_config_sage.configs_per_step=16 \
 	tgraph.hidden=8 tgraph.configs_per_step=8 tgraph.permutations=1 \

@@ -1,8 +1,7 @@
 """Rehearse the recipe `leaderboard` on synthetic files of the published names and sizes.
 
 `make rehearsal` runs the commands of docs/guides/kaggle.md on one machine, for the xla collections.
-A kernel stops when its minutes are over. Its next session has its output attached, and resumes. A
-finished stage is not repeated, so the same command resumes.
+A kernel stops when its minutes are over. Its next session has its output attached, and resumes.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from common.files import write_text
 from common.machine import granted
 from common.reproducibility import revision
 from common.settings import KAGGLE_MOUNTS, ROOT
-from data.synthetic.write import published_graphs
+from data.synthetic.write import MAX_CONFIGS, published_graphs
 from data.tree import SPLITS, collection_named
 from ensembles.scores import scores_path
 from models.config.recipe import Recipe, load_recipe
@@ -33,8 +32,8 @@ from models.predict import read_scores
 RECIPE, AT_HOME, SIBLINGS = "leaderboard", "layout_boosting", "config_columns_boosting"
 COLLECTIONS = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 STEPS_DIVISOR, MIN_STEPS = 200, 10
-# Each further session has twice the minutes, so that a slow machine ends, too.
-FIRST_MINUTES = 8
+# The first session has twice these minutes, and each further session twice those before it.
+MINUTES = 4
 
 
 def divided_steps(recipe: Recipe) -> Iterator[str]:
@@ -42,8 +41,7 @@ def divided_steps(recipe: Recipe) -> Iterator[str]:
     for one, model in product(COLLECTIONS, recipe.models_of("layout")):
         if training := recipe.of(one).training_of(model):
             for key in ("steps", "warmup_steps", "checkpoint_every", "log_every"):
-                least = MIN_STEPS if key == "steps" else 0
-                value = max(least, math.ceil(getattr(training, key) / STEPS_DIVISOR))
+                value = max(MIN_STEPS, math.ceil(getattr(training, key) / STEPS_DIVISOR))
                 yield f'collection."{one.name}".{model}.training.{key}={value}'
 
 
@@ -84,6 +82,14 @@ def sample_processes(root: int, cpu_s: dict[int, int]) -> float:
     return kib / 1024
 
 
+def copy_models(out: Path, source: str, name: str) -> Path:
+    """Copy trained models into a dataset. A copy that was interrupted is replaced."""
+    if name not in stage_costs(out):
+        shutil.rmtree(out / name, ignore_errors=True)
+    run_stage(out, name, ["kernel", "weights", "--run", out / source, "--out", out / name])
+    return out / name
+
+
 def run_kernel(out: Path, name: str, options: Sequence[str], dataset: Path) -> Path:
     """Run sessions of a kernel until one is finished, and return the output of that session."""
     script, datasets, attached = out / "kernels" / name, out / "input" / "datasets", [dataset]
@@ -96,11 +102,9 @@ def run_kernel(out: Path, name: str, options: Sequence[str], dataset: Path) -> P
             for number, folder in enumerate(attached):
                 shutil.copytree(folder, datasets / "me" / str(number))
             output.mkdir(parents=True)
-            minutes = ("--max-minutes", FIRST_MINUTES * 2 ** (session - 1))
-            build = ["kernel", "build", *options, *sources, *minutes]
-            run = [script / f"fast-or-slow-{RECIPE}-{name}.py"]
+            build = ["kernel", "build", *options, *sources, "--max-minutes", MINUTES * 2**session]
             places = {"PIPELINE_KAGGLE_INPUT": out / "input", "PIPELINE_KAGGLE_WORKING": output}
-            run_stage(out, stage, build, run, **places)
+            run_stage(out, stage, build, [script / f"fast-or-slow-{RECIPE}-{name}.py"], **places)
         if json.loads((output / "kernel.json").read_text())["finished"]:
             break
         attached = [dataset, output]
@@ -114,43 +118,38 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of all files")
     parser.add_argument("--set", action="append", default=[], help="override of the recipe")
     parser.add_argument("--share", type=float, default=1.0, help="share of the graphs of a split")
+    parser.add_argument("--max-configs", type=int, default=MAX_CONFIGS, help="of a train graph")
     parser.add_argument("--page", type=Path, default=PAGES / "rehearsal.md")
     given = parser.parse_args()
     out, recipe = given.out.resolve(), load_recipe(RECIPE, given.set)
-    words = product(["--set"], [*given.set, *divided_steps(recipe)])
-    settings = ["--recipe", RECIPE, *chain(*words)]
+    shared = ["--recipe", RECIPE, *chain(*product(["--set"], [*given.set, *divided_steps(recipe)]))]
     data = out / "input" / KAGGLE_MOUNTS[0].relative_to("/kaggle/input")
     plan = ("--plan", "published", "--collections", "layout:xla", "--share", given.share)
-    run_stage(out, "synthesize", ["synthesize", "--out", data, *plan])
+    made = ["synthesize", "--out", data, *plan, "--max-configs", given.max_configs]
+    run_stage(out, "synthesize", made)
     for one in COLLECTIONS:
         place = ("--data", data, "--collection", one.name, "--out", out / "trees" / one.slug)
-        train = ["train", *place, "--model", AT_HOME, *settings, "--resume"]
+        train = ["train", *place, "--model", AT_HOME, *shared, "--resume"]
         run_stage(out, f"{AT_HOME}, {one.name}", train, PIPELINE_STORE=out / "store")
-    trees, weights, copy = out / "tree-weights", out / "weights", ("kernel", "weights", "--run")
-    run_stage(out, "weights of trees", [*copy, out / "trees", "--out", trees])
+    trees = copy_models(out, "trees", "tree-weights")
     for one in COLLECTIONS:
-        options = [*settings, "--kind", "train", "--collection", one.name]
+        options = [*shared, "--kind", "train", "--collection", one.name]
         run_kernel(out, f"train-{one.slug}", options, trees)
-    run_stage(out, "weights of all models", [*copy, out / "sessions", "--out", weights])
-    output = run_kernel(out, "infer", [*settings, "--kind", "infer"], weights)
+    weights = copy_models(out, "sessions", "weights")
+    output = run_kernel(out, "infer", [*shared, "--kind", "infer"], weights)
     submission = output / "submission.csv"
     run_stage(out, "submission check", ["submission", "check", submission, "--data", data])
-    graphs, files = published_graphs(COLLECTIONS, share=given.share), []
-    for one, split in product(COLLECTIONS, SPLITS):
-        sizes = [g.size for g in graphs if (g.collection, g.split) == (one, split)]
+    ranked = {}
+    for one, split in product(COLLECTIONS, ("valid", "test")):
         path = scores_path(output / "run", one, f"{SIBLINGS}-seed{recipe.seeds[0]}", split)
-        n_ranked = read_scores(path)["graph"].n_unique() if path.exists() else ""
-        files.append((one.name, split, sizes, n_ranked))
-    page = render(
-        "rehearsal",
-        **{"files": files, "costs": stage_costs(out), "overrides": given.set, "recipe": RECIPE},
-        **{"divisor": STEPS_DIVISOR, "least": MIN_STEPS, "first_minutes": FIRST_MINUTES},
-        n_rows=len(submission.read_text().splitlines()) - 1,
-        n_expected=sum(graph.split == "test" for graph in graphs),
-        machine=f"{granted()[0]} cores with {granted()[1] / 2**30:.0f} GiB, {platform.machine()}",
-        revision=revision(),
-    )
-    write_page(given.page, page)
+        ranked[one.name, split] = read_scores(path)["graph"].n_unique()
+    graphs = published_graphs(COLLECTIONS, SPLITS, given.share, given.max_configs)
+    facts = {"graphs": graphs, "published": published_graphs(COLLECTIONS), "ranked": ranked}
+    facts |= {"recipe": recipe, "overrides": given.set, "costs": stage_costs(out)}
+    facts |= {"divisor": STEPS_DIVISOR, "least": MIN_STEPS, "first_minutes": 2 * MINUTES}
+    facts |= {"n_rows": len(submission.read_text().splitlines()) - 1, "revision": revision()}
+    facts |= {"cores": granted()[0], "n_bytes": granted()[1], "machine": platform.machine()}
+    write_page(given.page, render("rehearsal", **facts))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ tile that is too large for the scratch memory spills.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -72,6 +72,10 @@ class GraphSize:
     def config_bytes(self) -> int:
         """Return the size of the configs of a layout graph as float32, in bytes."""
         return 4 * N_VALUES * self.n_configurable * self.n_configs
+
+    def at_most(self, n_configs: int) -> "GraphSize":
+        """Return this size with a limit on the number of configs."""
+        return replace(self, n_configs=min(n_configs, self.n_configs))
 
 
 @dataclass(frozen=True)

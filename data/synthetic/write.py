@@ -137,6 +137,7 @@ def published_graphs(
     collections: Sequence[Collection] = COLLECTIONS,
     splits: Sequence[str] = SPLITS,
     share: float = 1.0,
+    max_configs: int = MAX_CONFIGS,
 ) -> list[PlannedGraph]:
     """List the public dataset's graphs. The sizes of each part have the published means.
 
@@ -145,6 +146,7 @@ def published_graphs(
         splits: Splits to include.
         share: Share of each part, in (0, 1], at even steps by size. At least one graph is included,
             and two of a train split.
+        max_configs: Largest number of configs of a train or valid graph. Test graphs keep theirs.
 
     Returns:
         Plans of the graphs.
@@ -161,7 +163,10 @@ def published_graphs(
             n_taken = max(2 if part.split == "train" else 1, round(share * len(graphs)))
             steps = (np.arange(n_taken) + 0.5) * len(graphs) / n_taken
             listed += [graphs[int(step)] for step in steps]
-    return listed
+    return [
+        graph if graph.split == "test" else replace(graph, size=graph.size.at_most(max_configs))
+        for graph in listed
+    ]
 
 
 def _with_siblings(part: PartSize) -> Iterator[PlannedGraph]:

@@ -39,6 +39,10 @@ def synthesize(
         float,
         typer.Option(min=0, max=1, help="Share of the graphs of each split, at least one graph."),
     ] = 1.0,
+    max_configs: Annotated[
+        int | None,
+        typer.Option(min=20, help="Largest number of configs of a train or valid graph."),
+    ] = None,
     workers: options.Workers = None,
     seed: options.Seed = None,
 ) -> None:
@@ -58,14 +62,17 @@ def synthesize(
     plans = (*writing.PLANS, PUBLISHED)
     if plan not in (None, *plans):
         raise UsageError(f"--plan {plan}: no such plan; known: {', '.join(plans)}")
-    if plan != PUBLISHED and (collections, splits, share, workers) != (None, None, 1.0, None):
+    own = (collections, splits, max_configs, workers)
+    if plan != PUBLISHED and (share != 1.0 or any(value is not None for value in own)):
         raise UsageError(
-            f"--collections, --splits, --share and --workers: only --plan {PUBLISHED} has them"
+            "--collections, --splits, --share, --max-configs and --workers: only --plan "
+            f"{PUBLISHED} has them"
         )
     seed, sized = seed or 0, [writing.sized_graph(writing.parse_size(size)) for size in graph or ()]
     if plan == PUBLISHED:
         named, parts = collections_named(collections), splits_named(splits)
-        planned = writing.published_graphs(named, parts, share)
+        limit = max_configs or writing.MAX_CONFIGS
+        planned = writing.published_graphs(named, parts, share, limit)
     else:
         planned = sized or list(writing.planned_graphs(writing.PLANS[plan or "small"], seed))
     writing.synthesize(out, planned, seed=seed, workers=Workers(workers))

@@ -50,9 +50,9 @@ def test_overrides_of_the_makefile_are_keys_of_the_recipe() -> None:
 def test_smallest_share_goes_through_all_stages(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     words = make(f"REHEARSAL={tmp_path}", f"OVERRIDES={' '.join(TINY)}")
-    words.append(f"OPTIONS=--share 0 --page {page}")
+    words.append(f"OPTIONS=--share 0 --max-configs 40 --page {page}")
     for _ in range(2):  # the second call finds all stages finished
         subprocess.run(words, cwd=ROOT, check=True)
-    assert "accepts 2 of 2 rows" in page.read_text()
+    assert "accepts 2 rows" in page.read_text()
     assert "| layout:xla:random | test | 1 | " in page.read_text()
     assert json.loads((tmp_path / "sessions/infer/1/kernel.json").read_text())["kind"] == "infer"

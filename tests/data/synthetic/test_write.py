@@ -105,6 +105,15 @@ def test_graphs_have_as_many_siblings_as_the_published_ones(
     assert first.is_sibling(second) and first.content != second.content
 
 
+def test_limit_cuts_the_configs_of_train_and_valid_graphs_only() -> None:
+    xla = [collection_named("layout:xla:random")]
+    cut = published_graphs(xla, max_configs=300)
+    for graph, whole in zip(cut, published_graphs(xla), strict=True):
+        at_most = 1001 if graph.split == "test" else 300
+        assert graph.size.n_configs == min(at_most, whole.size.n_configs)
+        assert replace(graph, size=whole.size) == whole
+
+
 @pytest.mark.parametrize("collection", ["layout:xla:default", "layout:nlp:random", "tile:xla"])
 def test_file_does_not_depend_on_other_files(collection: str, tmp_path: Path) -> None:
     graphs = small(collection)
@@ -310,6 +319,7 @@ def test_seed_decides_every_byte_in_any_process(tree: Path, tmp_path: Path) -> N
         (["--graph", "600:20:5", "--graph", "600:20:5"], "occurs twice"),
         (["--graph", "600:20:5", "--plan", "tiny"], "one of them"),
         (["--plan", "small", "--share", 0.1], "only --plan published"),
+        (["--max-configs", 300], "only --plan published"),
         (["--plan", "published", "--splits", "holdout"], "holdout"),
         (["--plan", "published", "--collections", "tile:nlp"], "tile:nlp"),
     ],
