@@ -143,9 +143,9 @@ def main() -> None:
     for one, split in product(COLLECTIONS, ("valid", "test")):
         path = scores_path(output / "run", one, f"{SIBLINGS}-seed{recipe.seeds[0]}", split)
         ranked[one.name, split] = read_scores(path)["graph"].n_unique()
-    graphs = published_graphs(COLLECTIONS, SPLITS, given.share, given.max_configs)
-    facts = {"graphs": graphs, "published": published_graphs(COLLECTIONS), "ranked": ranked}
-    facts |= {"recipe": recipe, "overrides": given.set, "costs": stage_costs(out)}
+    facts: dict[str, object] = {"recipe": recipe, "overrides": given.set, "ranked": ranked}
+    facts["graphs"] = published_graphs(COLLECTIONS, SPLITS, given.share, given.max_configs)
+    facts |= {"published": published_graphs(COLLECTIONS), "costs": stage_costs(out)}
     facts |= {"divisor": STEPS_DIVISOR, "least": MIN_STEPS, "first_minutes": 2 * MINUTES}
     facts |= {"n_rows": len(submission.read_text().splitlines()) - 1, "revision": revision()}
     facts |= {"cores": granted()[0], "n_bytes": granted()[1], "machine": platform.machine()}
