@@ -111,7 +111,7 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 REHEARSAL ?= runs/rehearsal
 # Limits for two cores without a GPU. With a GPU, empty values rehearse the recipe itself.
 OPTIONS ?= --max-configs 300
-OVERRIDES ?= seeds=[0] threads=2 valid_configs=100 \
+OVERRIDES ?= seeds=[0] threads=2 valid_configs=100 features.prune=config \
 	cross_config_sage.hidden=8 cross_config_sage.configs_per_step=16 \
 	tgraph.hidden=8 tgraph.configs_per_step=8 tgraph.permutations=1 \
 	layout_boosting.configs_per_graph=100 layout_boosting.num_boost_round=30 layout_boosting.max_leaves=7 \
