@@ -33,6 +33,7 @@ from models.layout.inputs import (
     SparseAggregation,
     SplitAggregation,
 )
+from models.layout.joined_graphs import GraphInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 from models.layout.plain_ops import (
     Aggregate,
@@ -265,6 +266,7 @@ class CrossConfigSage(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = CrossConfigSageConfig
     config: CrossConfigSageConfig
+    is_joinable = True
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__(config)
@@ -340,12 +342,12 @@ class CrossConfigSage(LayoutNetwork):
         settings = (summed.float() + self.tensor_roles.bias).to(storage_dtype(vectors.device))
         return nn.functional.embedding(choices.T, settings)
 
-    def embed(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, inputs: GraphInputs, distinct: Positions | Tensor) -> tuple[Tensor, Tensor]:
         """Join nodes and configs.
 
         Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) positions among the distinct configs.
+            inputs: Inputs of the graph, or of g graphs.
+            distinct: (c,) positions among the distinct configs, or (g, c).
 
         Returns:
             (m, c, h) nodes, and their aggregation for the first block, (m, c, h).
@@ -356,15 +358,15 @@ class CrossConfigSage(LayoutNetwork):
         x: Tensor = Broadcast.apply(nodes, ids, varying, ops)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
-    def forward(self, inputs: LayoutInputs, distinct: Positions | Tensor) -> Tensor:
+    def forward(self, inputs: GraphInputs, distinct: Positions | Tensor) -> Tensor:
         """Score configs that see each other.
 
         Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) int64 positions among the distinct configs.
+            inputs: Inputs of the graph, or of g graphs.
+            distinct: (c,) int64 positions among the distinct configs, or (g, c).
 
         Returns:
-            (c,) float32 scores.
+            (c,) or (g, c) float32 scores.
         """
         if self.training and self.config.drop_edges:
             inputs = inputs.with_dropped_edges(self.config.drop_edges)
@@ -373,7 +375,8 @@ class CrossConfigSage(LayoutNetwork):
             if i > 0:
                 aggregated = block.aggregate(x, inputs.neighbours)
             x = self._dropped(block(x, aggregated))
-        return self.read_out(inputs, x, distinct)
+        scores = [self.read_out(*graph) for graph in inputs.by_graph(x, distinct)]
+        return torch.stack(scores).view(distinct.shape)
 
     def _dropped(self, x: Tensor) -> Tensor:
         """Drop channels of nodes in training, the same ones for all configs of a step."""

@@ -4,6 +4,7 @@ The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with separate edge 
 one product of a sparse (n, 3n) matrix with a dense (3n, c·h) matrix.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -167,6 +168,20 @@ class NodeInputs(OnDevice):
     config_ids: Tensor  # (k,) int64 positions of the configurable nodes
     neighbours: SparseAggregation
 
+    def with_dropped_edges(self, share: float) -> Self:
+        """Return the graph without a random share of its edges.
+
+        The method is DropEdge (Rong et al., "DropEdge: Towards Deep Graph Convolutional Networks
+        on Node Classification", 2020). Means are over the edges that are left.
+
+        Args:
+            share: Chance of each edge to be left out.
+        """
+        edges, device = self.neighbours.edge_index, self.opcode.device
+        kept = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
+        left = SparseAggregation(kept, len(self.opcode), varying=self.config_ids.cpu())
+        return replace(self, neighbours=left.to(device))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigInputs(OnDevice):
@@ -263,19 +278,16 @@ class LayoutInputs(NodeInputs, ConfigInputs):
     bytes_share: Tensor
     statistics: Tensor | None
 
-    def with_dropped_edges(self, share: float) -> Self:
-        """Return the graph without a random share of its edges.
+    @property
+    def sizes(self) -> list[int]:
+        """Return the number of nodes of this graph, as JoinedGraphs does for several."""
+        return [len(self.opcode)]
 
-        The method is DropEdge (Rong et al., "DropEdge: Towards Deep Graph Convolutional Networks
-        on Node Classification", 2020). Means are over the edges that are left.
-
-        Args:
-            share: Chance of each edge to be left out.
-        """
-        edges, device = self.neighbours.edge_index, self.opcode.device
-        kept = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
-        left = SparseAggregation(kept, len(self.opcode), varying=self.config_ids.cpu())
-        return replace(self, neighbours=left.to(device))
+    def by_graph(
+        self, x: Tensor, distinct: NDArray[np.int64] | Tensor, dim: int = 0
+    ) -> "Iterator[OneGraph]":
+        """Yield the inputs, nodes and configs of this graph."""
+        yield self, x, distinct
 
     def as_pyg(self, distinct: NDArray[np.int64]) -> "TpuGraph":
         """Return the graph with some distinct configs, as an item of TpuGraphsLayout.
@@ -293,6 +305,10 @@ class LayoutInputs(NodeInputs, ConfigInputs):
             config_node_ids=self.config_ids,
             config_feat=self.symbols(distinct).transpose(0, 1) - 1,
         )
+
+
+# The inputs of a graph, its nodes, and its configs.
+OneGraph = tuple[LayoutInputs, Tensor, NDArray[np.int64] | Tensor]
 
 
 def layout_inputs(

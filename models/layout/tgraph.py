@@ -12,6 +12,7 @@ float32, and theirs have 16 bits. The last weights are kept, and theirs are the 
 validation split. The winners' padding of node features is `features.padding = "minus_one"`.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from data.graphs.packing import N_SYMBOLS, VALUES_PER_TENSOR
 from models.config.networks import LayoutGnnConfig, TgraphConfig
 from models.layout.cross_config_sage import ChannelAttention
 from models.layout.inputs import LayoutInputs
+from models.layout.joined_graphs import GraphInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
 
 OPCODE_WIDTH = 16
@@ -39,15 +41,18 @@ NOT_CONFIGURABLE = N_SYMBOLS
 N_NUMERIC = MINOR_TO_MAJOR.start
 
 
-def instance_norm(x: Tensor) -> Tensor:
-    """Normalise each config's channels to mean 0 and variance 1 over the nodes.
+def instance_norm(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Normalise each config's channels to mean 0 and variance 1 over the nodes of a graph.
 
     Args:
         x: (c, n, h) nodes.
+        sizes: Number of nodes of each graph.
 
     Returns:
         (c, n, h).
     """
+    if len(sizes) > 1:
+        return torch.cat([instance_norm(graph, [graph.shape[1]]) for graph in x.split(sizes, 1)], 1)
     variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + NORM_EPSILON)
 
@@ -93,8 +98,8 @@ class LinearBlock(nn.Module):
         nn.init.xavier_normal_(self.linear.weight)
         nn.init.constant_(self.linear.bias, 0.01)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.gelu(self.attend(instance_norm(self.linear(x))))
+    def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        return nn.functional.gelu(self.attend(instance_norm(self.linear(x), sizes)))
 
 
 class ResidualBlock(nn.Module):
@@ -110,17 +115,18 @@ class ResidualBlock(nn.Module):
         self.convolution = SAGEConv(width, self.attend.inner)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edges: Tensor, sizes: Sequence[int]) -> Tensor:
         """Apply the block.
 
         Args:
             x: (c, n, h) nodes.
             edges: (2, e) int64 edges from user to operand.
+            sizes: Number of nodes of each graph.
 
         Returns:
             (c, n, h).
         """
-        messages = self.attend(self.convolution(instance_norm(x), edges))
+        messages = self.attend(self.convolution(instance_norm(x, sizes), edges))
         return self.dropout(nn.functional.gelu(x + messages))
 
 
@@ -132,6 +138,7 @@ class Tgraph(LayoutNetwork):
 
     Config: ClassVar[type[LayoutGnnConfig]] = TgraphConfig
     config: TgraphConfig
+    is_joinable = True
 
     def __init__(self, config: TgraphConfig) -> None:
         super().__init__(config)
@@ -151,7 +158,7 @@ class Tgraph(LayoutNetwork):
         )
         self.head = nn.Linear(width, 1)
 
-    def edges(self, inputs: LayoutInputs) -> Tensor:
+    def edges(self, inputs: GraphInputs) -> Tensor:
         """Return the edges that the winners' pruning keeps, which touch a configurable node.
 
         Returns:
@@ -162,7 +169,7 @@ class Tgraph(LayoutNetwork):
         configurable[inputs.config_ids] = True
         return edge_index[configurable[edge_index].any(dim=1)].T
 
-    def features(self, inputs: LayoutInputs, choices: Tensor) -> Tensor:
+    def features(self, inputs: GraphInputs, choices: Tensor) -> Tensor:
         """Join all features of each node in some configs.
 
         Args:
@@ -183,22 +190,23 @@ class Tgraph(LayoutNetwork):
         nodes = torch.cat(shared, dim=1).expand(n_configs, -1, -1)
         return torch.cat([nodes, self.layout(symbols).flatten(2)], dim=2)
 
-    def forward(self, inputs: LayoutInputs, distinct: Positions) -> Tensor:
+    def forward(self, inputs: GraphInputs, distinct: Positions) -> Tensor:
         """Score a batch of configs that see each other.
 
         Args:
-            inputs: Inputs of the graph.
-            distinct: (c,) positions among the distinct configs.
+            inputs: Inputs of the graph, or of g graphs.
+            distinct: (c,) positions among the distinct configs, or (g, c).
 
         Returns:
-            (c,) float32 scores.
+            (c,) or (g, c) float32 scores.
         """
         edges = self.edges(inputs)
         x = self.features(inputs, inputs.choices(distinct))  # (c, m, f)
-        x = self.second(self.first(x))  # (c, m, h)
+        x = self.second(self.first(x, inputs.sizes), inputs.sizes)  # (c, m, h)
         for block in self.blocks:
-            x = block(x, edges)
-        return self.head(x.mean(dim=1)).squeeze(-1)
+            x = block(x, edges, inputs.sizes)
+        means = [nodes.mean(dim=1) for _, nodes, _ in inputs.by_graph(x, distinct, dim=1)]
+        return self.head(torch.stack(means)).view(distinct.shape)
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:
