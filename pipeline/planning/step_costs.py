@@ -246,7 +246,11 @@ class StepCosts:
             model: Name of the network.
             size: Size of the step.
         """
-        return max(self._host_and_kernels_s(model, size))
+        host_s, kernels_s = self._host_and_kernels_s(model, size)
+        entry = model_entry(self.recipe, model)
+        # Other networks compute the graphs of a step one after the other.
+        is_joined = entry.kind == "tile" or getattr(entry.network_class, "is_joinable", False)
+        return max(host_s * (1 if is_joined else size.n_graphs), kernels_s)
 
     def ranking_s(self, model: str, size: StepSize, ratio: float) -> float:
         """Return the time to rank configs of a graph, in seconds.

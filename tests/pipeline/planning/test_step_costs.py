@@ -81,7 +81,8 @@ def test_a_step_without_measurements_is_computed_and_grows_with_its_size(model: 
     recipe = load_recipe("smoke", [f"{model}.hidden=64"])
     costs = StepCosts(recipe, CARDS["t4"], StepTimes(card="none", steps=()))
     small = step_size(recipe, model, 1000, 100)
-    assert costs.step_s(model, replace(small, nodes=10)) == HOST_MS / 1e3
+    one_graph = replace(small, nodes=10, n_graphs=1)
+    assert costs.step_s(model, one_graph) == HOST_MS / 1e3
     large = [costs.step_s(model, replace(small, nodes=nodes)) for nodes in (1e6, 2e6)]
     assert large[1] == pytest.approx(2 * large[0], rel=0.05) and large[0] > HOST_MS / 1e3
     peaks = [costs.peak_bytes(model, replace(small, nodes=nodes)) for nodes in (1e6, 2e6)]
@@ -89,6 +90,13 @@ def test_a_step_without_measurements_is_computed_and_grows_with_its_size(model: 
     times = 1 if "fusion" in model else 2  # tile networks keep float32 on a GPU
     on_cpu = StepCosts(recipe).peak_bytes(model, small)
     assert on_cpu == pytest.approx(times * costs.peak_bytes(model, small))
+
+
+def test_only_graphs_that_are_not_joined_are_launched_one_by_one() -> None:
+    costs = StepCosts(load_recipe("smoke"), CARDS["h100"], StepTimes(card="none", steps=()))
+    four, host_s = StepSize(4, 10, 16, 16), HOST_MS / 1e3
+    expected = {"cross_config_sage": 1, "tgraph": 1, "late_fusion_sage": 1, "baseline_gcn": 4}
+    assert {name: costs.step_s(name, four) / host_s for name in expected} == expected
 
 
 def test_memory_of_a_large_step_is_known_to_a_factor_of_two() -> None:
