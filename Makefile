@@ -120,7 +120,7 @@ rehearsal: setup  ## the leaderboard recipe on synthetic files, through kernels:
 	$(BIN)/python -m benchmarks.rehearsal --out $(REHEARSAL) $(OVERRIDES:%=--set '%') $(OPTIONS)
 
 gpu: setup  ## time the networks on a CUDA GPU: writes docs/results/gpu.md; DRY=1: tiny, on the CPU
-	$(BIN)/python -m benchmarks.gpu $(if $(DRY),--dry)
+	$(if $(DRY),TRITON_INTERPRET=1) $(BIN)/python -m benchmarks.gpu $(if $(DRY),--dry)
 
 accuracy: setup  ## train models against each other, resumable: writes docs/results/accuracy.md
 	$(BIN)/python -m benchmarks.accuracy --out runs/accuracy

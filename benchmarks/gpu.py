@@ -62,8 +62,10 @@ from pipeline.planning.synthetic_graphs import (
 
 LAYOUT = "cross_config_sage"
 # Ends of the names of workloads that `plan` does not need, because no recipe has them.
-OTHERS = "not recorded", "not fused", "float32", "plain PyG"
+OTHERS = "not recorded", "not fused", "float32", "plain PyG", "joined", "one by one", "recorded"
 GRAPH = GraphSize(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
+# Nodes of a mean graph of layout:nlp after pruning, and number of such graphs in a joined step.
+NLP_NODES, N_JOINED = 1_494, 4
 KERNEL = GraphSize(nodes=40, edges=66, configurable=0, configs=1_842)
 TINY = GraphSize(nodes=40, edges=60, configurable=10, configs=20)
 N_STEPS, N_WARM_STEPS = 16, 6
@@ -195,15 +197,23 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
         device: Device of the training. On the CPU the networks and graphs are tiny.
     """
     exact, plain = f"{LAYOUT}.training.precision=float32", f"{LAYOUT}.fused=false"
-    for nodes in (5_000, 3_349, 1_494, 300):
+    for nodes in (5_000, 3_349, NLP_NODES, 300):
         yield f"{LAYOUT}, {nodes:,} nodes", layout_workload(device, nodes), True
-    for nodes in (5_000, 1_494):
+    for nodes in (5_000, NLP_NODES):
         yield f"{LAYOUT}, {nodes:,} nodes, not recorded", layout_workload(device, nodes), False
     yield f"{LAYOUT}, not fused", layout_workload(device, 5_000, plain), True
     yield f"{LAYOUT}, float32", layout_workload(device, 5_000, exact), True
     yield f"{LAYOUT}, float32, not fused", layout_workload(device, 5_000, exact, plain), True
     pyg = layout_workload(device, 5_000)
     yield "plain PyG", replace(pyg, network=PlainLayoutModel(pyg.config)), True
+    for name in (LAYOUT, "tgraph"):
+        title, key = f"{name}, {N_JOINED} x {NLP_NODES:,} nodes", f"graphs_per_step={N_JOINED}"
+        several = layout_workload(device, NLP_NODES, f"{name}.{key}", model=name)
+        if several.network.is_recordable:
+            yield f"{title}, recorded", several, True
+        yield f"{title}, joined", several, False
+        several.network.is_joinable = False
+        yield f"{title}, one by one", several, False
     for name, recipe, size in (
         ("tgraph", "reference", GRAPH),
         ("segment_sage", "leaderboard-small", GRAPH),
@@ -215,18 +225,21 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
         yield name, make_workload(load_recipe(recipe, settings), name, chosen), True
 
 
-def layout_workload(device: torch.device, nodes: int, *settings: str) -> SyntheticWorkload:
-    """Return the layout network of the recipe `leaderboard-small` with a graph.
+def layout_workload(
+    device: torch.device, nodes: int, *settings: str, model: str = LAYOUT
+) -> SyntheticWorkload:
+    """Return a layout network of the recipe `leaderboard-small` with a graph.
 
     Args:
         device: Device of the training. On the CPU the network and the graph are tiny.
         nodes: Number of nodes after pruning.
         settings: Changed keys of the recipe, KEY=VALUE.
+        model: Name of the network.
     """
     size = replace(GRAPH, nodes=nodes, edges=int(1.7 * nodes), configurable=int(0.28 * nodes))
     if device.type == "cpu":
-        size, settings = TINY, (*settings, f"{LAYOUT}.hidden=16", f"{LAYOUT}.configs_per_step=8")
-    return make_workload(load_recipe("leaderboard-small", list(settings)), LAYOUT, size)
+        size, settings = TINY, (*settings, f"{model}.hidden=16", f"{model}.configs_per_step=8")
+    return make_workload(load_recipe("leaderboard-small", list(settings)), model, size)
 
 
 def timed_steps(
@@ -439,12 +452,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--dry", action="store_true", help="run in a tiny size on the CPU, and write no file"
+        "--dry",
+        action="store_true",
+        help="run in a tiny size on the CPU, and write no file; it needs TRITON_INTERPRET=1",
     )
     is_dry = parser.parse_args(arguments).dry
-    if is_dry:
-        os.environ.setdefault("TRITON_INTERPRET", "1")
-    elif not torch.cuda.is_available():
+    if not is_dry and not torch.cuda.is_available():
         raise UsageError(
             "make gpu: torch finds no CUDA GPU on this machine; expected one; "
             "`make gpu DRY=1` runs each part in a tiny size on the CPU"
