@@ -1,7 +1,7 @@
 """Measure the gain of `optimize` on ten programs outside the catalogue, by each `--search`.
 
-`python -m benchmarks.autotune --out runs/optimize` measures missing programs. With `--report` it
-writes docs/results/optimize.md.
+`python -m benchmarks.autotune --out runs/optimize` measures missing programs, and then writes
+docs/results/optimize.md.
 """
 
 import argparse
@@ -16,15 +16,15 @@ from autotune.optimize.optimize import optimize
 from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import BEST, ratio_text, write_result
 from benchmarks import PAGES, errors_in_one_line, render, write_page
-from common.errors import PipelineError
 from common.files import write_text
 from common.reproducibility import revision
 
-# Functions of user_programs.py.
-PROGRAMS = (
-    *("transformer", "n_body", "mixer", "elementwise", "lstm"),
-    *("mlp_step", "batch_norm", "stencil", "convolution", "attention"),
-)
+MODULE = "benchmarks.autotune.user_programs"
+FILES = Path(__file__).with_name("files")
+FUNCTIONS = ("transformer", "n_body", "elementwise", "lstm", "mlp_step", "batch_norm", "attention")
+# The value of `--program` by name: seven functions, and three files of HLO and StableHLO.
+PROGRAMS = {name: f"{MODULE}:{name}" for name in FUNCTIONS}
+PROGRAMS |= {path.stem: str(path) for path in sorted(FILES.iterdir())}
 # `--search ranker` needs a run, and no model of a run ranks compiler options.
 SEARCHES = ("portfolio", "random", "genetic", "go")
 SECONDS = "seconds"
@@ -34,14 +34,14 @@ def run_program(name: str, search: str, out: Path) -> None:
     """Optimise one program with the default settings, unless the result exists.
 
     Args:
-        name: Function of user_programs.py.
+        name: Key of `PROGRAMS`.
         search: Value of `--search`.
         out: Folder of the result.
     """
     if (out / BEST).exists():
         return
     start = time.perf_counter()
-    request = OptimizeRequest(f"benchmarks.autotune.user_programs:{name}", search=search)
+    request = OptimizeRequest(PROGRAMS[name], search=search)
     found = optimize(request, out)
     write_text(out / SECONDS, f"{time.perf_counter() - start:.0f}\n")
     write_result(found, out)
@@ -52,16 +52,10 @@ def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
 
     Args:
         out: Folder of all results.
-        name: Function of user_programs.py.
+        name: Key of `PROGRAMS`.
         search: Value of `--search`.
-
-    Raises:
-        PipelineError: The program has no result yet.
     """
-    path = out / name / search / BEST
-    if not path.exists():
-        raise PipelineError(f"{path}: is missing; run without --report first")
-    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    content: dict[str, Any] = json.loads((out / name / search / BEST).read_text("utf-8"))
     return content
 
 
@@ -86,31 +80,29 @@ def search_row(name: str, out: Path) -> list[str]:
 
 @errors_in_one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure missing programs, or write the report.
+    """Measure missing programs and write the report.
 
     Args:
         arguments: Arguments of the command line. None for those of the process.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of results; resumes")
-    parser.add_argument("--report", type=Path, nargs="?", const=PAGES, help="folder for the page")
+    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page")
     options = parser.parse_args(arguments)
     out = options.out
-    if options.report:
-        page = render(
-            "optimize",
-            programs=[program_row(name, out) for name in PROGRAMS],
-            searches=[search_row(name, out) for name in PROGRAMS],
-            names=SEARCHES,
-            environment=read_best(out, PROGRAMS[0], SEARCHES[0])["environment"],
-            revision=revision(),
-        )
-        write_page(options.report / "optimize.md", page)
-        return
     for name in PROGRAMS:
         for search in SEARCHES:
             run_program(name, search, out / name / search)
             print(search, *program_row(name, out))  # noqa: T201
+    page = render(
+        "optimize",
+        programs=[program_row(name, out) for name in PROGRAMS],
+        searches=[search_row(name, out) for name in PROGRAMS],
+        names=SEARCHES,
+        environment=read_best(out, "n_body", SEARCHES[0])["environment"],
+        revision=revision(),
+    )
+    write_page(options.pages / "optimize.md", page)
 
 
 if __name__ == "__main__":

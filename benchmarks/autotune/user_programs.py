@@ -1,4 +1,4 @@
-"""Ten JAX functions of a user of `optimize`. None is in the catalogue of the sample."""
+"""Seven JAX functions of a user of `optimize`. None is in the catalogue of the sample."""
 
 from functools import partial
 from typing import Any
@@ -29,13 +29,6 @@ def n_body(place: Any, speed: Any) -> Any:
         speed = speed - 0.01 * jnp.sum(apart * (near**-1.5)[..., None], axis=1)
         place = place + 0.01 * speed
     return place, speed
-
-
-def mixer(x: Any, tokens: Any, back: Any, channels: Any, out: Any) -> Any:
-    """Mix 64 tokens, then 128 channels."""
-    mixed = jnp.einsum("btc,ts->bsc", x, tokens)
-    x = x + jnp.einsum("bsc,st->btc", jax.nn.gelu(mixed), back)
-    return x + jax.nn.gelu(x @ channels) @ out
 
 
 def elementwise(x: Any, y: Any) -> Any:
@@ -79,24 +72,6 @@ def batch_norm(x: Any, scale: Any, shift: Any) -> Any:
     return jnp.maximum((x - mean) / jnp.sqrt(var + 1e-5) * scale + shift, 0)
 
 
-def stencil(x: Any) -> Any:
-    """Diffuse heat for 8 steps on a torus of 512 x 512."""
-    for _ in range(8):
-        around = sum(jnp.roll(x, shift, axis) for shift in (1, -1) for axis in (0, 1))
-        x = x + 0.1 * (around - 4 * x)
-    return x
-
-
-def convolution(x: Any, first: Any, second: Any) -> Any:
-    """Apply a residual block of two 3 x 3 convolutions."""
-
-    def convolved(y: Any, kernel: Any) -> Any:
-        order = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(y, kernel, (1, 1), "SAME", dimension_numbers=order)
-
-    return jax.nn.relu(x + convolved(jax.nn.relu(convolved(x, first)), second))
-
-
 def attention(q: Any, k: Any, v: Any) -> Any:
     """Attend causally: 8 heads, 128 tokens, 32 channels."""
     scores = jnp.einsum("htd,hsd->hts", q, k) / 6
@@ -118,12 +93,7 @@ transformer_arguments = partial(
     _random_arrays, (2, 64, 128), (128, 384), (128, 128), (128, 512), (512, 128)
 )
 n_body_arguments = partial(_random_arrays, (256, 3), (256, 3), scale=1.0)
-mixer_arguments = partial(
-    _random_arrays, (4, 64, 128), (64, 128), (128, 64), (128, 256), (256, 128)
-)
 elementwise_arguments = partial(_random_arrays, (1024, 1024), (1024, 1024))
 lstm_arguments = partial(_random_arrays, (64, 8, 32), (32, 256), (64, 256))
 batch_norm_arguments = partial(_random_arrays, (8, 32, 32, 64), (64,), (64,))
-stencil_arguments = partial(_random_arrays, (512, 512))
-convolution_arguments = partial(_random_arrays, (2, 28, 28, 32), (3, 3, 32, 32), (3, 3, 32, 32))
 attention_arguments = partial(_random_arrays, (8, 128, 32), (8, 128, 32), (8, 128, 32))
