@@ -194,7 +194,7 @@ def _measure_and_write(job: Job, out: Path) -> None:
     )
     entry["seconds"] = time.monotonic() - start
     with edit_manifest(out) as manifest:
-        of_program = ("function", "arguments")
+        of_program = ("function", "arguments", "values")
         machine = {k: fact for k, fact in description.facts.items() if k not in of_program}
         entry["environment"] = add_environment(manifest, machine)
         manifest["left_out"].pop(job.submission_id, None)

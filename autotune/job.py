@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.measure.worker import DEVICES, OpenProgram
-from autotune.programs.catalogue import catalogue, load_program, rows
+from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, catalogue, is_file, rows
+from autotune.programs.files import load_program
 from autotune.spaces import open_decided, open_program
 from autotune.tiles.catalogue import catalogue as tile_catalogue
 from autotune.tiles.catalogue import families, find_kernel
@@ -114,6 +115,7 @@ def make_job(
     split: str = "train",
     device: str | None = None,
     effort: MeasurementSettings,
+    inputs: ProgramInputs = NO_INPUTS,
 ) -> Job:
     """Return the job that measures one kind of decisions of a program or kernel.
 
@@ -121,12 +123,13 @@ def make_job(
     from them, so they need a separate `--out`.
 
     Args:
-        program: Name in a catalogue, or "module:name".
+        program: Name in a catalogue, "module:name", FILE or FILE#MODULE.
         kind: "layout", "tile", "options" or "fusion". A kernel needs "tile".
         search: "random" or "default". Kernels ignore it.
         split: "train", "valid" or "test".
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
         effort: Number of configs and rounds, time limit and seed.
+        inputs: Arguments of a user's program.
 
     Raises:
         UsageError: There is no such kind, search, split or device, or a kernel has another kind.
@@ -141,13 +144,13 @@ def make_job(
         kernel = find_kernel(program)
         name, family, search, place = kernel.name, kernel.family, "tiles", "tile:xla"
     else:
-        source = load_program(program)
+        source = load_program(program, inputs)
         name, family, place = source.name, source.family, f"layout:{source.source}:{search}"
         place = "tile:xla" if kind == "options" else place
     # The compiler adds copies for layouts itself, so only the other kinds check the outputs.
     open_measurable = open_program if kind == "layout" else open_decided
     return Job(
-        open_measurable=partial(open_measurable, program, (SPACES[kind],), device),
+        open_measurable=partial(open_measurable, program, (SPACES[kind],), device, inputs),
         program=name,
         family=family,
         collection=collection_named(place),
@@ -155,7 +158,7 @@ def make_job(
         split=split,
         search=search,
         device=device,
-        is_own=":" in program,
+        is_own=":" in program or is_file(program),
         **asdict(effort),
     )
 

@@ -1,4 +1,4 @@
-"""A JAX program with knobs of several spaces. Each setting is compiled separately.
+"""A program with knobs of several spaces. Each setting is compiled separately.
 
 A space is a sequence of knobs. Compiler options are passed to the compiler, layouts become
 constraints, and fusion is prevented by barriers. The spaces can be combined. The setting with only
@@ -15,6 +15,7 @@ unfused.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -29,21 +30,25 @@ from autotune.measure.worker import (
     one_line,
     open_device,
 )
-from autotune.programs.catalogue import ProgramSource, load_program
+from autotune.programs.catalogue import NO_INPUTS, ProgramInputs, ProgramSource
 from autotune.programs.compiled import (
-    as_function,
     code_of,
     digest_of,
     dump_module,
-    loaded_module,
+    export_flat,
+    lower_program,
     raw,
     shapes_of,
+    share_finite,
+    values_digest,
+    with_module,
 )
+from autotune.programs.files import load_program
 from autotune.tiles.catalogue import catalogue, find_kernel
 from autotune.tiles.kernel import TileProgram
 from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
-from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, joined, options_of
+from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, Options, joined, options_of
 from data.hlo.descriptor import message_class
 from data.hlo.formats import check_jaxlib
 from data.hlo.graph import featurize_module
@@ -85,6 +90,9 @@ NOTHING = {
 }
 # Outputs may differ by rounding, by this share of the largest value of each output.
 TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
+TOLERANCE |= {"complex128": 1e-6, "complex64": 1e-4}
+# One unit of the last of two or three bits of the fraction.
+TOLERANCE |= {"float8_e5m2": 0.25, "float8_e4m3fn": 0.125}
 
 
 def menu() -> NDArray[np.int64]:
@@ -165,7 +173,9 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
     computation.instructions.extend(kept)
 
 
-def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "SameOutputs":
+def open_decided(
+    program: str, spaces: Sequence[str], device: str | None, inputs: ProgramInputs = NO_INPUTS
+) -> "SameOutputs":
     """Open a program that rejects settings with wrong outputs.
 
     The outputs of a function are compared with the default's. The outputs of a kernel are compared
@@ -175,22 +185,26 @@ def open_decided(program: str, spaces: Sequence[str], device: str | None) -> "Sa
         program: Name of the program or kernel.
         spaces: Names of the spaces.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
+        inputs: Arguments of a user's program.
     """
-    measurable = open_program(program, spaces, device)
+    measurable = open_program(program, spaces, device, inputs)
     if isinstance(measurable, TileProgram):
         return SameOutputs(measurable, ("the whole kernel's", measurable.whole))
     return SameOutputs(measurable)
 
 
-def open_program(program: str, spaces: Sequence[str], device: str | None) -> MeasurableProgram:
+def open_program(
+    program: str, spaces: Sequence[str], device: str | None, inputs: ProgramInputs = NO_INPUTS
+) -> MeasurableProgram:
     """Open a program or a kernel with the knobs of some spaces.
 
     A kernel has only the space "tiles". A function has all other spaces.
 
     Args:
-        program: Name in a catalogue, or "module:name".
+        program: Name in a catalogue, "module:name", FILE or FILE#MODULE.
         spaces: Names of the spaces.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
+        inputs: Arguments of a user's program.
 
     Raises:
         UsageError: The program has no knobs in these spaces.
@@ -212,7 +226,7 @@ def open_program(program: str, spaces: Sequence[str], device: str | None) -> Mea
                     f"{reason}; or a TileKernel: docs/guides/measure.md has one"
                 ) from error
     of_functions = [space for space in spaces if space != TILES]
-    return DecidedProgram(load_program(program), of_functions, facts)
+    return DecidedProgram(load_program(program, inputs), of_functions, facts)
 
 
 def undecided(program: str, spaces: Sequence[str], decided: Sequence[str]) -> str:
@@ -259,12 +273,17 @@ class DecidedProgram:
         self.name = source.name
         if set(spaces) != {"options"}:
             check_jaxlib(source.name)
-        # Layouts and fusion edit this module.
-        self.message = dump_module(source)
-        self._function, arguments = source.build()
-        self._arguments = jax.device_put(arguments)
-        self._lowered = jax.jit(self._function, keep_unused=True).lower(*self._arguments)
+        self._function, self._arguments, self._lowered = lower_program(source)
+        self._is_file = source.module is not None
+        # Layouts and fusion edit this module. The one of a file has its names and its order.
+        self.message = source.module() if source.module else dump_module(self.name, self._lowered)
+        if source.redraw and (share := share_finite(self._default(*self._arguments))) < 1:
+            other = jax.device_put(source.redraw())
+            if share_finite(self._default(*other)) > share:
+                self._arguments = other
         digests = {"function": digest_of(self._lowered), "arguments": shapes_of(self._arguments)}
+        if self._is_file:
+            digests["values"] = values_digest(self._arguments)
         self._facts = {**(facts or {}), **digests}
         self._fusible, self.nodes = fusible(self.message), configurable_nodes(self.message)
         self.options = [node_options(node) for node in self.nodes]
@@ -335,25 +354,42 @@ class DecidedProgram:
         """
         import jax
 
-        effect = self.describe_setting(setting)
-        options = effect.decisions.get("options", {})
-        compiled: Any
-        if effect.module is None:
-            try:
-                compiled = self._lowered.compile(compiler_options=options)
-            except Exception as error:
-                line = f"{self.name}: the compiler refuses: {one_line(error)}"
-                raise PipelineError(line) from error
-            executable = compiled.runtime_executable()
-        else:
-            executable = loaded_module(self.name, effect.module, options)
-            compiled = as_function(self.name, executable, self._function, self._arguments)
+        decided, edited = self._decide(setting)
+        lowered, arguments = self._lowered, self._arguments
+        if edited is not None:
+            exported = with_module(self.name, self._signature, edited)
+            # An export takes and returns the arrays of the function's trees.
+            arguments = jax.tree.leaves(arguments)
+            lowered = jax.jit(exported.call, keep_unused=True).lower(*arguments)
+        compiled = self._compile(lowered, decided.get("options", {})) if decided else self._default
 
         def run() -> Any:
-            return jax.block_until_ready(compiled(*self._arguments))
+            return jax.block_until_ready(compiled(*arguments))
 
         run()
-        return Loaded(run, code_of(executable))
+        return Loaded(run, code_of(compiled.runtime_executable()))
+
+    @cached_property
+    def _default(self) -> Any:
+        return self._compile(self._lowered, {})
+
+    @cached_property
+    def _signature(self) -> Any:
+        return export_flat(self.name, self._function, self._arguments)
+
+    @cached_property
+    def _artifact(self) -> bytes:
+        return self._artifact_of(self.message.SerializeToString())
+
+    def _artifact_of(self, module: bytes) -> bytes:
+        return bytes(with_module(self.name, self._signature, module).serialize())
+
+    def _compile(self, lowered: Any, options: Options) -> Any:
+        try:
+            return lowered.compile(compiler_options=dict(options))
+        except Exception as error:
+            line = f"{self.name}: the compiler refuses: {one_line(error)}"
+            raise PipelineError(line) from error
 
     def describe_setting(self, setting: NDArray[np.int64]) -> Decisions:
         """Return the decisions of one setting. Nodes have the names of their instructions.
@@ -361,6 +397,13 @@ class DecidedProgram:
         Args:
             setting: Option of each knob, (g,).
         """
+        decided, module = self._decide(setting)
+        if module is not None:
+            return Decisions(decided, self._artifact_of(module))
+        return Decisions(decided, self._artifact if self._is_file else None)
+
+    def _decide(self, setting: NDArray[np.int64]) -> tuple[dict[str, Any], bytes | None]:
+        """Return the decisions of a setting, and its edited HLO module if there is one."""
         parts = self._parts(setting)
         chosen = options_of(parts["options"]) if "options" in parts else {}
         knobs = parts.get("fusion", np.zeros(len(self._fusible)))
@@ -381,10 +424,10 @@ class DecidedProgram:
         }
         decided = {kind: value for kind, value in decisions.items() if value}
         if not laid_out and not kept_apart:
-            return Decisions(decided)
+            return decided, None
         orders = {op.id: orders for op, orders in laid_out}
         module = edited_module(self.message, orders, {op.id for op in kept_apart})
-        return Decisions(decided, module.SerializeToString())
+        return decided, module.SerializeToString()
 
     def _parts(self, settings: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         ends = np.cumsum([len(own.nodes) for own in self._knobs.values()])
@@ -433,7 +476,11 @@ class SameOutputs:
             self._expected = _flat(self._reference())
         elif self._expected is None:
             default = self._load(np.zeros_like(setting)) if setting.any() else loaded
-            self._expected = _flat(default.run())
+            first = _flat(default.run())
+            if not share_finite(first):
+                fault = "no number of the outputs is finite, so nothing can be compared"
+                raise PipelineError(f"{fault}; expected other arguments (--arguments of a file)")
+            self._expected = first
         outputs = _flat(loaded.run())
         is_itself = not (self._reference or setting.any())
         owner = "its own of another call" if is_itself else self._owner
@@ -456,7 +503,8 @@ def _check_same(problem: str, output: NDArray[Any], expected: NDArray[Any]) -> N
         difference = float((output != expected).mean())
     else:
         known = np.isfinite(expected)
-        wide, exact = output[known].astype(np.float64), expected[known].astype(np.float64)
+        wide_type = np.complex128 if expected.dtype.kind == "c" else np.float64
+        wide, exact = output[known].astype(wide_type), expected[known].astype(wide_type)
         difference = float(
             np.abs(wide - exact).max(initial=0) / max(np.abs(exact).max(initial=0), 1e-30)
         )

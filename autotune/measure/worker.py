@@ -83,10 +83,13 @@ class Description:
 
 
 class Decisions(NamedTuple):
-    """The decisions of a setting as JSON values, and its edited HLO module if there is one."""
+    """The decisions of a setting as JSON values, and its program.
+
+    The program is a `jax.export` artifact. None if the function itself with options is the program.
+    """
 
     decisions: Mapping[str, Any]
-    module: bytes | None = None
+    program: bytes | None = None
 
 
 class Loaded(NamedTuple):

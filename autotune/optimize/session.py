@@ -29,6 +29,7 @@ from autotune.optimize.candidate import (
     compare_rounds,
     pool_processes,
 )
+from autotune.programs.catalogue import NO_INPUTS, ProgramInputs
 from autotune.programs.catalogue import catalogue as programs
 from autotune.spaces import SPACES, TILES, open_decided
 from autotune.tiles.catalogue import catalogue as kernels
@@ -56,7 +57,8 @@ class OptimizeRequest:
     """The program and the options of `optimize`.
 
     Attributes:
-        program: module:function, a program of the catalogue, or for "tiles" a kernel.
+        program: module:function, FILE, FILE#MODULE, a program of the catalogue, or for "tiles" a
+            kernel.
         spaces: Names in SPACES, or "tiles" for a kernel.
         n_candidates: Maximum number of screened candidates, the default included.
         n_rounds: Rounds in which a pass compares the best candidate with the default. Finalists
@@ -66,8 +68,9 @@ class OptimizeRequest:
         device: "cpu", "gpu", "tpu", or None for JAX's setting.
         run: Folder of the run whose models propose candidates.
         search: Name in SEARCHES.
-        open_decided: Function that opens the program in the worker from the name, the spaces and
-            the device.
+        inputs: Arguments of a user's program.
+        open_decided: Function that opens the program in the worker from the name, the spaces, the
+            device and the inputs.
     """
 
     program: str
@@ -79,6 +82,7 @@ class OptimizeRequest:
     device: str | None = None
     run: str | None = None
     search: str = "portfolio"
+    inputs: ProgramInputs = NO_INPUTS
     open_decided: Callable[..., MeasurableProgram] = open_decided
 
     def __post_init__(self) -> None:
@@ -118,7 +122,7 @@ class OptimizeRequest:
         Args:
             on_all_cores: Whether the process uses all cores.
         """
-        opener = partial(self.open_decided, self.program, self.spaces, self.device)
+        opener = partial(self.open_decided, self.program, self.spaces, self.device, self.inputs)
         return Session(
             opener, timeout_s=self.timeout_s, label=self.program, on_all_cores=on_all_cores
         )
@@ -182,7 +186,7 @@ class OptimizeSession:
         return self._described[setting]
 
     def code(self, setting: Setting) -> str:
-        """Return a digest of a setting's code, or the setting itself if it does not compile.
+        """Return a digest of a setting's code, or the setting itself if it has none.
 
         Args:
             setting: Option of each knob.
@@ -190,7 +194,7 @@ class OptimizeSession:
         if setting not in self._codes:
             self._codes[setting] = repr(setting)
             with suppress(ConfigFailed):
-                self._codes[setting] = self.worker.code(np.array(setting))
+                self._codes[setting] = self.worker.code(np.array(setting)) or repr(setting)
         return self._codes[setting]
 
     def measure(

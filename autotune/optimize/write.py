@@ -1,7 +1,7 @@
 """The files that `optimize` writes: best.json and, if something is faster, apply.py.
 
-`from DIR.apply import step` imports the faster function. An edited module is a file next to
-apply.py.
+`from DIR.apply import step` imports the faster function. The program of a file, and an edited
+module, is a `jax.export` artifact next to apply.py.
 """
 
 import json
@@ -13,11 +13,12 @@ from typing import Any
 from autotune.optimize.candidate import MAX_LOSS, Candidate, Comparison, Ratio
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.strategies import SEARCH
+from autotune.programs.catalogue import is_file
 from autotune.spaces import TILES, TOLERANCE
 from common.files import write_bytes, write_text
 from common.pages import render_page
 
-BEST, APPLY, MODULE = "best.json", "apply.py", "module.hlo.pb"
+BEST, APPLY, PROGRAM = "best.json", "apply.py", "program.jax_export"
 # Characters of the arguments' shapes in apply.py.
 MAX_SHAPES = 80
 
@@ -33,8 +34,8 @@ def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
         PipelineError: A file cannot be written.
     """
     content, best = as_json(result), result.best if result.is_faster else None
-    module, script = (best.description.module, apply_text(result, best)) if best else (None, "")
-    for name, data in ((MODULE, module), (APPLY, script.encode())):
+    program, script = (best.description.program, apply_text(result, best)) if best else (None, "")
+    for name, data in ((PROGRAM, program), (APPLY, script.encode())):
         if data:
             write_bytes(out / name, data)
         else:
@@ -64,6 +65,7 @@ def as_json(result: OptimizeResult) -> dict[str, Any]:
         "processes": measured.n_processes,
         "looks": measured.n_looks,
         "decisions": dict(used.description.decisions) if used else {},
+        "xla_flags": xla_flags(used) if used else "",
         "default_decisions": dict(result.default_description.decisions),
         "source": best and best.source,
         "search": request.search,
@@ -97,22 +99,37 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
         best: Candidate to apply.
     """
     program, description, comparison = result.request.program, best.description, best.comparison
-    module, _, name = program.partition(":")
+    is_of_file, static = is_file(program), result.request.inputs.static
+    module, _, name = ("", "", "") if is_of_file else program.partition(":")
     ratio = f"{comparison.ratio.value:.2f} of the default's time"
     machine = f"one thread on {result.facts.get('cpu')}"
     gain = f"{ratio} by {processes_text(comparison)}, {machine}{all_cores_text(best)}."
     return render_page(
         Path(__file__).with_name("apply.py.j2"),
-        **{"program": program, "module": module, "name": name, "gain": gain},
+        **{"program": program, "module": module, "name": name, "title": f"{program}: {gain}"},
         is_kernel=result.spaces == (TILES,),
+        is_file=is_of_file,
         tile=description.decisions.get("tile"),
-        is_edited=bool(description.module),
-        module_file=MODULE,
+        has_program=bool(description.program),
+        program_file=PROGRAM,
+        static=static,
+        statics=f"static_argnums={static}, " if static else "",
         uncompared=uncompared_text(result),
         options=pformat(description.decisions.get("options", {})),
-        digest=result.facts.get("function", ""),
+        flags=xla_flags(best),
         arguments=shorten(result.facts.get("arguments", "?"), MAX_SHAPES, placeholder=" …"),
     )
+
+
+def xla_flags(candidate: Candidate) -> str:
+    """Return the compiler options of a candidate as a value of XLA_FLAGS.
+
+    Args:
+        candidate: The candidate.
+    """
+    options = candidate.description.decisions.get("options", {})
+    texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in options.items()}
+    return " ".join(f"--{name}={text}" for name, text in texts.items())
 
 
 def uncompared_text(result: OptimizeResult) -> str:

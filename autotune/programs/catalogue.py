@@ -1,4 +1,4 @@
-"""The programs that can be measured: the sample's, in programs.tsv, and functions of a user.
+"""The programs that can be measured: the sample's in programs.tsv, functions and files of a user.
 
 A family is one architecture, a function in another module of this folder. It may have several
 depths, batch sizes and training steps, all in one split. `configs` is the number of configs to
@@ -16,13 +16,15 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal, cast, get_args
 
 from autotune.measure.worker import error_line
 from common.errors import PipelineError, UsageError
+from data.hlo.formats import split_choice
+from data.hlo.programs import ENDINGS
 
 Source = Literal["xla", "nlp"]
 Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
@@ -30,6 +32,25 @@ Build = Callable[[], tuple[Callable[..., object], tuple[object, ...]]]
 MAX_TOLD = 200
 TABLE = Path(__file__).with_name("programs.tsv")
 KERNELS = "a TileKernel is of --space tiles, in collect of --kind tile"
+
+
+@dataclass(frozen=True)
+class ProgramInputs:
+    """The arguments of a user's program.
+
+    Attributes:
+        static: Positions of the arguments of a function that are no arrays, from 0. The function
+            is traced for their values.
+        arguments: npz file with the arguments of a file's program. None draws them.
+        seed: Seed of the draw.
+    """
+
+    static: tuple[int, ...] = ()
+    arguments: Path | None = None
+    seed: int = 0
+
+
+NO_INPUTS = ProgramInputs()
 
 
 @dataclass(frozen=True)
@@ -42,12 +63,16 @@ class ProgramSource:
         source: "nlp" for transformers, "xla" for all other programs.
         build: Function that returns a function of arrays and the tuple of its example arguments.
             Weights are arguments, so the compiler cannot fold them. All calls return the same.
+        module: Function that returns the HloModuleProto of the file. None for a function.
+        redraw: Function that draws other arguments. None if the arguments are not drawn.
     """
 
     name: str
     family: str
     source: Source
     build: Build
+    module: Callable[[], Any] | None = None
+    redraw: Callable[[], tuple[object, ...]] | None = None
 
 
 @cache
@@ -77,25 +102,15 @@ def catalogue() -> list[ProgramSource]:
     ]
 
 
-def load_program(name: str) -> ProgramSource:
-    """Return a program of the catalogue, or a user's function.
+def is_file(name: str) -> bool:
+    """Return whether a program is a file, or looks like one, for example "step.mlir".
 
     Args:
-        name: Name in the catalogue, or "module:function".
-
-    Raises:
-        PipelineError: There is no such program, or its module cannot be imported.
-        UsageError: "module:function" is no function.
+        name: Value of `--program`.
     """
-    if ":" in name:
-        return _load_function(name)
-    programs = {program.name: program for program in catalogue()}
-    if name not in programs:
-        raise PipelineError(
-            f"program '{name}': not in the catalogue, which `collect --list` prints; "
-            "or give your own as package.module:function"
-        )
-    return programs[name]
+    path, _ = split_choice(Path(name))
+    is_path = path.exists() or len(path.parts) > 1 or path.suffix in ENDINGS
+    return is_path and all(name != row["program"] for row in rows())
 
 
 def named_object(name: str) -> Any:
@@ -127,7 +142,17 @@ def named_object(name: str) -> Any:
     return getattr(module, attribute)
 
 
-def _load_function(name: str) -> ProgramSource:
+def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
+    """Return a user's function.
+
+    Args:
+        name: "module:function".
+        static: Positions of the arguments to bind.
+
+    Raises:
+        PipelineError: The module cannot be imported, or has no example arguments.
+        UsageError: "module:function" is no function.
+    """
     function = named_object(name)
     if not callable(function):
         raise UsageError(
@@ -156,7 +181,7 @@ def _load_function(name: str) -> ProgramSource:
         if not isinstance(made, tuple):
             reason = f"its example arguments are a {type(made).__name__}; expected a tuple"
             raise PipelineError(f"--program {name}: {reason}")
-        return function, made
+        return bind_static(function, made, static) if static else (function, made)
 
     return ProgramSource(
         # With an underscore a.b:c and a_b:c would have the same name.
@@ -165,3 +190,34 @@ def _load_function(name: str) -> ProgramSource:
         source=cast(Source, source),
         build=build,
     )
+
+
+def bind_static(
+    function: Callable[..., object], arguments: tuple[object, ...], static: tuple[int, ...]
+) -> tuple[Callable[..., object], tuple[object, ...]]:
+    """Return a function of the other arguments, and these arguments.
+
+    Args:
+        function: The function.
+        arguments: All example arguments.
+        static: Positions of the arguments to bind.
+
+    Raises:
+        UsageError: There is no such argument, or `jax.jit` cannot hash it.
+    """
+    for place in static:
+        if not 0 <= place < len(arguments):
+            raise UsageError(f"--static {place}: expected 0 to {len(arguments) - 1}")
+        try:
+            hash(arguments[place])
+        except TypeError as error:
+            reason = f"--static {place}: {error}; expected a value that Python can hash"
+            raise UsageError(reason) from error
+
+    @wraps(function)
+    def bound(*others: object) -> object:
+        rest = iter(others)
+        own = (one if i in static else next(rest) for i, one in enumerate(arguments))
+        return function(*own)
+
+    return bound, tuple(one for i, one in enumerate(arguments) if i not in static)

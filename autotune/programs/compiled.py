@@ -1,16 +1,19 @@
-"""The HLO module of a JAX program. An edited module can be compiled and run.
+"""A JAX function as an HLO module. An edited module is a JAX function again.
 
-The module is dumped just before layouts are chosen: it is inlined and simplified, but not fused.
-TpuGraphs stores the same.
+The module of a function is dumped just before layouts are chosen: it is inlined and simplified, but
+not fused. TpuGraphs stores the same.
 
-JAX has no public way to compile an HLO module. Only this file uses the private one, with releases
-of jaxlib that were tested (`data.hlo.formats.check_jaxlib`).
+A module becomes a function through `jax.export`: the serialized StableHLO of an export is replaced.
+Only the conversion of HLO to StableHLO is private to jaxlib. Only this file uses it, with releases
+that were tested (`data.hlo.formats.check_jaxlib`).
 """
 
 import hashlib
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -20,22 +23,25 @@ import numpy as np
 from autotune.measure.worker import error_line, one_line
 from autotune.programs.catalogue import ProgramSource
 from common.errors import PipelineError
-from data.hlo.compiler_options import Options
 from data.hlo.descriptor import message_class
-from data.hlo.formats import check_jaxlib
 
 ELF = b"\x7fELF"
 DUMPED_STEP = "layout-assignment"
+_ILLEGAL = re.compile(r"failed to legalize operation '(?:mhlo\.)?([\w.]+)'")
+_CUSTOM_CALL = re.compile(r"custom_call @\"?([^\s\"(]+)")
 
 
-def dump_module(source: ProgramSource) -> Any:
-    """Compile a program once and return its HloModuleProto before layout assignment.
+def lower_program(source: ProgramSource) -> tuple[Callable[..., Any], Any, Any]:
+    """Build and trace a program.
 
     Args:
         source: The program.
 
+    Returns:
+        The function, its arguments on the device, and the `jax.stages.Lowered`.
+
     Raises:
-        PipelineError: The program cannot be built, traced, compiled or dumped, or returns no array.
+        PipelineError: The program cannot be built or traced, or returns no array.
     """
     import jax
 
@@ -49,8 +55,29 @@ def dump_module(source: ProgramSource) -> Any:
                 raise PipelineError(f"{source.name}: returns no array; expected at least one array")
             return returned
 
-        lowered = jax.jit(checked, keep_unused=True).lower(*arguments)
-        with tempfile.TemporaryDirectory() as folder:
+        arguments = jax.device_put(arguments)
+        return function, arguments, jax.jit(checked, keep_unused=True).lower(*arguments)
+    except PipelineError:
+        raise
+    except (Exception, SystemExit) as error:
+        # JAX refuses texts and functions, and `if` on a number, by a TypeError.
+        hint = "; --static N names an argument that is no array" * isinstance(error, TypeError)
+        reason = f"cannot be compiled: {error_line(error)}{hint}"
+        raise PipelineError(f"{source.name}: {reason}") from error
+
+
+def dump_module(name: str, lowered: Any) -> Any:
+    """Compile a function once and return its HloModuleProto before layout assignment.
+
+    Args:
+        name: Name in errors.
+        lowered: The function as a `jax.stages.Lowered`.
+
+    Raises:
+        PipelineError: The function cannot be compiled or dumped.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        try:
             lowered.compile(
                 compiler_options={
                     "xla_dump_to": folder,
@@ -60,11 +87,9 @@ def dump_module(source: ProgramSource) -> Any:
                     "xla_cpu_multi_thread_eigen": False,
                 }
             )
-            return _read_dump(source.name, Path(folder))
-    except PipelineError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PipelineError(f"{source.name}: cannot be compiled: {error_line(error)}") from error
+        except Exception as error:
+            raise PipelineError(f"{name}: cannot be compiled: {error_line(error)}") from error
+        return _read_dump(name, Path(folder))
 
 
 def _read_dump(name: str, folder: Path) -> Any:
@@ -88,6 +113,20 @@ def digest_of(lowered: Any) -> str:
     return hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
 
 
+def values_digest(arguments: Any) -> str:
+    """Return a digest of the values of arguments, 16 hex digits.
+
+    Args:
+        arguments: Tree of arrays.
+    """
+    import jax
+
+    digest = hashlib.blake2b(digest_size=8)
+    for leaf in jax.tree.leaves(arguments):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
 def shapes_of(arguments: Any) -> str:
     """Return types and shapes of arguments, for example "float32[4,2], int32[]".
 
@@ -104,13 +143,20 @@ def code_of(executable: Any) -> str:
 
     The digest is of the optimized HLO text and the sorted object files. Neither contains the
     compiler options. Systems without ELF files, for example macOS, use the whole executable, so
-    different code never has the same digest.
+    different code never has the same digest. An executable that cannot be serialized, for example
+    because it sorts, has the digest "".
 
     Args:
         executable: Executable that XLA loaded.
     """
+    import jax
+
     text = "".join(module.to_string() for module in executable.hlo_modules())
-    content, found = executable.serialize(), hashlib.blake2b(text.encode(), digest_size=16)
+    try:
+        content = executable.serialize()
+    except jax.errors.JaxRuntimeError:
+        return ""
+    found = hashlib.blake2b(text.encode(), digest_size=16)
     start, objects = content.find(ELF), list[bytes]()
     # An object file ends with the table of its sections.
     while start >= 0:
@@ -138,110 +184,72 @@ def _is_key(leaf: Any) -> bool:
     return not isinstance(getattr(leaf, "dtype", np.dtype(float)), np.dtype)
 
 
-def applied(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    path: Path,
-    options: Options,
-    digest: str,
-) -> Callable[..., Any]:
-    """Return a function that runs the edited HLO module of a function.
+def share_finite(outputs: Any) -> float:
+    """Return the share of finite numbers in all floating-point outputs. 1 without such outputs.
 
     Args:
-        function: The function.
-        arguments: Example arguments. The result accepts only the same shapes and types.
-        path: File with the serialized HloModuleProto.
-        options: Compiler options.
-        digest: Digest of the function from which the module was made.
-
-    Raises:
-        OSError: The file cannot be read.
-        PipelineError: The compiler rejects the module, or the function was edited.
+        outputs: Tree of arrays.
     """
     import jax
 
-    check_jaxlib(str(path))
-    if digest_of(jax.jit(function, keep_unused=True).lower(*arguments)) != digest:
-        raise PipelineError(
-            f"{path}: was made of the function as it was before an edit; optimize it again"
-        )
-    executable = loaded_module(str(path), path.read_bytes(), options)
-    return as_function(str(path), executable, function, arguments)
+    arrays = [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
+    floats = [array for array in arrays if jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)]
+    finite = np.concatenate([[], *(np.isfinite(array).ravel() for array in floats)])
+    return float(finite.mean()) if len(finite) else 1.0
 
 
-def loaded_module(name: str, module: bytes, options: Options) -> Any:
-    """Compile an HLO module and return the executable.
+def export_flat(name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Return a function of a list of arrays as a `jax.export.Exported`.
 
     Args:
         name: Name in the error.
-        module: Serialized HloModuleProto.
-        options: Compiler options.
-
-    Raises:
-        PipelineError: The compiler rejects the module.
-    """
-    import jax
-    from jaxlib import _jax
-
-    device = jax.devices()[0]
-    try:
-        stable = _jax.mlir.hlo_to_stablehlo(module)
-        how = _jax.CompileOptions()
-        how.env_option_overrides = list(options.items())
-        return device.client.compile_and_load(stable, [device], how)
-    except Exception as error:
-        raise PipelineError(f"{name}: the compiler refuses: {one_line(error)}") from error
-
-
-def as_function(
-    name: str, executable: Any, function: Callable[..., Any], arguments: Sequence[Any]
-) -> Callable[..., Any]:
-    """Return a function that runs an executable with the signature of a JAX function.
-
-    The result takes positional arguments. It raises a TypeError if shapes, types or structure
-    differ from the example, or if `jax.jit` or `jax.grad` traces it.
-
-    Args:
-        name: Name in errors.
-        executable: Loaded executable of the function's module.
-        function: The JAX function.
+        function: The JAX function. The export takes and returns the leaves of its trees.
         arguments: Example arguments.
 
     Raises:
-        PipelineError: The function returns typed random keys.
+        PipelineError: The function calls back into Python, or artifacts lack one of its types.
     """
     import jax
+    from jax import export
 
-    results, outputs = jax.tree.flatten(jax.eval_shape(function, *arguments))
-    if any(map(_is_key, results)):
-        raise PipelineError(f"{name}: returns typed keys of jax.random; an edited module cannot")
-    leaves, inputs = jax.tree.flatten(tuple(arguments))
-    # Each call is timed, so it looks for keys only if the example has one.
-    has_keys = any(map(_is_key, leaves))
-    # A call of a compiled function places NumPy arrays in a fifth of the time of device_put.
-    to_device = jax.jit(lambda *leaves: leaves)
+    leaves, tree = jax.tree.flatten(tuple(arguments))
 
-    def placed(leaves: Sequence[Any]) -> tuple[list[Any], list[tuple[Any, ...]]]:
-        are_there = all(isinstance(leaf, jax.Array) for leaf in leaves)
-        own = list(leaves if are_there else to_device(*leaves))
-        own = [raw(leaf) for leaf in own] if has_keys else own
-        return own, [(leaf.shape, leaf.dtype) for leaf in own]
+    def on_leaves(*own: Any) -> list[Any]:
+        return jax.tree.leaves(function(*jax.tree.unflatten(tree, own)))
 
-    _, expected = placed(leaves)
+    flat = jax.jit(on_leaves, keep_unused=True)
+    targets = set(_CUSTOM_CALL.findall(flat.lower(*leaves).as_text()))
+    checks = [export.DisabledSafetyCheck.custom_call(target) for target in targets]
+    try:
+        exported = export.export(flat, disabled_checks=checks)(*leaves)
+        exported.serialize()
+    except Exception as error:
+        fault = f"JAX cannot export it ({error_line(error)})"
+        raise PipelineError(f"{name}: {fault}; --space options of a function needs none") from error
+    return exported
 
-    def run(*given: Any) -> Any:
-        leaves, tree = jax.tree.flatten(given)
-        own, kinds = placed(leaves)
-        if (tree, kinds) != (inputs, expected):
-            example = f"{shapes_of(arguments)} as {inputs}"
-            raise TypeError(f"{name}: expected {example}; got {shapes_of(given)} as {tree}")
-        try:
-            results = executable.execute_sharded(own).disassemble_into_single_device_arrays()
-        except TypeError as error:
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-                is_compiled = "a compiled module; call it outside jax.jit, jax.grad and jax.vmap"
-                raise TypeError(f"{name}: {is_compiled}") from error
-            raise
-        return jax.tree.unflatten(outputs, [arrays[0] for arrays in results])
 
-    return run
+def with_module(name: str, exported: Any, module: bytes) -> Any:
+    """Return an export that computes another HLO module.
+
+    Args:
+        name: Name in the error.
+        exported: `jax.export.Exported` with the parameters and results of the module.
+        module: Serialized HloModuleProto.
+
+    Raises:
+        PipelineError: The module has an operation that only the compiler makes.
+    """
+    from jaxlib import _jax
+    from jaxlib.mlir.dialects import stablehlo
+
+    try:
+        content = _jax.mlir.serialize_portable_artifact(
+            _jax.mlir.hlo_to_stablehlo(module), stablehlo.get_current_version()
+        )
+    except Exception as error:
+        found = _ILLEGAL.search(str(error))
+        reason = f"it has no operation '{found[1]}'" if found else one_line(error)
+        fault = f"cannot be converted to StableHLO: {reason}"
+        raise PipelineError(f"{name}: {fault}; expected a module before optimizations") from error
+    return replace(exported, mlir_module_serialized=content)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measure.worker import Decisions, Description, Loaded, error_line
-from autotune.programs.catalogue import ProgramSource
 from autotune.programs.compiled import code_of, digest_of, dump_module, shapes_of
 from common.errors import PipelineError
 from data.hlo.graph import featurize_module
@@ -283,10 +282,11 @@ class TileProgram:
 
     def describe(self) -> Description:
         """Return the graph of the kernel over whole arrays, without a loop."""
+        import jax
+
         kernel = self._kernel
-        built = kernel.whole, tuple(kernel.arguments())
-        source = ProgramSource(kernel.name, kernel.family, "xla", build=lambda: built)
-        graph = featurize_module(dump_module(source))
+        whole = jax.jit(kernel.whole, keep_unused=True).lower(*self._arguments)
+        graph = featurize_module(dump_module(kernel.name, whole))
         arrays = {key: getattr(graph, key) for key in ("node_feat", "node_opcode", "edge_index")}
         n_options = np.array([len(kernel.tiles)], np.int64)
         return Description(n_options, np.zeros(1, np.int64), arrays, self._facts)

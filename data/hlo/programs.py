@@ -6,7 +6,7 @@ all other formats (`data.hlo.formats`).
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,6 +159,7 @@ class HloProgram:
     module: Any  # the HloModuleProto message; not to be edited
     runs: tuple[Any, ...] = ()  # the ConfigProfile messages, in the order of the file
     configs: TunedConfigs | None = None  # the runs that succeeded; None where there are no configs
+    lacks_constants: bool = False  # the text has `{...}`, so jaxlib invents the numbers
 
     def nodes_at(self, positions: NDArray[np.int64]) -> list[ConfigurableNode]:
         return nodes_at(self.module, positions.tolist())
@@ -233,7 +234,8 @@ def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
         source = str(path) if is_only else f"{path}#{module.name}"
         message = message_class("HloModuleProto").FromString(formats.parse_module(module, source))
         name = stem if is_only else f"{stem}_{module.name}"
-        programs.append(_untuned_program(name, source, message))
+        program = _untuned_program(name, source, message)
+        programs.append(replace(program, lacks_constants=b"({...})" in module.content))
     return programs
 
 

@@ -70,3 +70,20 @@ LogTo = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="Device for JAX: cpu, gpu or tpu. Default: JAX's choice.")
 ]
+Static = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--static",
+        min=0,
+        metavar="N",
+        help="Position of an argument of the function that is no array, from 0. Repeatable.",
+    ),
+]
+Arguments = Annotated[
+    Path | None,
+    typer.Option(
+        "--arguments",
+        metavar="FILE.npz",
+        help="Arguments of the program of a file, in the order of its parameters. Default: drawn.",
+    ),
+]

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +22,8 @@ def collect(
         "data/raw/collected"
     ),
     program: Annotated[
-        str | None, typer.Option(help="Name of a program in --list, or package.module:function.")
+        str | None,
+        typer.Option(help="Name in --list, package.module:function, or FILE[#MODULE]."),
     ] = None,
     kind: Annotated[
         str, typer.Option(help="Decisions to vary: layout, tile, options or fusion.")
@@ -40,6 +41,8 @@ def collect(
     split: Annotated[
         str, typer.Option(help="Split for the graph. In test, runtimes are withheld.")
     ] = "train",
+    static: options.Static = None,
+    arguments: options.Arguments = None,
     device: options.Device = None,
     rounds: Annotated[
         int, typer.Option(min=2, help="Number of measurement rounds. Later calls can add rounds.")
@@ -65,6 +68,7 @@ def collect(
     """
     from autotune.collect import collect_jobs
     from autotune.job import MeasurementSettings, known_programs, make_job, sample_jobs
+    from autotune.programs.catalogue import ProgramInputs
 
     if plan not in (None, "sample"):
         raise UsageError(f"--plan {plan}: no such plan; known: sample")
@@ -77,9 +81,9 @@ def collect(
         jobs = sample_jobs(seed=seed or 0, device=device)
     else:
         effort = MeasurementSettings(configs, rounds, timeout_s, seed or 0)
-        jobs = [
-            make_job(program, kind=kind, search=search, split=split, device=device, effort=effort)
-        ]
+        inputs = ProgramInputs(tuple(static or ()), arguments, seed or 0)
+        where: dict[str, Any] = {"kind": kind, "search": search, "split": split, "device": device}
+        jobs = [make_job(program, **where, effort=effort, inputs=inputs)]
     outcomes = collect_jobs(jobs, out, remeasure=remeasure)
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
@@ -103,7 +107,8 @@ def optimize(
     program: Annotated[
         str,
         typer.Option(
-            help="JAX function as package.module:function, or a program of `collect --list`."
+            help="JAX function as package.module:function, HLO or StableHLO as FILE[#MODULE], or "
+            "a program of `collect --list`."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Output folder. The same command resumes.")],
@@ -123,11 +128,13 @@ def optimize(
     timeout_s: Annotated[
         float, typer.Option(min=0.1, help="Time limit of a candidate, in seconds.")
     ] = 60.0,
+    static: options.Static = None,
+    arguments: options.Arguments = None,
     device: options.Device = None,
     json: options.Json = False,
     seed: options.Seed = None,
 ) -> None:
-    """Find a faster config of a JAX function, and verify it.
+    """Find a faster config of a program, and verify it.
 
     All measurements are on this machine. OUT/best.json has the result. If a config is faster than
     the default, OUT/apply.py is the faster function.
@@ -138,6 +145,7 @@ def optimize(
     from autotune.optimize.candidate import setting_text
     from autotune.optimize.optimize import optimize as choose
     from autotune.optimize.session import OptimizeRequest
+    from autotune.programs.catalogue import ProgramInputs
     from autotune.spaces import TILES
 
     spaces = tuple(dict.fromkeys(space.split(",")))
@@ -150,6 +158,7 @@ def optimize(
         device=device,
         run=str(run.resolve()) if run else None,
         search=search,
+        inputs=ProgramInputs(tuple(static or ()), arguments, seed or 0),
     )
     pick = None
     if run is not None or (TILES in spaces and search == "portfolio"):
@@ -192,3 +201,5 @@ def optimize(
         typer.echo(f"compared    {uncompared}")
     if result.is_faster:
         typer.echo(f"use         {out / write.APPLY}")
+        if content["decisions"].keys() == {"options"}:
+            typer.echo(f'or          XLA_FLAGS="{content["xla_flags"]}"')

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from autotune.job import SAMPLE_TILES, make_job
-from autotune.programs.catalogue import catalogue, load_program
+from autotune.programs.catalogue import catalogue
+from autotune.programs.files import load_program
 from autotune.tiles.catalogue import catalogue as kernels
 from autotune.tiles.catalogue import families, find_kernel, make_kernel
 from autotune.tiles.kernel import (

@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 
 from autotune.collect import program_digest
 from autotune.measure.worker import Decisions, Description, Loaded, Session
-from autotune.programs.catalogue import ProgramSource, catalogue, load_program
-from autotune.programs.compiled import applied
+from autotune.programs.catalogue import ProgramSource, catalogue
+from autotune.programs.files import load_program
 from autotune.spaces import DecidedProgram, SameOutputs, edited_module, fusible, menu, open_program
 from common.errors import PipelineError, UsageError
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
@@ -123,7 +122,7 @@ def test_a_choice_is_described_by_name(program: DecidedProgram) -> None:
     assert told.decisions["kept_apart"] == [fusible(program.message)[2].name]
     disabled = told.decisions["options"]["xla_disable_hlo_passes"]
     assert disabled == "dot-library-rewriter,cse_barrier_expander"
-    assert told.module is not None
+    assert told.program is not None
     layouts = program.describe_setting(choice_of(program, layouts=1)).decisions["layouts"]
     assert all(
         sorted(order) == list(range(len(order))) for o in layouts.values() for order in o.values()
@@ -262,37 +261,6 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
         DecidedProgram(source_of(fails), ["layouts"])
 
 
-def test_an_edited_module_is_applied_to_other_arguments(
-    program: DecidedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = program.describe_setting(choice_of(program, fusion=1))
-    assert told.module is not None
-    path, digest = tmp_path / "module.hlo.pb", program.describe().facts["function"]
-    path.write_bytes(told.module)
-    step = applied(network, arguments(), path, told.decisions["options"], digest)
-    x, w = (2 * array for array in arguments())
-    given, expected = step(x, w), network(x, w)
-    assert given.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_allclose(given[name], expected[name], rtol=1e-4, atol=1e-4)
-    shapes = [jax.typeof(array).str_short() for array in (x, x[:4], w)]
-    expected_text = rf"module.hlo.pb: expected {shapes[0]}, {shapes[2]} as "
-    given_text = rf"got {shapes[1]}, {shapes[2]} as "
-    with pytest.raises(TypeError) as refused:
-        step(x[:4], w)
-    assert expected_text in str(refused.value) and given_text in str(refused.value)
-    batch = np.stack([x, x])
-    for traced in (
-        lambda: jax.jit(step)(x, w),
-        lambda: jax.grad(lambda x: sum(map(jax.numpy.sum, step(x, w).values())))(x),
-        lambda: jax.vmap(step, in_axes=(0, None))(batch, w),
-    ):
-        with pytest.raises(TypeError, match=r"module\.hlo\.pb: a compiled module; call it outside"):
-            traced()
-    with pytest.raises(PipelineError, match="before an edit; optimize it again"):
-        applied(lambda x, w: network(x, 3 * w), arguments(), path, {}, digest)
-
-
 class Drifting:
     """Its outputs are off by `setting` thousandths."""
 
@@ -317,8 +285,14 @@ def test_other_outputs_are_refused() -> None:
     told = r"output 0 differs from the default's by 0\.001 .* at most 0\.0001"
     with pytest.raises(PipelineError, match=told):
         checked.load(np.array([1]))
+    nothing = Drifting()
+    nothing.load = lambda setting: Loaded(lambda: [np.full(1, np.nan)], "")  # type: ignore[method-assign]
+    unknown = SameOutputs(nothing)
+    for _ in range(2):
+        with pytest.raises(PipelineError, match="no number of the outputs is finite"):
+            unknown.load(np.array([0]))
     random = Drifting()
-    calls = iter([np.float32([1]), np.float32([2])])
+    calls = iter([np.full(1, 1.0), np.full(1, 2.0)])
     random.load = lambda setting: Loaded(lambda: [next(calls)], "")  # type: ignore[method-assign]
     with pytest.raises(PipelineError, match="output 0 differs from its own of another call by 1 "):
         SameOutputs(random).load(np.array([0]))
@@ -336,10 +310,9 @@ def test_keys_of_random_numbers_are_arguments_too() -> None:
         return jax.random.split(key)[0], jax.numpy.tanh(x) * 2
 
     program = DecidedProgram(source_of(split, *given, name="split"), ["options", "fusion"])
-    checked, setting = SameOutputs(program), choice_of(program)
-    checked.load(setting)
-    with pytest.raises(PipelineError, match="split: returns typed keys"):
-        checked.load(choice_of(program, fusion=1))
+    checked = SameOutputs(program)
+    checked.load(choice_of(program, fusion=1))
+    assert program.describe_setting(choice_of(program, fusion=1)).program
 
 
 def test_spaces_without_a_decision_are_left_out() -> None:

@@ -20,7 +20,7 @@ def _ones(*shape: int, dtype: Any = np.float32) -> Any:
 
 
 def _program(name: str) -> Built:
-    from autotune.programs.catalogue import load_program
+    from autotune.programs.files import load_program
 
     return load_program(name).build()
 
