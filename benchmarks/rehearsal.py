@@ -33,7 +33,7 @@ RECIPE, AT_HOME, SIBLINGS = "leaderboard", "layout_boosting", "config_columns_bo
 COLLECTIONS = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 STEPS_DIVISOR, MIN_STEPS = 200, 10
 # The first session has twice these minutes, and each further session twice those before it.
-MINUTES = 4
+MINUTES = 0.25
 
 
 def divided_steps(recipe: Recipe) -> Iterator[str]:
