@@ -113,7 +113,7 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
         has_program=bool(description.program),
         program_file=PROGRAM,
         static=static,
-        statics=f"static_argnums={static}, " if static else "",
+        static_keyword=f"static_argnums={static}, " if static else "",
         uncompared=uncompared_text(result),
         options=pformat(description.decisions.get("options", {})),
         flags=xla_flags(best),
