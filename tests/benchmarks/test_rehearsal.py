@@ -37,7 +37,9 @@ def test_networks_train_a_two_hundredth_of_their_steps_by_collection() -> None:
 
 
 def test_overrides_of_the_makefile_are_keys_of_the_recipe() -> None:
-    printed = subprocess.run(make("-n", "--no-print-directory"), cwd=ROOT, capture_output=True, text=True, check=True)
+    printed = subprocess.run(
+        make("-n", "--no-print-directory"), cwd=ROOT, capture_output=True, text=True, check=True
+    )
     words = shlex.split(printed.stdout.splitlines()[-1])
     overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     recipe, own = load_recipe("leaderboard", overrides), load_recipe("leaderboard")
