@@ -263,16 +263,16 @@ def _learn(
     """Learn the configs of one graph. The program file is written last."""
     graph = read_layout(taken.file)
     features = column_features(graph, taken.rows)
+    trees = ProgramTrees(graph, features, config, seed, threads)
     weights = ranker_weights(len(taken.rows), len(features.node))
     if "forest" in weights:
-        weights = _stacked_weights(graph, taken, features, config, seed=seed, threads=threads)
+        weights = trees.stacked_weights(taken)
     linear: dict[str, tuple[float, float]] = {}
     for name in weights:
         if name == "linear":
             linear = fit_linear([taken], LinearConfig(statistics=config.statistics))[0].weights
         else:
-            trees = _fit_trees(name, graph, taken, features, config, seed=seed, threads=threads)
-            write_text(_trees_file(path, name), trees.model_to_string())
+            write_text(_trees_file(path, name), trees.fit(name, taken).model_to_string())
     program = LearnedProgram(
         name=taken.file.name,
         signature=signature_of(graph),
@@ -283,69 +283,82 @@ def _learn(
     write_text(path, program.model_dump_json() + "\n")
 
 
-def _stacked_weights(
-    graph: LayoutGraph,
-    taken: GraphRows,
-    features: ColumnFeatures,
-    config: ConfigColumnsConfig,
-    *,
-    seed: int,
-    threads: int,
-) -> dict[RankerName, float]:
-    """Choose the weights of trees by nonnegative least squares on held-out configs.
+@dataclass(frozen=True)
+class ProgramTrees:
+    """Fits trees to some configs of one program.
 
-    Returns:
-        Weights of the useful rankers, which sum to 1. If no ranker is useful, equal weights.
+    Attributes:
+        graph: Graph of the program.
+        features: Features of its configs.
+        config: Settings of the model.
+        seed: Seed of the trees.
+        threads: Number of threads.
     """
-    names: tuple[TreesName, ...] = tuple(FEW)
-    held_out_scores = np.empty((len(taken.rows), len(names)))
-    # The rows are in random order.
-    fold_of = np.arange(len(taken.rows)) % STACKING_FOLDS
-    for fold in np.unique(fold_of):
-        learned, held_out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-        part = replace(taken, rows=taken.rows[learned], runtime=taken.runtime[learned])
-        for column, name in enumerate(names):
-            booster = _fit_trees(name, graph, part, features, config, seed=seed, threads=threads)
-            statistics = config.statistics if name == "both" else None
-            table = features.rows_of(graph, statistics)(taken.rows[held_out])
-            held_out_scores[held_out, column] = booster.predict(table, num_threads=threads)
-    weights, _ = nnls(held_out_scores, -_deviates(taken.runtime))
-    if not weights.any():
-        weights = np.ones(len(names))
-    share = weights / weights.sum()
-    return {name: float(w) for name, w in zip(names, share, strict=True) if w > 0}
 
+    graph: LayoutGraph
+    features: ColumnFeatures
+    config: ConfigColumnsConfig
+    seed: int
+    threads: int
 
-def _fit_trees(
-    name: TreesName,
-    graph: LayoutGraph,
-    taken: GraphRows,
-    features: ColumnFeatures,
-    config: ConfigColumnsConfig,
-    *,
-    seed: int,
-    threads: int,
-) -> "lightgbm.Booster":
-    """Fit the trees of one ranker to normal deviates, higher = faster."""
-    import lightgbm
+    def fit(self, name: TreesName, taken: GraphRows) -> "lightgbm.Booster":
+        """Fit the trees of one ranker to normal deviates.
 
-    n_configs = len(taken.rows)
-    settings = (FEW if n_configs <= MAX_FEW_CONFIGS else MANY)[name]
-    statistics = config.statistics if name == "both" else None
-    compute = features.rows_of(graph, statistics)
-    rows = BoostingConfig(min_rows_per_leaf=settings.min_rows_per_leaf)
-    dataset = binned([taken], rows, lambda _, some: compute(some), features.names(statistics))
-    dataset.set_label(-_deviates(taken.runtime))
-    parameters: dict[str, Any] = {
-        **dataset_parameters(rows, n_configs),
-        **settings.parameters,
-        "objective": "regression",
-        "metric": "none",
-        "seed": seed,
-        "num_threads": threads,
-    }
-    rounds = max(1, round(settings.rounds * config.num_boost_round))
-    return lightgbm.train(parameters, dataset, rounds)
+        Args:
+            name: Name of the ranker.
+            taken: Configs to learn.
+
+        Returns:
+            The trees. A higher prediction means a faster config.
+        """
+        import lightgbm
+
+        n_configs, statistics = len(taken.rows), self._statistics(name)
+        settings = (FEW if n_configs <= MAX_FEW_CONFIGS else MANY)[name]
+        compute = self.features.rows_of(self.graph, statistics)
+        rows = BoostingConfig(min_rows_per_leaf=settings.min_rows_per_leaf)
+        names = self.features.names(statistics)
+        dataset = binned([taken], rows, lambda _, some: compute(some), names)
+        dataset.set_label(-_deviates(taken.runtime))
+        parameters: dict[str, Any] = {
+            **dataset_parameters(rows, n_configs),
+            **settings.parameters,
+            "objective": "regression",
+            "metric": "none",
+            "seed": self.seed,
+            "num_threads": self.threads,
+        }
+        rounds = max(1, round(settings.rounds * self.config.num_boost_round))
+        return lightgbm.train(parameters, dataset, rounds)
+
+    def stacked_weights(self, taken: GraphRows) -> dict[RankerName, float]:
+        """Choose the weights of trees by nonnegative least squares on held-out configs.
+
+        Args:
+            taken: Configs to learn, in random order.
+
+        Returns:
+            Weights of the useful rankers, which sum to 1. If no ranker is useful, equal weights.
+        """
+        names: tuple[TreesName, ...] = tuple(FEW)
+        held_out_scores = np.empty((len(taken.rows), len(names)))
+        fold_of = np.arange(len(taken.rows)) % STACKING_FOLDS
+        for fold in np.unique(fold_of):
+            learned, held_out = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+            part = replace(taken, rows=taken.rows[learned], runtime=taken.runtime[learned])
+            for column, name in enumerate(names):
+                compute = self.features.rows_of(self.graph, self._statistics(name))
+                held_out_scores[held_out, column] = self.fit(name, part).predict(
+                    compute(taken.rows[held_out]), num_threads=self.threads
+                )
+        weights, _ = nnls(held_out_scores, -_deviates(taken.runtime))
+        if not weights.any():
+            weights = np.ones(len(names))
+        share = weights / weights.sum()
+        return {name: float(w) for name, w in zip(names, share, strict=True) if w > 0}
+
+    def _statistics(self, name: TreesName) -> StatisticsSet | None:
+        return self.config.statistics if name == "both" else None
 
 
 def _deviates(runtime: NDArray[np.float64]) -> NDArray[np.float64]:
