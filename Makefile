@@ -110,12 +110,9 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 
 REHEARSAL ?= runs/rehearsal
 # Limits for two cores without a GPU. With a GPU, empty values rehearse the recipe itself.
-OPTIONS ?= --max-configs 300
-OVERRIDES ?= seeds=[0] threads=2 valid_configs=100 features.prune=config \
-	cross_config_sage.hidden=8 cross_config_sage.configs_per_step=16 \
-	tgraph.hidden=8 tgraph.configs_per_step=8 tgraph.permutations=1 \
-	layout_boosting.configs_per_graph=100 layout_boosting.num_boost_round=30 layout_boosting.max_leaves=7 \
-	config_columns_boosting.configs_per_graph=100 config_columns_boosting.num_boost_round=20
+OPTIONS ?= --max-configs 1000
+OVERRIDES ?= seeds=[0] threads=2 cross_config_sage.hidden=32 cross_config_sage.configs_per_step=32 \
+	tgraph.hidden=32 tgraph.configs_per_step=16 tgraph.permutations=2
 rehearsal: setup  ## the leaderboard recipe on synthetic files, through kernels: writes docs/results/rehearsal.md
 	$(BIN)/python -m benchmarks.rehearsal --out $(REHEARSAL) $(OVERRIDES:%=--set '%') $(OPTIONS)
 
