@@ -108,14 +108,30 @@ def lowest_expected_minimum(
     # Each draw also has its opposite, so the mean is exactly 0.
     errors = np.concatenate([errors, -errors], axis=1)
     runtimes = guess[:m, None].astype(np.float32) + error * errors  # (m, draws)
-    chosen, fastest = [first], runtimes[first]
-    minimum = np.empty_like(runtimes)
-    for _ in range(1, min(k, m)):
+    return np.array(lowest_minimum(runtimes, runtimes[first], [first], min(k, m)))
+
+
+def lowest_minimum(
+    runtimes: NDArray[np.float32], fastest: NDArray[np.float32], chosen: list[int], k: int
+) -> list[int]:
+    """Choose configs in turn, so that the best of them has the lowest mean runtime.
+
+    Args:
+        runtimes: Draws of the runtimes of m configs, (m, draws).
+        fastest: Runtime of the best known config in each draw, (draws,).
+        chosen: Positions that are chosen already, part of the k.
+        k: Number of configs to choose, at most m.
+
+    Returns:
+        Positions of the k configs, in the order of choice.
+    """
+    chosen, minimum = [*chosen], np.empty_like(runtimes)
+    while len(chosen) < k:
         expected = np.minimum(fastest, runtimes, out=minimum).mean(axis=1)  # (m,)
         expected[chosen] = np.inf
         chosen.append(int(np.argmin(expected)))
         fastest = np.minimum(fastest, runtimes[chosen[-1]])
-    return np.array(chosen)
+    return chosen
 
 
 @cache

@@ -21,7 +21,7 @@ from pipeline.cli.kernel import app as kernel_app
 from pipeline.cli.kernel import dataset_app
 from pipeline.cli.plan import plan
 from pipeline.cli.programs import collect, optimize
-from pipeline.cli.rank import rank
+from pipeline.cli.rank import rank, suggest
 from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune
 from pipeline.cli.submission import app as submission_app
 from pipeline.cli.submission import score
@@ -46,7 +46,7 @@ app = typer.Typer(
 )
 for function in (
     *(run, plan, synthesize, fetch, audit, prepare, featurize, statistics, collect),
-    *(train, predict, blend, tune, score, rank, optimize, report, runs, compare),
+    *(train, predict, blend, tune, score, rank, suggest, optimize, report, runs, compare),
 ):
     app.command()(function)
 app.add_typer(submission_app, name="submission")

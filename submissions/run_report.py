@@ -12,6 +12,8 @@ from models.run_folder import REPORT
 
 # Metrics of a graph by name, and its `n_configs`.
 GraphMetrics = dict[str, int | float | None]
+# A smaller gain is mostly noise, and seldom worth a measurement.
+MIN_GAIN = 1.01
 
 
 class _Record(BaseModel):
@@ -93,6 +95,25 @@ class CollectionReport(_Record):
             name: Name of the metric, for example "slowdown@5".
         """
         return (self.__pydantic_extra__ or {}).get(name)
+
+    def chance_of_gain(self) -> dict[str, float] | None:
+        """Return how often a config to measure is over 1 % faster than the first by score.
+
+        Returns:
+            `n_faster` of `n_graphs` have one among five. `probability` and its 95 % interval, `low`
+            to `high`, have Jeffreys' prior. None without graphs.
+        """
+        from scipy.stats import beta
+
+        pairs = [
+            (m.get("slowdown@1"), m.get("diversified_slowdown@5")) for m in self.per_graph.values()
+        ]
+        is_faster = [first / best > MIN_GAIN for first, best in pairs if first and best]
+        n, n_faster = len(is_faster), sum(is_faster)
+        posterior = beta(n_faster + 0.5, n - n_faster + 0.5)
+        low, high = posterior.interval(0.95)
+        counts = {"n_graphs": n, "n_faster": n_faster, "probability": float(posterior.mean())}
+        return counts | {"low": float(low), "high": float(high)} if n else None
 
     def values(self) -> dict[str, float]:
         """Return the collection's metric of each graph that has one."""

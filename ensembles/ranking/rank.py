@@ -15,9 +15,12 @@ from common.metrics import kendall_tau, ranking_from_scores, slowdown_at_k
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs, group_means
 from data.hlo.compiler_options import N_OPTIONS, options_of
 from data.manifest import measured_of
-from ensembles.ensemble import Ensemble, load_ranker
+from data.tree import collection_named
+from ensembles.blend import BlendSpec
+from ensembles.ensemble import BASELINE, Ensemble, load_ranker
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import (
+    ANY_OF_KIND,
     NamedGraph,
     NodeLayouts,
     Order,
@@ -26,6 +29,7 @@ from ensembles.ranking.program import (
     tile_of,
     with_configs,
 )
+from models.trees.linear import BASELINES
 
 MEASURED_PICKS = (1, 5, 10)
 
@@ -367,11 +371,11 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
         check_layout_configs(graph, str(graph.path))
 
 
-def ranker_for(run: Path, graph: NamedGraph, trust: Container[str] = ()) -> Ensemble:
+def ranker_for(run: Path | None, graph: NamedGraph, trust: Container[str] = ()) -> Ensemble:
     """Load the models of a run that rank a graph.
 
     Args:
-        run: Folder of a run, or of one model.
+        run: Folder of a run, or of one model. None for the untrained baseline.
         graph: Graph to rank. Its collection selects the models, if it is known.
         trust: Custom models that may be imported, as "package.module:Class".
 
@@ -379,6 +383,10 @@ def ranker_for(run: Path, graph: NamedGraph, trust: Container[str] = ()) -> Ense
         PipelineError: See `load_ranker`.
         UsageError: See `load_ranker`.
     """
-    collection = graph.collection.name if graph.collection else None
-    collection = collection or ("tile:xla" if graph.kind == "tile" else None)
-    return load_ranker(run, collection=collection, trust=trust)
+    if run is None:
+        spec = BlendSpec("minmax-mean", {BASELINE: 1.0})
+        collection = collection_named(ANY_OF_KIND[graph.kind])
+        return Ensemble(collection, {BASELINE: BASELINES[graph.kind]}, spec)
+    name = graph.collection.name if graph.collection else None
+    name = name or ("tile:xla" if graph.kind == "tile" else None)
+    return load_ranker(run, collection=name, trust=trust)

@@ -1,4 +1,4 @@
-"""The command `rank`: the best configs of a graph, and what they say."""
+"""The commands `rank` and `suggest`: the best configs of a graph, and those to measure next."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, print_json, print_table, say
+from pipeline.cli.console import check_output, command, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ensembles.ensemble import Ensemble
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ensembles.ranking.rank import Ranked
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
-KEYS = ("rank", "config", "run", "score")
+KEYS = ("rank", "config", "run", "score", "predicted_ns", "chance")
 OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
 MAX_PARTS = 15  # that are printed one by one
 
@@ -82,7 +82,10 @@ def rank(
         log_device(recipe)
     warm_up(ranker, graphs[0])
     ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
-    printed = [one.as_json(why=why, measure=measure) for one in ranked]
+    printed = [
+        one.as_json(why=why, measure=measure) | {"faster_than_first": _chance(run, one)}
+        for one in ranked
+    ]
     found = None
     if explain is not None:
         found = _explained(ranker, ranked[0], explain)
@@ -98,6 +101,70 @@ def rank(
         _print(one, part)
     if explain is not None and found:
         _print_explained(found, ranked[0], explain)
+
+
+@command
+def suggest(
+    program: Annotated[
+        Path, typer.Option(help="Graph file (.npz), or any FILE of `rank`, with the configs.")
+    ],
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(help="Runtimes so far: CSV, or a graph file with runtimes. Repeatable."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of configs to measure next.")] = 5,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder to start from. Default: an untrained rule.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New CSV file of the configs, to fill in runtime_ns.")
+    ] = None,
+    collection: Annotated[str | None, typer.Option(help="Collection of the graph.")] = None,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="Number of random layouts of a module, as in `rank`.")
+    ] = None,
+    trust: options.Trust = None,
+    json: options.Json = False,
+    seed: options.Seed = None,
+) -> None:
+    """Choose the configs to measure next.
+
+    Measure them, pass the runtimes as --measured, and repeat. Without --measured, the ranker and
+    the compiler's own choice decide.
+
+    Example: fast-or-slow suggest --program graph.npz --measured runs.csv --count 5 --out next.csv
+    """
+    from common.files import write_text
+    from ensembles.ranking.program import load_graph
+
+    check_output("--out", out, ".csv")
+    if out and out.exists():
+        raise UsageError(f"--out {out}: exists, perhaps with runtimes; expected a new file")
+    graph = _with_candidates(load_graph(program, collection=collection), candidates, seed or 0)
+    from ensembles.ranking.rank import rank as rank_configs
+    from ensembles.ranking.rank import ranker_for
+    from ensembles.ranking.suggest import read_runtimes, request_text
+    from ensembles.ranking.suggest import suggest as choose
+
+    runtimes: dict[int, list[float]] = {}
+    for path in measured or ():
+        for config, runtime_ns in read_runtimes(path, graph):
+            runtimes.setdefault(config, []).append(runtime_ns)
+    ranked = rank_configs(ranker_for(run, graph, trust or ()), graph)
+    found = choose(ranked.scores, graph.graph, runtimes, count)
+    entries: list[dict[str, Any]] = [
+        {"config": row, "rank": ranked.place(row)} | ranked.spelled(row) for row in found.rows
+    ]
+    for entry, predicted, chance in zip(entries, found.predicted_ns, found.chance, strict=False):
+        entry |= {"predicted_ns": round(predicted), "chance": round(chance, 3)}
+    if out:
+        write_text(out, request_text(found.rows, graph.graph))
+    if json:
+        print_json({"name": graph.name, "best": found.best, "configs": entries})
+        return
+    if found.best:
+        typer.echo(f"best        config {found.best[0]}, {found.best[1]:,.0f} ns")
+    _print_configs(entries)
 
 
 def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation":
@@ -125,19 +192,9 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
 
 
 def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
-    from ensembles.ranking.program import TILE_BOUNDS
-
     typer.echo(f"ranked by   {', '.join(ranked.members)}")
-    fields = (*TILE_BOUNDS, "iteration_bounds")
-    rows, best = [], part["configs"]
-    for entry in best:
-        bounds = [entry.get("tile", {}).get(field) for field in fields]
-        sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
-        options = " ".join(f"{name}={value}" for name, value in entry.get("options", {}).items())
-        others = options or None, ", ".join(entry.get("kept_apart", ())) or None
-        rows.append((*(entry.get(key) for key in KEYS), *sizes, *others))
-    known = (*fields, "options", "kept apart")
-    print_table((*KEYS, *known), rows, if_known=("run", *known))
+    best = part["configs"]
+    _print_configs(best)
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     typer.echo(f"inference   {timing}")
@@ -151,9 +208,37 @@ def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
         typer.echo(f"default     {told}{slow}: nearest to the compiler's own")
+    if (chance := part["faster_than_first"]) and not part["measured"]:
+        share = "{probability:.2f} [{low:.2f}, {high:.2f}], as in {n_faster} of {n_graphs}"
+        told = share.format(**chance) + " valid graphs"
+        typer.echo(f"worth it?   chance that --measure 5 finds one over 1 % faster: {told}")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], part)
+
+
+def _chance(run: Path, ranked: "Ranked") -> dict[str, Any] | None:
+    from models.run_folder import REPORT
+    from submissions.run_report import read_report
+
+    known = read_report(run).collections if (run / REPORT).exists() else {}
+    wanted = ranked.graph.collection
+    name = wanted.name if wanted else ranked.collection
+    return known[name].chance_of_gain() if name in known else None
+
+
+def _print_configs(entries: list[dict[str, Any]]) -> None:
+    from ensembles.ranking.program import TILE_BOUNDS
+
+    fields, rows = (*TILE_BOUNDS, "iteration_bounds"), []
+    for entry in entries:
+        bounds = [entry.get("tile", {}).get(field) for field in fields]
+        sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
+        options = " ".join(f"{name}={value}" for name, value in entry.get("options", {}).items())
+        others = options or None, ", ".join(entry.get("kept_apart", ())) or None
+        rows.append((*(entry.get(key) for key in KEYS), *sizes, *others))
+    known = (*fields, "options", "kept apart")
+    print_table((*KEYS, *known), rows, if_known=(*KEYS, *known))
 
 
 def _place_text(place: float, part: dict[str, Any]) -> str:

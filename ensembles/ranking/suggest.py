@@ -1,0 +1,244 @@
+"""Choose the configs of a program to measure next, from a ranker and the runtimes so far.
+
+The owner of the hardware measures, and this module chooses, like Optuna's ask-and-tell. The first
+configs are the compiler's own choice and those of `top_k_to_measure`. Then runtimes correct the
+model of `ensembles.picks`. A score is a guess of the logarithm of a runtime, and the errors of
+similar configs correlate: a Gaussian process (Rasmussen and Williams, 2006). The size and the
+correlation of the errors and the noise of a measurement have their most likely values, so a ranker
+of no use is soon ignored.
+
+c configs, u distinct configs, m measured ones, b candidates.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.stats import norm, rankdata
+
+from common.errors import PipelineError, blame
+from common.machine import thread_limits
+from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
+from ensembles.picks import (
+    JITTER,
+    LAYOUT_LENGTH,
+    MAX_CANDIDATES,
+    layout_distances,
+    lowest_minimum,
+    normal_draws,
+    tile_correlation,
+    tile_places,
+    top_k_to_measure,
+)
+from ensembles.ranking.explain import default_row
+from ensembles.ranking.program import NamedGraph, load_graph
+
+# Standard deviation of the error of a score, in standard deviations of the scores.
+ERRORS = (0.5, 1.0, 2.0, 4.0, 8.0)
+# Length scales of the correlation, relative to those of `ensembles.picks`.
+SCALES = (1 / 3, 1.0, 3.0)
+# Variance of a measurement's noise, relative to that of the errors.
+NOISES = (0.01, 0.1)
+# Nothing is known about the mean of all runtimes. In variances of the scores.
+MEAN_VARIANCE = 100.0
+# Standard deviation of log runtimes in a program, as long as no two runtimes differ.
+TYPICAL_SPREAD = 0.2
+# Of more measured configs or candidates, a part is used. This bounds time and memory.
+MAX_CONFIGS = 1024
+COLUMNS = ("config", "config_hash", "runtime_ns")
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Runtimes in ns by config (its row in the file). inf is a config that failed.
+Runtimes = Mapping[int, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The configs to measure next. Before the first runtime, fields with a default are empty.
+
+    Attributes:
+        rows: Rows of the configs, in the order of choice.
+        predicted_ns: Predicted runtime of each config.
+        chance: Probability that a config is faster than the best so far, of each config.
+        best: Row and mean runtime in ns of the fastest config so far.
+    """
+
+    rows: list[int]
+    predicted_ns: Sequence[float] = ()
+    chance: Sequence[float] = ()
+    best: tuple[int, float] | None = None
+
+
+def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: int) -> Suggestion:
+    """Choose k distinct configs to measure next.
+
+    Args:
+        scores: Finite score of each config by a ranker, (c,), lower = faster.
+        graph: Graph of the configs. Its own runtimes are not read.
+        runtimes: Runtimes so far. Repeated measurements of equal configs are merged.
+        k: Number of configs to choose, at least 1.
+
+    Raises:
+        PipelineError: All configs are measured.
+    """
+    first, group = distinct_configs(graph)
+    logs: dict[int, list[float]] = {}
+    for row, values in runtimes.items():
+        logs.setdefault(int(group[row]), []).extend(np.log(values).tolist())
+    left = np.setdiff1d(np.arange(len(first)), [*logs])
+    if not len(left):
+        raise PipelineError(f"{graph.file.path}: all configs are measured; nothing is left")
+    mean = {config: float(np.mean(own)) for config, own in logs.items()}
+    ran = sorted((config for config in mean if np.isfinite(mean[config])), key=mean.__getitem__)
+    if not ran:
+        ranked = top_k_to_measure(scores, graph, k + len(logs) + 1)
+        own = [default_row(graph)] if isinstance(graph, LayoutGraph) else []
+        order = dict.fromkeys(group[[*own, *ranked]].tolist())
+        return Suggestion(first[[one for one in order if one not in logs][:k]].tolist())
+    prior = norm.ppf((rankdata(scores[first]) - 0.5) / len(first))
+    learned = _limited(np.array(ran))
+    candidates = _limited(left[np.argsort(prior[left], kind="stable")])
+    both, best = np.concatenate([learned, candidates]), ran[0]
+    log_ns = np.array([mean[config] - mean[best] for config in learned.tolist()])
+    repeats = np.array([len(logs[config]) for config in learned.tolist()])
+    # The matrices are small, so several threads would only wait for each other.
+    with thread_limits(1, "blas"):
+        correlations = _correlations(graph, first[both])
+        promising, draws = draw_runtimes(correlations, prior[both], log_ns, repeats)
+        fastest = np.zeros(draws.shape[1], np.float32)
+        chosen = lowest_minimum(draws, fastest, [], min(k, len(draws)))
+    chosen_draws, best_ns = draws[chosen].astype(np.float64), float(np.exp(mean[best]))
+    return Suggestion(
+        first[candidates[promising[chosen]]].tolist(),
+        predicted_ns=(best_ns * np.exp(chosen_draws.mean(axis=1))).tolist(),
+        chance=(chosen_draws < 0).mean(axis=1).tolist(),
+        best=(int(first[best]), best_ns),
+    )
+
+
+def draw_runtimes(
+    correlations: Sequence[Floats], prior: Floats, log_ns: Floats, repeats: Ints
+) -> tuple[Ints, NDArray[np.float32]]:
+    """Draw log runtimes of the most promising candidates, given the measurements.
+
+    A log runtime is mean + (score + error of the score + noise) / scale.
+
+    Args:
+        correlations: Correlations of the errors to choose from, each (m + b, m + b), the measured
+            configs first.
+        prior: Scores, (m + b,), of mean 0 and variance 1.
+        log_ns: Log runtimes, (m,).
+        repeats: Number of measurements of each config, (m,).
+
+    Returns:
+        Positions of at most 256 candidates, (p,), and draws of their log runtimes, (p, draws).
+    """
+    m, highest, mean, exact = len(log_ns), -np.inf, prior, correlations[0]
+    values = np.stack([prior[:m], log_ns - log_ns.mean()], axis=1)
+    for correlation, error, noise in product(correlations, ERRORS, NOISES):
+        covariance = error**2 * correlation + MEAN_VARIANCE
+        factor = np.linalg.cholesky(covariance[:m, :m] + error**2 * np.diag(noise / repeats))
+        expected, observed = solve_triangular(factor, values, lower=True).T
+        a, b = float(observed @ observed), float(observed @ expected)
+        # The root of the derivative of m·log(scale) - |scale·observed - expected|²/2.
+        scale = (b + np.sqrt(b * b + 4 * a * m)) / (2 * a) if a else 1 / TYPICAL_SPREAD
+        residual = scale * observed - expected
+        half_log_det = np.log(np.diagonal(factor)).sum()
+        evidence = m * np.log(scale) - half_log_det - residual @ residual / 2
+        if evidence > highest:
+            highest = evidence
+            shared = solve_triangular(factor, covariance[:m, m:], lower=True)  # (m, b)
+            mean = (prior[m:] + residual @ shared) / scale + log_ns.mean()
+            # The determinant of the exact covariance may be 0.
+            jitter = JITTER * error**2 * np.eye(len(mean))
+            exact = (covariance[m:, m:] - shared.T @ shared + jitter) / scale**2
+    lowest = mean - np.sqrt(np.diagonal(exact))
+    promising = np.argsort(lowest, kind="stable")[:MAX_CANDIDATES]
+    factor = np.linalg.cholesky(exact[np.ix_(promising, promising)]).astype(np.float32)
+    errors = factor @ normal_draws()[: len(promising)]
+    centre = mean[promising, None].astype(np.float32)
+    # Each draw also has its opposite, so the mean is exact.
+    return promising, np.concatenate([centre + errors, centre - errors], axis=1)
+
+
+def _correlations(graph: Graph, rows: Ints) -> list[Floats]:
+    """Return the correlation of the errors of some configs, (r, r), for each scale."""
+    if isinstance(graph, TileGraph):
+        places = tile_places(graph.config_feat)[rows]
+        return [tile_correlation(places / scale) for scale in SCALES]
+    assert isinstance(graph, LayoutGraph)
+    distances = layout_distances(graph.configs, rows)
+    return [np.exp(-distances / (LAYOUT_LENGTH * scale)) for scale in SCALES]
+
+
+def _limited(configs: Ints) -> Ints:
+    """Return at most MAX_CONFIGS of sorted configs: the first ones, and a sample of the others."""
+    half = MAX_CONFIGS // 2
+    rest = np.linspace(half, len(configs) - 1, half).astype(np.int64)
+    return configs[np.r_[:half, rest]] if len(configs) > MAX_CONFIGS else configs
+
+
+def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
+    """Read measured runtimes of a graph's configs.
+
+    Args:
+        path: A CSV file of `request_text`, whose column `config_hash` may be missing, or any file
+            of `load_graph` with configs and runtimes of the same program.
+        named: Graph with the configs.
+
+    Returns:
+        Config and runtime in ns of each measurement. inf is a config that failed.
+
+    Raises:
+        PipelineError: The file is damaged, of another program, or has no runtimes.
+    """
+    hashes = config_hashes(named.graph).tolist()
+    if path.suffix == ".csv":
+        return _read_csv(path, hashes)
+    graph = load_graph(path).graph
+    row_of = {content: row for row, content in enumerate(hashes)}
+    rows = [row_of.get(content, -1) for content in config_hashes(graph).tolist()]
+    arrays = ("node_opcode", "edge_index", "node_feat", "node_config_ids")
+    if -1 in rows or not all(
+        np.array_equal(getattr(graph, name, 0), getattr(named.graph, name, 0)) for name in arrays
+    ):
+        raise PipelineError(f"{path}: expected the program and configs of {named.path}")
+    if not graph.is_labelled:
+        raise PipelineError(f"{path}: has no runtimes; expected measured ones")
+    return [*zip(rows, graph.runtime_ns.astype(float).tolist(), strict=True)]
+
+
+def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
+    found = []
+    with blame(path, f"a CSV file with the columns {', '.join(COLUMNS)}"):
+        lines = [*csv.DictReader(path.read_text("utf-8-sig").splitlines(), strict=True)]
+    for number, line in enumerate(lines, start=2):
+        expected = f"a config of 0..{len(hashes) - 1}, and its runtime in ns, or inf if it failed"
+        with blame(f"{path}: line {number}", expected):
+            config, runtime_ns = int(line["config"]), line["runtime_ns"].strip()
+            content = f"{hashes[config]:016x}"
+            if line.get("config_hash", content) != content:
+                raise ValueError("config_hash is of another program, --candidates or --seed")
+            if config < 0 or not float(runtime_ns or "inf") > 0:
+                raise ValueError(f"{config}, {runtime_ns}")
+        if runtime_ns:
+            found.append((config, float(runtime_ns)))
+    return found
+
+
+def request_text(rows: Sequence[int], graph: Graph) -> str:
+    """Return the CSV text that `read_runtimes` reads, still without runtimes.
+
+    Args:
+        rows: Rows of the configs to measure.
+        graph: Graph of the configs.
+    """
+    hashes = config_hashes(graph)
+    lines = [f"{row},{hashes[row]:016x},\n" for row in rows]
+    return "".join([",".join(COLUMNS), "\n", *lines])

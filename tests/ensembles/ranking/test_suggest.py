@@ -1,0 +1,158 @@
+"""The configs to measure next: learned from runtimes, told by files, refused if nothing is left."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import PipelineError
+from data.graphs.graph import TileGraph
+from ensembles import load_graph
+from ensembles.picks import lowest_expected_minimum
+from ensembles.ranking import suggest as module
+from ensembles.ranking.explain import default_row
+from ensembles.ranking.suggest import draw_runtimes, read_runtimes, request_text, suggest
+from models.run_folder import REPORT
+from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILES, first_of
+from tests.ensembles.ranking.test_rank import rewritten
+from tests.ensembles.test_picks import tiles_at, with_tiles
+from tests.support.command_line import call
+
+SIZES = tuple((2**a, 2**b) for a in range(8) for b in range(8))
+# The fastest tile is 8 x 32.
+TRUE_NS = np.array([1e4 * (1 + abs(a - 3) + abs(b - 5)) for a in range(8) for b in range(8)])
+
+
+def test_runtimes_correct_a_ranker_of_no_use(tile_graph: TileGraph) -> None:
+    graph = with_tiles(tile_graph, tiles_at(*SIZES))
+    for scores in (-TRUE_NS, np.random.default_rng(0).random(64)):
+        runtimes: dict[int, list[float]] = {}
+        while TRUE_NS.argmin() not in runtimes:
+            rows = suggest(scores.astype(np.float32), graph, runtimes, 5).rows
+            assert len({*rows} - {*runtimes}) == 5
+            runtimes |= {row: [TRUE_NS[row]] for row in rows}
+        assert len(runtimes) <= 25
+
+
+def test_posterior_is_that_of_the_definition() -> None:
+    """Conditioning a normal vector of all values on the measured ones gives mean and deviation."""
+    rng = np.random.default_rng(0)
+    places, prior = rng.normal(size=(6, 1)), rng.normal(size=6)
+    correlation = np.exp(-np.square(places - places.T))
+    log_ns, repeats = prior[:3] + np.array([0, 0.5, -0.5]), np.array([2, 1, 2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ERRORS", (1.0,))
+        patch.setattr(module, "NOISES", (0.02,))
+        _, draws = draw_runtimes([correlation], prior, log_ns, repeats)
+    # The scale is 1 / the standard deviation that makes the measurements most likely.
+    covariance = correlation + module.MEAN_VARIANCE
+    known = np.linalg.inv(covariance[:3, :3] + np.diag(0.02 / repeats))
+    centred = log_ns - log_ns.mean()
+    scales = np.linspace(0.05, 20, 200_000)
+    rests = scales[:, None] * centred - prior[:3]
+    scale = scales[
+        (3 * np.log(scales) - np.einsum("si,ij,sj->s", rests, known, rests) / 2).argmax()
+    ]
+    onto = covariance[3:, :3] @ known
+    mean = (prior[3:] + onto @ (scale * centred - prior[:3])) / scale + log_ns.mean()
+    deviation = np.sqrt(np.diag(covariance[3:, 3:] - onto @ covariance[:3, 3:])) / scale
+    assert np.sort(draws.mean(axis=1)) == pytest.approx(np.sort(mean), abs=1e-3)
+    assert np.sort(draws.std(axis=1)) == pytest.approx(np.sort(deviation), rel=0.1)
+
+
+def test_first_batch_has_the_own_choice_and_failed_configs_never_return(tiny_tree: Path) -> None:
+    named = load_graph(first_of(tiny_tree, LAYOUTS).path)
+    scores = np.arange(named.graph.n_configs, dtype=np.float32)
+    own = default_row(named.graph)  # type: ignore[arg-type]
+    assert suggest(scores, named.graph, {}, 3).rows[0] == own
+    failed = suggest(scores, named.graph, {own: [np.inf]}, 3)
+    assert own not in failed.rows and not failed.chance
+    told = suggest(scores, named.graph, {own: [np.inf], failed.rows[0]: [5.0, 5.5]}, 10_000)
+    assert not {own, failed.rows[0]} & {*told.rows}
+    assert told.best == (failed.rows[0], pytest.approx(np.sqrt(27.5)))
+
+
+def test_many_configs_are_sampled_from_the_first_to_the_last(
+    tile_graph: TileGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONFIGS", 8)
+    graph, scores = with_tiles(tile_graph, tiles_at(*SIZES)), np.arange(64, dtype=np.float32)
+    rows = {*suggest(scores, graph, {0: [2.0], 9: [1.0]}, 9).rows}
+    assert len(rows) == 8 and {1, 2, 3, 4, 63} <= rows
+
+
+def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
+    named, path = load_graph(first_of(tiny_tree, LAYOUTS).path), tmp_path / "next.csv"
+    text = request_text([2, 0], named.graph)
+    path.write_text(text)
+    assert read_runtimes(path, named) == []
+    header, line, _ = text.splitlines()
+    last = named.graph.n_configs - 1
+    for broken, message in {
+        f"{line}-3": "line 2: cannot be used: ValueError: 2, -3; expected a config of 0..",
+        f"{line}nan": "line 2: cannot be used: ValueError: 2, nan",
+        f"9999{line[1:]}7": f"IndexError.* expected a config of 0..{last}",
+        f"-1{line[1:]}7": "line 2",
+        f"1{line[1:]}7": "config_hash is of another program, --candidates or --seed",
+        "2": "line 2",
+        '"2': "expected a CSV file with the columns config, config_hash, runtime_ns",
+    }.items():
+        path.write_text(f"{header}\n{broken}\n")
+        with pytest.raises(PipelineError, match=message):
+            read_runtimes(path, named)
+    path.write_text("config,runtime_ns\n2,1e3\n2,inf\n")
+    assert read_runtimes(path, named) == [(2, 1000.0), (2, np.inf)]
+    other = replace(named, graph=replace(named.graph, node_opcode=named.graph.node_opcode + 1))
+    with pytest.raises(PipelineError, match="expected the program and configs of"):
+        read_runtimes(named.path, other)
+
+
+def test_command_asks_and_is_told(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    file, out = first_of(tiny_tree, LAYOUTS), tmp_path / "next.csv"
+    words = ("suggest", "--program", file.path, "--run", rankers / LAYOUT_MODEL, "--count", 3)
+    asked = json.loads(call(*words, "--out", out, "--json"))
+    lines = out.read_text().splitlines()
+    assert [int(line.split(",")[0]) for line in lines[1:]] == [
+        e["config"] for e in asked["configs"]
+    ]
+    assert "exists, perhaps with runtimes" in call(*words, "--out", out, expect=2)
+    out.write_text(
+        "\n".join([lines[0], *(f"{line}{1000 + n}" for n, line in enumerate(lines[1:]))])
+    )
+    told = call(*words, "--measured", out)
+    assert f"best        config {asked['configs'][0]['config']}, 1,000 ns" in told
+    assert "predicted_ns" in told and told == call(*words, "--measured", out)
+    with np.load(file.path) as arrays:
+        part = {key: arrays[key][:4] for key in ("node_config_feat", "config_runtime")}
+    some = rewritten(file, tmp_path / "some.npz", **part)
+    left = json.loads(call(*words, "--measured", out, "--measured", some, "--json"))["configs"]
+    known = {*range(4)} | {e["config"] for e in asked["configs"]}
+    assert not known & {e["config"] for e in left}
+    assert "nothing is left" in call(*words, "--measured", file.path, expect=1)
+    tile = first_of(tiny_tree, TILES).path
+    assert len(json.loads(call("suggest", "--program", tile, "--json"))["configs"]) == 5
+
+
+def test_lowest_expected_minimum_keeps_its_first_config() -> None:
+    scores = np.array([0, 0.1, 5], np.float32)
+    assert lowest_expected_minimum(scores, np.eye(3), 1.0, 2, first=2).tolist() == [2, 0]
+
+
+def test_rank_tells_the_chance_of_a_gain(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
+    file, run = first_of(tiny_tree, LAYOUTS), tmp_path / "run"
+    with np.load(file.path) as arrays:
+        none = np.zeros_like(arrays["config_runtime"])
+    path = rewritten(file, tmp_path / "unknown.npz", config_runtime=none)
+    shutil.copytree(rankers / LAYOUT_MODEL, run)
+    words = ("rank", path, "--run", run, "--collection", LAYOUTS)
+    assert "worth it?" not in call(*words)
+    gains = {"a": 1.5, "b": 1.005, "c": 1.0, "d": 0.9}
+    graphs = {g: {"slowdown@1": 1.2 * x, "diversified_slowdown@5": 1.2} for g, x in gains.items()}
+    own = {"metric": "kendall_tau", "value": 0.5, "per_graph": graphs}
+    (run / REPORT).write_text(json.dumps({"collections": {LAYOUTS: own}}))
+    assert "0.30 [0.03, 0.72], as in 1 of 4 valid graphs" in call(*words)
+    assert json.loads(call(*words, "--json"))["faster_than_first"]["n_faster"] == 1
+    assert "worth it?" not in call("rank", file.path, *words[2:])
