@@ -14,7 +14,7 @@ before it fuses, unless that pass is disabled. A program with a barrier after ea
 unfused.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
@@ -37,13 +37,13 @@ from autotune.programs.compiled import (
     dump_module,
     export_flat,
     lower_program,
-    raw,
     shapes_of,
     share_finite,
     values_digest,
     with_module,
 )
 from autotune.programs.files import load_program
+from autotune.same_outputs import SameOutputs
 from autotune.tiles.catalogue import catalogue, find_kernel
 from autotune.tiles.kernel import TileProgram
 from common.errors import PipelineError, UsageError
@@ -88,11 +88,6 @@ NOTHING = {
     "fusion": "has no result that could be kept apart",
     TILES: "is no kernel",
 }
-# Outputs may differ by rounding, by this share of the largest value of each output.
-TOLERANCE = {"float64": 1e-6, "float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
-TOLERANCE |= {"complex128": 1e-6, "complex64": 1e-4}
-# One unit of the last of two or three bits of the fraction.
-TOLERANCE |= {"float8_e5m2": 0.25, "float8_e4m3fn": 0.125}
 
 
 def menu() -> NDArray[np.int64]:
@@ -175,7 +170,7 @@ def _edit(computation: Any, orders: Mapping[int, Orders], kept_apart: Set[int]) 
 
 def open_decided(
     program: str, spaces: Sequence[str], device: str | None, inputs: ProgramInputs = NO_INPUTS
-) -> "SameOutputs":
+) -> SameOutputs:
     """Open a program that rejects settings with wrong outputs.
 
     The outputs of a function are compared with the default's. The outputs of a kernel are compared
@@ -438,78 +433,3 @@ def _named_layouts(orders: Orders) -> dict[str, list[int]]:
     """Return minor-to-major orders by tensor."""
     named = zip(("output", "input", "kernel"), orders, strict=True)
     return {tensor: list(order[::-1]) for tensor, order in named if order}
-
-
-class SameOutputs:
-    """A program that rejects settings with wrong outputs.
-
-    Args:
-        program: The program.
-        reference: Owner of the expected outputs for messages, and a function that returns them.
-            None means the default's outputs.
-    """
-
-    def __init__(
-        self, program: MeasurableProgram, reference: tuple[str, Callable[[], object]] | None = None
-    ) -> None:
-        self.describe, self.spell, self.describe_setting = (
-            program.describe,
-            program.spell,
-            program.describe_setting,
-        )
-        self._load = program.load
-        self._owner = reference[0] if reference else "the default's"
-        self._reference = reference[1] if reference else None
-        self._expected: list[NDArray[Any]] | None = None
-
-    def load(self, setting: NDArray[np.int64]) -> Loaded:
-        """Compile for one setting and compare its outputs with the expected ones.
-
-        Args:
-            setting: Option of each knob, (g,).
-
-        Raises:
-            PipelineError: An output differs by more than `TOLERANCE`.
-        """
-        loaded = self._load(setting)
-        if self._expected is None and self._reference:
-            self._expected = _flat(self._reference())
-        elif self._expected is None:
-            default = self._load(np.zeros_like(setting)) if setting.any() else loaded
-            first = _flat(default.run())
-            if not share_finite(first):
-                fault = "no number of the outputs is finite, so nothing can be compared"
-                raise PipelineError(f"{fault}; expected other arguments (--arguments of a file)")
-            self._expected = first
-        outputs = _flat(loaded.run())
-        is_itself = not (self._reference or setting.any())
-        owner = "its own of another call" if is_itself else self._owner
-        for number, (output, expected) in enumerate(zip(outputs, self._expected, strict=True)):
-            _check_same(f"output {number} differs from {owner}", output, expected)
-        return loaded
-
-
-def _flat(outputs: object) -> list[NDArray[Any]]:
-    import jax
-
-    return [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
-
-
-def _check_same(problem: str, output: NDArray[Any], expected: NDArray[Any]) -> None:
-    if output.shape != expected.shape:
-        raise PipelineError(f"{problem}: {list(output.shape)}; expected {list(expected.shape)}")
-    tolerance = TOLERANCE.get(str(expected.dtype), 0.0)
-    if not tolerance:
-        difference = float((output != expected).mean())
-    else:
-        known = np.isfinite(expected)
-        wide_type = np.complex128 if expected.dtype.kind == "c" else np.float64
-        wide, exact = output[known].astype(wide_type), expected[known].astype(wide_type)
-        difference = float(
-            np.abs(wide - exact).max(initial=0) / max(np.abs(exact).max(initial=0), 1e-30)
-        )
-        difference = difference if np.array_equal(np.isfinite(output), known) else np.inf
-    if not difference <= tolerance:
-        raise PipelineError(
-            f"{problem} by {difference:.2g} of its largest value; expected at most {tolerance:g}"
-        )

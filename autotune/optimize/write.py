@@ -14,7 +14,8 @@ from autotune.optimize.candidate import MAX_LOSS, Candidate, Comparison, Ratio
 from autotune.optimize.optimize import OptimizeResult
 from autotune.optimize.strategies import SEARCH
 from autotune.programs.catalogue import is_file
-from autotune.spaces import TILES, TOLERANCE
+from autotune.same_outputs import TOLERANCE
+from autotune.spaces import TILES
 from common.files import write_bytes, write_text
 from common.pages import render_page
 

@@ -19,7 +19,8 @@ from autotune.optimize.session import OptimizeRequest
 from autotune.optimize.write import write_result
 from autotune.programs.catalogue import ProgramInputs
 from autotune.programs.files import POSITIVE, SIGNED, draw_arguments, load_program
-from autotune.spaces import DecidedProgram, SameOutputs
+from autotune.same_outputs import SameOutputs
+from autotune.spaces import DecidedProgram
 from common.errors import PipelineError, UsageError
 from data.hlo.programs import read_programs
 from tests.data.hlo.jax_functions import FUNCTIONS

@@ -11,7 +11,8 @@ from autotune.collect import program_digest
 from autotune.measure.worker import Decisions, Description, Loaded, Session
 from autotune.programs.catalogue import ProgramSource, catalogue
 from autotune.programs.files import load_program
-from autotune.spaces import DecidedProgram, SameOutputs, edited_module, fusible, menu, open_program
+from autotune.same_outputs import SameOutputs
+from autotune.spaces import DecidedProgram, edited_module, fusible, menu, open_program
 from common.errors import PipelineError, UsageError
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
 from data.hlo import formats
