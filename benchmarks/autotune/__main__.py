@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in PROGRAMS:
         for search in SEARCHES:
             run_program(name, search, out / name / search)
-            print(search, *program_row(name, out))  # noqa: T201
+            print(search, name, read_best(out, name, search)["ratio"])  # noqa: T201
     page = render(
         "optimize",
         programs=[program_row(name, out) for name in PROGRAMS],
