@@ -68,8 +68,6 @@ MAX_STATISTICS_CONFIGS = 10_000
 FOREST_CONFIGS_PER_FEATURE = 3
 # A linear ranker counts as much as a booster up to this number of configs, and then less and less.
 LINEAR_CONFIGS = 100
-# Cross-validation of the weights next to a forest.
-STACKING_FOLDS = 5
 # Folds of the configs that choose the weights next to a forest.
 STACKING_FOLDS = 5
 
