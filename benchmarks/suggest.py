@@ -82,14 +82,14 @@ class Replay:
     def _batches(self, name: str) -> Batches:
         (first, group), (search, _, start) = distinct_configs(self.graph), name.partition("+")
         while search == "suggest":
-            yield suggest(self.scores[start], self.graph, self.known, BATCH).rows
+            yield suggest(self.scores[start], self.graph, self.known, BATCH)
         order, own = self.rng.permutation(first), []
         if search == "order":
             order = first[np.argsort(self.scores[start][first], kind="stable")]
         if start == "own" and isinstance(self.graph, LayoutGraph):
             own = [int(first[group[default_row(self.graph)]])]
         elif start == "ranker":
-            own = suggest(self.scores[start], self.graph, {}, BATCH).rows
+            own = suggest(self.scores[start], self.graph, {}, BATCH)
         if search == "genetic":
             yield from self._genetic(np.array(own or order[:1]))
         yield [*dict.fromkeys([*own, *order.tolist()])]

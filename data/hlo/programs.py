@@ -224,7 +224,7 @@ def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
         programs = _programs_of(message, kind, path)
         if chosen is None:
             return programs
-        names = [(one.name, one.name.removeprefix(f"{stem}_"), one.graph.name) for one in programs]
+        names = [(one.name.removeprefix(f"{stem}_"), one.name, one.graph.name) for one in programs]
         return [programs[formats.choose(path, names, chosen)]]
     modules = formats.split_modules(path, content)
     is_only, programs = len(modules) == 1, []

@@ -209,7 +209,13 @@ def load_graph(
         UsageError: See `load_graphs`. Also, the file has several kernels and `kernel` is None.
     """
     graphs = load_graphs(path, collection=collection, kernel=kernel)
-    return graphs[choose(graphs[0].path, [(graph.name,) for graph in graphs], None)]
+    if len(graphs) == 1:
+        return graphs[0]
+    from data.hlo.programs import program_name
+
+    stem = program_name(graphs[0].path)
+    names = [(graph.name.removeprefix(f"{stem}_"),) for graph in graphs]
+    return graphs[choose(graphs[0].path, names, None)]
 
 
 def _from_program(program: "HloProgram", path: Path, collection: Collection | None) -> NamedGraph:

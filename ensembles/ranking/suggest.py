@@ -12,18 +12,25 @@ c configs, u distinct configs, m measured ones, b candidates.
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveFloat
 from scipy.linalg import solve_triangular
 from scipy.stats import norm, rankdata
 
-from common.errors import PipelineError, blame
+from common.errors import PipelineError, UsageError, blame
 from common.machine import thread_limits
-from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
+from common.settings import FrozenConfig
+from data.graphs.graph import (
+    Graph,
+    LayoutGraph,
+    TileGraph,
+    config_hashes,
+    distinct_configs,
+)
 from ensembles.picks import (
     JITTER,
     LAYOUT_LENGTH,
@@ -50,7 +57,6 @@ MEAN_VARIANCE = 100.0
 TYPICAL_SPREAD = 0.2
 # Of more measured configs or candidates, a part is used. This bounds time and memory.
 MAX_CONFIGS = 1024
-COLUMNS = ("config", "config_hash", "runtime_ns")
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,25 +64,16 @@ Ints = NDArray[np.int64]
 Runtimes = Mapping[int, Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Suggestion:
-    """The configs to measure next. Before the first runtime, fields with a default are empty.
+class Measurement(FrozenConfig):
+    """One line of a CSV file. A runtime of inf is a config that failed."""
 
-    Attributes:
-        rows: Rows of the configs, in the order of choice.
-        predicted_ns: Predicted runtime of each config.
-        chance: Probability that a config is faster than the best so far, of each config.
-        best: Row and mean runtime in ns of the fastest config so far.
-    """
-
-    rows: list[int]
-    predicted_ns: Sequence[float] = ()
-    chance: Sequence[float] = ()
-    best: tuple[int, float] | None = None
+    config: NonNegativeInt
+    config_hash: str = ""
+    runtime_ns: PositiveFloat
 
 
-def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: int) -> Suggestion:
-    """Choose k distinct configs to measure next.
+def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: int) -> list[int]:
+    """Choose distinct configs to measure next.
 
     Args:
         scores: Finite score of each config by a ranker, (c,), lower = faster.
@@ -84,28 +81,26 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
         runtimes: Runtimes so far. Repeated measurements of equal configs are merged.
         k: Number of configs to choose, at least 1.
 
-    Raises:
-        PipelineError: All configs are measured.
+    Returns:
+        At most k rows of configs that are not measured, in the order of choice.
     """
     first, group = distinct_configs(graph)
     logs: dict[int, list[float]] = {}
     for row, values in runtimes.items():
         logs.setdefault(int(group[row]), []).extend(np.log(values).tolist())
     left = np.setdiff1d(np.arange(len(first)), [*logs])
-    if not len(left):
-        raise PipelineError(f"{graph.file.path}: all configs are measured; nothing is left")
     mean = {config: float(np.mean(own)) for config, own in logs.items()}
     ran = sorted((config for config in mean if np.isfinite(mean[config])), key=mean.__getitem__)
-    if not ran:
+    if not (len(left) and ran):
         ranked = top_k_to_measure(scores, graph, k + len(logs) + 1)
         own = [default_row(graph)] if isinstance(graph, LayoutGraph) else []
         order = dict.fromkeys(group[[*own, *ranked]].tolist())
-        return Suggestion(first[[one for one in order if one not in logs][:k]].tolist())
+        return first[[one for one in order if one not in logs][:k]].tolist()
     prior = norm.ppf((rankdata(scores[first]) - 0.5) / len(first))
     learned = _limited(np.array(ran))
     candidates = _limited(left[np.argsort(prior[left], kind="stable")])
-    both, best = np.concatenate([learned, candidates]), ran[0]
-    log_ns = np.array([mean[config] - mean[best] for config in learned.tolist()])
+    both = np.concatenate([learned, candidates])
+    log_ns = np.array([mean[config] - mean[ran[0]] for config in learned.tolist()])
     repeats = np.array([len(logs[config]) for config in learned.tolist()])
     # The matrices are small, so several threads would only wait for each other.
     with thread_limits(1, "blas"):
@@ -113,13 +108,7 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
         promising, draws = draw_runtimes(correlations, prior[both], log_ns, repeats)
         fastest = np.zeros(draws.shape[1], np.float32)
         chosen = lowest_minimum(draws, fastest, [], min(k, len(draws)))
-    chosen_draws, best_ns = draws[chosen].astype(np.float64), float(np.exp(mean[best]))
-    return Suggestion(
-        first[candidates[promising[chosen]]].tolist(),
-        predicted_ns=(best_ns * np.exp(chosen_draws.mean(axis=1))).tolist(),
-        chance=(chosen_draws < 0).mean(axis=1).tolist(),
-        best=(int(first[best]), best_ns),
-    )
+    return first[candidates[promising[chosen]]].tolist()
 
 
 def draw_runtimes(
@@ -200,35 +189,42 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
     """
     hashes = config_hashes(named.graph).tolist()
     if path.suffix == ".csv":
-        return _read_csv(path, hashes)
-    graph = load_graph(path).graph
-    row_of = {content: row for row, content in enumerate(hashes)}
-    rows = [row_of.get(content, -1) for content in config_hashes(graph).tolist()]
-    arrays = ("node_opcode", "edge_index", "node_feat", "node_config_ids")
-    if -1 in rows or not all(
-        np.array_equal(getattr(graph, name, 0), getattr(named.graph, name, 0)) for name in arrays
-    ):
-        raise PipelineError(f"{path}: expected the program and configs of {named.path}")
-    if not graph.is_labelled:
+        found = _read_csv(path, hashes)
+    else:
+        graph = load_graph(path).graph
+        row_of = {content: row for row, content in enumerate(hashes)}
+        rows = [row_of.get(content, -1) for content in config_hashes(graph).tolist()]
+        arrays = ("node_opcode", "edge_index", "node_feat", "node_config_ids")
+        pairs = [[getattr(one, name, 0) for one in (graph, named.graph)] for name in arrays]
+        if -1 in rows or not all(np.array_equal(one, other) for one, other in pairs):
+            raise PipelineError(f"{path}: expected the program and configs of {named.path}")
+        runtimes = graph.runtime_ns.astype(float).tolist() if graph.is_labelled else ()
+        found = [*zip(rows, runtimes, strict=False)]
+    if not found:
         raise PipelineError(f"{path}: has no runtimes; expected measured ones")
-    return [*zip(rows, graph.runtime_ns.astype(float).tolist(), strict=True)]
+    return found
 
 
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
+    with blame(path, "CSV text"):
+        text = path.read_text("utf-8-sig")
+        table = csv.DictReader(text.splitlines(), restkey="a value without a column")
+        if not {"config", "runtime_ns"} <= {*(table.fieldnames or ())}:
+            raise PipelineError(f"{path}: line 1: expected {','.join(Measurement.model_fields)}")
+        lines = [(table.line_num, line) for line in table if (line["runtime_ns"] or "").strip()]
     found = []
-    with blame(path, f"a CSV file with the columns {', '.join(COLUMNS)}"):
-        lines = [*csv.DictReader(path.read_text("utf-8-sig").splitlines(), strict=True)]
-    for number, line in enumerate(lines, start=2):
-        expected = f"a config of 0..{len(hashes) - 1}, and its runtime in ns, or inf if it failed"
-        with blame(f"{path}: line {number}", expected):
-            config, runtime_ns = int(line["config"]), line["runtime_ns"].strip()
-            content = f"{hashes[config]:016x}"
-            if line.get("config_hash", content) != content:
-                raise ValueError("config_hash is of another program, --candidates or --seed")
-            if config < 0 or not float(runtime_ns or "inf") > 0:
-                raise ValueError(f"{config}, {runtime_ns}")
-        if runtime_ns:
-            found.append((config, float(runtime_ns)))
+    for number, line in lines:
+        place = f"{path}: line {number}"
+        try:
+            one = Measurement.from_table(line, source=place)
+        except UsageError as error:
+            raise PipelineError(str(error)) from None
+        if one.config >= len(hashes):
+            raise PipelineError(f"{place}: config {one.config}; expected 0..{len(hashes) - 1}")
+        if one.config_hash and one.config_hash != f"{hashes[one.config]:016x}":
+            expected = "expected the same program, --candidates and --seed"
+            raise PipelineError(f"{place}: config {one.config} has another hash; {expected}")
+        found.append((one.config, one.runtime_ns))
     return found
 
 
@@ -241,4 +237,4 @@ def request_text(rows: Sequence[int], graph: Graph) -> str:
     """
     hashes = config_hashes(graph)
     lines = [f"{row},{hashes[row]:016x},\n" for row in rows]
-    return "".join([",".join(COLUMNS), "\n", *lines])
+    return "".join([",".join(Measurement.model_fields), "\n", *lines])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ensembles.ranking.rank import Ranked
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
-KEYS = ("rank", "config", "run", "score", "predicted_ns", "chance")
+KEYS = ("rank", "config", "run", "score")
 OTHER_KINDS = {"options": "compiler options", "fusion": "which results are kept apart"}
 MAX_PARTS = 15  # that are printed one by one
 
@@ -151,20 +151,21 @@ def suggest(
         for config, runtime_ns in read_runtimes(path, graph):
             runtimes.setdefault(config, []).append(runtime_ns)
     ranked = rank_configs(ranker_for(run, graph, trust or ()), graph)
-    found = choose(ranked.scores, graph.graph, runtimes, count)
-    entries: list[dict[str, Any]] = [
-        {"config": row, "rank": ranked.place(row)} | ranked.spelled(row) for row in found.rows
-    ]
-    for entry, predicted, chance in zip(entries, found.predicted_ns, found.chance, strict=False):
-        entry |= {"predicted_ns": round(predicted), "chance": round(chance, 3)}
+    rows = choose(ranked.scores, graph.graph, runtimes, count)
+    entries = [{"rank": ranked.place(row), "config": row} | ranked.spelled(row) for row in rows]
+    means = {config: sum(values) / len(values) for config, values in runtimes.items()}
+    best = min(means, key=means.__getitem__, default=None)
     if out:
-        write_text(out, request_text(found.rows, graph.graph))
+        write_text(out, request_text(rows, graph.graph))
     if json:
-        print_json({"name": graph.name, "best": found.best, "configs": entries})
+        print_json({"name": graph.name, "best": best, "configs": entries})
         return
-    if found.best:
-        typer.echo(f"best        config {found.best[0]}, {found.best[1]:,.0f} ns")
-    _print_configs(entries)
+    if best is not None:
+        typer.echo(f"best        config {best}, {means[best]:.0f} ns")
+    if rows:
+        _print_configs(entries)
+    else:
+        typer.echo("all configs are measured")
 
 
 def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation":

@@ -97,8 +97,9 @@ def test_what_does_not_fit_is_refused(rankers: Path, tmp_path: Path) -> None:
         wrong = replace(graph, graph=held, has_configs=True)
         with pytest.raises(PipelineError, match=r"dense\.pb: .* output is given the order \[0, "):
             rank(layouts, wrong)
-    with pytest.raises(UsageError, match=r"2 modules and none chosen; .* one of kernels_-1"):
+    with pytest.raises(UsageError, match=r"2 modules and none chosen; .*#NAME with one of -1234"):
         load_graph(kernels)
+    assert load_graph(f"{kernels}#-1234").name == "kernels_-1234"
     kernel = load_graph(kernels, kernel="abc")
     with pytest.raises(UsageError, match="this file has tiles"):
         kernel.candidates(3)

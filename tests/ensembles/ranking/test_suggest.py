@@ -1,6 +1,7 @@
 """The configs to measure next: learned from runtimes, told by files, refused if nothing is left."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.graphs.graph import TileGraph
+from data.graphs.graph import TileGraph, distinct_configs
 from ensembles import load_graph
 from ensembles.picks import lowest_expected_minimum
 from ensembles.ranking import suggest as module
@@ -31,7 +32,7 @@ def test_runtimes_correct_a_ranker_of_no_use(tile_graph: TileGraph) -> None:
     for scores in (-TRUE_NS, np.random.default_rng(0).random(64)):
         runtimes: dict[int, list[float]] = {}
         while TRUE_NS.argmin() not in runtimes:
-            rows = suggest(scores.astype(np.float32), graph, runtimes, 5).rows
+            rows = suggest(scores.astype(np.float32), graph, runtimes, 5)
             assert len({*rows} - {*runtimes}) == 5
             runtimes |= {row: [TRUE_NS[row]] for row in rows}
         assert len(runtimes) <= 25
@@ -67,12 +68,14 @@ def test_first_batch_has_the_own_choice_and_failed_configs_never_return(tiny_tre
     named = load_graph(first_of(tiny_tree, LAYOUTS).path)
     scores = np.arange(named.graph.n_configs, dtype=np.float32)
     own = default_row(named.graph)  # type: ignore[arg-type]
-    assert suggest(scores, named.graph, {}, 3).rows[0] == own
-    failed = suggest(scores, named.graph, {own: [np.inf]}, 3)
-    assert own not in failed.rows and not failed.chance
-    told = suggest(scores, named.graph, {own: [np.inf], failed.rows[0]: [5.0, 5.5]}, 10_000)
-    assert not {own, failed.rows[0]} & {*told.rows}
-    assert told.best == (failed.rows[0], pytest.approx(np.sqrt(27.5)))
+    assert suggest(scores, named.graph, {}, 3)[0] == own
+    rows = suggest(scores, named.graph, {own: [np.inf]}, 3)
+    assert own not in rows
+    others = suggest(scores, named.graph, {own: [np.inf], rows[0]: [5.0, 5.5]}, 10_000)
+    assert len({own, rows[0], *others}) == len(distinct_configs(named.graph)[0])
+    for runtime_ns in (np.inf, 1.0):
+        all_runtimes = {row: [runtime_ns] for row in range(named.graph.n_configs)}
+        assert suggest(scores, named.graph, all_runtimes, 3) == []
 
 
 def test_many_configs_are_sampled_from_the_first_to_the_last(
@@ -80,30 +83,27 @@ def test_many_configs_are_sampled_from_the_first_to_the_last(
 ) -> None:
     monkeypatch.setattr(module, "MAX_CONFIGS", 8)
     graph, scores = with_tiles(tile_graph, tiles_at(*SIZES)), np.arange(64, dtype=np.float32)
-    rows = {*suggest(scores, graph, {0: [2.0], 9: [1.0]}, 9).rows}
+    rows = {*suggest(scores, graph, {0: [2.0], 9: [1.0]}, 9)}
     assert len(rows) == 8 and {1, 2, 3, 4, 63} <= rows
 
 
 def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
     named, path = load_graph(first_of(tiny_tree, LAYOUTS).path), tmp_path / "next.csv"
-    text = request_text([2, 0], named.graph)
-    path.write_text(text)
-    assert read_runtimes(path, named) == []
-    header, line, _ = text.splitlines()
+    header, line, _ = request_text([2, 0], named.graph).splitlines()
     last = named.graph.n_configs - 1
-    for broken, message in {
-        f"{line}-3": "line 2: cannot be used: ValueError: 2, -3; expected a config of 0..",
-        f"{line}nan": "line 2: cannot be used: ValueError: 2, nan",
-        f"9999{line[1:]}7": f"IndexError.* expected a config of 0..{last}",
-        f"-1{line[1:]}7": "line 2",
-        f"1{line[1:]}7": "config_hash is of another program, --candidates or --seed",
-        "2": "line 2",
-        '"2': "expected a CSV file with the columns config, config_hash, runtime_ns",
+    for content, message in {
+        f"{header}\n{line}-3": "line 2: key 'runtime_ns' is '-3': expected greater than 0",
+        f"{header}\n\n{line}1,200,000": "line 3: unknown key 'a value without a column'",
+        f"{header}\n9999{line[1:]}7": f"line 2: config 9999; expected 0..{last}",
+        f"{header}\n1{line[1:]}7": "line 2: config 1 has another hash; expected the same program",
+        f"{header}\n{line}\n2": "has no runtimes",
+        f"{line}7\n": "line 1: expected config,config_hash,runtime_ns",
+        "": "line 1: expected config,config_hash,runtime_ns",
     }.items():
-        path.write_text(f"{header}\n{broken}\n")
-        with pytest.raises(PipelineError, match=message):
+        path.write_text(content)
+        with pytest.raises(PipelineError, match=re.escape(f"{path}: {message}")):
             read_runtimes(path, named)
-    path.write_text("config,runtime_ns\n2,1e3\n2,inf\n")
+    path.write_bytes(b"\xef\xbb\xbfconfig,runtime_ns\r\n2,1e3\r\n2,inf\r\n,\r\n")
     assert read_runtimes(path, named) == [(2, 1000.0), (2, np.inf)]
     other = replace(named, graph=replace(named.graph, node_opcode=named.graph.node_opcode + 1))
     with pytest.raises(PipelineError, match="expected the program and configs of"):
@@ -123,15 +123,15 @@ def test_command_asks_and_is_told(rankers: Path, tiny_tree: Path, tmp_path: Path
         "\n".join([lines[0], *(f"{line}{1000 + n}" for n, line in enumerate(lines[1:]))])
     )
     told = call(*words, "--measured", out)
-    assert f"best        config {asked['configs'][0]['config']}, 1,000 ns" in told
-    assert "predicted_ns" in told and told == call(*words, "--measured", out)
+    assert f"best        config {asked['configs'][0]['config']}, 1000 ns\n" in told
+    assert told == call(*words, "--measured", out)
     with np.load(file.path) as arrays:
         part = {key: arrays[key][:4] for key in ("node_config_feat", "config_runtime")}
     some = rewritten(file, tmp_path / "some.npz", **part)
     left = json.loads(call(*words, "--measured", out, "--measured", some, "--json"))["configs"]
     known = {*range(4)} | {e["config"] for e in asked["configs"]}
     assert not known & {e["config"] for e in left}
-    assert "nothing is left" in call(*words, "--measured", file.path, expect=1)
+    assert "all configs are measured" in call(*words, "--measured", file.path)
     tile = first_of(tiny_tree, TILES).path
     assert len(json.loads(call("suggest", "--program", tile, "--json"))["configs"]) == 5
 
