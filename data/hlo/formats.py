@@ -107,7 +107,7 @@ def choose(path: Path, names: Sequence[tuple[str, ...]], chosen: str | None) -> 
     fault = "and none chosen" if chosen is None else f"called '{chosen}'"
     known = ", ".join(own[0] for own in names)
     raise UsageError(
-        f"{path}: {len(found)} modules {fault}; expected {path}#NAME with one of {known}"
+        f"{path}: {len(found) or 'no'} modules {fault}; expected {path}#NAME with one of {known}"
     )
 
 

@@ -105,7 +105,7 @@ def test_modules_of_a_text_are_named_and_chosen(tmp_path: Path) -> None:
     assert [graph.path.name for graph in written] == ["tests_one.npz", "tests_two.npz"]
     assert only(tmp_path / "tests.hlo#two").name == "tests_two"
     line = refusal(tmp_path / "tests.hlo#three", UsageError)
-    assert f"0 modules called 'three'; expected {path}#NAME with one of one, two" in line
+    assert f"no modules called 'three'; expected {path}#NAME with one of one, two" in line
     # Most files of XLA's own tests begin with a computation.
     for head in ("add", "%add (a: f32[8,4]) -> f32[8,4]{1,0}"):
         text = f"// RUN: HloModule {{\n\n {head} {{\n// CHECK\n{ADD}\n// -----\nfusion {{\n{ADD}"

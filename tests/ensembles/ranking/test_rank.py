@@ -250,7 +250,7 @@ def test_wrong_files_and_runs_are_one_line(rankers: Path, tiny_tree: Path, tmp_p
         ((tuned, "--run", layouts, "--collection", TILES), 2, f"{tuned}: has layout configs; --"),
         ((plain, "--run", layouts), 1, "has no convolution, dot or reshape with dimensions"),
         ((deep, "--run", layouts), 1, "has a tensor with more than 6 dimensions"),
-        ((kernels, "--run", tiles, "--kernel", "x"), 2, "0 modules called 'x'; expected "),
+        ((kernels, "--run", tiles, "--kernel", "x"), 2, "no modules called 'x'; expected "),
         ((kernels, "--run", tiles, "--candidates", 4), 2, "candidates are made for layouts"),
         ((tmp_path / "no.pb", "--run", layouts), 1, "no such file"),
     ]
