@@ -182,12 +182,12 @@ class ConfigColumnsConfig(RowsConfig):
         configs_per_graph: Largest number of distinct configs of a graph in training. More configs
             are sampled at random. The training time grows with this number.
         num_boost_round: Number of trees of a booster for at most 2,000 configs. More configs get
-            2.5 times as many.
+            five times as many.
     """
 
     statistics: StatisticsName = "all"
     configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
-    num_boost_round: Positive = 800
+    num_boost_round: Positive = 400
 
 
 class BlendConfig(FrozenConfig):

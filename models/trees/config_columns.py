@@ -93,7 +93,7 @@ FEW: Mapping[TreesName, TreeSettings] = {
     "both": TreeSettings(1, 5, {"learning_rate": 0.05, "num_leaves": 7, "feature_fraction": 0.3}),
     # Deep trees on a part of the configs each, with most features at every split.
     "forest": TreeSettings(
-        0.125,
+        0.25,
         1,
         {
             "boosting": "rf",
@@ -106,10 +106,10 @@ FEW: Mapping[TreesName, TreeSettings] = {
 }
 MANY: Mapping[TreesName, TreeSettings] = {
     "columns": TreeSettings(
-        2.5, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.7}
+        5, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.7}
     ),
     "both": TreeSettings(
-        1.25, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.3}
+        2.5, 20, {"learning_rate": 0.1, "num_leaves": 15, "feature_fraction": 0.3}
     ),
 }
 

@@ -220,7 +220,7 @@ def test_many_configs_get_larger_trees(
         (tmp_path / name / "program-000-columns.txt").read_text().count("\nTree=")
         for name in ("few", "many")
     ]
-    assert n_trees == [40, 100]
+    assert n_trees == [40, 200]
     assert [[*p.weights] for r in (few, many) for p in r.programs.values()] == [
         ["columns", "both", "linear"],
         ["columns", "both"],
