@@ -26,7 +26,6 @@ KINDS = {
     "model's config": f"{TILE}/tile_boosting-seed0/config.toml",
     "member's scores": "scores/tile-xla/tile_boosting-seed0/test.parquet",
     "blended scores": "scores/tile-xla/blend/test.parquet",
-    "baseline": "scores/tile-xla/baseline/valid.parquet",
     "choice": "scores/tile-xla/blend/choice.json",
     "config": "config.toml",
     "model's mark": f"{LAYOUT}/layout_boosting-seed0/DONE",
