@@ -24,13 +24,7 @@ from scipy.stats import norm, rankdata
 from common.errors import PipelineError, UsageError, blame
 from common.machine import thread_limits
 from common.settings import FrozenConfig
-from data.graphs.graph import (
-    Graph,
-    LayoutGraph,
-    TileGraph,
-    config_hashes,
-    distinct_configs,
-)
+from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
 from ensembles.picks import (
     JITTER,
     LAYOUT_LENGTH,

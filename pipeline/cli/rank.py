@@ -155,7 +155,7 @@ def suggest(
     entries = [{"rank": ranked.place(row), "config": row} | ranked.spelled(row) for row in rows]
     means = {config: sum(values) / len(values) for config, values in runtimes.items()}
     best = min(means, key=means.__getitem__, default=None)
-    if out:
+    if out and rows:
         write_text(out, request_text(rows, graph.graph))
     if json:
         print_json({"name": graph.name, "best": best, "configs": entries})
