@@ -20,7 +20,7 @@ from benchmarks.accuracy.tasks import (
 )
 from common.errors import PipelineError, UsageError
 from common.files import write_text
-from common.metrics import TILE_PICKS, slowdown_at_k
+from common.metrics import TILE_PICKS
 from common.reproducibility import revision
 from data.families import family_of
 from data.graph_store.stored_graph import fingerprint, read_graph
@@ -39,7 +39,7 @@ from models.run_folder import first_difference
 from models.train import sources_of, train_model
 from models.trees.linear import BASELINES
 from pipeline.run.report import environment
-from submissions.score import DIVERSIFIED, score_graph
+from submissions.score import score_graph
 
 # Distance between the seeds of one cell, so that two cells never share a seed.
 SEED_STEP = 1000
@@ -292,8 +292,8 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
         graph: Graph with c configs and their runtimes.
 
     Returns:
-        The metrics of `score_graph`, the slowdown of the diversified top 5, the noise ceiling and
-        the processor seconds of ranking. The tile score is that of the first five by score.
+        The metrics of `score_graph`, the noise ceiling and the processor seconds of ranking. The
+        tile score is that of the five configs to measure, as in a submission.
 
     Raises:
         PipelineError: A score is not finite, or all runtimes are equal.
@@ -304,11 +304,10 @@ def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     if scores is None or not np.isfinite(scores).all():
         raise PipelineError(f"{graph.file.path}: a config's score is missing or not finite")
     ranking = np.argsort(scores, kind="stable")
-    metrics = score_graph(graph.file.collection, ranking, labels_of(graph))
+    five = top_k_to_measure(scores, graph, TILE_PICKS)
+    metrics = score_graph(graph.file.collection, ranking, labels_of(graph), to_measure=five)
     if metrics["kendall_tau"] is None:
         raise PipelineError(f"{graph.file.path}: its runtimes give no order; it cannot be judged")
-    five = top_k_to_measure(scores, graph, TILE_PICKS)
-    metrics[DIVERSIFIED] = slowdown_at_k(five, graph.runtime, TILE_PICKS)
     noise, ceiling = measure_noise(graph.runtime_ns, distinct_configs(graph)[1]), None
     if noise is not None and np.isfinite(noise.tau):
         ceiling = {key: getattr(noise, key) for key in ("n_repeated", "tau", "best_tau")}

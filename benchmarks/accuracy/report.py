@@ -221,7 +221,6 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
         by_choice=choice_rows(by_task.get("layouts", {})),
         own_models=sorted({cell["candidate"] for cell in cells if is_own(cell["candidate"])}),
         keys_set=keys_set(cells),
-        revisions=", ".join(sorted({str(cell["revision"]) for cell in cells})),
         systems=", ".join(sorted({cell["environment"]["system"] for cell in cells})),
         confidence=f"{CONFIDENCE:.0%}",
         draws=f"{DRAWS:,}",
@@ -274,6 +273,7 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
         "n_graphs": len(graphs),
         "n_families": len({graph["family"] for graph in graphs}),
         "again": {"tau": np.mean(again), "count": len(again)} if again else None,
+        "revisions": ", ".join(sorted({str(cell["revision"]) for cell in shown})),
         "noise": noise and {key: np.mean([found[key] for found in noise]) for key in noise[0]},
     }
 

@@ -67,8 +67,8 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
     """Score the rankings of the valid split and describe the run, without the costs of its stages.
 
     `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` is of the five configs to
-    measure, as in a row of the submission. So are all values of tiles, except the baseline. The
-    function also writes valid-ranks.parquet, the data of the pages of graphs.
+    measure, as in a row of the submission. So are all values of tiles. The function also writes
+    valid-ranks.parquet, the data of the pages of graphs.
 
     Args:
         state: State of the run, with all scores written.
@@ -213,7 +213,7 @@ def _with_evidence(
             points.append(rank_points(name, graph, ranking, labels[key], scored))
         values = _seed_values(state, collection, labels)
         reports[name] = part.changed(
-            baseline=_judge(collection, baseline, labels),
+            baseline=_judged(state, collection, baseline, labels),
             slowdown_curve=SlowdownCurve(k=list(CURVE_PICKS), **curves),
             seed_values=values,
             seed_sd=stdev(values.values()) if values else None,
@@ -234,14 +234,11 @@ def _by_id(collection: Collection, scores: pl.DataFrame) -> Tables:
 def _value(
     state: RunState, collection: Collection, spec: BlendSpec, labels: Mapping[str, Labels]
 ) -> float | None:
-    files = {file.submission_id: file for file in state.of(collection, "valid")}
-    if not files:
+    if not state.of(collection, "valid"):
         return None
     paths = {name: scores_path(state.out, collection, name, "valid") for name in spec.weights}
     tables = {name: read_scores(path) for name, path in paths.items()}
-    scores = _by_id(collection, apply_blend(tables, spec))
-    to_measure = _to_measure(files, scores) if collection.kind == "tile" else None
-    return _judge(collection, scores, labels, to_measure)
+    return _judged(state, collection, _by_id(collection, apply_blend(tables, spec)), labels)
 
 
 def _to_measure(files: Files, scores: Tables) -> dict[str, NDArray[np.int64]]:
@@ -255,14 +252,14 @@ def _to_measure(files: Files, scores: Tables) -> dict[str, NDArray[np.int64]]:
     return chosen
 
 
-def _judge(
-    collection: Collection,
-    scores: Tables,
-    labels: Mapping[str, Labels],
-    to_measure: Mapping[str, NDArray[np.int64]] | None = None,
+def _judged(
+    state: RunState, collection: Collection, scores: Tables, labels: Mapping[str, Labels]
 ) -> float | None:
+    """Return the value of any scores, by the same five configs rule for all of them."""
+    files = {file.submission_id: file for file in state.of(collection, "valid")}
     # A member alone is judged on the graphs that it ranks.
     ranked = {name: label for name, label in labels.items() if name in scores}
+    to_measure = _to_measure(files, scores) if collection.kind == "tile" else None
     report = score_submission(_rankings(scores), ranked, to_measure=to_measure)
     return report.collections[collection.name].value
 

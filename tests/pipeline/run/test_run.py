@@ -28,6 +28,24 @@ def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_the_untrained_rule_alone_has_the_value_of_the_baseline(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    words = (
+        "--recipe",
+        "smoke",
+        "--set",
+        "tile.models=[tile_baseline]",
+        "--collections",
+        "tile:xla",
+    )
+    call("run", "--data", tiny_tree, *words, "--out", tmp_path / "run")
+    part = json.loads((tmp_path / "run/report.json").read_text())["collections"]["tile:xla"]
+    assert part["value"] == part["baseline"]
+    # The five configs to measure must matter here.
+    assert part["value"] != pytest.approx(1 - part["top5_error"], abs=1e-6)
+
+
 def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Path) -> None:
     words = ("run", "--data", tiny_tree, *TILES, "--out", finished, "--resume")
     with alone_in(finished):
