@@ -37,6 +37,17 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     return parts
 
 
+def platforms_of(out: Path) -> list[str]:
+    """Return the platforms that a tree was measured on, for example "cpu"; none without a manifest.
+
+    Args:
+        out: Folder of the tree.
+    """
+    return sorted(
+        {facts.get("platform", "") for facts in read_manifest(out)["environments"].values()}
+    )
+
+
 def measured_of(path: Path) -> dict[str, Any]:
     """Return the manifest's entry of a graph; empty if there is none.
 

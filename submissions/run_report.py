@@ -179,6 +179,8 @@ class RunReport(_Record):
         missing_parts: Splits of the dataset without graphs, "collection/split".
         bad_files: Errors of files that were skipped on request.
         data: Folder of the data.
+        measured_on: Platforms of the runtimes by the manifest of the data, for example "cpu". Empty
+            if the data has no manifest, as the public dataset.
         learning_curves: Learning curves of networks.
         environment: Versions, threads and device.
         revision: Revision of the code.
@@ -198,6 +200,7 @@ class RunReport(_Record):
     missing_parts: list[str] = []
     bad_files: list[str] = []
     data: str | None = None
+    measured_on: list[str] = []
     learning_curves: list[LearningCurve] = []
     environment: dict[str, Any] = {}
     revision: str | None = None

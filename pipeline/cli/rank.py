@@ -1,11 +1,12 @@
 """The commands `rank` and `suggest`: the best configs of a graph, and those to measure next."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.errors import UsageError
+from common.errors import PipelineError, UsageError
 from pipeline.cli import options
 from pipeline.cli.console import check_output, command, print_json, print_table, say
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ensembles.ranking.explain import Explanation
     from ensembles.ranking.program import NamedGraph
     from ensembles.ranking.rank import Ranked
+    from submissions.run_report import RunReport
 
 CANDIDATES = 200  # of an HLO module, if nobody says how many
 KEYS = ("rank", "config", "run", "score")
@@ -81,9 +83,10 @@ def rank(
     if any(recipe.training_of(model) for model in models):
         log_device(recipe)
     warm_up(ranker, graphs[0])
-    ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
+    ranked, report = [rank_configs(ranker, graph, top=top) for graph in graphs], _report_of(run)
+    _note_platform(report, graphs[0])
     printed = [
-        one.as_json(why=why, measure=measure) | {"faster_than_first": _chance(run, one)}
+        one.as_json(why=why, measure=measure) | {"faster_than_first": _chance(report, one)}
         for one in ranked
     ]
     found = None
@@ -151,6 +154,7 @@ def suggest(
         for config, runtime_ns in read_runtimes(path, graph):
             runtimes.setdefault(config, []).append(runtime_ns)
     ranked = rank_configs(ranker_for(run, graph, trust or ()), graph)
+    _note_platform(_report_of(run), graph)
     rows = choose(ranked.scores, graph.graph, runtimes, count)
     entries = [{"rank": ranked.place(row), "config": row} | ranked.spelled(row) for row in rows]
     means = {config: sum(values) / len(values) for config, values in runtimes.items()}
@@ -218,14 +222,32 @@ def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
             _print_why(entry["why"], part)
 
 
-def _chance(run: Path, ranked: "Ranked") -> dict[str, Any] | None:
+def _note_platform(report: "RunReport | None", graph: "NamedGraph") -> None:
+    """Print a note if the ranker learned the runtimes of another platform than the file's."""
+    from data.manifest import platforms_of
+    from data.tree import file_from_path
+
+    learned = report.measured_on if report else []
+    with suppress(PipelineError):  # most files are not in a data tree
+        if platforms_of(file_from_path(graph.path).data_dir) == learned:
+            return
+    if learned:
+        platforms = " and ".join(learned)
+        say(f"note: trained on {platforms} runtimes; on other hardware, the order may be none")
+
+
+def _report_of(run: Path | None) -> "RunReport | None":
     from models.run_folder import REPORT
     from submissions.run_report import read_report
 
-    known = read_report(run).collections if (run / REPORT).exists() else {}
+    return read_report(run) if run and (run / REPORT).exists() else None
+
+
+def _chance(report: "RunReport | None", ranked: "Ranked") -> dict[str, Any] | None:
     wanted = ranked.graph.collection
     name = wanted.name if wanted else ranked.collection
-    return known[name].chance_of_gain() if name in known else None
+    parts = report.collections if report else {}
+    return parts[name].chance_of_gain() if name in parts else None
 
 
 def _print_configs(entries: list[dict[str, Any]]) -> None:

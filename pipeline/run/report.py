@@ -19,6 +19,7 @@ from common.reproducibility import revision
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
 from data.labels import Labels, read_labels_of
+from data.manifest import platforms_of
 from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
 from ensembles.blend import (
     BlendSpec,
@@ -102,6 +103,7 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
         missing_parts=state.missing,
         bad_files=[row.error for row in rows if row.error],
         data=str(data_dir),
+        measured_on=platforms_of(data_dir),
         learning_curves=learning_curves(state.out),
         environment=environment(state.recipe.n_threads) | state.device,
         revision=revision(),
