@@ -53,6 +53,11 @@ class SlowdownCurve(_Record):
         """
         return dict(zip(self.k, self.model, strict=False)).get(k)
 
+    def slower_than_baseline(self, most: int) -> list[int]:
+        """Return each number of configs, up to `most`, whose best is slower than the baseline's."""
+        rows = zip(self.k, self.model, self.baseline or (), strict=False)
+        return [k for k, ours, other in rows if k <= most and round(ours, 4) > round(other, 4)]
+
 
 class CollectionReport(_Record):
     """Scores of one collection. Means of other metrics are further keys, for example `opa`.

@@ -246,16 +246,17 @@ def _or_none(value: float) -> float | None:
 
 
 def remarks_on(report: RunReport) -> list[str]:
-    """Return at most three warnings about the scores of a report.
+    """Return at most four warnings about the scores of a report.
 
     Args:
         report: Report of a run or of `score`.
 
     Returns:
         A line about graphs that were judged on some of their configs, one about blends that score
-        lower than a member or the baseline, and one about intervals over few graphs.
+        lower than a member or the baseline, one about blends whose first configs are slower than
+        the baseline's, and one about intervals over few graphs.
     """
-    sampled, beaten, few = list[str](), list[str](), list[str]()
+    sampled, beaten, slower, few = (list[str]() for _ in range(4))
     for name, part in report.collections.items():
         if part.value is None:
             continue
@@ -271,11 +272,14 @@ def remarks_on(report: RunReport) -> list[str]:
         if ahead:
             best = max(ahead, key=lambda rival: ahead[rival])
             beaten.append(f"{name} {part.value:.4f} ({best} {ahead[best]:.4f})")
+        if picks := part.slowdown_curve and part.slowdown_curve.slower_than_baseline(TILE_PICKS):
+            slower.append(f"{name} (K = {', '.join(map(str, picks))})")
         if part.ci95 is not None and part.n_graphs < FEW_GRAPHS:
             few.append(f"{name} ({part.n_graphs})")
     warnings = {
         "judged on some configs of a graph only": sampled,
         "lower than one member or the baseline alone": beaten,
+        "first K configs by score slower than those of the baseline": slower,
         "interval too narrow because of few graphs": few,
     }
     return [f"{text}: {', '.join(names)}" for text, names in warnings.items() if names]

@@ -138,6 +138,8 @@ def report_of(*, net: float = 0.6, **changes: Any) -> RunReport:
         {"value": None},
         {"baseline": 0.65601},  # both show as 0.6560
         {"net": 0.65601},
+        {"slowdown_curve": {"k": [1, 7], "model": [1.00001, 2], "baseline": [1, 1]}},
+        {"slowdown_curve": {"k": [1], "model": [2], "baseline": None}},
     ],
 )
 def test_a_blend_that_leads_has_no_remarks(changes: dict[str, Any]) -> None:
@@ -150,6 +152,10 @@ def test_a_blend_that_leads_has_no_remarks(changes: dict[str, Any]) -> None:
         ({"value": 0.55}, "layout:xla:default 0.5500 (net 0.6000)"),
         ({"baseline": 0.7}, "layout:xla:default 0.6560 (the baseline 0.7000)"),
         ({"n_graphs": 2}, "interval too narrow because of few graphs: layout:xla:default (2)"),
+        (
+            {"slowdown_curve": {"k": [1, 2, 5, 7], "model": [2] * 4, "baseline": [1, 3, 1.9, 1]}},
+            "slower than those of the baseline: layout:xla:default (K = 1, 5)",
+        ),
     ],
 )
 def test_remarks_are_on_the_page_too(
