@@ -35,12 +35,16 @@ from models.config.recipe import load_recipe
 from models.trees.linear import BASELINES
 from pipeline.run.run import Inputs, run
 
-# A search is over when it has measured a config this close to the best of all.
+# A search reaches its goal when it has measured a config this close to the best of all.
 GOAL, BATCH, SEEDS = 1.01, 5, 3
+# Numbers of measurements after which the regret is taken.
+REGRET_AFTER = (5, 10, 20)
 # Search + ranker of its start. "own" is the compiler's own choice, and "rule" is not trained.
 UNTRAINED = ("random", "random+own", "genetic+own", "suggest+rule")
 TRAINED = ("random+ranker", "order+ranker", "suggest+ranker")
-UNET3D = Path("layout/xla/default/train/unet3d.npz")
+REAL_LAYOUTS = tuple(
+    f"layout/xla/default/{name}.npz" for name in ("train/unet3d", "valid/unet_3d.4x4.bf16")
+)
 
 Values = NDArray[np.float64]
 Batches = Iterator[Sequence[int]]
@@ -64,20 +68,26 @@ class Replay:
     rng: np.random.Generator
     known: dict[int, list[float]] = field(default_factory=dict)
 
-    def n_measurements(self, name: str) -> int:
-        """Return the number of measurements until a config is near the best of all.
+    def costs(self, name: str) -> list[float]:
+        """Return the number of measurements until the goal, and the regrets in percent.
+
+        A regret is the time that the fastest measured config takes longer than the best of all.
 
         Args:
             name: A name of UNTRAINED or TRAINED.
         """
-        _, group = distinct_configs(self.graph)
+        (first, group) = distinct_configs(self.graph)
         mean_ns = group_means(self.runtime_ns, group)
+        ratios = list[float]()
         for row in chain.from_iterable(self._batches(name)):
             equal = self.runtime_ns[group == group[row]]
             self.known[row] = [float(self.rng.choice(equal))]
-            if mean_ns[group[row]] <= GOAL * mean_ns.min():
+            ratios.append(float(mean_ns[group[row]] / mean_ns.min()))
+            is_over = len(ratios) >= max(REGRET_AFTER) and min(ratios) <= GOAL
+            if is_over or len(ratios) == len(first):
                 break
-        return len(self.known)
+        n_measured = next(n for n, ratio in enumerate(ratios, 1) if ratio <= GOAL)
+        return [n_measured, *(100 * (min(ratios[:n]) - 1) for n in REGRET_AFTER)]
 
     def _batches(self, name: str) -> Batches:
         (first, group), (search, _, start) = distinct_configs(self.graph), name.partition("+")
@@ -119,13 +129,14 @@ class Replay:
                 left = np.delete(left, nearest)
 
 
-def table_rows(measurements: Mapping[str, Values], families: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a table: measurements of a search, and their ratio to random ones.
+def table_rows(costs: Mapping[str, Values], families: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a table: measurements, their ratio to random ones, and the regrets.
 
     Args:
-        measurements: Measurements of p programs by search, (p, seeds).
+        costs: Result of `Replay.costs` for p programs by search, (p, seeds, 1 + regrets).
         families: Family of each program, (p,).
     """
+    measurements = {name: values[..., 0] for name, values in costs.items()}
     draws = {name: family_means(values, families) for name, values in measurements.items()}
     rows = []
     for name, values in measurements.items():
@@ -133,6 +144,8 @@ def table_rows(measurements: Mapping[str, Values], families: Sequence[str]) -> l
         for base in UNTRAINED[:2]:
             ratio = values.mean() / measurements[base].mean()
             row.append(_text(ratio, draws[name] / draws[base]))
+        regrets = np.moveaxis(costs[name][..., 1:], -1, 0)
+        row += [_text(regret.mean(), family_means(regret, families)) for regret in regrets]
         rows.append(row)
     return rows
 
@@ -140,6 +153,62 @@ def table_rows(measurements: Mapping[str, Values], families: Sequence[str]) -> l
 def _text(value: float, draws: Values) -> str:
     low, high = interval_of(draws)
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+@dataclass
+class Table:
+    """The searches on some files, for one table of the page.
+
+    Attributes:
+        costs: Result of `Replay.costs`, by search, file and seed.
+        families: Family of each file.
+        shares: Share of the configs of each file that reach the goal.
+    """
+
+    costs: dict[str, list[list[list[float]]]] = field(default_factory=dict)
+    families: list[str] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+
+    def replay(
+        self,
+        graph: Graph,
+        runtime_ns: NDArray[np.int64],
+        family: str,
+        scores: Mapping[str, NDArray[np.float32]],
+    ) -> None:
+        """Replay the searches on one file, those of TRAINED only if there are scores of a ranker.
+
+        Args:
+            graph: Graph of c configs.
+            runtime_ns: Their runtimes, (c,).
+            family: Family of the graph.
+            scores: Scores of the configs, "rule" and perhaps "ranker", each (c,).
+        """
+        mean_ns = group_means(runtime_ns, distinct_configs(graph)[1])
+        self.shares.append(float((mean_ns <= GOAL * mean_ns.min()).mean()))
+        self.families.append(family)
+        for search in (*UNTRAINED, *(TRAINED if "ranker" in scores else ())):
+            names = search, graph.file.submission_id
+            rngs = [generator(seed, *names) for seed in range(SEEDS)]
+            found = [Replay(graph, runtime_ns, scores, rng).costs(search) for rng in rngs]
+            self.costs.setdefault(search, []).append(found)
+
+    def rows(self) -> list[list[str]]:
+        return table_rows({name: np.array(c) for name, c in self.costs.items()}, self.families)
+
+
+def replayed_files(real: Path | None) -> Iterator[tuple[str, str, Graph, bool]]:
+    """Yield the title of the table, the family, the graph, and whether the ranker is tried."""
+    families = sample_families(SAMPLE)
+    for file in each("replay", find_graphs(SAMPLE)):
+        is_train, kind = file.split == "train", file.collection.kind
+        title = (
+            f"CPU: {kind} files of the train split" if is_train else f"CPU: held-out {kind} files"
+        )
+        yield title, families[file.submission_id], read_graph(file), not is_train
+    for path in (npz_root(real or Path()) / name for name in REAL_LAYOUTS):
+        if path.is_file():
+            yield f"TPU: {path.stem}", path.stem, load_graph(path).graph, True
 
 
 @errors_in_one_line()
@@ -155,38 +224,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--real", type=Path, default=os.environ.get("TPUGRAPHS_REAL"))
     options = parser.parse_args(arguments)
     run(Inputs(SAMPLE), options.out / "ranker", load_recipe("cpu"), resume=True)
-    withheld, families = read_withheld(SAMPLE), sample_families(SAMPLE)
-    tables: dict[str, dict[str, list[tuple[list[int], str]]]] = {}
-
-    def measure(graph: Graph, family: str, names: Sequence[str], *titles: str) -> None:
+    withheld, tables = read_withheld(SAMPLE), dict[str, Table]()
+    for title, family, graph, is_ranked in replayed_files(options.real and Path(options.real)):
         collection, name = graph.file.collection, graph.file.submission_id
-        runtime_ns = graph.runtime_ns if graph.is_labelled else withheld[name].runtime_ns
         scores = {"rule": BASELINES[collection.kind].score(graph)}
-        if set(names) > set(UNTRAINED):
+        if is_ranked:
             ranker = load_ranker(options.out / "ranker", collection=collection.name)
             scores["ranker"] = ranker.score(graph)
-        for search in names:
-            rngs = [generator(seed, search, name) for seed in range(SEEDS)]
-            found = [Replay(graph, runtime_ns, scores, r).n_measurements(search) for r in rngs]
-            for title in titles:
-                tables.setdefault(title, {}).setdefault(search, []).append((found, family))
-
-    for file in each("replay", find_graphs(SAMPLE)):
-        of, kind = families[file.submission_id], file.collection.kind
-        if file.split == "train":
-            measure(read_graph(file), of, UNTRAINED, "Train split")
-        else:
-            titles = "Held-out files", f"Held-out {kind} files"
-            measure(read_graph(file), of, UNTRAINED + TRAINED, *titles)
-    if options.real and (path := npz_root(Path(options.real)) / UNET3D).is_file():
-        measure(load_graph(path).graph, "unet3d", UNTRAINED, "unet3d, measured on a TPU")
-    rows = []
-    for title, table in tables.items():
-        values = {name: np.array([v for v, _ in found], float) for name, found in table.items()}
-        files = [family for _, family in table[UNTRAINED[0]]]
-        rows.append((title, len(files), table_rows(values, files)))
+        runtime_ns = graph.runtime_ns if graph.is_labelled else withheld[name].runtime_ns
+        tables.setdefault(title, Table()).replay(graph, runtime_ns, family, scores)
+    rows = [
+        (title, len(table.shares), f"{np.mean(table.shares):.1%}", table.rows())
+        for title, table in tables.items()
+    ]
+    regrets = [f"regret after {n}, %" for n in REGRET_AFTER]
     facts = {"batch": BATCH, "seeds": SEEDS, "goal": f"{GOAL - 1:.0%}", "revision": revision()}
-    write_page(options.report / "suggest.md", render("suggest", tables=rows, **facts))
+    write_page(
+        options.report / "suggest.md", render("suggest", tables=rows, regrets=regrets, **facts)
+    )
 
 
 if __name__ == "__main__":
