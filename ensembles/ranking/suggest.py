@@ -1,11 +1,11 @@
 """Choose the configs of a program to measure next, from a ranker and the runtimes so far.
 
 The owner of the hardware measures, and this module chooses, like Optuna's ask-and-tell. The first
-configs are the compiler's own choice and those of `top_k_to_measure`. Then runtimes correct the
-model of `ensembles.picks`. A score is a guess of the logarithm of a runtime, and the errors of
-similar configs correlate: a Gaussian process (Rasmussen and Williams, 2006). The size and the
-correlation of the errors and the noise of a measurement have their most likely values, so a ranker
-of no use is soon ignored.
+configs are the compiler's own choice, if the file has a config that leaves all layouts open, and
+those of `top_k_to_measure`. Then runtimes correct the model of `ensembles.picks`. A score is a
+guess of the logarithm of a runtime, and the errors of similar configs correlate: a Gaussian process
+(Rasmussen and Williams, 2006). The size and the correlation of the errors and the noise of a
+measurement have their most likely values, so a ranker of no use is soon ignored.
 
 c configs, u distinct configs, m measured ones, b candidates.
 """
@@ -87,8 +87,7 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
     ran = sorted((config for config in mean if np.isfinite(mean[config])), key=mean.__getitem__)
     if not (len(left) and ran):
         ranked = top_k_to_measure(scores, graph, k + len(logs) + 1)
-        own = [default_row(graph)] if isinstance(graph, LayoutGraph) else []
-        order = dict.fromkeys(group[[*own, *ranked]].tolist())
+        order = dict.fromkeys(group[[*_compilers_choice(graph), *ranked]].tolist())
         return first[[one for one in order if one not in logs][:k]].tolist()
     prior = norm.ppf((rankdata(scores[first]) - 0.5) / len(first))
     learned = _limited(np.array(ran))
@@ -103,6 +102,15 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
         fastest = np.zeros(draws.shape[1], np.float32)
         chosen = lowest_minimum(draws, fastest, [], min(k, len(draws)))
     return first[candidates[promising[chosen]]].tolist()
+
+
+def _compilers_choice(graph: Graph) -> list[int]:
+    # The config nearest to the compiler's choice is often no good one, so it must be the choice.
+    if not isinstance(graph, LayoutGraph):
+        return []
+    row = default_row(graph)
+    is_open = (graph.configs.rows(np.array([row])) < 0).all()
+    return [row] if is_open else []
 
 
 def draw_runtimes(

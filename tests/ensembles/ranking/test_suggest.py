@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError
-from data.graphs.graph import TileGraph, distinct_configs
+from common.settings import SAMPLE
+from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
 from ensembles import load_graph
-from ensembles.picks import lowest_expected_minimum
+from ensembles.picks import lowest_expected_minimum, top_k_to_measure
 from ensembles.ranking import suggest as module
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.suggest import draw_runtimes, read_runtimes, request_text, suggest
@@ -64,8 +65,9 @@ def test_posterior_is_that_of_the_definition() -> None:
     assert np.sort(draws.std(axis=1)) == pytest.approx(np.sort(deviation), rel=0.1)
 
 
-def test_first_batch_has_the_own_choice_and_failed_configs_never_return(tiny_tree: Path) -> None:
-    named = load_graph(first_of(tiny_tree, LAYOUTS).path)
+def test_first_batch_has_the_compilers_choice_and_failed_configs_never_return() -> None:
+    # One of its configs leaves all layouts to the compiler.
+    named = load_graph(SAMPLE / "npz/layout/xla/random/valid/ode_b8.npz")
     scores = np.arange(named.graph.n_configs, dtype=np.float32)
     own = default_row(named.graph)  # type: ignore[arg-type]
     assert suggest(scores, named.graph, {}, 3)[0] == own
@@ -76,6 +78,18 @@ def test_first_batch_has_the_own_choice_and_failed_configs_never_return(tiny_tre
     for runtime_ns in (np.inf, 1.0):
         all_runtimes = {row: [runtime_ns] for row in range(named.graph.n_configs)}
         assert suggest(scores, named.graph, all_runtimes, 3) == []
+
+
+def test_config_that_is_only_near_the_compilers_choice_is_not_forced(
+    layout_graph: LayoutGraph,
+) -> None:
+    rows = np.arange(layout_graph.n_configs)
+    closed = rows[(layout_graph.configs.rows(rows) >= 0).any(axis=(1, 2))]
+    graph = layout_graph.only(closed)
+    scores = np.arange(graph.n_configs, dtype=np.float32)
+    expected = top_k_to_measure(scores, graph, 3).tolist()
+    assert suggest(scores, graph, {}, 3) == expected
+    assert default_row(graph) not in expected
 
 
 def test_many_configs_are_sampled_from_the_first_to_the_last(
