@@ -39,7 +39,7 @@ ROUNDS = 3
 OURS = "cross_config_sage"
 NETWORKS = (OURS, "plain PyG", "tgraph")
 NETWORKS_HEADER = (
-    *("n, c, our width", "network", "forward s", "times ours"),
+    *("n, c, width", "network", "forward s", "times ours"),
     *("forward+backward s", "times ours", "peak MiB", "times ours"),
 )
 LARGEST = GraphSize(43_615, 3_142, 70_000)
@@ -52,7 +52,7 @@ class Setting(NamedTuple):
     Attributes:
         n_nodes: Number of nodes after pruning.
         n_configs: Number of configs scored at once.
-        hidden: Number of channels of our network.
+        hidden: Number of channels of all networks.
     """
 
     n_nodes: int
@@ -103,7 +103,7 @@ def make_work(name: str, setting: Setting) -> Work:
     config = CrossConfigSageConfig(hidden=setting.hidden)
     if name == "tgraph":
         recipe = load_recipe("reference")
-        network: LayoutNetwork = Tgraph(recipe.tgraph)
+        network: LayoutNetwork = Tgraph(recipe.tgraph.model_copy(update={"hidden": setting.hidden}))
     else:
         recipe = Recipe()
         network = (CrossConfigSage if name == OURS else PlainLayoutModel)(config)
