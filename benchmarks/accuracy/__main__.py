@@ -25,7 +25,7 @@ from models.registry import MODELS
 
 EXAMPLE = """
 example, some seconds:
-  python -m benchmarks.accuracy --out runs/few --tasks tiles --models baseline linear --seeds 0
+  python -m benchmarks.accuracy --out runs/few --tasks tiles --models baseline tile_linear --seeds 0
   python -m benchmarks.accuracy --out runs/few --report runs/few
 """
 N_SEEDS = 5
