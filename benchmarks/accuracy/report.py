@@ -33,7 +33,7 @@ LABELS = {
     "layout": {**RANKED, **SLOWDOWNS},
     "tile": {"tile_score": "tile score", **RANKED, **SLOWDOWNS},
 }
-PICTURE = "accuracy.png"
+PICTURES = {"layout": "accuracy.png", "tile": "accuracy-tiles.png"}
 # The README's picture: layouts of held-out families, by these candidates.
 OVERVIEW = "overview.png"
 OVERVIEW_LABELS = {
@@ -209,7 +209,11 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
         PipelineError: A file cannot be written.
     """
     by_task = by_candidate(cells)
-    draw(by_task, folder / PICTURE)
+    pictures = []
+    for kind, file_name in PICTURES.items():
+        if of_kind := {task: found for task, found in by_task.items() if TASKS[task].kind == kind}:
+            draw(of_kind, folder / file_name)
+            pictures.append(file_name)
     draw_overview(by_task.get("layouts", {}), folder / OVERVIEW)
     page = render(
         "accuracy",
@@ -217,7 +221,7 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
         is_whole=options is None,
         shown={name for found in by_task.values() for name in found},
         parts=[table_of(task, found) for task, found in by_task.items()],
-        picture=PICTURE,
+        pictures=pictures,
         by_choice=choice_rows(by_task.get("layouts", {})),
         own_models=sorted({cell["candidate"] for cell in cells if is_own(cell["candidate"])}),
         keys_set=keys_set(cells),

@@ -130,11 +130,12 @@ def test_page_and_picture_come_from_the_cells_alone(task: str, tmp_path: Path) -
         pages.append((tmp_path / "accuracy.md").read_text())
     assert pages[0] == pages[1]
     lines = pages[0].splitlines()
-    assert "Held out: graphs 6, families 3." in lines
+    assert f"Held out: graphs 6, families 3. Revision {cells[0]['revision']}." in lines
     assert "agree to tau 0.810.\n" in pages[0] and " and 0.900." in pages[0]
     rows = [line for line in lines if line.startswith((f"| {trees} |", "| default |"))]
     assert len(rows) == 2 and len({row.count("|") for row in rows}) == 1
-    shown = imread(tmp_path / "accuracy.png")
+    name = "accuracy-tiles.png" if task == "tiles" else "accuracy.png"
+    shown = imread(tmp_path / name)
     assert shown.shape[1] == 1210 and shown[..., :3].std() > 0.05
 
 
