@@ -118,6 +118,15 @@ class HeldOutGraphs(SampledGraphs[Inputs], ABC):
         return float(np.mean(values))
 
 
+def draw(rng: np.random.Generator, n: int, at_most: int) -> NDArray[np.int64]:
+    """Draw different positions below n, in no random order. The cost does not grow with n.
+
+    Returns:
+        (min(n, at_most),) int64.
+    """
+    return rng.choice(n, min(n, at_most), replace=False, shuffle=False)
+
+
 def loss_of(model: Any, scores: Any, runtime: Tensor) -> Tensor:
     """Return the loss of scores.
 

@@ -17,14 +17,15 @@ from common.progress import each
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
 from data.tree import GraphFile
-from features.padding import minor_codes
-from features.statistics.layout import (
+from features.statistics.layout_tables import (
+    CONFIG_STATISTICS,
+    LAYOUT_DETAILS,
     LAYOUT_STATISTICS,
-    N_CONFIG_STATISTICS,
-    layout_statistics,
+    LayoutTables,
+    graph_statistics,
+    layout_rows,
     layout_tables,
 )
-from features.statistics.layout_details import LAYOUT_DETAILS, detail_tables, layout_details
 from features.statistics.program import PROGRAM_STATISTICS, program_statistics
 from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS, tile_details, tile_statistics
 
@@ -37,8 +38,11 @@ ALL_STATISTICS = {
     "layout": (*LAYOUT_STATISTICS, *LAYOUT_DETAILS, *PROGRAM_STATISTICS),
     "tile": (*TILE_STATISTICS, *TILE_DETAILS, *PROGRAM_STATISTICS),
 }
-# Configs per computation, which limits memory for large files.
-CHUNK_CONFIGS = 4096
+N_CONFIG_STATISTICS = len(CONFIG_STATISTICS)
+# Limit of the summands that one computation reads, so that they stay in a core's cache.
+CHUNK_BYTES = 1 << 20
+# Number of configs that determine the mean and the variance of a graph's statistics.
+MAX_MOMENTS_CONFIGS = 4096
 
 RowStatistics = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -68,21 +72,29 @@ def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
     return lambda rows: table[rows]
 
 
-def centred_statistics(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Compute each statistic minus its mean over configs that are no query configs.
+def config_moments(
+    graph: LayoutGraph, tables: LayoutTables, distinct: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute mean and variance of the CONFIG_STATISTICS over configs that are no query configs.
 
-    Statistics that are equal for all configs of the graph are left out. Only differences within a
-    graph order its configs, and a network need not learn typical values of graphs.
+    Only differences within a graph order its configs, and a network need not learn typical values
+    of graphs. If a graph has many configs, their content selects a sample, so that the order of
+    configs does not matter.
 
     Args:
         graph: Layout graph of the configs.
-        rows: (r,) rows of configs.
+        tables: Result of `layout_tables`.
+        distinct: (u,) first row of each distinct config.
 
     Returns:
-        (r, s) float32.
+        (s,) means and (s,) variances.
     """
-    statistics = statistics_of(graph, "plain")(rows)[:, :N_CONFIG_STATISTICS]
-    return statistics - statistics[rows < graph.n_counted].mean(axis=0)
+    rows = distinct[distinct < graph.n_counted]
+    if len(rows) > MAX_MOMENTS_CONFIGS:
+        hashes = config_hashes(graph)[rows]
+        rows = rows[np.argpartition(hashes, MAX_MOMENTS_CONFIGS)[:MAX_MOMENTS_CONFIGS]]
+    values = _rows_in_chunks(graph, tables, rows)
+    return values.mean(axis=0), values.var(axis=0)
 
 
 def statistics_frame(graph: Graph) -> "pl.DataFrame":
@@ -129,26 +141,31 @@ def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
 
 
 def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
-    tables = layout_tables(graph)
-    details = detail_tables(graph, tables) if chosen == "all" else None
-    vector_codes = minor_codes(graph.configs.vectors)
-    program = _program(graph, 1) if chosen == "all" else None
-
-    def chunk(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        codes = vector_codes.take(graph.configs.vector_ids(rows), axis=0)
-        plain = layout_statistics(tables, codes)
-        if details is None or program is None:
-            return plain
-        detailed = layout_details(details, tables, codes, graph.configs.places(rows))
-        return np.concatenate([plain, detailed, program.repeat(len(rows), axis=0)], axis=1)
+    is_all = chosen == "all"
+    tables = layout_tables(graph, with_details=is_all)
+    shared = [graph_statistics(graph), program_statistics(graph) if is_all else ()]
 
     def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        table = np.empty((len(rows), len(statistics_names("layout", chosen))), np.float32)
-        for part in np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // CHUNK_CONFIGS))):
-            table[part] = chunk(rows[part])
-        return table
+        values = _rows_in_chunks(graph, tables, rows)
+        plain, details = np.split(values, [N_CONFIG_STATISTICS], axis=1)
+        of_graph, of_program = (np.tile(part, (len(rows), 1)) for part in shared)
+        columns = (plain, of_graph, details, of_program)
+        return np.concatenate(columns, axis=1, dtype=np.float32, casting="same_kind")
 
     return compute
+
+
+def _rows_in_chunks(
+    graph: LayoutGraph, tables: LayoutTables, rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    summed_bytes = len(tables.starts) * tables.slots[:1].nbytes
+    copied_bytes = len(tables.default) * tables.default.itemsize
+    chunk = max(1, CHUNK_BYTES // (summed_bytes + copied_bytes))
+    values = np.empty((len(rows), tables.slots.shape[1]))
+    for start in range(0, len(rows), chunk):
+        part = slice(start, start + chunk)
+        values[part] = layout_rows(tables, graph.configs.places(rows[part]))
+    return values
 
 
 def _program(graph: Graph, n_rows: int) -> NDArray[np.float32]:

@@ -1,6 +1,5 @@
-"""Hand-crafted statistics of layout configs, for rankers that see one row per config.
+"""What layouts mean for the nodes of a program: roles of dimensions, padding, and copies.
 
-Each statistic is a share between 0 and 1, or a logarithm, so one model serves graphs of every size.
 The cost of a layout depends on the role of each tensor's minor dimension and on the tensor's bytes.
 The competition's tree-based entries used the copies that layout mismatches imply. Waste against the
 8 x 128 tile is specific to the TPU.
@@ -13,11 +12,9 @@ Copies: the layout of a convolution's output passes through elementwise operatio
 operation with a layout. If the two layouts differ, the compiler inserts a copy.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations, groupby, product
-from operator import itemgetter
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +22,7 @@ from numpy.typing import NDArray
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import COLUMN_OF, ELEMENT_BYTES, ELEMENT_TYPE, OPCODES, SHAPE_PRODUCT
 from data.graphs.packing import N_CODES, N_SYMBOLS, N_TENSORS
-from features.padding import dimension_sizes, minor_codes, minor_to_major
+from features.padding import dimension_sizes
 
 TENSORS = ("output", "input", "kernel")
 OPCODE_GROUPS = ("convolution", "dot", "reshape")
@@ -65,119 +62,6 @@ _OF_CONVOLUTION = (
 
 Sizes = tuple[int, ...]
 Roles = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SourceEdges:
-    """p pairs of configurable nodes, as positions in config order."""
-
-    consumer: NDArray[np.int64]  # (p,)
-    producer: NDArray[np.int64]  # (p,)
-    bytes_share: NDArray[np.float32]  # (p,) bytes of the producer's output, as a share of all pairs
-
-
-@dataclass(frozen=True)
-class LayoutTables:
-    """The part of the statistics of one graph that its configs share."""
-
-    # (k, 3) share of the bytes that configurable nodes put out, by opcode group
-    weight: NDArray[np.float32]
-    role: NDArray[np.int8]  # (k, 3, 7) role of the minor dimension, by tensor and layout symbol
-    tensor_weight: NDArray[np.float32]  # (k, 3, 3) share of all tensors' bytes, by tensor and group
-    default_code: NDArray[np.int8]  # (k,) compiler's layout of each configurable node's output
-    padded_share: NDArray[np.float32]  # (k, 49) padded bytes by layout code, as a share of all
-    sources: SourceEdges  # pairs of configurable nodes, the output of one reaches the other
-    graph: NDArray[np.float32]  # (g,) statistics of the graph, equal for all configs
-
-
-_ROLES = tuple(
-    (tensor, role, group)
-    for tensor, role, group in product(range(len(TENSORS)), range(len(ROLES)), OPCODE_GROUPS)
-    if role in ROLES_OF[group][tensor]
-)
-_GRAPH_STATISTICS = (
-    *("log_nodes", "log_configurable", "log_bytes"),
-    *(f"share_{group}" for group in OPCODE_GROUPS),
-)
-# docs/reference/statistics.md has the formulas of all statistics.
-LAYOUT_STATISTICS = (
-    *(f"{TENSORS[tensor]}_{ROLES[role]}_{group}" for tensor, role, group in _ROLES),
-    *("open_nodes", "all_open"),
-    *(f"output_as_default_{group}" for group in OPCODE_GROUPS),
-    *("log_padding", "copied_bytes_share", "copied_edges_share", "open_edges_share"),
-    *_GRAPH_STATISTICS,
-)
-# Number of statistics that differ between configs.
-N_CONFIG_STATISTICS = len(LAYOUT_STATISTICS) - len(_GRAPH_STATISTICS)
-
-
-def layout_tables(graph: LayoutGraph) -> LayoutTables:
-    """Compute the part of the statistics that all configs of a graph share.
-
-    The cost grows with nodes and edges.
-    """
-    ids = graph.node_config_ids
-    bytes_of = output_bytes(graph.node_feat)
-    layouts = minor_to_major(graph.node_feat)
-    opcode = graph.node_opcode[ids]
-    groups = np.stack([opcode == OPCODES[name] for name in OPCODE_GROUPS], axis=1)
-    share = bytes_of[ids] / max(bytes_of[ids].sum(), 1.0)
-    weight = groups * share[:, None]
-    sizes = dimension_sizes(graph.node_feat[ids])
-    role, bytes_share = tensor_roles(graph, bytes_of)
-    graph_statistics = [
-        np.log1p(graph.n_nodes),
-        np.log1p(len(ids)),
-        np.log1p(bytes_of.sum()),
-        *groups.mean(axis=0),
-    ]
-    default_code = minor_codes(layouts[ids])[:, 0]
-    return LayoutTables(
-        weight=weight.astype(np.float32),
-        role=role,
-        tensor_weight=bytes_share[:, :, None] * groups[:, None].astype(np.float32),
-        default_code=default_code,
-        padded_share=(padding_growth(sizes) * share[:, None]).astype(np.float32),
-        sources=layout_sources(graph, bytes_of),
-        graph=np.asarray(graph_statistics, dtype=np.float32),
-    )
-
-
-def layout_statistics(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Compute the statistics in LAYOUT_STATISTICS.
-
-    Args:
-        tables: Result of `layout_tables` for the graph.
-        codes: (c, k, 3) result of `minor_codes` for the configs.
-
-    Returns:
-        (c, f) float32.
-    """
-    minor = codes // np.int8(N_SYMBOLS)
-    nodes = np.arange(codes.shape[1])
-    columns = []
-    for tensor, named in groupby(_ROLES, itemgetter(0)):
-        flat = tables.role[:, tensor].reshape(-1)
-        role = flat.take(minor[:, :, tensor] + (nodes * N_SYMBOLS).astype(np.int32))  # (c, k)
-        for number, entries in groupby(named, itemgetter(1)):
-            groups = [OPCODE_GROUPS.index(group) for _, _, group in entries]
-            sums = (role == number).astype(np.float32) @ tables.tensor_weight[:, tensor]
-            columns.append(sums[:, groups])
-    is_open = (codes == 0).all(axis=2)
-    columns.append(np.stack([is_open.mean(axis=1), is_open.all(axis=1)], axis=1))
-    output = codes[:, :, 0]
-    as_default = (output == 0) | (output == tables.default_code)
-    columns.append(as_default.astype(np.float32) @ tables.weight)
-    padding = tables.padded_share[nodes, _chosen(tables, codes)].sum(axis=1)
-    columns.append(np.log(np.maximum(padding, 1e-6))[:, None])
-    if len(tables.sources.consumer):
-        copied, is_open = implied_copies(tables, codes)
-        by_bytes = copied.astype(np.float32) @ tables.sources.bytes_share
-        columns.append(np.stack([by_bytes, copied.mean(axis=1), is_open.mean(axis=1)], axis=1))
-    else:
-        columns.append(np.zeros((len(codes), 3)))
-    columns.append(np.tile(tables.graph, (len(codes), 1)))
-    return np.concatenate(columns, axis=1).astype(np.float32)
 
 
 def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -229,82 +113,39 @@ def padding_growth(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     return growth
 
 
-def implied_copies(
-    tables: LayoutTables, codes: NDArray[np.int8]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Mark the edges between configurable nodes that need a copy, and the open edges.
-
-    An edge needs a copy if its consumer names layouts for its input or kernel, and the producer's
-    output has none of them. An edge is open if its consumer names no layout.
-
-    Args:
-        tables: Result of `layout_tables` for the graph.
-        codes: (c, k, 3) codes of the configs.
-
-    Returns:
-        (c, p) mask of the copies, and (c, p) mask of the open edges.
-    """
-    produced = _chosen(tables, codes).take(tables.sources.producer, axis=1)  # (c, p)
-    unmet = np.ones(produced.shape, dtype=np.bool_)
-    is_open = unmet.copy()
-    for tensor in range(1, len(TENSORS)):
-        wanted = codes[:, :, tensor].take(tables.sources.consumer, axis=1)  # (c, p)
-        unmet &= (wanted == 0) | (wanted != produced)
-        is_open &= wanted == 0
-    return unmet & ~is_open, is_open
-
-
-def _chosen(tables: LayoutTables, codes: NDArray[np.int8]) -> NDArray[np.int8]:
-    return np.where(codes[:, :, 0] == 0, tables.default_code, codes[:, :, 0])
-
-
-def layout_sources(graph: LayoutGraph, bytes_of: NDArray[np.float64]) -> SourceEdges:
+def layout_sources(graph: LayoutGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the configurable nodes whose outputs reach another one with the same shape.
 
-    Args:
-        graph: Layout graph.
-        bytes_of: (n,) bytes of each node's output.
+    Returns:
+        Consumers and producers of p pairs, (p,) positions in config order each.
     """
-    producers: list[list[int]] = [[] for _ in range(graph.n_nodes)]
-    for consumer, producer in graph.edge_index.tolist():
-        producers[consumer].append(producer)
-    shapes = [tuple(row) for row in dimension_sizes(graph.node_feat)]
-    position = {int(node): i for i, node in enumerate(graph.node_config_ids)}
-    pairs = [
-        (consumer, source)
-        for node, consumer in position.items()
-        for operand in producers[node]
-        for source in sorted(_sources(operand, producers, shapes, position))
-    ]
-    pair_array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    weights = bytes_of[graph.node_config_ids][pair_array[:, 1]]
-    share = weights / max(float(weights.sum()), 1.0)
-    return SourceEdges(pair_array[:, 0], pair_array[:, 1], share.astype(np.float32))
+    consumer, operand = graph.edge_index.T
+    position = config_positions(graph)
+    sizes = dimension_sizes(graph.node_feat)
+    is_passing = (position[consumer] < 0) & (sizes[consumer] == sizes[operand]).all(axis=1)
+    passed: dict[int, list[int]] = {}
+    for node, source in graph.edge_index[is_passing].tolist():
+        passed.setdefault(node, []).append(source)
+    starts = graph.edge_index[position[consumer] >= 0]
+    reached = {node: _reached(node, passed) for node in set(starts[:, 1].tolist())}
+    pairs = [(node, source) for node, start in starts.tolist() for source in reached[start]]
+    consumers, producers = position[np.asarray(pairs, dtype=np.int64).reshape(-1, 2)].T
+    return consumers[producers >= 0], producers[producers >= 0]
 
 
-def _sources(
-    start: int,
-    producers: list[list[int]],
-    shapes: list[tuple[int, ...]],
-    position: dict[int, int],
-) -> set[int]:
-    sources: set[int] = set()
-    seen = {start}
-    reached = [start]
-    while reached:
-        sources.update(position[node] for node in reached if node in position)
-        if len(seen) > MAX_VISITED:
-            break
-        passing = [node for node in reached if node not in position]
-        step = {
-            operand
-            for node in passing
-            for operand in producers[node]
-            if shapes[operand] == shapes[node]
-        }
-        reached = sorted(step - seen)
-        seen |= step
-    return sources
+def config_positions(graph: LayoutGraph) -> NDArray[np.int64]:
+    """Return the place of each node in config order, (n,), -1 if it is not configurable."""
+    position = np.full(graph.n_nodes, -1)
+    position[graph.node_config_ids] = np.arange(len(graph.node_config_ids))
+    return position
+
+
+def _reached(start: int, passed: Mapping[int, Sequence[int]]) -> set[int]:
+    seen = step = {start}
+    while step and len(seen) <= MAX_VISITED:
+        step = {source for node in step for source in passed.get(node, ())} - seen
+        seen = seen | step
+    return seen
 
 
 def tensor_roles(

@@ -47,7 +47,7 @@ from models.layout.plain_ops import (
     node_slices,
     weigh,
 )
-from models.training.device import by_own_types, ranking_bytes, storage_dtype, uploaded
+from models.training.device import by_own_types, ranking_bytes, storage_dtype
 
 # Limit of a statistic in multiples of its scale among train configs.
 MAX_STATISTIC = 10.0
@@ -408,9 +408,8 @@ class CrossConfigSage(LayoutNetwork):
         else:
             sums, largest = Pool.apply(x, *norm, shares, ops)
         pooled = [sums[0], largest, *sums[1:]]
-        if inputs.statistics is not None:
-            rows = uploaded(distinct, inputs.statistics.device)
-            scaled = inputs.statistics[rows] / self.statistics_scale
+        if self.reads_statistics:
+            scaled = inputs.statistics(distinct) / self.statistics_scale
             pooled.append(self.statistics(scaled.clamp(-MAX_STATISTIC, MAX_STATISTIC)))
         scores: Tensor = self.head(torch.cat(pooled, dim=-1)).squeeze(-1)
         return scores.float()

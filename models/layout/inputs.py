@@ -20,8 +20,9 @@ from data.graphs.packing import PackedConfigs
 from features.padding import layout_symbols
 from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
-from features.statistics.configs import centred_statistics
+from features.statistics.configs import config_moments
 from features.statistics.layout import output_bytes
+from features.statistics.layout_tables import LayoutTables, layout_rows, layout_tables
 from models.training.device import OnDevice, uploaded
 
 if TYPE_CHECKING:
@@ -236,9 +237,21 @@ class ConfigInputs(OnDevice):
         """
         if self.on_gpu is None:
             return torch.from_numpy(self.configs.vector_ids(self.first[distinct]))
-        indices, vector_of, starts, column_of, _ = self.on_gpu
-        rows = uploaded(distinct, self.vectors.device)
-        return vector_of[indices[rows] + starts][:, column_of]
+        _, vector_of, starts, column_of, _ = self.on_gpu
+        return vector_of[self.places(distinct) + starts][:, column_of]
+
+    def places(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
+        """Return the index of each column's vector in some configs.
+
+        Args:
+            distinct: (r,) positions among the distinct configs.
+
+        Returns:
+            (r, m) int64.
+        """
+        if self.on_gpu is None:
+            return torch.from_numpy(self.configs.places(self.first[distinct]))
+        return self.on_gpu[0][uploaded(distinct, self.vectors.device)].long()
 
     def runtimes(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
         """Return the merged runtimes of some configs.
@@ -271,12 +284,13 @@ class LayoutInputs(NodeInputs, ConfigInputs):
 
     Attributes:
         bytes_share: (m,) float32 share of each node in the bytes of all outputs.
-        statistics: (u, s) float32 centred statistics of each distinct config. None if the network
-            does not read them.
+        tables: Fields of LayoutTables. None if the network does not read statistics.
+        centre: (s,) float64 mean of the statistics over configs, (0,) without statistics.
     """
 
     bytes_share: Tensor
-    statistics: Tensor | None
+    tables: tuple[Tensor, ...] | None
+    centre: Tensor
 
     @property
     def sizes(self) -> list[int]:
@@ -288,6 +302,19 @@ class LayoutInputs(NodeInputs, ConfigInputs):
     ) -> "Iterator[OneGraph]":
         """Yield the inputs, nodes and configs of this graph."""
         yield self, x, distinct
+
+    def statistics(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
+        """Compute the statistics of some configs, minus their mean over the graph's configs.
+
+        Args:
+            distinct: (r,) positions among the distinct configs.
+
+        Returns:
+            (r, s) float32.
+        """
+        assert self.tables is not None
+        rows: Tensor = layout_rows(LayoutTables(*self.tables), self.places(distinct), torch)
+        return (rows - self.centre).float()
 
     def as_pyg(self, distinct: NDArray[np.int64]) -> "TpuGraph":
         """Return the graph with some distinct configs, as an item of TpuGraphsLayout.
@@ -328,7 +355,7 @@ def layout_inputs(
         scaler: Scaler of the node features.
         padding: Padding of the node features, for `node_features`.
         repeats: Runtime of a config that was measured several times, for `merge_repeats`.
-        with_statistics: Also compute the statistics of each config.
+        with_statistics: Also compute the tables of statistics.
     """
     pruned = prune_layout_graph(graph, rule=rule, padding=padding)
     scaled = scaler(pruned.node_feat)
@@ -337,6 +364,8 @@ def layout_inputs(
     edges, config_ids = map(torch.from_numpy, (pruned.edge_index, pruned.config_ids))
     sizes = output_bytes(pruned.node_feat)
     shares = (sizes / max(sizes.sum(), 1.0)).astype(np.float32)
+    tables = layout_tables(graph) if with_statistics else None
+    centre = config_moments(graph, tables, first)[0] if tables else np.empty(0)
     return LayoutInputs(
         node_feat=torch.from_numpy(scaled),
         opcode=torch.from_numpy(pruned.opcode.astype(np.int64)),
@@ -348,7 +377,8 @@ def layout_inputs(
         configs=graph.configs,
         first=first,
         group=group,
-        statistics=torch.from_numpy(centred_statistics(graph, first)) if with_statistics else None,
+        tables=tables and tuple(map(torch.from_numpy, tables)),
+        centre=torch.from_numpy(centre),
         runtime_ns=merge_repeats(graph.runtime_ns, group, repeats),
         n_query_configs=int((first >= graph.n_counted).sum()),
     )

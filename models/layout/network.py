@@ -20,10 +20,11 @@ from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, distinct_configs
 from data.tree import GraphFile
 from features.scaling import NodeScaler
-from features.statistics.configs import centred_statistics
+from features.statistics.configs import config_moments
+from features.statistics.layout_tables import layout_tables
 from models.config.networks import LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import HeldOutGraphs, begin_layout_network, loss_of, torch_for
+from models.graph_task import HeldOutGraphs, begin_layout_network, draw, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
 from models.layout.joined_graphs import join_graphs
 from models.registry import TrainJob
@@ -114,8 +115,6 @@ class LayoutNetwork(nn.Module, ABC):
 
 
 N_HELD_OUT_SAMPLES = 4
-# Configs of each graph that determine the scale of statistics.
-MAX_SCALED_CONFIGS = 2000
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
     def sampled(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
-        return inputs, rng.permutation(learned)[: self.config.configs_per_step]
+        return inputs, learned[draw(rng, len(learned), self.config.configs_per_step)]
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of fixed samples of held-out configs.
@@ -229,12 +228,8 @@ def train(job: TrainJob, network: type[LayoutNetwork]) -> None:
 
 def _statistics_scale(files: Sequence[GraphFile]) -> NDArray[np.float32]:
     # (s,) typical distance of each statistic from its mean over a graph's configs.
-    squares = []
-    for file in files:
-        graph = read_layout(file)
-        first, _ = distinct_configs(graph)
-        rows = np.random.default_rng(0).permutation(first)[:MAX_SCALED_CONFIGS]
-        squares.append(np.square(centred_statistics(graph, rows), dtype=np.float64).mean(axis=0))
-    scale = np.sqrt(np.mean(squares, axis=0))
+    graphs = map(read_layout, files)
+    moments = (config_moments(g, layout_tables(g), distinct_configs(g)[0]) for g in graphs)
+    scale = np.sqrt(np.mean([variance for _, variance in moments], axis=0))
     # A constant statistic is 0 with any scale.
     return np.where(scale > 0, scale, 1).astype(np.float32)

@@ -31,7 +31,7 @@ from features.pruning import prune_layout_graph
 from features.scaling import NodeScaler
 from models.config.networks import CrossConfigSageConfig, SageConfig, SegmentSageConfig
 from models.config.recipe import FeaturesConfig
-from models.graph_task import SampledGraphs, begin_layout_network, torch_for
+from models.graph_task import SampledGraphs, begin_layout_network, draw, torch_for
 from models.layout.cross_config_sage import CrossConfigAttention, CrossConfigSage, SageBlock
 from models.layout.inputs import SparseAggregation
 from models.registry import TrainJob
@@ -352,9 +352,9 @@ class PooledGraphs(SampledGraphs[SegmentedGraph], ABC):
     ) -> tuple[SegmentedGraph, NDArray[np.int64], NDArray[np.int64]]:
         # The graph, its pool of distinct configs (p,), and positions in the pool (c,).
         graph = self.inputs(self.files[index])
-        order = np.random.default_rng([self.seed, 1, index]).permutation(len(graph.first))
-        pool = order[: self.config.table_configs]
-        return graph, pool, rng.permutation(len(pool))[: self.config.configs_per_step]
+        pool_rng = np.random.default_rng([self.seed, 1, index])
+        pool = draw(pool_rng, len(graph.first), self.config.table_configs)
+        return graph, pool, draw(rng, len(pool), self.config.configs_per_step)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from features.statistics.configs import (
     statistics_names,
     statistics_of,
 )
-from features.statistics.layout import LAYOUT_STATISTICS
-from features.statistics.layout_details import LAYOUT_DETAILS
+from features.statistics.layout_tables import LAYOUT_DETAILS, LAYOUT_STATISTICS
 from features.statistics.program import PROGRAM_STATISTICS
 from features.statistics.tile import TILE_DETAILS, TILE_STATISTICS
 from tests.features.graphs import random_layout_graph, random_tile_graph

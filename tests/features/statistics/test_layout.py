@@ -15,12 +15,11 @@ from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import NODE_FEATURE_NAMES, SHAPE_PRODUCT
 from data.tree import COLLECTIONS, find_graphs
-from features.padding import minor_codes
+from features.statistics.configs import statistics_of
 from features.statistics.layout import (
     BATCH,
     COLUMNS,
     CONTRACTED,
-    LAYOUT_STATISTICS,
     MAX_VISITED,
     OTHER,
     ROLES,
@@ -28,11 +27,10 @@ from features.statistics.layout import (
     SPATIAL,
     dot_roles,
     layout_sources,
-    layout_statistics,
-    layout_tables,
     output_bytes,
     tensor_roles,
 )
+from features.statistics.layout_tables import LAYOUT_STATISTICS
 from tests.features.graphs import check_by_name, node_bytes, random_layout_graph, sizes_of
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
@@ -157,7 +155,7 @@ def add_copies(
 
 def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     values = graph.configs.rows(rows)
-    statistics = layout_statistics(layout_tables(graph), minor_codes(values))
+    statistics = statistics_of(graph, "plain")(rows)
     assert statistics.dtype == np.float32
     assert statistics.shape == (len(rows), len(LAYOUT_STATISTICS))
     for row, config in zip(statistics, values, strict=True):
@@ -178,14 +176,9 @@ def test_random_and_measured_graphs_equal_the_loop() -> None:
 
 
 def check_pairs(graph: LayoutGraph) -> None:
-    bytes_of = np.arange(1.0, graph.n_nodes + 1)
-    sources = layout_sources(graph, bytes_of)
-    consumers, producers = graph.node_config_ids[[sources.consumer, sources.producer]]
+    consumers, producers = graph.node_config_ids[np.array(layout_sources(graph))]
     pairs = zip(consumers.tolist(), producers.tolist(), strict=True)
     assert sorted(pairs) == slow_pairs(graph, MAX_VISITED)
-    weights = bytes_of[producers]
-    if len(weights):
-        np.testing.assert_allclose(sources.bytes_share, weights / weights.sum(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -10,7 +10,7 @@ from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
-from features.statistics.layout_details import LAYOUT_DETAILS
+from features.statistics.layout_tables import LAYOUT_DETAILS
 from tests.features.graphs import check_by_name, node_bytes, random_layout_graph, sizes_of
 from tests.features.statistics.test_layout import (
     OPCODES,

@@ -9,15 +9,23 @@ import torch
 from torch import nn
 
 from data.graph_store.stored_graph import read_layout
-from data.graphs.graph import LayoutGraph
+from data.graphs.graph import LayoutGraph, distinct_configs
 from data.tree import GraphFile
 from features.pruning import RULES, prune_layout_graph
 from features.scaling import NodeScaler
-from features.statistics.configs import N_CONFIG_STATISTICS, centred_statistics, statistics_of
+from features.statistics import configs
+from features.statistics.configs import N_CONFIG_STATISTICS, statistics_of
+from features.statistics.layout_tables import layout_tables
 from models.config.recipe import load_recipe
 from models.layout import plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
-from models.layout.inputs import Aggregation, SparseAggregation, joint_matrix
+from models.layout.inputs import (
+    Aggregation,
+    LayoutInputs,
+    SparseAggregation,
+    joint_matrix,
+    layout_inputs,
+)
 from models.layout.plain_ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
@@ -137,22 +145,48 @@ def test_models_train_and_rank_under_every_rule(
     np.testing.assert_allclose(relabelled, scores, atol=1e-4 * np.abs(scores).max())
 
 
-def test_statistics_are_what_tells_the_configs_of_a_graph_apart(layout_graph: LayoutGraph) -> None:
-    rows = np.arange(layout_graph.n_configs)
-    statistics = statistics_of(layout_graph, "plain")(rows)
-    centred = centred_statistics(layout_graph, rows)
-    assert centred.shape == (len(rows), N_CONFIG_STATISTICS)
-    np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-5)
-    same_for_all = np.ptp(statistics, axis=0)[N_CONFIG_STATISTICS:]
-    assert not same_for_all.any()
-    np.testing.assert_allclose(
-        centred[1] - centred[0], (statistics[1] - statistics[0])[:N_CONFIG_STATISTICS], atol=1e-5
-    )
-    add_query_configs = centred_statistics(
-        replace(layout_graph, n_query_configs=len(rows) // 2), rows
-    )
-    np.testing.assert_allclose(add_query_configs[: -(len(rows) // 2)].mean(axis=0), 0, atol=1e-5)
-    assert np.abs(add_query_configs - centred).max() > 1e-4
+def inputs_with_statistics(graph: LayoutGraph, scaler: NodeScaler) -> LayoutInputs:
+    return layout_inputs(graph, rule="hops-1", scaler=scaler, with_statistics=True)
+
+
+def test_networks_read_statistics_minus_their_mean(
+    layout_graph: LayoutGraph, scaler: NodeScaler
+) -> None:
+    inputs = inputs_with_statistics(layout_graph, scaler)
+    expected = statistics_of(layout_graph, "plain")(inputs.first)
+    assert not np.ptp(expected, axis=0)[N_CONFIG_STATISTICS:].any()
+    expected = expected[:, :N_CONFIG_STATISTICS] - expected[:, :N_CONFIG_STATISTICS].mean(axis=0)
+    assert expected.any(axis=1).sum() > 1
+    for distinct in (np.arange(len(inputs.first)), torch.tensor([7, 3, 3])):
+        found = inputs.statistics(distinct)
+        assert found.dtype == torch.float32
+        np.testing.assert_allclose(found.numpy(), expected[distinct], atol=2e-6)
+
+
+def test_query_configs_do_not_change_the_mean_of_statistics(
+    layout_graph: LayoutGraph, scaler: NodeScaler
+) -> None:
+    first, _ = distinct_configs(layout_graph)
+    graph, n_counted = layout_graph.only(first), len(first) // 2
+    with_query = replace(graph, n_query_configs=len(first) - n_counted)
+    counted = graph.only(np.arange(n_counted))
+    every = np.arange(n_counted)
+    found = inputs_with_statistics(with_query, scaler).statistics(every)
+    expected = inputs_with_statistics(counted, scaler).statistics(every)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-7)
+    assert not torch.equal(found, inputs_with_statistics(graph, scaler).statistics(every))
+
+
+def test_the_mean_of_many_configs_is_of_a_sample_by_content(
+    layout_graph: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configs, "MAX_MOMENTS_CONFIGS", 10)
+    tables, (first, _) = layout_tables(layout_graph), distinct_configs(layout_graph)
+    lowest = first[np.argsort(layout_graph.configs.content_hashes()[first])[:10]]
+    values = statistics_of(layout_graph, "plain")(lowest)[:, :N_CONFIG_STATISTICS]
+    means, variances = configs.config_moments(layout_graph, tables, first)
+    np.testing.assert_allclose(means, values.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(variances, values.var(axis=0), atol=1e-6)
 
 
 def test_training_learns_and_keeps_the_scale_of_statistics(
@@ -168,7 +202,7 @@ def test_training_learns_and_keeps_the_scale_of_statistics(
     squares, graphs = [], [read_layout(file) for file in layout_files]
     for graph in graphs:
         first = np.unique(graph.configs.content_hashes(), return_index=True)[1]
-        squares.append(np.square(centred_statistics(graph, first)).mean(axis=0))
+        squares.append(statistics_of(graph, "plain")(first)[:, :N_CONFIG_STATISTICS].var(axis=0))
     assert (np.max(squares, axis=0) > 1.5 * np.min(squares, axis=0)).any()
     expected = np.sqrt(sum(squares) / len(squares))
     np.testing.assert_allclose(scale, np.where(expected > 0, expected, 1), rtol=1e-4)
