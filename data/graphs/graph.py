@@ -247,11 +247,13 @@ def distinct_rows(
         first: The first row of each distinct config, (u,), int64, ascending.
         group: The distinct config of each row, (c,), int64: hashes[first[group]] == hashes.
     """
-    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return first[order].astype(np.int64), rank[group].astype(np.int64)
+    order = np.argsort(hashes)
+    ordered, is_new = hashes[order], np.ones(len(hashes), dtype=bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    first_of = np.empty_like(order)
+    first_of[order] = np.minimum.reduceat(order, np.flatnonzero(is_new))[np.cumsum(is_new) - 1]
+    is_first = first_of == np.arange(len(order))
+    return np.flatnonzero(is_first), (np.cumsum(is_first) - 1)[first_of]
 
 
 def config_hashes(graph: Graph) -> NDArray[np.uint64]:

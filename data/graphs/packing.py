@@ -26,7 +26,6 @@ VALUES_PER_TENSOR = 6
 N_CODES = N_SYMBOLS**2  # of two values
 POWERS = N_SYMBOLS ** np.arange(N_VALUES, dtype=np.int64)
 DECODED_AT_ONCE = 1 << 14  # codes, of which each needs 144 bytes for its digits
-HASHED_AT_ONCE = 1 << 18  # indices, of which each needs 16 times its memory
 CHUNK_BYTES = 384 << 10
 # Words to encode at once, of chunks in which tied columns are equal.
 LOOKED_UP_WORDS = 48 << 10
@@ -160,19 +159,12 @@ class PackedConfigs:
 
     @cached_property
     def _hashes(self) -> NDArray[np.uint64]:
-        codebooks = self.codebooks
-        shape = codebooks.vectors.shape
-        added: NDArray[np.uint64] = np.zeros(shape, np.uint64)  # by column and index
-        for node, column in enumerate(codebooks.column_of):
-            size = codebooks.sizes[column]
+        codebooks, hashes = self.codebooks, np.zeros(self.n_configs, np.uint64)
+        for column, size in enumerate(codebooks.sizes):
+            nodes = np.flatnonzero(codebooks.column_of == column)
             codes = codebooks.codes[codebooks.vectors[column, :size]]
-            added[column, :size] += vector_hashes(np.array([node]), codes)
-        starts = np.arange(len(added)) * added.shape[1]
-        hashes = np.empty(self.n_configs, np.uint64)
-        step = max(1, HASHED_AT_ONCE // max(1, len(added)))
-        for start in range(0, self.n_configs, step):
-            places = self.indices[start : start + step] + starts
-            hashes[start : start + step] = added.reshape(-1).take(places).sum(1, dtype=np.uint64)
+            added = vector_hashes(nodes[:, None], codes).sum(axis=0, dtype=np.uint64)
+            hashes += added.take(self.indices[:, column])
         return hashes
 
 
