@@ -12,7 +12,7 @@ Copies: the layout of a convolution's output passes through elementwise operatio
 operation with a layout. If the two layouts differ, the compiler inserts a copy.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
@@ -120,17 +120,22 @@ def layout_sources(graph: LayoutGraph) -> tuple[NDArray[np.int64], NDArray[np.in
         Consumers and producers of p pairs, (p,) positions in config order each.
     """
     consumer, operand = graph.edge_index.T
-    position = config_positions(graph)
-    sizes = dimension_sizes(graph.node_feat)
+    position, sizes = config_positions(graph), dimension_sizes(graph.node_feat)
     is_passing = (position[consumer] < 0) & (sizes[consumer] == sizes[operand]).all(axis=1)
     passed: dict[int, list[int]] = {}
-    for node, source in graph.edge_index[is_passing].tolist():
+    for node, source in _pairs(consumer[is_passing], operand[is_passing]):
         passed.setdefault(node, []).append(source)
-    starts = graph.edge_index[position[consumer] >= 0]
-    reached = {node: _reached(node, passed) for node in set(starts[:, 1].tolist())}
-    pairs = [(node, source) for node, start in starts.tolist() for source in reached[start]]
+    is_start, configurable = position[consumer] >= 0, set(graph.node_config_ids.tolist())
+    starts = set(operand[is_start].tolist())
+    sources = {start: _reached(start, passed) & configurable for start in starts}
+    edges = _pairs(consumer[is_start], operand[is_start])
+    pairs = [(node, source) for node, start in edges for source in sources[start]]
     consumers, producers = position[np.asarray(pairs, dtype=np.int64).reshape(-1, 2)].T
-    return consumers[producers >= 0], producers[producers >= 0]
+    return consumers, producers
+
+
+def _pairs(first: NDArray[np.int64], second: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
+    return zip(first.tolist(), second.tolist(), strict=True)
 
 
 def config_positions(graph: LayoutGraph) -> NDArray[np.int64]:
@@ -141,10 +146,10 @@ def config_positions(graph: LayoutGraph) -> NDArray[np.int64]:
 
 
 def _reached(start: int, passed: Mapping[int, Sequence[int]]) -> set[int]:
-    seen = step = {start}
+    seen, step = {start}, {start}
     while step and len(seen) <= MAX_VISITED:
         step = {source for node in step for source in passed.get(node, ())} - seen
-        seen = seen | step
+        seen |= step
     return seen
 
 
