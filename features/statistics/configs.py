@@ -39,7 +39,7 @@ ALL_STATISTICS = {
     "tile": (*TILE_STATISTICS, *TILE_DETAILS, *PROGRAM_STATISTICS),
 }
 N_CONFIG_STATISTICS = len(CONFIG_STATISTICS)
-# Limit of the summands that one computation reads, so that they stay in a core's cache.
+# Limit of the slots and the layouts of pairs at once, which then stay in a core's cache.
 CHUNK_BYTES = 1 << 20
 # Number of configs that determine the mean and the variance of a graph's statistics.
 MAX_MOMENTS_CONFIGS = 4096
@@ -158,9 +158,7 @@ def _layout_rows(graph: LayoutGraph, chosen: StatisticsSet) -> RowStatistics:
 def _rows_in_chunks(
     graph: LayoutGraph, tables: LayoutTables, rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    summed_bytes = len(tables.starts) * tables.slots[:1].nbytes
-    copied_bytes = len(tables.default) * tables.default.itemsize
-    chunk = max(1, CHUNK_BYTES // (summed_bytes + copied_bytes))
+    chunk = max(1, CHUNK_BYTES // (tables.starts.nbytes + tables.default.nbytes))
     values = np.empty((len(rows), tables.slots.shape[1]))
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)

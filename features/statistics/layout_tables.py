@@ -113,10 +113,10 @@ def layout_rows(tables: LayoutTables, places: Array, xp: ModuleType = np) -> Arr
         (r, f) float64: CONFIG_STATISTICS, and LAYOUT_DETAILS if the tables have them.
     """
     slots = places + tables.starts
-    rows = tables.slots[slots].sum(1)
-    produced = tables.produced[slots[:, tables.producer]]  # (r, p)
+    rows = _summed(tables.slots, slots) if xp is np else tables.slots[slots].sum(1)
+    produced = tables.produced[slots][:, tables.producer]  # (r, p)
     produced = produced | (produced == 0) * tables.default
-    is_copied = (tables.accepted[slots[:, tables.consumer]] & produced) == 0
+    is_copied = (tables.accepted[slots][:, tables.consumer] & produced) == 0
     for column, weight in zip(_COPIES, tables.weights, strict=False):
         rows[:, column] = (is_copied * weight).sum(1)
     for column in _LOGARITHMS:
@@ -124,6 +124,14 @@ def layout_rows(tables: LayoutTables, places: Array, xp: ModuleType = np) -> Arr
             rows[:, column] = xp.log(rows[:, column].clip(1e-6))
     rows[:, _ALL_OPEN] = rows[:, _OPEN_NODES] > _ALL_SHARE
     return rows
+
+
+def _summed(table: Values, slots: NDArray[np.int64]) -> Values:
+    # The sum of the rows that `slots` name, 2 to 3 times as fast as a copy of these rows.
+    n_rows, m = slots.shape
+    ends = np.arange(0, n_rows * m + 1, m, dtype=np.int32)
+    entries = np.ones(slots.size), slots.reshape(-1).astype(np.int32), ends
+    return np.asarray(csr_array(entries, shape=(n_rows, len(table))) @ table)
 
 
 def layout_tables(graph: LayoutGraph, *, with_details: bool = False) -> LayoutTables:
