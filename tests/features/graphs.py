@@ -1,6 +1,7 @@
 """Small random graphs of legal content, and the same graph with its nodes in another order."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def random_layout_graph(seed: int, *, n_nodes: int | None = None) -> LayoutGraph
         node_config_ids=np.sort(rng.choice(n, k, replace=False)),
         node_splits=np.asarray([[0, n]]),
     )
+
+
+def tied_layout_graph(seed: int) -> LayoutGraph:
+    """Return a random graph whose nodes share three columns of configs."""
+    graph, rng = random_layout_graph(seed), np.random.default_rng(seed)
+    column_of = rng.integers(0, 3, len(graph.node_config_ids))
+    values = random_configs(rng, (graph.n_configs, 3))[:, column_of]
+    return replace(graph, configs=pack_values(values))
 
 
 def random_tile_graph(seed: int) -> TileGraph:

@@ -31,7 +31,13 @@ from features.statistics.layout import (
     tensor_roles,
 )
 from features.statistics.layout_tables import LAYOUT_STATISTICS
-from tests.features.graphs import check_by_name, node_bytes, random_layout_graph, sizes_of
+from tests.features.graphs import (
+    check_by_name,
+    node_bytes,
+    random_layout_graph,
+    sizes_of,
+    tied_layout_graph,
+)
 
 OPCODES = {"convolution": 26, "dot": 34, "reshape": 75}
 TENSORS = ("output", "input", "kernel")
@@ -165,7 +171,7 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def test_random_and_measured_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
-    random = [random_layout_graph(seed) for seed in range(40)]
+    random = [draw(seed) for draw in (random_layout_graph, tied_layout_graph) for seed in range(40)]
     collections = [c for c in COLLECTIONS if c.kind == "layout"]
     files = find_graphs(SAMPLE, collections=collections, splits=["valid"])
     measured = [read_layout(file) for file in files]

@@ -11,7 +11,13 @@ from data.graphs.graph import LayoutGraph
 from data.tree import collection_named, find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from features.statistics.layout_tables import LAYOUT_DETAILS
-from tests.features.graphs import check_by_name, node_bytes, random_layout_graph, sizes_of
+from tests.features.graphs import (
+    check_by_name,
+    node_bytes,
+    random_layout_graph,
+    sizes_of,
+    tied_layout_graph,
+)
 from tests.features.statistics.test_layout import (
     OPCODES,
     own_layout,
@@ -122,7 +128,7 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def test_random_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
-    graphs = [random_layout_graph(seed) for seed in range(30)]
+    graphs = [draw(seed) for draw in (random_layout_graph, tied_layout_graph) for seed in range(30)]
     layouts = [collection_named("layout:xla:random"), collection_named("layout:nlp:default")]
     for file in find_graphs(SAMPLE, collections=layouts, splits=("valid", "test")):
         check(read_layout(file), np.arange(3))

@@ -163,6 +163,15 @@ def test_networks_read_statistics_minus_their_mean(
         np.testing.assert_allclose(found.numpy(), expected[distinct], atol=2e-6)
 
 
+def test_a_recorded_step_can_compute_statistics(
+    layout_graph: LayoutGraph, scaler: NodeScaler
+) -> None:
+    """Tensors without values show that no operation waits for a value."""
+    inputs = inputs_with_statistics(layout_graph, scaler).to(torch.device("meta"))
+    found = inputs.statistics(torch.arange(5, device="meta"))
+    assert (found.shape, found.device.type) == ((5, N_CONFIG_STATISTICS), "meta")
+
+
 def test_query_configs_do_not_change_the_mean_of_statistics(
     layout_graph: LayoutGraph, scaler: NodeScaler
 ) -> None:
