@@ -11,9 +11,7 @@ kernels. They recompute tensors after an aggregation in the backward pass, which
 """
 
 from collections.abc import Sequence
-from functools import cache, reduce
-from importlib.util import find_spec
-from types import ModuleType
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +23,7 @@ from data.graphs.graph import N_LAYOUT_VALUES, N_NODE_FEATURES
 from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
-from models.layout import fused_ops, plain_ops
+from models.layout import fused_ops
 from models.layout.inputs import (
     Aggregation,
     LayoutInputs,
@@ -51,27 +49,9 @@ from models.training.device import by_own_types, ranking_bytes, storage_dtype
 
 # Limit of a statistic in multiples of its scale among train configs.
 MAX_STATISTIC = 10.0
-# Triton compiles for GPUs of this compute capability or higher.
-MIN_CAPABILITY = 7, 0
 
 # The number of a block, its x and its messages, (n, c, h) each.
 Reached = tuple[int, Tensor, Tensor]
-
-
-def ops_for(x: Tensor, *, fused: bool) -> ModuleType:
-    """Return `fused_ops` for tensors on a GPU that Triton supports, else `plain_ops`.
-
-    Args:
-        x: Any tensor of the network.
-        fused: False always returns `plain_ops`.
-    """
-    return fused_ops if fused and x.is_cuda and _has_triton(x.device) else plain_ops
-
-
-@cache
-def _has_triton(device: torch.device) -> bool:
-    is_recent = torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
-    return is_recent and find_spec("triton") is not None
 
 
 class ChannelAttention(nn.Module):
@@ -138,7 +118,7 @@ class SageBlock(nn.Module):
 
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__()
-        width, self.fused = config.hidden, config.fused
+        width, self.config = config.hidden, config
         self.norm = nn.LayerNorm(width)
         self.own = nn.Linear(width, width)
         self.operands = nn.Linear(width, width, bias=False)
@@ -178,7 +158,7 @@ class SageBlock(nn.Module):
     def _aggregated(self, x: Tensor, aggregation: Aggregation, added: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
         norm = self.norm.weight, self.norm.bias, self.norm.eps
-        ops = ops_for(x, fused=self.fused)
+        ops = fused_ops.ops_for(x, self.config)
         result: Tensor = Aggregate.apply(x, *norm, weights, added, aggregation, ops)
         return result
 
@@ -195,7 +175,7 @@ class SageBlock(nn.Module):
         """
         sharpness = self.configs.sharpness() if self.configs else None
         result: Tensor = AttendAndAdd.apply(
-            x, aggregated, ops_for(x, fused=self.fused), sharpness, *self.node_weights()
+            x, aggregated, fused_ops.ops_for(x, self.config), sharpness, *self.node_weights()
         )
         return result
 
@@ -354,7 +334,7 @@ class CrossConfigSage(LayoutNetwork):
         """
         nodes, ids = self.nodes(inputs), inputs.config_ids
         varying = nodes[ids] + self.settings(inputs.vectors, inputs.choices(distinct))  # (k, c, h)
-        ops = ops_for(varying, fused=self.config.fused)
+        ops = fused_ops.ops_for(varying, self.config)
         x: Tensor = Broadcast.apply(nodes, ids, varying, ops)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
@@ -402,7 +382,7 @@ class CrossConfigSage(LayoutNetwork):
         if self.config.pool_by_bytes:
             shares = torch.cat([shares, inputs.bytes_share[None]])
         norm = self.norm.weight, self.norm.bias, self.norm.eps
-        ops = ops_for(x, fused=self.config.fused)
+        ops = fused_ops.ops_for(x, self.config)
         if torch.is_inference_mode_enabled():
             sums, largest, *_ = ops.pool(x, Norm(*norm), shares, for_gradients=False)
         else:

@@ -4,20 +4,28 @@ GPU memory limits these networks, so each pass over a tensor costs time. Tensors
 narrow tensor are not stored. For example, each kernel recomputes the channel attention's gate from
 the squeezed channels.
 
+Products within a kernel need tensor cores of compute capability 8.0 and 16-bit numbers. On older
+cards, and in float32, cuBLAS computes these products, and the kernels read the results.
+
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels, a squeezed
 channels, p shares.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from common.progress import log
+from models.config.networks import SageConfig
 from models.layout import plain_ops
-from models.layout.inputs import Aggregation, SparseProduct
-from models.layout.plain_ops import Norm
+from models.layout.inputs import Aggregation, SparseAggregation, SparseProduct
+from models.layout.plain_ops import Norm, add_weight_gradient, row_slices
 
 # Largest number of configs in the softmax of one program.
 MAX_CONFIGS = 1024
@@ -27,12 +35,94 @@ TILE = 2048
 N_PROGRAMS = 528
 # Nodes of one program of `pool`.
 POOLED_NODES = 128
-# Largest number of values of a matrix in one product of torch.
-MAX_VALUES = (1 << 31) - 1
 # Smallest number of rows and columns of a product within a program.
 MIN_DOT = 16
 # Largest number of channels of a program that takes all configs of a node.
 MAX_BLOCK = 32
+# Triton compiles for GPUs of this compute capability or higher, and its products use tensor cores
+# from the second one on.
+MIN_CAPABILITY, DOT_CAPABILITY = (7, 0), (8, 0)
+
+# GPUs on which a kernel failed.
+_refused = set[torch.device]()
+
+
+def ops_for(x: Tensor, config: SageConfig) -> ModuleType:
+    """Return this module for tensors on a GPU that runs its kernels, else `plain_ops`.
+
+    The first call for a size compiles and runs each kernel on one node. If a kernel fails, the
+    process uses `plain_ops` on this GPU from then on, and logs one line.
+
+    Args:
+        x: (n, c, h) tensor of the network.
+        config: Config of the network.
+    """
+    device = x.device
+    if not config.fused or not _has_triton(device):
+        return plain_ops
+    if device not in _refused:
+        squeezed = max(1, config.hidden // config.channel_reduction)
+        configs = min(MAX_CONFIGS, _power_of_two(x.shape[1]))
+        if fault := _fault(device, x.dtype, config.hidden, squeezed, configs):
+            _refused.add(device)
+            log.warning(
+                f"{device}: a fused kernel does not run: {fault[:200]}; plain PyTorch operators "
+                "replace all fused kernels, see docs/guides/gpu.md"
+            )
+    return plain_ops if device in _refused else sys.modules[__name__]
+
+
+@cache
+def _has_triton(device: torch.device) -> bool:
+    is_recent = device.type == "cuda" and _capability(device) >= MIN_CAPABILITY
+    return is_recent and find_spec("triton") is not None
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    # Triton's interpreter runs on a CPU, as a card with all features.
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+
+
+@cache
+def _fault(
+    device: torch.device, dtype: torch.dtype, width: int, squeezed: int, n_configs: int
+) -> str:
+    # The error of a kernel, "" if all kernels run.
+    try:
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            _run_each_kernel(torch.zeros(1, n_configs, width, dtype=dtype, device=device), squeezed)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        raise
+    # Triton, its C compiler and the driver raise errors of many classes.
+    except Exception as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return ""
+
+
+def _run_each_kernel(x: Tensor, squeezed: int) -> None:
+    width, h_h = x.shape[2], (x.shape[2],) * 2
+    gain, sharpness = x.new_ones(width, dtype=torch.float32), x.new_ones((), dtype=torch.float32)
+    norm, bias, weights = Norm(gain, gain, 1e-5), x.new_zeros(width), x.new_zeros(3, *h_h)
+    no_edges = torch.zeros(0, 2, dtype=torch.int64)
+    neighbours = SparseAggregation(no_edges, 1, varying=torch.zeros(1, dtype=torch.int64))
+    edges = neighbours.to(x.device).every
+    for added in (bias, bias.view(1, 1, -1)):
+        aggregate(x, norm, weights, added, edges)
+    aggregate_backward(x, x, norm, weights, edges)
+    for n_shares in (2, 3):
+        shares = gain.new_ones(n_shares, 1)
+        sums, largest, *kept = pool(x, norm, shares, for_gradients=True)
+        pool_backward((sums, largest), x, gain, shares, kept)
+    for per_node in (True, False):
+        sum_rows(x, torch.float32, per_node=per_node)
+    shapes = (squeezed, width), (squeezed,), (width, squeezed), (width,), (width, 2 * width)
+    gates = [*(x.new_zeros(shape) for shape in shapes), bias]
+    totals = [torch.zeros_like(gate, dtype=torch.float32) for gate in gates]
+    attend_and_add(x, x, sharpness, gates, torch.empty_like(x))
+    attend_and_add_backward(x, x, sharpness, gates, torch.empty_like(x), totals)
 
 
 def attend_and_add(
@@ -41,10 +131,12 @@ def attend_and_add(
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add(x, y, sharpness, weights, out)
     w1, b1, w2, b2, projection, bias = weights
-    joined = _attend(y, _squeeze(y, w1, b1), w2, b2, sharpness)
-    if x.dtype == torch.float32 or not _has_tensor_cores(x.device):
+    if not _has_products(x):
+        both, _ = plain_ops.gated(y, w1, b1, w2, b2)
+        joined = _attend(*both, w2, b2, sharpness)
         plain_ops.added(x, joined.chunk(2, -1), projection, bias, out=out)
     else:
+        joined = _attend(y, _squeeze(y, w1, b1), w2, b2, sharpness)
         _project(x, joined, projection, bias, out)
     return None
 
@@ -60,15 +152,23 @@ def attend_and_add_backward(
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, totals)
     w1, b1, w2, b2, projection, _ = weights
-    squeezed = _squeeze(y, w1, b1)
+    has_products = _has_products(y)
+    if has_products:
+        inner, squeezed = y, _squeeze(y, w1, b1)
+        gate = squeezed
+    else:
+        (inner, gate), squeezed = plain_ops.gated(y, w1, b1, w2, b2)
     rows = grad.flatten(0, 1)
-    joined = _attend(y, squeezed, w2, b2, sharpness)
+    joined = _attend(inner, gate, w2, b2, sharpness)
     add_weight_gradient(totals[4], rows, joined.flatten(0, 1))
     # From here on, `joined` contains its gradient.
     torch.mm(rows, projection, out=joined.flatten(0, 1))
-    of_inner, of_gate, slopes = _attend_backward(joined, y, squeezed, w2, b2, sharpness)
-    parts = _gate_backward(of_inner, of_gate, y, squeezed, w1, w2, of_y)
-    torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
+    of_inner, of_gate, slopes = _attend_backward(joined, inner, gate, w2, b2, sharpness)
+    if has_products:
+        parts = _gate_backward(of_inner, of_gate, y, squeezed, w1, w2, of_y)
+        torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
+    else:
+        plain_ops.gate_backward((of_inner, of_gate), y, (inner, squeezed), (w1, w2), of_y, totals)
     return slopes.sum()
 
 
@@ -144,27 +244,11 @@ def pool_backward(
     return results[0], results[1].sum((0, 1)), results[2].sum((0, 1))
 
 
-def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
-    # Every sum is float32, because sums in float16 overflow.
-    for part in _row_slices(grad, x):
-        factors = grad[part].T, x[part]
-        if grad.is_cuda and grad.dtype != torch.float32:
-            into += torch.mm(*factors, out_dtype=torch.float32)
-        else:
-            into.addmm_(*(factor.float() for factor in factors))
-
-
 def _rows_by(rows: Tensor, matrix: Tensor) -> Tensor:
     out = rows.new_empty(len(rows), matrix.shape[1])
-    for part in _row_slices(rows, out):
+    for part in row_slices(rows, out):
         torch.mm(rows[part], matrix, out=out[part])
     return out
-
-
-def _row_slices(*matrices: Tensor) -> Iterator[slice]:
-    """Cut rows into slices in which no matrix has more than MAX_VALUES values."""
-    step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
-    return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
 
 
 def _product(
@@ -218,19 +302,22 @@ def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
     return out
 
 
-def _attend(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor) -> Tensor:
-    out = y.new_empty(*y.shape[:2], 2 * y.shape[2])
-    grid, sizes = _by_node(y, w2, per_warp=1024)
-    _launch("attend", grid, y, squeezed, w2, b2, sharpness, out, y.shape[1], **sizes)
+def _attend(inner: Tensor, gate: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor) -> Tensor:
+    # Without products in a kernel, `inner` is gelu(y) and `gate` has h channels. Else `inner` is y,
+    # and `gate` the squeezed channels.
+    out = inner.new_empty(*inner.shape[:2], 2 * inner.shape[2])
+    grid, sizes = _by_node(inner, w2, per_warp=1024)
+    _launch("attend", grid, inner, gate, w2, b2, sharpness, out, inner.shape[1], **sizes)
     return out
 
 
 def _attend_backward(
-    grad: Tensor, y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor
+    grad: Tensor, inner: Tensor, gate: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grid, sizes = _by_node(y, w2, per_warp=512)
-    results = torch.empty_like(y), torch.empty_like(y), y.new_empty(grid, dtype=torch.float32)
-    arguments = grad, y, squeezed, w2, b2, sharpness, *results, y.shape[1]
+    grid, sizes = _by_node(inner, w2, per_warp=512)
+    slopes = inner.new_empty(grid, dtype=torch.float32)
+    results = torch.empty_like(inner), torch.empty_like(inner), slopes
+    arguments = grad, inner, gate, w2, b2, sharpness, *results, inner.shape[1]
     _launch("attend_backward", grid, *arguments, **sizes)
     return results
 
@@ -289,14 +376,15 @@ def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], 
     configs = max(MIN_DOT, _power_of_two(n_configs))
     block = max(MIN_DOT, min(_power_of_two(width), MAX_BLOCK, 8 * TILE // configs))
     warps = min(16, max(4, configs * block // per_warp))
-    sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(w2.shape[1]))}
+    squeezed = w2.shape[1] if _has_products(y) else 0
+    sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(squeezed))}
     grid = n_nodes, -(-width // block)
-    return grid, {"h": width, "a": w2.shape[1], **sizes, "num_warps": warps}
+    return grid, {"h": width, "a": squeezed, **sizes, "num_warps": warps}
 
 
-@cache
-def _has_tensor_cores(device: torch.device) -> bool:
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0)
+def _has_products(x: Tensor) -> bool:
+    # Whether products of x's type within a kernel use tensor cores.
+    return x.dtype != torch.float32 and _capability(x.device) >= DOT_CAPABILITY
 
 
 def _power_of_two(number: int) -> int:

@@ -6,7 +6,7 @@ The autograd functions at the end call the functions of either module, their arg
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from models.layout.inputs import Aggregation
 SLICE_BYTES = 2 << 20
 # A GPU has no such cache and each slice costs launches, so this value only limits memory.
 DEVICE_SLICE_BYTES = 256 << 20
+# Largest number of values of a matrix in one product of torch.
+MAX_VALUES = (1 << 31) - 1
 
 Pullback = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
@@ -162,7 +164,7 @@ def attend_and_add_backward(
         The gradient of the sharpness, (), or None.
     """
     w1, b1, w2, b2, project, _ = weights
-    of_w1, of_b1, of_w2, of_b2, of_project, _ = totals
+    of_project = totals[4]
     both, squeezed = gated(y, w1, b1, w2, b2)
     joined, pullback = attend(both, sharpness)
     rows, of_joined = grad.flatten(0, 1), torch.empty_like(joined)
@@ -170,16 +172,39 @@ def attend_and_add_backward(
     for part, of_part, (matrix, of_matrix) in zip(joined, of_joined, columns, strict=True):
         add_weight_gradient(of_matrix, rows, part.flatten(0, 1))
         torch.mm(rows, matrix, out=of_part.flatten(0, 1))
-    (of_inner, of_gate), slope = pullback(of_joined)
+    of_both, slope = pullback(of_joined)
+    gate_backward(of_both, y, (both[0], squeezed), (w1, w2), of_y, totals)
+    return slope
+
+
+def gate_backward(
+    of_both: Iterable[Tensor],
+    y: Tensor,
+    results: tuple[Tensor, Tensor],
+    weights: tuple[Tensor, Tensor],
+    of_y: Tensor,
+    totals: Sequence[Tensor],
+) -> None:
+    """Map the gradients of the results of `gated` to those of its arguments.
+
+    Args:
+        of_both: Gradients of gelu(y), which is overwritten, and of the gate, (s, c, h) each.
+        y: (s, c, h) aggregated neighbours.
+        results: gelu(y), (s, c, h), and the squeezed channels, (s · c, a).
+        weights: W1, (a, h), and W2, (h, a).
+        of_y: (s, c, h) gradient of y, which is written.
+        totals: Sums of the gradients of W1, b1, W2 and b2. Further ones stay unchanged.
+    """
+    (of_inner, of_gate), (inner, squeezed), (w1, w2) = of_both, results, weights
+    of_w1, of_b1, of_w2, of_b2, *_ = totals
     of_gate = of_gate.flatten(0, 1)
     add_weight_gradient(of_w2, of_gate, squeezed)
     of_b2 += of_gate.sum(0, dtype=of_b2.dtype)
     of_squeezed = torch.ops.aten.threshold_backward(of_gate @ w2, squeezed, 0)
-    add_weight_gradient(of_w1, of_squeezed, both[0].flatten(0, 1))
+    add_weight_gradient(of_w1, of_squeezed, inner.flatten(0, 1))
     of_b1 += of_squeezed.sum(0, dtype=of_b1.dtype)
     of_inner.flatten(0, 1).addmm_(of_squeezed, w1)
     torch.ops.aten.gelu_backward.grad_input(of_inner, y, grad_input=of_y)
-    return slope
 
 
 def sum_rows(x: Tensor, dtype: torch.dtype, *, per_node: bool) -> Tensor:
@@ -308,17 +333,27 @@ def _norm_backward(
 
 
 def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
-    """Add gradᵀ · x to the gradient of a weight.
+    """Add gradᵀ · x to the gradient of a weight, in the type of the weight's gradient.
+
+    A sum in float16 would overflow.
 
     Args:
         into: (b, a) float32 gradient of the weight.
         grad: (t, b) gradient of the layer's result.
         x: (t, a) input of the layer.
     """
-    if x.dtype == into.dtype:
-        into.addmm_(grad.T, x)
-    else:
-        into += grad.T @ x
+    for part in row_slices(grad, x):
+        factors = grad[part].T, x[part]
+        if grad.is_cuda and grad.dtype != into.dtype:
+            into += torch.mm(*factors, out_dtype=into.dtype)
+        else:
+            into.addmm_(*(factor.to(into.dtype) for factor in factors))
+
+
+def row_slices(*matrices: Tensor) -> Iterator[slice]:
+    """Cut rows into slices in which no matrix has more than MAX_VALUES values."""
+    step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
+    return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
 
 
 def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:

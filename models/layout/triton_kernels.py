@@ -164,16 +164,23 @@ def squeeze(
 def _gated(
     y, squeezed, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
 ):
-    unit, some = tl.arange(0, A), channel < h
+    # Return gelu(y) and the opened gate. If a is 0, `y` is gelu(y) and `squeezed` is the gate.
+    some = channel < h
     inside = valid[:, None] & some[None, :]
-    value = tl.load(y + row[:, None] * h + channel[None, :], mask=inside, other=0.0)
-    wanted = valid[:, None] & (unit < a)[None, :]
-    small = tl.load(squeezed + row[:, None] * a + unit[None, :], mask=wanted, other=0.0)
-    known = (unit < a)[:, None] & some[None, :]
-    weight = tl.load(w2 + channel[None, :] * a + unit[:, None], mask=known, other=0.0)
-    bias = tl.load(b2 + channel, mask=some, other=0.0).to(tl.float32)
-    gate = tl.dot(small, weight, input_precision="ieee") + bias[None, :]
-    return value.to(tl.float32), 1 / (1 + tl.exp(-gate))
+    at = row[:, None] * h + channel[None, :]
+    inner = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    if a == 0:
+        gate = tl.load(squeezed + at, mask=inside, other=0.0).to(tl.float32)
+    else:
+        unit = tl.arange(0, A)
+        wanted = valid[:, None] & (unit < a)[None, :]
+        small = tl.load(squeezed + row[:, None] * a + unit[None, :], mask=wanted, other=0.0)
+        known = (unit < a)[:, None] & some[None, :]
+        weight = tl.load(w2 + channel[None, :] * a + unit[:, None], mask=known, other=0.0)
+        bias = tl.load(b2 + channel, mask=some, other=0.0).to(tl.float32)
+        gate = tl.dot(small, weight, input_precision="ieee") + bias[None, :]
+        inner = _gelu(inner)
+    return inner, 1 / (1 + tl.exp(-gate))
 
 
 @triton.jit
@@ -196,8 +203,8 @@ def attend(
     channel = tl.program_id(1) * B + tl.arange(0, B)
     row = tl.program_id(0).to(tl.int64) * c + config
     inside = (config < c)[:, None] & (channel < h)[None, :]
-    value, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
-    message = _gelu(value) * opened
+    inner, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
+    message = inner * opened
     weight = _softmax(message * tl.load(sharpness), inside) * c
     at = row[:, None] * 2 * h + channel[None, :]
     tl.store(out + at, message.to(out.dtype.element_ty), mask=inside)
@@ -217,8 +224,7 @@ def attend_backward(
     channel = tl.program_id(1) * B + tl.arange(0, B)
     row = tl.program_id(0).to(tl.int64) * c + config
     inside = (config < c)[:, None] & (channel < h)[None, :]
-    value, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
-    inner = _gelu(value)
+    inner, opened = _gated(y, squeezed, w2, b2, row, channel, config < c, h, a, A)
     message, sharp = inner * opened, tl.load(sharpness)
     share = _softmax(message * sharp, inside)
     at = row[:, None] * 2 * h + channel[None, :]
