@@ -367,7 +367,9 @@ def _tile(width: int) -> tuple[int, int]:
 def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
     squeezed, width = w1.shape
     wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, squeezed))
-    return {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow}
+    # With more channels, the tiles of four warps do not fit the registers.
+    sizes = {"num_warps": 4 if wide <= 128 else 8}
+    return {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow, **sizes}
 
 
 def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], dict[str, int]]:
