@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from multiprocessing import Pool
 from typing import Any
 from unittest.mock import patch
@@ -34,7 +35,6 @@ WIDTHS = 64, 128, 256
 # A graph with few configs, the steps of large graphs, those of the recipes, and a ranking.
 CONFIGS = 16, 32, 64, 128, fused_ops.MAX_CONFIGS
 KIB, REGISTERS, RESERVED_BYTES = 1024, 1 << 16, 1024
-UNITS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(*faults, sep="\n")  # noqa: T201
     if faults:
         raise PipelineError(f"make kernels: {len(faults)} kernels do not suit a card, see above")
-    page = render("kernels", rows=rows_of(kernels), cards=CARDS, n=len(kernels), revision=revision())
-    write_page(PAGES / "kernels.md", page)
+    facts = {"configs": ", ".join(map(str, CONFIGS)), "triton": version("triton")}
+    facts |= {"rows": rows_of(kernels), "cards": CARDS, "n": len(kernels), "revision": revision()}
+    write_page(PAGES / "kernels.md", render("kernels", **facts))
 
 
 if __name__ == "__main__":

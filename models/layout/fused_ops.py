@@ -35,10 +35,14 @@ TILE = 2048
 N_PROGRAMS = 528
 # Nodes of one program of `pool`.
 POOLED_NODES = 128
+# Wider tiles need more warps, and no loads ahead of a loop, to fit the registers.
+NARROW = 128
 # Smallest number of rows and columns of a product within a program.
 MIN_DOT = 16
 # Largest number of channels of a program that takes all configs of a node.
 MAX_BLOCK = 32
+# Largest number of warps of a program. More warps have too few registers each.
+MAX_WARPS = 16
 # Triton compiles for GPUs of this compute capability or higher, and its products use tensor cores
 # from the second one on.
 MIN_CAPABILITY, DOT_CAPABILITY = (7, 0), (8, 0)
@@ -216,12 +220,13 @@ def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple
     rstd = torch.empty_like(mean)
     wide = _power_of_two(width)
     sizes = {"P": _power_of_two(len(shares)), "R": max(1, TILE // 2 // wide), "H": wide}
+    sizes["num_warps"] = 2 if wide <= NARROW else 4
     tensors = x, norm.gain, norm.shift, shares, sums, largest, place, mean, rstd
     _launch(
         "pool",
         (n_configs, programs),
         *(*tensors, n_nodes, n_configs, POOLED_NODES, norm.eps),
-        **{"n_shares": len(shares), "h": width, **sizes, "num_warps": 2},
+        **{"n_shares": len(shares), "h": width, **sizes},
     )
     highest, program = largest.max(dim=0)
     return sums.sum(0), highest, place.gather(0, program[None])[0], mean, rstd
@@ -367,17 +372,17 @@ def _tile(width: int) -> tuple[int, int]:
 def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
     squeezed, width = w1.shape
     wide, narrow = (max(MIN_DOT, _power_of_two(size)) for size in (width, squeezed))
-    # With more channels, the tiles of four warps do not fit the registers.
-    sizes = {"num_warps": 4 if wide <= 128 else 8}
-    return {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow, **sizes}
+    sizes = {"h": width, "a": squeezed, "R": rows, "H": wide, "A": narrow}
+    return sizes if wide <= NARROW else {**sizes, "num_warps": 8, "num_stages": 1}
 
 
 def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], dict[str, int]]:
     # Each program takes all configs of a node.
     n_nodes, n_configs, width = y.shape
     configs = max(MIN_DOT, _power_of_two(n_configs))
-    block = max(MIN_DOT, min(_power_of_two(width), MAX_BLOCK, 8 * TILE // configs))
-    warps = min(16, max(4, configs * block // per_warp))
+    fitting = MAX_WARPS * per_warp // configs
+    block = min(max(MIN_DOT, _power_of_two(width)), MAX_BLOCK, fitting)
+    warps = max(4, configs * block // per_warp)
     squeezed = w2.shape[1] if _has_products(y) else 0
     sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(squeezed))}
     grid = n_nodes, -(-width // block)

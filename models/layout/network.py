@@ -22,7 +22,7 @@ from data.tree import GraphFile
 from features.scaling import NodeScaler
 from features.statistics.configs import config_moments
 from features.statistics.layout_tables import layout_tables
-from models.config.networks import LayoutGnnConfig
+from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.config.recipe import FeaturesConfig
 from models.graph_task import HeldOutGraphs, begin_layout_network, draw, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
@@ -114,6 +114,8 @@ class LayoutNetwork(nn.Module, ABC):
         return scores.float().cpu().numpy()[inputs.group]
 
 
+# A graph above the limit of a step takes a multiple of this number of configs.
+CONFIG_GROUP = 16
 N_HELD_OUT_SAMPLES = 4
 
 
@@ -144,7 +146,8 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
     def sampled(self, index: int, rng: np.random.Generator) -> Sample:
         inputs = self.inputs(self.files[index])
         learned = self.held_out.configs(len(inputs.first), judged=False)
-        return inputs, learned[draw(rng, len(learned), self.config.configs_per_step)]
+        n_configs = step_configs(self.config, len(inputs.opcode))
+        return inputs, learned[draw(rng, len(learned), n_configs)]
 
     def judged(self, model: Any, inputs: LayoutInputs) -> Iterator[float]:
         """Yield Kendall's tau of fixed samples of held-out configs.
@@ -152,13 +155,28 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
         A sample is as large as that of a step. Samples of equal runtimes are left out.
         """
         positions = self.held_out.configs(len(inputs.first), judged=True)
+        n_configs = step_configs(self.config, len(inputs.opcode))
         for seed in range(N_HELD_OUT_SAMPLES):
             rng = np.random.default_rng(seed)
-            sample = rng.permutation(positions)[: self.config.configs_per_step]
+            sample = rng.permutation(positions)[:n_configs]
             runtime_ns = inputs.runtime_ns[sample]
             if len(np.unique(runtime_ns)) > 1:
                 scores = model(inputs, sample).float().cpu().numpy()
                 yield ranking_score("layout", scores, runtime_ns)
+
+
+def step_configs(config: LayoutGnnConfig, n_nodes: float) -> int:
+    """Return the number of configs that a training step takes of a graph.
+
+    Args:
+        config: Config of the network. `cross_config_sage` limits the tensors of large graphs.
+        n_nodes: Number of nodes after pruning.
+    """
+    if not (isinstance(config, CrossConfigSageConfig) and config.step_tensor_mib):
+        return config.configs_per_step
+    config_bytes = max(1, n_nodes) * config.hidden * torch.float16.itemsize
+    n_groups = int((config.step_tensor_mib << 20) / config_bytes) // CONFIG_GROUP
+    return min(config.configs_per_step, CONFIG_GROUP * max(1, n_groups))
 
 
 def joined_losses(model: Any, samples: Sequence[Sample]) -> Tensor:
