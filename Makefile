@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms bench rehearsal gpu accuracy sample clean
+.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms bench kernels rehearsal gpu accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -115,6 +115,9 @@ OVERRIDES ?= seeds=[0] threads=2 cross_config_sage.hidden=32 cross_config_sage.c
 	tgraph.hidden=32 tgraph.configs_per_step=16 tgraph.permutations=2
 rehearsal: setup  ## the leaderboard recipe on synthetic files, through kernels: writes docs/results/rehearsal.md
 	$(BIN)/python -m benchmarks.rehearsal --out $(REHEARSAL) $(OVERRIDES:%=--set '%') $(OPTIONS)
+
+kernels: $(VENV)/.dev  ## compile the GPU kernels for four cards, without a GPU: writes docs/results/kernels.md
+	$(BIN)/python -m benchmarks.kernels
 
 gpu: setup  ## time the networks on a CUDA GPU: writes docs/results/gpu.md; DRY=1: tiny, on the CPU
 	$(if $(DRY),TRITON_INTERPRET=1) $(BIN)/python -m benchmarks.gpu $(if $(DRY),--dry)

@@ -102,15 +102,16 @@ def recorded(card: Card) -> Iterator[list[Launch]]:
 
 def launches_of(card: Card, width: int, n_configs: int, precision: str) -> list[Launch]:
     """Return the launches of a training step and of a ranking, on tensors without values."""
-    settings = {"hidden": width, "configs_per_step": n_configs, "training.precision": precision}
+    settings = {"hidden": width, "configs_per_step": n_configs, "statistics": "false"}
     keys = [f"{LAYOUT}.{key}={value}" for key, value in settings.items()]
-    recipe = load_recipe("leaderboard", [*keys, f"{LAYOUT}.statistics=false"])
     size = GraphSize(nodes=4, edges=6, configurable=2, configs=n_configs)
-    workload = make_workload(recipe, LAYOUT, size, n_graphs=1)
-    network, inputs = workload.network, workload.graphs[0]
     with recorded(card) as launches, computing(CPU, precision):
-        sample_loss(network, inputs, np.arange(n_configs)).backward()
-        network.score_all(inputs, chunk_configs=n_configs)
+        for by_bytes in ("true", "false"):
+            recipe = load_recipe("leaderboard", [*keys, f"{LAYOUT}.pool_by_bytes={by_bytes}"])
+            workload = make_workload(recipe, LAYOUT, size, n_graphs=1)
+            network, inputs = workload.network, workload.graphs[0]
+            sample_loss(network, inputs, np.arange(n_configs)).backward()
+            network.score_all(inputs, chunk_configs=n_configs)
     return launches
 
 
@@ -224,9 +225,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(*faults, sep="\n")  # noqa: T201
     if faults:
         raise PipelineError(f"make kernels: {len(faults)} kernels do not suit a card, see above")
-    facts = {"configs": ", ".join(map(str, CONFIGS)), "triton": version("triton")}
-    facts |= {"rows": rows_of(kernels), "cards": CARDS, "n": len(kernels), "revision": revision()}
-    write_page(PAGES / "kernels.md", render("kernels", **facts))
+    page = render(
+        "kernels",
+        rows=rows_of(kernels),
+        cards=CARDS,
+        n=len(kernels),
+        configs=", ".join(map(str, CONFIGS)),
+        triton=version("triton"),
+        revision=revision(),
+    )
+    write_page(PAGES / "kernels.md", page)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
 """The fused kernels against float64: compiled on a CUDA GPU, else by Triton's interpreter."""
 
-import inspect
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from models.config.networks import CrossConfigSageConfig
 from models.layout import fused_ops, plain_ops
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, SparseAggregation
-from models.layout.network import joined_losses
+from models.layout.network import joined_losses, sample_loss
 from models.layout.plain_ops import Norm
 from tests.support.triton_interpreter import accept_arrays_as_indices
 
@@ -99,8 +96,18 @@ def test_aggregation_equals_float64(which: str, edges: str, dtype: torch.dtype) 
     assert_all_close(gradients, torch.autograd.grad(exact, leaves, grad.double()), dtype)
 
 
-def test_attention_equals_float64(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
-    if dtype == torch.bfloat16 and not HAS_GPU:
+@pytest.mark.parametrize("products", ["in the kernel", "by cuBLAS"])
+def test_attention_equals_float64(
+    products: str,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if products == "by cuBLAS":
+        monkeypatch.setattr(fused_ops, "_capability", lambda _: (7, 5))
+    elif dtype == torch.float32:
+        pytest.skip("products of float32 are always computed by cuBLAS")
+    elif dtype == torch.bfloat16 and not HAS_GPU:
         pytest.skip("Triton's interpreter multiplies matrices of bfloat16 as if they were integers")
     h = shape[-1]
     a = max(1, h // 8)
@@ -226,74 +233,115 @@ def test_a_whole_network_is_the_same(
     torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
 
 
-COMPILE = """
-import inspect, json, sys, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from models.layout import triton_kernels
-for name, types, sizes, capability, warps in json.load(sys.stdin):
-    kernel = getattr(triton_kernels, name)
-    names = list(inspect.signature(kernel.fn).parameters)
-    constants = {(names.index(key),): value for key, value in sizes.items()}
-    source = ASTSource(kernel, signature=types, constexprs=constants)
-    triton.compile(source, GPUTarget("cuda", capability, 32), options={"num_warps": warps})
-    print(name, capability)
-"""
+@needs_cpu
+def test_the_check_of_a_card_runs_each_variant_of_a_training(
+    inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, launched = set(), set()
+
+    def variants(found: set[object]) -> Callable[..., None]:
+        def launch(name: str, _: object, *arguments: object, **tiles: int) -> None:
+            types = tuple(v.dtype for v in arguments if isinstance(v, Tensor))
+            found.add((name, types, tuple(tiles.items())))
+
+        return launch
+
+    config = CrossConfigSageConfig(hidden=16, pool_by_bytes=True)
+    monkeypatch.setattr(fused_ops, "_launch", variants(checked))
+    fused_ops._run_each_kernel(torch.zeros(1, 16, 16), squeezed=2)
+    monkeypatch.setattr(fused_ops, "_launch", variants(launched))
+    monkeypatch.setattr(fused_ops, "ops_for", lambda *_: fused_ops)
+    for by_bytes in (True, False):
+        model = CrossConfigSage(config.model_copy(update={"pool_by_bytes": by_bytes}))
+        sample_loss(model, inputs, np.arange(9)).backward()
+    assert {name for name, *_ in launched} >= {"attend_backward", "pool", "sum_rows"}
+    assert launched <= checked
 
 
-def _type_of(value: object) -> str:
-    names = {torch.float32: "fp32", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
-    names[torch.bfloat16] = "bf16"
-    if isinstance(value, Tensor):
-        return f"*{names[value.dtype]}"
-    return "fp32" if isinstance(value, float) else "i32"
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter run fused kernels on the CPU, as on a new card."""
+    monkeypatch.setattr(fused_ops, "_has_triton", lambda _: True)
+    monkeypatch.setattr(fused_ops, "_refused", set())
+    monkeypatch.setattr(fused_ops, "_fault", cache(fused_ops._fault.__wrapped__))
+
+
+def trained(inputs: LayoutInputs, *, fused: bool, n_steps: int = 2) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    model = CrossConfigSage(CrossConfigSageConfig(hidden=16, fused=fused))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(n_steps):
+        optimiser.zero_grad()
+        sample_loss(model, inputs, np.arange(step, step + 7)).backward()
+        optimiser.step()
+    return model.state_dict()
+
+
+@needs_cpu
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("failing", ["norm", "attend_backward"])
+def test_a_card_of_48_kib_falls_back_with_one_line(
+    failing: str,
+    inputs: LayoutInputs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    launch = fused_ops._launch
+
+    def limited(name: str, grid: tuple[int, ...], *arguments: object, **tiles: int) -> None:
+        if name == failing:
+            raise OutOfResources(81_920, 48 << 10, "shared memory")
+        launch(name, grid, *arguments, **tiles)
+
+    monkeypatch.setattr(fused_ops, "_launch", limited)
+    found = trained(inputs, fused=True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "OutOfResources: out of resource: shared memory, Required: 81920" in line
+    assert "\n" not in line
+    expected = trained(inputs, fused=False)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@needs_cpu
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_machine_without_a_c_compiler_falls_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+
+    monkeypatch.setattr(fused_ops, "_launch", missing)
+    x, config = torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16)
+    assert fused_ops.ops_for(x, config) is plain_ops
+    assert fused_ops.ops_for(x[:, :1], config) is plain_ops
+    (record,) = caplog.records
+    assert "Failed to find C compiler" in record.getMessage()
+
+
+@needs_cpu
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_card_whose_memory_is_full_keeps_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(fused_ops, "_launch", full)
+    x, config = torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16)
+    with pytest.raises(torch.OutOfMemoryError):
+        fused_ops.ops_for(x, config)
+    monkeypatch.undo()
+    assert not fused_ops._refused
 
 
 @needs_cpu
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("capability", "dtype"),
-    [(75, torch.float16), (80, torch.bfloat16), (90, torch.bfloat16), (90, torch.float32)],
-    ids=str,
-)
-def test_each_kernel_compiles_for_a_gpu(
-    capability: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_card_that_runs_each_kernel_is_asked_once_per_size(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from models.layout import triton_kernels
-
-    seen = {}
-
-    def launch(name: str, _: object, *given: object, **sizes: int) -> None:
-        names = inspect.signature(getattr(triton_kernels, name).fn).parameters
-        warps = sizes.pop("num_warps", 4)
-        types = dict(zip(names, map(_type_of, given), strict=False))
-        seen[name] = types | dict.fromkeys(sizes, "constexpr"), sizes, warps
-
-    monkeypatch.setattr(fused_ops, "_launch", launch)
-    neighbours = SparseAggregation(EDGES, 21, varying=torch.tensor([3, 5, 9]))
-    x, weights = torch.randn(21, 128, 128).to(dtype), torch.randn(3, 128, 128).to(dtype)
-    gain, bias, shares = torch.rand(128), torch.rand(128).to(dtype), torch.rand(3, 21)
-    norm = Norm(gain, gain, 1e-5)
-    fused_ops.aggregate(x, norm, weights, bias, neighbours.every)
-    fused_ops.aggregate_backward(x, x, norm, weights, neighbours.every)
-    sums, largest, place, *kept = fused_ops.pool(x, norm, shares, for_gradients=True)
-    fused_ops.pool_backward((sums, largest), x, gain, shares, (place, *kept))
-    shapes = (16, 128), (16,), (128, 16), (128,), (128, 256), (128,)
-    given = torch.tensor(1.0), [torch.randn(*shape).to(dtype) for shape in shapes]
-    totals = [torch.zeros(shape) for shape in shapes]
-    fused_ops.attend_and_add(x, x, *given, torch.empty_like(x))
-    fused_ops.attend_and_add_backward(x, x, *given, torch.empty_like(x), totals)
-    fused_ops.sum_rows(x, torch.float32, per_node=False)
-    n_kernels = 11 - (dtype == torch.float32)  # float32 projects by torch's own product
-    assert len(seen) == n_kernels
-    asked = [[name, *facts[:2], capability, facts[2]] for name, facts in seen.items()]
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == n_kernels
+    x, config = torch.zeros(2, 5, 16), CrossConfigSageConfig(hidden=16)
+    assert fused_ops.ops_for(x, config) is fused_ops
+    monkeypatch.setattr(fused_ops, "_launch", None)
+    assert fused_ops.ops_for(x, config) is fused_ops
+    assert not caplog.records
