@@ -136,8 +136,8 @@ def attend_and_add(
         return plain_ops.attend_and_add(x, y, sharpness, weights, out)
     w1, b1, w2, b2, projection, bias = weights
     if not _has_products(x):
-        both, _ = plain_ops.gated(y, w1, b1, w2, b2)
-        joined = _attend(*both, w2, b2, sharpness)
+        (inner, gate), _ = plain_ops.gated(y, w1, b1, w2, b2)
+        joined = _attend(inner, gate, w2, b2, sharpness)
         plain_ops.added(x, joined.chunk(2, -1), projection, bias, out=out)
     else:
         joined = _attend(y, _squeeze(y, w1, b1), w2, b2, sharpness)

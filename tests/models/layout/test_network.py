@@ -12,7 +12,7 @@ from data.graphs.graph import LayoutGraph
 from models.config.networks import CrossConfigSageConfig
 from models.layout.cross_config_sage import CrossConfigSage
 from models.layout.inputs import LayoutInputs, layout_inputs
-from models.layout.network import LayoutTask
+from models.layout.network import LayoutTask, step_configs
 from models.training.losses import pairwise_hinge
 from tests.models.rearrange import permute_configs
 
@@ -27,6 +27,34 @@ def test_a_step_learns_from_configs_drawn_at_random(
     sample = rng.choice(len(inputs.first), 12, replace=False, shuffle=False)
     expected = pairwise_hinge(model(inputs, sample), torch.from_numpy(inputs.runtime_ns[sample]))
     assert task.step_loss(model, 0, np.random.default_rng(5))[0].item() == expected.item()
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "n_nodes", "expected"),
+    [(0, 10**6, 128), (512, 8192, 128), (512, 8193, 112), (512, 14_966, 64), (512, 10**6, 16)],
+)
+def test_a_large_graph_takes_fewer_configs(limit_mib: int, n_nodes: int, expected: int) -> None:
+    config = CrossConfigSageConfig(hidden=256, configs_per_step=128, step_tensor_mib=limit_mib)
+    assert step_configs(config, n_nodes) == expected
+    few = config.model_copy(update={"configs_per_step": 12})
+    assert step_configs(few, n_nodes) == 12
+
+
+def test_a_step_and_its_held_out_samples_respect_the_limit(
+    layout_graph: LayoutGraph, inputs: LayoutInputs
+) -> None:
+    files, seen = (layout_graph.file,), []
+    config = CrossConfigSageConfig(hidden=1024, configs_per_step=24, step_tensor_mib=1)
+    task = LayoutTask(files, LRUCache(lambda _: inputs), config, 0, HeldOut(files))
+    _, sample = task.sampled(0, np.random.default_rng(0))
+    assert len(sample) == step_configs(config, len(inputs.opcode)) == 16
+
+    def model(_: LayoutInputs, judged: np.ndarray) -> torch.Tensor:
+        seen.append(len(judged))
+        return torch.arange(float(len(judged)))
+
+    assert len(list(task.judged(model, inputs))) == len(seen)
+    assert set(seen) == {16}
 
 
 @pytest.mark.parametrize("n_per_step", [1, 3, 5, 7, 9])
