@@ -11,7 +11,6 @@ kernels. They recompute tensors after an aggregation in the backward pass, which
 """
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from data.graphs.packing import N_SYMBOLS, N_TENSORS, VALUES_PER_TENSOR
 from features.statistics.configs import N_CONFIG_STATISTICS
 from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
 from models.layout import fused_ops
+from models.layout.exact_ranking import score_in_chunks
 from models.layout.inputs import (
     Aggregation,
     LayoutInputs,
@@ -39,19 +39,11 @@ from models.layout.plain_ops import (
     Broadcast,
     Norm,
     Pool,
-    added,
-    gated,
-    log_sum_exp,
-    node_slices,
-    weigh,
 )
-from models.training.device import by_own_types, ranking_bytes, storage_dtype
+from models.training.device import by_own_types, storage_dtype
 
 # Limit of a statistic in multiples of its scale among train configs.
 MAX_STATISTIC = 10.0
-
-# The number of a block, its x and its messages, (n, c, h) each.
-Reached = tuple[int, Tensor, Tensor]
 
 
 class ChannelAttention(nn.Module):
@@ -183,59 +175,6 @@ class SageBlock(nn.Module):
         """Return W1, b1, W2 and b2 of the channel attention, then P and its bias."""
         first, second = self.channels.gate[0], self.channels.gate[2]
         return (*first.parameters(), *second.parameters(), *self.project.parameters())
-
-    # Ranking in chunks splits a block: `messages_` needs one config, and `finish` needs the
-    # normaliser of all configs.
-
-    @by_own_types
-    def messages_(self, y: Tensor) -> Tensor:
-        """Compute messages in place.
-
-        Args:
-            y: (n, c, h) result of `aggregate`, which is overwritten.
-
-        Returns:
-            (n, c, h) messages.
-        """
-        weights = [tensor.to(y.dtype) for tensor in self.node_weights()]
-        for part in node_slices(y):
-            torch.ops.aten.glu.out(gated(y[part], *weights[:4])[0], 0, out=y[part][None])
-        return y
-
-    @by_own_types
-    def log_sum_exp(self, messages: Tensor) -> Tensor:
-        """Return the log of the sum over these configs of exp(u / T).
-
-        Args:
-            messages: (n, c, h) messages u.
-
-        Returns:
-            (n, 1, h) float32.
-        """
-        assert self.configs is not None
-        sharpness = self.configs.sharpness()
-        parts = [log_sum_exp(messages[part], sharpness) for part in node_slices(messages)]
-        return torch.cat(parts)
-
-    @by_own_types
-    def finish(self, x: Tensor, messages: Tensor, normaliser: Tensor) -> Tensor:
-        """Compute the block's result in the memory of its messages.
-
-        Args:
-            x: (n, c, h) input of the block.
-            messages: (n, c, h) messages, which are overwritten.
-            normaliser: (n, 1, h) normaliser of all configs.
-
-        Returns:
-            (n, c, h).
-        """
-        assert self.configs is not None
-        sharpness = self.configs.sharpness()
-        weight, bias = (tensor.to(x.dtype) for tensor in self.project.parameters())
-        for part in node_slices(messages):
-            weighed = weigh(messages[part], sharpness, normaliser[part])
-            messages[part] = added(x[part], (messages[part], weighed), weight, bias)
-        return messages
 
 
 class CrossConfigSage(LayoutNetwork):
@@ -404,10 +343,6 @@ class CrossConfigSage(LayoutNetwork):
     ) -> NDArray[np.float32]:
         """Score every config of a graph as if one forward pass had all configs.
 
-        A block needs its normaliser over all configs before any config can pass it. So configs pass
-        block by block, in chunks. Chunks beyond `kept_bytes` start again at the first block. Memory
-        does not grow with c.
-
         Args:
             inputs: Inputs of the graph.
             chunk_configs: Number of configs of a chunk. None derives it from `ranking_bytes`.
@@ -417,62 +352,4 @@ class CrossConfigSage(LayoutNetwork):
         Returns:
             (c,) float32 scores.
         """
-        n_counted = len(inputs.first) - inputs.n_query_configs
-        device = inputs.opcode.device
-        tensor_bytes, kept_limit = ranking_bytes(device, self.config.inference_tensor_mib)
-        if chunk_configs is None:
-            width_bytes = self.config.hidden * storage_dtype(device).itemsize
-            chunk_configs = max(4, tensor_bytes // (len(inputs.opcode) * width_bytes))
-        chunks = [
-            part
-            for rows in np.split(np.arange(len(inputs.first)), [n_counted])
-            for part in np.array_split(rows, -(-len(rows) // chunk_configs) or 1)
-            if len(part)
-        ]
-        if self.config.cross_config and len(chunks) > 1:
-            scores = self._scores_by_block(inputs, chunks, n_counted, kept_bytes or kept_limit)
-        else:
-            scores = [self(inputs, chunk) for chunk in chunks]
-        return torch.cat(scores).cpu().numpy()[inputs.group]
-
-    def _scores_by_block(
-        self, inputs: LayoutInputs, chunks: Sequence[Positions], n_counted: int, kept_bytes: int
-    ) -> list[Tensor]:
-        kept: list[Reached | None] = [None] * len(chunks)
-        normalisers: list[Tensor] = []
-        for block in self.blocks:
-            sums, left = list[Tensor](), kept_bytes
-            for number, chunk in enumerate(chunks):
-                reached = self._advance(inputs, chunk, kept[number], normalisers)
-                _, x, messages = reached
-                # Query configs do not change the scores of other configs.
-                if chunk[0] < n_counted:
-                    sums.append(block.log_sum_exp(messages))
-                left -= x.nbytes + messages.nbytes
-                kept[number] = reached if left >= 0 else None
-            normalisers.append(reduce(torch.logaddexp, sums) - np.log(n_counted))  # (m, 1, h)
-        scores = []
-        for number, chunk in enumerate(chunks):
-            _, x, messages = self._advance(inputs, chunk, kept[number], normalisers[:-1])
-            x = self.blocks[-1].finish(x, messages, normalisers[-1])
-            scores.append(self.read_out(inputs, x, chunk))
-            kept[number] = None
-        return scores
-
-    def _advance(
-        self,
-        inputs: LayoutInputs,
-        chunk: Positions,
-        reached: Reached | None,
-        normalisers: Sequence[Tensor],
-    ) -> Reached:
-        # Take a chunk through all blocks with a normaliser.
-        if reached is None:
-            x, aggregated = self.embed(inputs, chunk)
-            reached = 0, x, self.blocks[0].messages_(aggregated)
-        start, x, messages = reached
-        for number in range(start, len(normalisers)):
-            x = self.blocks[number].finish(x, messages, normalisers[number])
-            block = self.blocks[number + 1]
-            messages = block.messages_(block.aggregate(x, inputs.neighbours))
-        return len(normalisers), x, messages
+        return score_in_chunks(self, inputs, chunk_configs, kept_bytes)
