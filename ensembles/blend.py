@@ -8,6 +8,7 @@ row number. A model may leave out whole graphs.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from common.errors import PipelineError
 from common.files import SEAL_KEY, UNSEALED, check_seal, read_json, write_sealed
 from data.tree import Collection
+from ensembles.picks import TILE_ERROR
 from ensembles.scores import scores_path
 from models.config.recipe import BlendConfig
 
@@ -56,10 +58,12 @@ class BlendSpec(NamedTuple):
     Attributes:
         method: Name of the scale, a key of SCALES.
         weights: Weight of each member. They need not sum to 1.
+        tile_error: Error of the scores for the choice of tile configs, see `ensembles.picks`.
     """
 
     method: str
     weights: Mapping[str, float]
+    tile_error: float = TILE_ERROR
 
 
 def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.DataFrame:
@@ -147,13 +151,18 @@ def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:
 def member_weights(
     members: Sequence[str], weights_by_model: Mapping[Any, float]
 ) -> dict[str, float]:
-    """Return the weight of each member, which is the weight of its model.
+    """Return the weight of each member: the weight of its model, shared by the model's seeds.
 
     Args:
         members: Names of members, "<model>-seed<number>" or the name of a model.
         weights_by_model: Weights by model. A model without an entry has weight 1.
     """
-    return {name: weights_by_model.get(name.rsplit("-seed", 1)[0], 1.0) for name in members}
+    models = [name.rsplit("-seed", 1)[0] for name in members]
+    n_seeds = Counter(models)
+    return {
+        name: weights_by_model.get(model, 1.0) / n_seeds[model]
+        for name, model in zip(members, models, strict=True)
+    }
 
 
 def recipe_blend(blending: BlendConfig, members: Sequence[str]) -> BlendSpec:
@@ -182,18 +191,14 @@ def run_blend(
     """
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
-        return BlendSpec(record["method"], record["weights"])
+        return BlendSpec(record["method"], record["weights"], record["tile_error"])
     return recipe_blend(blending, members)
 
 
 def blend_record(spec: BlendSpec) -> dict[str, Any]:
-    """Return `method` and `weights` of a blend for JSON.
-
-    Args:
-        spec: Blend to convert.
-    """
+    """Return the values of a blend for JSON."""
     weights = {name: float(weight) for name, weight in spec.weights.items()}
-    return {"method": spec.method, "weights": weights}
+    return {"method": spec.method, "weights": weights, "tile_error": spec.tile_error}
 
 
 class Choice(BaseModel):
@@ -203,6 +208,7 @@ class Choice(BaseModel):
 
     method: Literal["minmax-mean", "rank-mean"]
     weights: dict[str, float]
+    tile_error: float = TILE_ERROR
 
 
 def choice_file(out: Path, collection: Collection) -> Path:

@@ -17,9 +17,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from common.metrics import family_folds, family_interval, ranking_score
+from common.metrics import TILE_PICKS, family_folds, family_interval, ranking_score, tile_score
 from common.progress import each, log
 from data.families import family_of
+from data.graph_store.stored_graph import read_tile
 from data.labels import Labels, read_labels_of
 from data.tree import Collection, GraphFile
 from ensembles.blend import (
@@ -32,6 +33,7 @@ from ensembles.blend import (
     recipe_blend,
     write_choice,
 )
+from ensembles.picks import TILE_ERROR, TILE_ERRORS, top_k_to_measure
 from models.config.recipe import BlendConfig
 
 FITTED_NOTE = (
@@ -44,6 +46,9 @@ KEPT_NOTE = (
 )
 # An official xla split has seven graphs. Few families widen the interval (common.metrics).
 MIN_GRAPHS, MIN_FAMILIES, MAX_FOLDS = 6, 3, 5
+# A collection with this number of valid graphs chooses without the other search of its source. The
+# official splits of xla have 7 graphs, and those of nlp have 20.
+MIN_ALONE = 12
 FITTED_SCALE = "minmax-mean"
 GREEDY, RECIPE = "greedy", "recipe"
 DECIDING_CONFIDENCE = 0.99
@@ -208,6 +213,49 @@ def choose_blend(
     }
 
 
+def choose_tile_error(
+    judged: Mapping[GraphFile, Labels], blended: pl.DataFrame, *, seed: int = 0
+) -> dict[str, Any]:
+    """Choose the error of the scores for the five configs of tile kernels, see `ensembles.picks`.
+
+    Args:
+        judged: Labels of kernels.
+        blended: Blended scores of the kernels.
+        seed: Seed of folds and intervals.
+
+    Returns:
+        `tile_error`, which is the default unless another one is better beyond noise. `values` is
+        the tile score of each error. `held_out_value` is the value of the choice on kernels outside
+        it, and `gain_ci99` the 99 % interval of the gain over the default.
+    """
+    by_name, rows, families = {file.name: file for file in judged}, [], []
+    for part in each("choose the tile error", blended.sort("config").partition_by("graph")):
+        file = by_name.get(part["graph"][0])
+        if file is None:
+            continue
+        kernel, scores = read_tile(file), part["score"].to_numpy()
+        runtime = judged[file].runtime.astype(np.float64)
+        fives = (top_k_to_measure(scores, kernel, TILE_PICKS, error) for error in TILE_ERRORS)
+        rows.append([tile_score(five, runtime) for five in fives])
+        families.append(family_of(file))
+    values, default = np.array(rows), TILE_ERRORS.index(TILE_ERROR)
+    fold_of = family_folds(families, min(MAX_FOLDS, len(set(families))), seed)
+    held_out = np.empty(len(values))
+    for fold in np.unique(fold_of):
+        best = values[fold_of != fold].mean(axis=0).argmax()
+        held_out[fold_of == fold] = values[fold_of == fold, best]
+    gain = held_out - values[:, default]
+    gain_ci99 = family_interval(gain, families, seed=seed, confidence=DECIDING_CONFIDENCE)
+    is_better = gain_ci99[0] > 0
+    means = values.mean(axis=0)
+    return {
+        "tile_error": TILE_ERRORS[int(means.argmax())] if is_better else TILE_ERROR,
+        "values": dict(zip(map(str, TILE_ERRORS), means.tolist(), strict=True)),
+        "held_out_value": float((held_out if is_better else values[:, default]).mean()),
+        "gain_ci99": gain_ci99,
+    }
+
+
 def scored_graphs(
     judged: Mapping[GraphFile, Labels], members: Mapping[str, pl.DataFrame], recipe: BlendSpec
 ) -> list[ScoredGraph]:
@@ -296,6 +344,10 @@ def choose_in_run(
                 "uses fitted weights; their value on valid graphs outside the fit is "
                 f"{choice['held_out_value']:.4f}"
             )
+        if next(iter(files)).kind == "tile":
+            error = choose_tile_error(judged, apply_blend(every, spec), seed=seed)
+            spec = spec._replace(tile_error=error["tile_error"])
+            choice["of_tile_error"] = error
         record = {**choice, **blend_record(spec), "note": note}
         log.info(f"{names}: {message}")
     for path in paths:

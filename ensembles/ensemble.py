@@ -113,23 +113,32 @@ def choose_source(
 
 
 def members_of(
-    recipe: Recipe, collection: Collection, out: Path, source: Source | None = None
+    recipe: Recipe,
+    collection: Collection,
+    out: Path,
+    source: Source | None = None,
+    *,
+    final: bool = False,
 ) -> list[Member]:
     """List the members that rank a collection.
 
     Args:
-        recipe: Recipe of the run, or one of its `fits`.
+        recipe: Recipe of the run.
         collection: Collection that the members learned from.
         out: Folder of the run.
         source: Source of the models. If it has no collection, the baseline is the only member.
+        final: List the models of the test split, some of which may have learned the valid split.
     """
     if source is not None and source.collection is None:
         return [Member(BASELINE, 0, out / "models" / BASELINE, collection.kind)]
-    folder = out / "models" / (recipe.learned_as(collection).slug + FINAL * recipe.is_final)
+    place = recipe.learned_as(collection)
+    settings, kind = recipe.of(place), collection.kind
     return [
-        Member(model, seed, folder / f"{model}-seed{seed}", collection.kind, recipe.trust)
-        for model in recipe.models_of(collection.kind)
-        for seed in recipe.seeds
+        Member(model, seed, folder / f"{model}-seed{seed}", kind, recipe.trust)
+        for model in settings.models_of(kind)
+        for ending in [FINAL if final and settings.fits(model)[-1].is_final else ""]
+        for folder in [out / "models" / f"{place.slug}{ending}"]
+        for seed in settings.seeds_of(model)
     ]
 
 
@@ -278,7 +287,9 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     recipe = read_recipe(folder)
     # One trained member is enough here. Loading raises an error for a missing one.
     trained = {
-        c.name for c in COLLECTIONS if any(is_done(m.folder) for m in members_of(recipe, c, folder))
+        c.name
+        for c in COLLECTIONS
+        if any(is_done(m.folder) for m in members_of(recipe, c, folder, final=True))
     }
     source = choose_source(wanted, trained, {}).collection
     if source is None:
@@ -313,6 +324,7 @@ def load_ranker(
         return Ensemble(source, rankers, BlendSpec("minmax-mean", {folder.name: 1.0}))
     recipe = read_recipe(folder, trust)
     # The last digits of a sum depend on the order, so this is the order of the run.
-    rankers = {member.name: member.load() for member in members_of(recipe, source, folder)}
+    members = members_of(recipe, source, folder, final=True)
+    rankers = {member.name: member.load() for member in members}
     spec = run_blend(folder, recipe.blend, wanted or source, list(rankers))
     return Ensemble(source, rankers, spec)

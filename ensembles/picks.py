@@ -27,8 +27,10 @@ MAX_CANDIDATES = 256
 # Layouts with high scores are no good candidates. The slowdown of the best of five is 1.0067 for a
 # share of .15 and .2, 1.0069 for .3, and 1.0073 for all (held-out families of the sample).
 LAYOUT_CANDIDATE_SHARE = 0.2
-# Standard deviation of the error of a score, in standard deviations of the graph's scores.
+# Standard deviation of the error of a score, in standard deviations of the graph's scores. With an
+# error of 0, the configs with the lowest scores are chosen. A run may choose another one for tiles.
 TILE_ERROR, LAYOUT_ERROR = 2.0, 1.0
+TILE_ERRORS = (0.0, 0.5, 1.0, 2.0)
 # Length scale of the correlation of errors: for tiles in logarithms of sizes, for layouts in the
 # share of nodes with different layouts.
 TILE_LENGTH, LAYOUT_LENGTH = 2.0, 0.3
@@ -44,13 +46,16 @@ TILE_SIZES = (*range(6), *range(8, 14), *range(16, 22))
 JITTER = 1e-6
 
 
-def top_k_to_measure(scores: NDArray[np.float32], graph: Graph, k: int) -> NDArray[np.int64]:
+def top_k_to_measure(
+    scores: NDArray[np.float32], graph: Graph, k: int, tile_error: float = TILE_ERROR
+) -> NDArray[np.int64]:
     """Choose k distinct and diversified configs of a graph.
 
     Args:
         scores: Finite score of each config, (c,), lower = faster.
         graph: Graph of the c configs. Its runtimes are not read.
         k: Number of configs to choose, at least 1.
+        tile_error: Error of the scores of tiles, one of TILE_ERRORS.
 
     Returns:
         Rows, (min(k, distinct configs),) int64, in the order of choice.
@@ -66,7 +71,7 @@ def top_k_to_measure(scores: NDArray[np.float32], graph: Graph, k: int) -> NDArr
     with thread_limits(1, "blas"):
         if isinstance(graph, TileGraph):
             places = tile_places(graph.config_feat[rows])[:MAX_CANDIDATES]
-            correlation, error = tile_correlation(places), TILE_ERROR
+            correlation, error = tile_correlation(places), tile_error
         else:
             assert isinstance(graph, LayoutGraph)
             n_candidates = max(k, math.ceil(LAYOUT_CANDIDATE_SHARE * len(rows)))

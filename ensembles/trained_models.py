@@ -107,8 +107,8 @@ def models_to_take(
         (member.folder.parent.name, member.name): (member.folder, settings)
         for collection in collections
         for settings in [recipe.of(recipe.learned_as(collection)).model_dump(mode="json")]
-        for fit in recipe.fits()
-        for member in members_of(fit, collection, out)
+        for final in (False, True)
+        for member in members_of(recipe, collection, out, final=final)
         if not is_done(member.folder)
     }
     models = find_models(source, wanted.__contains__)
@@ -122,7 +122,12 @@ def models_to_take(
     for key, folder in models.items():
         config, settings = read_config(folder), wanted[key][1]
         for part in (config["model"], "features"):
-            if difference := first_difference(config["recipe"].get(part), settings.get(part), part):
+            # The folder has one seed, and its place says what it learned.
+            old, new = (
+                {k: v for k, v in table.get(part, {}).items() if k not in ("seeds", "fit_on")}
+                for table in (config["recipe"], settings)
+            )
+            if difference := first_difference(old, new, part):
                 expected = f"expected a model of recipe {recipe.name}"
                 raise PipelineError(f"{folder}: was trained with {difference}; {expected}")
     return {wanted[key][0]: folder for key, folder in models.items()}

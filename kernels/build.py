@@ -30,6 +30,7 @@ from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
 from common.settings import FrozenConfig
 from data.tree import collection_named
+from models.config.custom import is_own, named_models
 
 # Pure-Python modules that the image of Kaggle may lack, and their distributions.
 REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
@@ -202,8 +203,7 @@ def build(
     """
     title = _title_of(recipe_name, kind, title)
     _check_sources(kind, dataset_sources, kernel_sources)
-    parts = [recipe_table.get(name, {}) for name in ("layout", "tile")]
-    own_models = [model for part in parts for model in part.get("models", ()) if ":" in model]
+    own_models = [model for model, _ in named_models(recipe_table).values() if is_own(model)]
     recipe_file = f"configs/{recipe_name}.toml"
     files = {**own_packages(own_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()

@@ -40,7 +40,7 @@ _MIN_TITLE, _MAX_TITLE = 6, 50
 
 # Files that models of any kind need to rank, without scores, pictures and reports.
 _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
-_NEEDED = frozenset({CONFIG, DONE, "importances.parquet"})
+_NEEDED = frozenset({CONFIG, DONE, "importances.parquet", "programs.packed"})
 _LEFT_OUT = (".", "checkpoint.", "report.")
 
 # Kernels find the dataset because its slug ends in -wheels.

@@ -32,6 +32,7 @@ class TrainJob:
         seed: Seed of the training.
         run_dir: Run folder of the training.
         start: Run folder of the trained network whose weights the training starts from.
+        ranked: Graphs that the model will rank, if its training reads them. See `reads_ranked`.
     """
 
     model: str
@@ -40,6 +41,7 @@ class TrainJob:
     seed: int
     run_dir: Path
     start: Path | None = None
+    ranked: Sequence[GraphFile] = ()
 
 
 class Ranker(Protocol):
@@ -74,6 +76,11 @@ class ModelEntry:
         module = import_module("models.graph_task" if self.network else self.module)
         ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
         return ranker
+
+    @property
+    def reads_ranked(self) -> bool:
+        """Return whether `TrainJob.ranked` decides what the model learns."""
+        return self.module == "models.trees.config_columns"
 
     @property
     def network_class(self) -> Any:
@@ -116,14 +123,15 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
         PipelineError: There is no such model. The message lists the known ones.
         UsageError: The recipe may not import the custom model.
     """
-    own = recipe.own_models
-    if name in own:
-        kind = "layout" if own[name] in recipe.layout.models else "tile"
-        return replace(_network(name, kind, own[name]), own=recipe.own_class(name))
-    if name not in MODELS:
-        known = ", ".join((*MODELS, *own))
+    named = recipe.named_models
+    model = named.get(name, name)
+    if name in recipe.own_models:
+        kind = "tile" if name in recipe.models_of("tile") else "layout"
+        return replace(_network(name, kind, model), own=recipe.own_class(name))
+    if model not in MODELS:
+        known = ", ".join((*MODELS, *named))
         raise PipelineError(f"model '{name}': no such model; known: {known}")
-    return MODELS[name]
+    return replace(MODELS[model], name=name)
 
 
 def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:

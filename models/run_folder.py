@@ -61,11 +61,12 @@ def check_done(folder: Path) -> None:
         for line in lines:
             checksum, _, name = line.partition(" ")
             path = folder / name
-            if path.is_file() and checksum != checksum_of(path.read_bytes()):
-                raise PipelineError(
-                    f"{path}: damaged: it is not as it was written; bring it back, or remove "
-                    f"{folder} and run again"
-                )
+            fault = "damaged: it is not as it was written"
+            if name and not path.is_file():
+                fault = "missing; expected a file of the finished folder"
+            elif not name or checksum == checksum_of(path.read_bytes()):
+                continue
+            raise PipelineError(f"{path}: {fault}; bring it back, or remove {folder} and run again")
     except (OSError, ValueError) as error:
         raise PipelineError(f"{mark}: cannot be read: {error}") from error
 
@@ -183,7 +184,7 @@ def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, 
         trust: Custom models that may be imported, as "package.module:Class".
     """
     config, recipe = read_config(run), read_recipe(run, trust)
-    every = recipe.models_of(kind) * len(recipe.seeds)
+    every = [model for model in recipe.models_of(kind) for _ in recipe.seeds_of(model)]
     return recipe, (config["model"],) if "model" in config else every
 
 

@@ -87,6 +87,7 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
         **place,
         "seed": job.seed,
         "train_data": fingerprint(job.files),
+        **({"ranked_data": fingerprint(job.ranked)} if job.ranked else {}),
         **start,
         **sources_of(job.recipe, [job.model]),
         "recipe": job.recipe.model_dump(mode="json"),

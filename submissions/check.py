@@ -40,7 +40,7 @@ from data.official.published import (
     official_names,
 )
 from data.tree import COLLECTIONS, NO_ID, Collection, GraphFile, find_graphs, has_graphs, npz_root
-from ensembles.picks import top_k_to_measure
+from ensembles.picks import TILE_ERROR, top_k_to_measure
 
 HEADER = "ID,TopConfigs"
 # The first part that is not an int64 index. A match of the whole row would need too much memory.
@@ -85,7 +85,9 @@ class ScannedRow(NamedTuple):
 
 
 def submission_rows(
-    scored: Iterable[tuple[Collection, pl.DataFrame]], files: Iterable[GraphFile]
+    scored: Iterable[tuple[Collection, pl.DataFrame]],
+    files: Iterable[GraphFile],
+    tile_error: float = TILE_ERROR,
 ) -> Iterator[SubmissionRow]:
     """Rank the configs of each graph by score; equal scores keep the order of the file.
 
@@ -94,13 +96,14 @@ def submission_rows(
     Args:
         scored: Scores of each collection, with the columns of SCORE_SCHEMA.
         files: Files of the graphs. Only files of tile kernels are read.
+        tile_error: Error of the scores of tiles, see `top_k_to_measure`.
 
     Raises:
         PipelineError: A tile kernel has no file, or its file is damaged or has other configs.
     """
     known = {file.submission_id: file for file in files}
-    for collection, scores in scored:
-        for graph, table in by_graph(scores).items():
+    for collection, blended in scored:
+        for graph, table in by_graph(blended).items():
             name = f"{collection.name}:{graph}"
             ranking = ranking_from_scores(table["score"].to_numpy())
             if collection.kind == "tile":
@@ -111,7 +114,8 @@ def submission_rows(
                 if not np.array_equal(config_hashes(kernel), table["config_hash"].to_numpy()):
                     fault = "has other configs than the scores; expected the same data"
                     raise PipelineError(f"{kernel.file.path}: {fault}")
-                five = top_k_to_measure(table["score"].to_numpy(), kernel, TILE_PICKS)
+                scores = table["score"].to_numpy()
+                five = top_k_to_measure(scores, kernel, TILE_PICKS, tile_error)
                 ranking = np.concatenate([five, ranking[~np.isin(ranking, five)]])
             configs = table["config"].to_numpy().astype(np.int64)
             yield SubmissionRow(name, ranking, configs if configs[-1] >= len(configs) else None)

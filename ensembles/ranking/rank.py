@@ -18,6 +18,7 @@ from data.manifest import measured_of
 from data.tree import collection_named
 from ensembles.blend import BlendSpec
 from ensembles.ensemble import BASELINE, Ensemble, load_ranker
+from ensembles.picks import TILE_ERROR, top_k_to_measure
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import (
     ANY_OF_KIND,
@@ -46,6 +47,7 @@ class Ranked:
         graph: Graph of the configs.
         seconds: Time of the models for all configs.
         top: Number of configs that `best` lists by default. None for all.
+        tile_error: Error of the scores of tiles, which `to_measure` uses.
     """
 
     collection: str
@@ -55,6 +57,7 @@ class Ranked:
     graph: NamedGraph
     seconds: float
     top: int | None = None
+    tile_error: float = TILE_ERROR
 
     def __repr__(self) -> str:
         first = int(self.order[0])
@@ -102,9 +105,7 @@ class Ranked:
         Returns:
             `rank` among the distinct configs, `config` (its row) and `score` of each config.
         """
-        from ensembles.picks import top_k_to_measure
-
-        rows = top_k_to_measure(self.scores, self.graph.graph, k).tolist()
+        rows = top_k_to_measure(self.scores, self.graph.graph, k, self.tile_error).tolist()
         return [
             {"rank": self.place(row), "config": row, "score": float(self.scores[row])}
             for row in rows
@@ -342,7 +343,8 @@ def rank(
     scores = ranker.blended(ranked.graph, members)
     seconds = time.perf_counter() - start
     _, group = distinct_configs(ranked.graph)
-    return Ranked(ranker.collection.name, members, scores, group, ranked, seconds, top)
+    name, error = ranker.collection.name, ranker.spec.tile_error
+    return Ranked(name, members, scores, group, ranked, seconds, top, error)
 
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:

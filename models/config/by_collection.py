@@ -9,12 +9,12 @@ from models.config.kinds import LayoutModelName, TileModelName
 Tables = Mapping[str, Mapping[str, Any]]
 
 
-def check_collections(tables: Tables, own_models: Iterable[str], *, together: bool) -> None:
+def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -> None:
     """Check the names of collections and of their tables. Keys and values are not checked.
 
     Args:
         tables: The table [collection] of a recipe.
-        own_models: Names of the recipe's custom models.
+        named: Names that the recipe gives to models.
         together: Whether one model learns all layout collections.
 
     Raises:
@@ -29,7 +29,7 @@ def check_collections(tables: Tables, own_models: Iterable[str], *, together: bo
         if together and kinds[name] == "layout":
             raise ValueError(f"{key}: layout.together trains one model on all layouts; drop one")
         models = get_args(LayoutModelName if kinds[name] == "layout" else TileModelName)
-        known = ("features", *models, *own_models)
+        known = ("features", *models, *named)
         for unknown in table.keys() - {*known}:
             raise ValueError(f"{key}.{unknown}: cannot differ here; expected {', '.join(known)}")
 

@@ -1,4 +1,4 @@
-"""Custom models: the location of their class, and the permission to import it.
+"""Models with a name of the recipe's: a second use of a built-in model, or a custom model.
 
 A recipe names a custom model by its class: "my_pkg.gat:Gat". The import of that module runs its
 code, so a run folder alone must not cause it. `Recipe.from_table` imports only the custom models
@@ -17,14 +17,14 @@ from pydantic import ConfigDict
 from common.errors import UsageError
 from common.files import checksum_of
 from common.settings import FrozenConfig
-from models.config.networks import LayoutGnnConfig, TileGnnConfig
+from models.config.networks import LayoutGnnConfig, ModelConfig, TileGnnConfig
 
 PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 CONFIGS: dict[str, type[FrozenConfig]] = {"layout": LayoutGnnConfig, "tile": TileGnnConfig}
 BASES = {"layout": "models.layout.network:LayoutNetwork", "tile": "models.tile.network:TileNetwork"}
 
 
-class UncheckedConfig(FrozenConfig):
+class UncheckedConfig(ModelConfig):
     """The table of a custom model that is not imported: any keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -43,18 +43,29 @@ def short_name(model: str) -> str:
     return model.partition(":")[0].rpartition(".")[2]
 
 
-def own_models(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
-    """Return the custom models that a recipe's table lists.
+def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the models that a recipe names, each with the kind of its configs.
+
+    A custom model in a list has the name of its module. A table with the key `model` gives its name
+    to a built-in or custom model.
 
     Args:
         table: Recipe as nested tables.
-        kind: "layout" or "tile".
+
+    Returns:
+        The model, for example "my_pkg.gat:Gat" or "tgraph", and "layout" or "tile", by name.
     """
-    match table.get(kind):
-        case {"models": [*entries]}:
-            own = (entry for entry in entries if isinstance(entry, str) and is_own(entry))
-            return tuple(dict.fromkeys(own))
-    return ()
+    kinds: dict[str, str] = {}
+    for kind in CONFIGS:
+        match table.get(kind):
+            case {"models": [*entries]}:
+                kinds |= {entry: kind for entry in entries if isinstance(entry, str)}
+    names: dict[str, tuple[str, str]] = {}
+    for name, part in table.items():
+        match part:
+            case {"model": str(model)}:
+                names[name] = model, kinds.get(name, "layout")
+    return names | {short_name(entry): (entry, kinds[entry]) for entry in kinds if is_own(entry)}
 
 
 def imported(place: str) -> Any:

@@ -1,11 +1,12 @@
 """The tables [layout] and [tile] of a recipe: the models that rank each kind of configs."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from common.settings import FrozenConfig
-from models.config.custom import is_own, short_name
+from models.config.custom import short_name
+from models.config.networks import each_once
 
 LayoutModelName = Literal[
     "cross_config_sage",
@@ -21,25 +22,6 @@ TileModelName = Literal[
 ]
 
 
-def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Raise a ValueError if a value occurs twice, else return the values."""
-    if len(set(values)) != len(values):
-        raise ValueError("expected each entry once")
-    return values
-
-
-def _known_model(kind: str, known: tuple[str, ...]) -> AfterValidator:
-    def check(model: str) -> str:
-        if model not in known and not is_own(model):
-            raise ValueError(
-                f"ranks no {kind} configs; expected {', '.join(known)}, or a model of your own as "
-                "'package.module:Class'"
-            )
-        return model
-
-    return AfterValidator(check)
-
-
 def _called_apart(models: tuple[str, ...]) -> tuple[str, ...]:
     each_once(tuple(map(short_name, models)))
     return models
@@ -50,13 +32,15 @@ class LayoutConfig(FrozenConfig):
 
     Attributes:
         models: Names of the models, for example ["cross_config_sage", "layout_boosting"]. A custom
-            model is named by its class, for example "my_pkg.gat:Gat".
+            model is named by its class, for example "my_pkg.gat:Gat". To use a model twice, give
+            the second one a name of your own and a table with the key `model`, for example
+            `[sage_nodes]` with `model = "cross_config_sage"`.
         together: Train one model on the train graphs of all layout collections. If false, each
             collection has its own model.
     """
 
     models: Annotated[
-        tuple[Annotated[str, _known_model("layout", get_args(LayoutModelName))], ...],
+        tuple[str, ...],
         Field(min_length=1),
         AfterValidator(_called_apart),
     ] = ("cross_config_sage", "layout_boosting")
@@ -73,7 +57,7 @@ class TileConfig(FrozenConfig):
     """
 
     models: Annotated[
-        tuple[Annotated[str, _known_model("tile", get_args(TileModelName))], ...],
+        tuple[str, ...],
         Field(min_length=1),
         AfterValidator(_called_apart),
     ] = ("late_fusion_sage", "tile_boosting")

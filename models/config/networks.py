@@ -4,7 +4,7 @@ A layout GNN adds keys to LayoutGnnConfig, which has the keys of its training. R
 are in models/config/recipe.py.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -21,6 +21,37 @@ StartName = Literal[
     "", "layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random"
 ]
 TileLossName = Literal[LossName, "best_of_five"]
+
+
+def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Raise a ValueError if a value occurs twice, else return the values."""
+    if len(set(values)) != len(values):
+        raise ValueError("expected each entry once")
+    return values
+
+
+def _train_first(splits: tuple[str, ...]) -> tuple[str, ...]:
+    if splits not in ((), ("train",), ("train", "valid")):
+        raise ValueError('expected ["train"] or ["train", "valid"]')
+    return splits
+
+
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(each_once)]
+Splits = Annotated[tuple[Literal["train", "valid"], ...], AfterValidator(_train_first)]
+
+
+class ModelConfig(FrozenConfig):
+    """The keys that all models share.
+
+    Attributes:
+        seeds: Seeds of the trainings of this model, for example [0]. An empty list means the seeds
+            of the recipe. The weight of a model in the blend does not depend on their number.
+        fit_on: Splits that this model learns from to rank the test split, as the key `fit_on` of
+            the recipe. An empty list means the recipe's.
+    """
+
+    seeds: Seeds = ()
+    fit_on: Splits = ()
 
 
 class TrainingConfig(FrozenConfig):
@@ -73,7 +104,7 @@ def _exact_if_auto(training: TrainingConfig) -> TrainingConfig:
     return exact if training.precision == "auto" else training
 
 
-class LayoutGnnConfig(FrozenConfig):
+class LayoutGnnConfig(ModelConfig):
     """The keys that all layout networks share.
 
     Attributes:
@@ -133,8 +164,12 @@ class CrossConfigSageConfig(SageConfig):
             channels a graph of 14,966 nodes takes 64 configs. A larger graph takes fewer configs
             per step: the largest multiple of 16 that respects the limit, but at least 16. 0 sets no
             limit.
+        norm: Axis of the norm in front of each block. "channels" normalises each node in each
+            config. "nodes" normalises each channel over the nodes of a config, as the competition's
+            winner does, without fused kernels for this part.
     """
 
+    norm: Literal["channels", "nodes"] = "channels"
     statistics: bool = False
     pool_by_bytes: bool = False
     dropout: Share = 0.0
@@ -196,7 +231,7 @@ class BaselineGcnConfig(LayoutGnnConfig):
     configs_per_step: Annotated[int, Field(ge=2)] = 16
 
 
-class TileGnnConfig(FrozenConfig):
+class TileGnnConfig(ModelConfig):
     """The keys that all tile networks share.
 
     Attributes:

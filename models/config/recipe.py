@@ -3,7 +3,7 @@
 The tables of networks are in models/config/networks.py, [layout] and [tile] are in
 models/config/kinds.py, all others here. A custom model is named by its class, for example
 "my_pkg.gat:Gat". The last part of the module, `gat`, is the model's name in the recipe, in folders
-and in the blend.
+and in the blend. A table with the key `model` gives any model another such name.
 """
 
 import functools
@@ -24,22 +24,26 @@ from models.config.custom import (
     UncheckedConfig,
     custom_class,
     is_own,
-    own_models,
+    named_models,
     short_name,
 )
-from models.config.kinds import LayoutConfig, LayoutModelName, TileConfig, TileModelName, each_once
+from models.config.kinds import LayoutConfig, LayoutModelName, TileConfig, TileModelName
 from models.config.networks import (
     BaselineGcnConfig,
     CrossConfigSageConfig,
     EarlyFusionSageConfig,
     LateFusionSageConfig,
+    ModelConfig,
     Positive,
     PositiveFloat,
+    Seeds,
     SegmentSageConfig,
+    Splits,
     StatisticsName,
     TgraphConfig,
     TrainingConfig,
     Weight,
+    each_once,
 )
 
 
@@ -47,12 +51,6 @@ def _all_or_several(n_configs: int) -> int:
     if n_configs == 1:
         raise ValueError("one config has no order; expected 0, which is all, or at least 2")
     return n_configs
-
-
-def _train_first(splits: tuple[str, ...]) -> tuple[str, ...]:
-    if splits not in (("train",), ("train", "valid")):
-        raise ValueError('expected ["train"] or ["train", "valid"]')
-    return splits
 
 
 def _graph_ids(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,7 +91,7 @@ class FeaturesConfig(FrozenConfig):
         return rule
 
 
-class RowsConfig(FrozenConfig):
+class RowsConfig(ModelConfig):
     """The configs and statistics that a ranker on statistics learns from.
 
     Attributes:
@@ -107,8 +105,8 @@ class RowsConfig(FrozenConfig):
     configs_per_graph: Annotated[int, Field(ge=2)] = 500
 
 
-class BaselineConfig(FrozenConfig):
-    """The untrained order by tile steps, in `models/trees/baseline.py`. It has no keys."""
+class BaselineConfig(ModelConfig):
+    """The untrained order by tile steps, in `models/trees/baseline.py`."""
 
 
 class LinearConfig(RowsConfig):
@@ -196,11 +194,12 @@ class BlendConfig(FrozenConfig):
     Attributes:
         method: Scaling of the scores before averaging. "minmax-mean" maps the scores of a graph to
             0..1. "rank-mean" replaces them by their ranks.
-        choose: Choose the weights by the labels of the valid split. Both searches of a source, for
-            example `xla:default` and `xla:random`, get the same weights. The weights of the recipe
-            stay unless other weights are better beyond noise.
+        choose: Choose the weights, and the error of the diversified tile configs, by the labels of
+            the valid split. Collections with fewer than 12 valid graphs choose together with the
+            other search of their source, for example `xla:default` with `xla:random`. The recipe's
+            values stay unless others are better beyond noise.
         weights: Weight of each model, for example {layout_boosting = 0.25}. The default of each
-            model is 1.
+            model is 1. The seeds of a model share its weight.
     """
 
     method: Literal["minmax-mean", "rank-mean"] = "minmax-mean"
@@ -213,7 +212,8 @@ class Recipe(FrozenConfig):
 
     Attributes:
         name: Name of the recipe. The default is the name of its file.
-        seeds: Seeds of the trainings. Each model is trained once per seed.
+        seeds: Seeds of the trainings. Each model is trained once per seed, unless its table has
+            other seeds.
         threads: Number of threads of PyTorch and LightGBM. 0 uses all available cores. On a CPU,
             the last digits of a network's scores depend on this number. Scores of trees do not.
         valid_configs: Number of configs of each layout graph in the valid split that are ranked and
@@ -226,7 +226,7 @@ class Recipe(FrozenConfig):
             together.
         fit_on: Splits that the models that rank the test split learn from. With
             ["train", "valid"], each model is trained twice: on train, to score and blend on valid,
-            and then on both splits.
+            and then on both splits. A model's table can have the key too.
         leave_out: Graphs that no model learns from, for example ["layout:xla:default:NAME"].
     """
 
@@ -234,16 +234,12 @@ class Recipe(FrozenConfig):
     own_classes: ClassVar[Mapping[str, Any]] = {}
 
     name: str = "unnamed"
-    seeds: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(each_once)
-    ] = (0,)
+    seeds: Annotated[Seeds, Field(min_length=1)] = (0,)
     threads: Annotated[int, Field(ge=0)] = 1
     valid_configs: Annotated[int, Field(ge=0), AfterValidator(_all_or_several)] = 1000
     accelerator: Literal["auto", "cpu"] = "auto"
     collection: dict[str, dict[str, Any]] = Field(default={})
-    fit_on: Annotated[tuple[Literal["train", "valid"], ...], AfterValidator(_train_first)] = (
-        "train",
-    )
+    fit_on: Annotated[Splits, Field(min_length=1)] = ("train",)
     leave_out: Annotated[tuple[str, ...], AfterValidator(_graph_ids)] = ()
     features: FeaturesConfig = FeaturesConfig()
     layout: LayoutConfig = LayoutConfig()
@@ -264,7 +260,9 @@ class Recipe(FrozenConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        known = (*get_args(LayoutModelName), *get_args(TileModelName), *self.own_models)
+        known = (*get_args(LayoutModelName), *get_args(TileModelName), *self.named_models)
+        self._check_models("layout", self.layout.models, get_args(LayoutModelName))
+        self._check_models("tile", self.tile.models, get_args(TileModelName))
         for name in self.blend.weights:
             if name not in known:
                 raise ValueError(
@@ -276,8 +274,18 @@ class Recipe(FrozenConfig):
                 raise ValueError(
                     f"blend.weights: those of {', '.join(models)} sum to 0; expected one above 0"
                 )
-        check_collections(self.collection, self.own_models, together=self.layout.together)
+        check_collections(self.collection, self.named_models, together=self.layout.together)
         return self
+
+    def _check_models(self, kind: str, models: Sequence[str], built_in: Sequence[str]) -> None:
+        for place, model in enumerate(models):
+            meant = self.named_models.get(short_name(model), model)
+            if meant not in built_in and not is_own(meant):
+                raise ValueError(
+                    f"key '{kind}.models[{place}]' is '{model}': ranks no {kind} configs; expected "
+                    f"{', '.join(built_in)}, a name whose table has the key 'model', or a model of "
+                    "your own as 'package.module:Class'"
+                )
 
     @classmethod
     def from_table(
@@ -301,12 +309,12 @@ class Recipe(FrozenConfig):
             UsageError: The table has an error. The message names `source`, the dotted key and the
                 expected value.
         """
-        layout, tile = (own_models(table, kind) for kind in ("layout", "tile"))
+        names = tuple(sorted(named_models(table).items()))
         # `in` would also find parts of names in a text.
         trust = (trust,) if isinstance(trust, str) else trust
-        allowed = frozenset(place for place in (*layout, *tile) if place in trust)
+        allowed = frozenset(model for _, (model, _) in names if is_own(model) and model in trust)
         try:
-            recipe_class = _with_own_models(layout, tile, allowed) if layout or tile else cls
+            recipe_class = _with_named_models(names, allowed) if names else cls
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
         recipe = super(Recipe, recipe_class).from_table(table, source=source, above=above)
@@ -388,20 +396,35 @@ class Recipe(FrozenConfig):
         return self.threads or granted()[0]
 
     @property
+    def named_models(self) -> dict[str, str]:
+        """Return the model, for example "tgraph" or "my_pkg.gat:Gat", of each name of its own."""
+        listed = {short_name(m): m for m in (*self.layout.models, *self.tile.models) if is_own(m)}
+        fields = [name for name in type(self).model_fields if name not in Recipe.model_fields]
+        return {name: listed.get(name) or getattr(self, name).model for name in fields}
+
+    @property
     def own_models(self) -> dict[str, str]:
         """Return the class of each custom model, "package.module:Class", by the model's name."""
-        every = (*self.layout.models, *self.tile.models)
-        return {short_name(model): model for model in every if is_own(model)}
+        return {name: model for name, model in self.named_models.items() if is_own(model)}
 
     @property
     def is_final(self) -> bool:
         """Return whether the models learn from the valid split, too."""
         return "valid" in self.fit_on
 
-    def fits(self) -> "tuple[Recipe, ...]":
-        """Return the recipes of a model's trainings. The last ranks test, the first all else."""
-        first = self.model_copy(update={"fit_on": ("train",)})
-        return (first, self) if self.is_final else (self,)
+    def seeds_of(self, model: str) -> tuple[int, ...]:
+        """Return the seeds of a model's trainings."""
+        return getattr(self, model).seeds or self.seeds
+
+    def fits(self, model: str = "") -> "tuple[Recipe, ...]":
+        """Return the recipes of a model's trainings. The last ranks test, the first all else.
+
+        Args:
+            model: Name of the model. "" takes the recipe's `fit_on`.
+        """
+        last = (getattr(self, model).fit_on if model else ()) or self.fit_on
+        splits = dict.fromkeys([("train",), last])
+        return tuple(self.model_copy(update={"fit_on": split}) for split in splits)
 
     def is_idle(self, key: str, collections: Iterable[Collection] = COLLECTIONS) -> bool:
         """Return True if a key has no effect on the ranking of some collections.
@@ -415,7 +438,7 @@ class Recipe(FrozenConfig):
             _, name, *inner = key.split(".")
             return name not in named or self.of(named[name]).is_idle(".".join(inner), [named[name]])
         kinds = {one.kind for one in named.values()}
-        known = {*get_args(LayoutModelName), *get_args(TileModelName)}
+        known = {*get_args(LayoutModelName), *get_args(TileModelName), *self.named_models}
         name = key.removeprefix("blend.weights.").partition(".")[0]
         at_work = [model for kind in kinds for model in self.models_of(kind)]
         others = set(KINDS).difference(kinds)
@@ -439,23 +462,30 @@ class Recipe(FrozenConfig):
 
 
 @functools.cache
-def _with_own_models(
-    layout: tuple[str, ...], tile: tuple[str, ...], trust: frozenset[str]
+def _with_named_models(
+    names: tuple[tuple[str, tuple[str, str]], ...], trust: frozenset[str]
 ) -> type[Recipe]:
     tables: dict[str, Any] = {}
     classes: dict[str, Any] = {}
-    for kind, models in (("layout", layout), ("tile", tile)):
-        for model in models:
-            name = short_name(model)
-            is_taken = name in tables or name in Recipe.model_fields or hasattr(Recipe, name)
-            if is_taken or name.startswith("_"):
-                raise UsageError(
-                    f"model '{model}': '{name}' is taken; give its module another name"
-                )
+    for name, (model, kind) in names:
+        if name in Recipe.model_fields or hasattr(Recipe, name) or name.startswith("_"):
+            raise UsageError(
+                f"model '{model}': '{name}' is taken; give it or its module another name"
+            )
+        built_in = (*get_args(LayoutModelName), *get_args(TileModelName))
+        config: Any = UncheckedConfig
+        if is_own(model):
             if model in trust:
                 classes[name] = custom_class(model, kind)
-            config = classes[name].Config if name in classes else UncheckedConfig
-            tables[name] = (config, config())
+                config = classes[name].Config
+        elif model in built_in:
+            config = type(Recipe.model_fields[model].default)
+        else:
+            raise UsageError(f"{name}.model: no model '{model}'; expected {', '.join(built_in)}")
+        if short_name(model) != name or not is_own(model):
+            key: Any = Literal[model], model
+            config = create_model(config.__name__, __base__=config, model=key)
+        tables[name] = (config, config())
     recipe_class = create_model("Recipe", __base__=Recipe, **tables)
     recipe_class.own_classes = classes
     return recipe_class
@@ -489,7 +519,7 @@ def load_recipe(
     table = {"name": path.stem, **(read["recipe"] if is_of_run else read)}
     table = apply_overrides(table, overrides)
     by_user = apply_overrides({}, overrides) if is_of_run else table
-    consent = {place for kind in ("layout", "tile") for place in own_models(by_user, kind)}
+    consent = {model for model, _ in named_models(by_user).values()}
     source = f"recipe {path.stem}"
     recipe = Recipe.from_table(table, source=source, trust={*trust, *consent})
     for model in recipe.own_models:

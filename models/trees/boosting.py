@@ -208,11 +208,20 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     Raises:
         PipelineError: The file is missing, damaged, or of other statistics.
     """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
+    return booster_of(text, path, *known)
+
+
+def booster_of(text: str, path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
+    """Return the booster of a text in a file. See `read_booster`."""
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_str=path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, lightgbm.basic.LightGBMError) as error:
+        booster = lightgbm.Booster(model_str=text)
+    except (ValueError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     if booster.feature_name() not in map(list, known):
         raise of_other_statistics(path)

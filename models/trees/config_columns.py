@@ -6,13 +6,14 @@ once. The features of a program mean the same in its siblings, because their con
 in the same order. Layouts by tensor rank unseen configs better than whole vectors, because
 different vectors share layouts of tensors.
 
-Each train graph has its own rankers, and their scores are summed. One booster reads the features. A
-second one, for at most 10,000 configs, also reads the statistics of each config. A program with few
-configs has a third ranker. If it also has few features, the third ranker is a random forest
-(Breiman, 2001), because deep trees see combinations of layouts. Cross-validation on the program's
-configs then chooses the weights of the three (Breiman, 1996, "Stacked regressions"). Otherwise the
-third ranker is a linear one on statistics, because the cost of a layout is nearly a sum over
-tensors.
+A training learns the train graphs that rank a graph of the valid or test split, or all train graphs
+if there is none. Each learned graph has its own rankers, and their scores are summed. One booster
+reads the features. A second one, for at most 10,000 configs, also reads the statistics of each
+config. A program with few configs has a third ranker. If it also has few features, the third ranker
+is a random forest (Breiman, 2001), because deep trees see combinations of layouts. Cross-validation
+on the program's configs then chooses the weights of the three (Breiman, 1996, "Stacked
+regressions"). Otherwise the third ranker is a linear one on statistics, because the cost of a
+layout is nearly a sum over tensors.
 
 All rankers predict the normal deviate of a config's rank by runtime. So their scores have one
 scale, and the rankers of several siblings are averaged without weights. Sizes of trees were chosen
@@ -21,7 +22,9 @@ on the sample's train split and on synthetic costs of up to 24,000 configs.
 Shapes: c configs, k configurable nodes in m columns, f features.
 """
 
-from collections.abc import Mapping, Sequence
+import io
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,9 +35,9 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import norm, rankdata
 
-from common.errors import OutOfTime, PipelineError
-from common.files import read_json, write_text
-from common.progress import each, out_of_time
+from common.errors import OutOfTime, blame
+from common.files import open_regular, write_bytes
+from common.progress import each, log, out_of_time
 from common.settings import FrozenConfig
 from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import Graph, LayoutGraph, distinct_configs
@@ -48,18 +51,21 @@ from features.statistics.configs import (
 from features.statistics.layout import TENSORS
 from models.config.recipe import BoostingConfig, ConfigColumnsConfig, LinearConfig, Recipe
 from models.registry import TrainJob
-from models.trees.boosting import BoostingRanker, read_booster
+from models.trees.boosting import BoostingRanker, booster_of
 from models.trees.linear import LinearRanker, fit_linear
 from models.trees.rows import GraphRows, binned, dataset_parameters, sample_rows
-from models.trees.siblings import Signature, signature_of
+from models.trees.siblings import Signature, siblings_of, signature_of, used_programs
 
 if TYPE_CHECKING:
     import lightgbm
 
 TreesName = Literal["columns", "both", "forest"]
 RankerName = Literal["columns", "both", "forest", "linear"]
-PROGRAM_FILES = "program-*.json"
-MAX_SIBLINGS = 4
+# A finished training has one zip archive, with a folder for each program. Kaggle unpacks files with
+# the suffix .zip. The parts of an unfinished training have one program each.
+ARCHIVE, PARTS, PROGRAM = "programs.packed", "program-*.part", "program.json"
+# Equal programs give equal archives, so the date is fixed. This is the earliest date of a zip file.
+FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 # More configs are learned by larger trees, and without a third ranker.
 MAX_FEW_CONFIGS = 2_000
 # Statistics take time, and help no more for more configs.
@@ -126,11 +132,7 @@ class ColumnFeatures(FrozenConfig):
     layout: list[list[int]]
 
     def names(self, statistics: StatisticsSet | None = None) -> list[str]:
-        """Return the names of the columns of `rows_of`.
-
-        Args:
-            statistics: Set of statistics, or None.
-        """
+        """Return the names of the columns of `rows_of`."""
         own = [
             f"node_{node}_{TENSORS[tensor]}_{'_'.join(str(d) for d in layout if d >= 0) or 'open'}"
             for node, tensor, layout in zip(self.node, self.tensor, self.layout, strict=True)
@@ -138,12 +140,7 @@ class ColumnFeatures(FrozenConfig):
         return [*own, *(statistics_names("layout", statistics) if statistics else ())]
 
     def rows_of(self, graph: Graph, statistics: StatisticsSet | None = None) -> RowStatistics:
-        """Return the function that computes the rows of configs.
-
-        Args:
-            graph: Graph of the program, or of a sibling.
-            statistics: Set of statistics that follow the features, or None.
-        """
+        """Return the function that computes the rows of configs, with statistics at their end."""
         assert isinstance(graph, LayoutGraph)
         columns = partial(self.table, graph)
         if statistics is None:
@@ -152,15 +149,7 @@ class ColumnFeatures(FrozenConfig):
         return lambda rows: np.concatenate([columns(rows), further(rows)], axis=1)
 
     def table(self, graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute the features of some configs.
-
-        Args:
-            graph: Graph of the program, or of a sibling.
-            rows: (r,) rows of configs.
-
-        Returns:
-            (r, f) float32 of 0 and 1.
-        """
+        """Compute the features of some configs, (r, f) float32 of 0 and 1."""
         layouts = graph.configs.vectors.reshape(-1, N_TENSORS, VALUES_PER_TENSOR)
         wanted = np.asarray(self.layout, dtype=np.int8).reshape(-1, VALUES_PER_TENSOR)  # (f, 6)
         # (u, f): whether a vector of the graph sets a feature
@@ -170,12 +159,9 @@ class ColumnFeatures(FrozenConfig):
 
 
 class LearnedProgram(FrozenConfig):
-    """The content of a program file, except for its trees.
+    """A learned train graph, except for its trees.
 
     Attributes:
-        name: Name of the train graph.
-        signature: Signature of the train graph.
-        features: Features that distinguish the learned configs.
         weights: Weight of each ranker. They sum to 1.
         linear: Weight and largest input of each statistic of the linear ranker, or none.
     """
@@ -188,12 +174,7 @@ class LearnedProgram(FrozenConfig):
 
 
 def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatures:
-    """Find the features that distinguish some configs, without equivalent ones.
-
-    Args:
-        graph: Graph of the program.
-        rows: (r,) rows of configs.
-    """
+    """Find the features that distinguish some configs, without equivalent ones."""
     node: list[int] = []
     tensor: list[int] = []
     layout: list[list[int]] = []
@@ -236,29 +217,39 @@ def ranker_weights(n_configs: int, n_features: int) -> dict[RankerName, float]:
 
 
 def train(job: TrainJob) -> None:
-    """Learn the configs of each train graph. A resumed training skips the learned graphs.
-
-    The function writes a program file and the files of its trees for each graph with an order.
+    """Learn the configs of train graphs. A resumed training skips the learned graphs.
 
     Raises:
         PipelineError: No graph has two configs of different runtime, or the disk is full.
         OutOfTime: The time is over.
     """
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
-    graphs = sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats)
+    files = used_programs(job.files, job.ranked)
+    log.info(f"{job.model}: {len(files)} of {len(job.files)} train graphs can rank a graph")
+    repeats = job.recipe.features.repeats
+    graphs = sample_rows(files, config, job.seed, repeats=repeats) if files else []
     for number, taken in enumerate(each("learn configs", graphs)):
-        path = job.run_dir / PROGRAM_FILES.replace("*", f"{number:03d}")
-        if path.exists():
+        part = job.run_dir / PARTS.replace("*", f"{number:03d}")
+        if part.exists():
             continue
         if out_of_time():
             raise OutOfTime(f"{job.run_dir}: out of time with {number} of {len(graphs)} graphs")
-        _learn(path, taken, config, seed=job.seed, threads=job.recipe.n_threads)
+        learned = _learn(taken, config, seed=job.seed, threads=job.recipe.n_threads)
+        contents = {f"{number:03d}/{name}": text.encode() for name, text in learned.items()}
+        write_bytes(part, _zipped(contents, zipfile.ZIP_STORED))
+    parts = sorted(job.run_dir.glob(PARTS))
+    programs: dict[str, bytes] = {}
+    for part in parts:
+        programs |= _unzipped(part)
+    write_bytes(job.run_dir / ARCHIVE, _zipped(programs, zipfile.ZIP_DEFLATED))
+    for part in parts:
+        part.unlink()
 
 
 def _learn(
-    path: Path, taken: GraphRows, config: ConfigColumnsConfig, *, seed: int, threads: int
-) -> None:
-    """Learn the configs of one graph. The program file is written last."""
+    taken: GraphRows, config: ConfigColumnsConfig, *, seed: int, threads: int
+) -> dict[str, str]:
+    """Learn the configs of one graph, and return the files of its program by name."""
     graph = read_layout(taken.file)
     features = column_features(graph, taken.rows)
     trees = ProgramTrees(graph, features, config, seed, threads)
@@ -266,11 +257,12 @@ def _learn(
     if "forest" in weights:
         weights = trees.stacked_weights(taken)
     linear: dict[str, tuple[float, float]] = {}
+    files: dict[str, str] = {}
     for name in weights:
         if name == "linear":
             linear = fit_linear([taken], LinearConfig(statistics=config.statistics))[0].weights
         else:
-            write_text(_trees_file(path, name), trees.fit(name, taken).model_to_string())
+            files[f"{name}.txt"] = trees.fit(name, taken).model_to_string()
     program = LearnedProgram(
         name=taken.file.name,
         signature=signature_of(graph),
@@ -278,20 +270,28 @@ def _learn(
         weights=weights,
         linear=linear,
     )
-    write_text(path, program.model_dump_json() + "\n")
+    return {PROGRAM: program.model_dump_json(), **files}
+
+
+def _zipped(files: Mapping[str, bytes], method: int) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, FIXED_DATE), content, method)
+    return packed.getvalue()
+
+
+def _unzipped(path: Path, ending: str = "") -> dict[str, bytes]:
+    """Return the files of an archive whose names have an ending."""
+    expected = "learned programs; remove its folder, and train the model again"
+    with open_regular(path) as file, blame(path, expected), zipfile.ZipFile(file) as archive:
+        names = [name for name in archive.namelist() if name.endswith(ending)]
+        return {name: archive.read(name) for name in names}
 
 
 @dataclass(frozen=True)
 class ProgramTrees:
-    """Fits trees to some configs of one program.
-
-    Attributes:
-        graph: Graph of the program.
-        features: Features of its configs.
-        config: Settings of the model.
-        seed: Seed of the trees.
-        threads: Number of threads.
-    """
+    """Fits trees to some configs of one program."""
 
     graph: LayoutGraph
     features: ColumnFeatures
@@ -300,15 +300,7 @@ class ProgramTrees:
     threads: int
 
     def fit(self, name: TreesName, taken: GraphRows) -> "lightgbm.Booster":
-        """Fit the trees of one ranker to normal deviates.
-
-        Args:
-            name: Name of the ranker.
-            taken: Configs to learn.
-
-        Returns:
-            The trees. A higher prediction means a faster config.
-        """
+        """Fit the trees of one ranker to normal deviates. A higher prediction means faster."""
         import lightgbm
 
         n_configs, statistics = len(taken.rows), self._statistics(name)
@@ -364,44 +356,29 @@ def _deviates(runtime: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(norm.ppf((rankdata(runtime) - 0.5) / len(runtime)))
 
 
-def _trees_file(path: Path, name: TreesName) -> Path:
-    return path.with_name(f"{path.stem}-{name}.txt")
-
-
 @dataclass(frozen=True)
 class ConfigColumnsRanker:
     """The learned programs of a run folder. Trees are read for one graph at a time.
 
     Attributes:
-        programs: Learned programs by file.
+        archive: Archive of the run folder.
+        programs: Learned programs by folder of the archive.
         statistics: Statistics that the trees read.
         threads: Number of threads.
     """
 
-    programs: Mapping[Path, LearnedProgram]
+    archive: Path
+    programs: Mapping[str, LearnedProgram]
     statistics: StatisticsSet
     threads: int
 
-    def siblings_of(self, graph: LayoutGraph) -> list[Path]:
-        """Return the files of the programs that rank a graph, nearest first.
-
-        If the graph's own program was learned, its siblings are left out.
-
-        Args:
-            graph: Graph to rank.
-        """
-        own = signature_of(graph)
-        of = {path: program.signature for path, program in self.programs.items()}
-        siblings = [path for path, other in of.items() if other.is_sibling(own)]
-        siblings.sort(key=lambda path: of[path].distance(own))
-        same = [path for path in siblings if of[path].content == own.content]
-        return (same or siblings)[:MAX_SIBLINGS]
+    def siblings_of(self, graph: LayoutGraph) -> list[str]:
+        """Return the programs that rank a graph, nearest first."""
+        signatures = {name: program.signature for name, program in self.programs.items()}
+        return siblings_of(signatures, signature_of(graph))
 
     def score(self, graph: Graph) -> NDArray[np.float32] | None:
         """Score every config, or return None if no sibling of the graph was learned.
-
-        Args:
-            graph: Graph to rank.
 
         Returns:
             (c,) float32 scores. A lower score means a faster config.
@@ -411,14 +388,14 @@ class ConfigColumnsRanker:
         if not siblings:
             return None
         first, group = distinct_configs(graph)
-        scores = [self._score_by(path, graph, first) for path in siblings]
+        scores = [self._score_by(name, graph, first) for name in siblings]
         return np.mean(scores, axis=0).astype(np.float32)[group]
 
     def _score_by(
-        self, path: Path, graph: LayoutGraph, rows: NDArray[np.int64]
+        self, folder: str, graph: LayoutGraph, rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Return the scores (r,) of some configs by one learned program."""
-        program = self.programs[path]
+        program = self.programs[folder]
         total = np.zeros(len(rows), np.float32)
         for name, weight in program.weights.items():
             if name == "linear":
@@ -428,7 +405,9 @@ class ConfigColumnsRanker:
                 statistics = self.statistics if name == "both" else None
                 names = program.features.names(statistics)
                 rows_of = partial(program.features.rows_of, statistics=statistics)
-                booster = read_booster(_trees_file(path, name), names)
+                place = f"{folder}/{name}.txt"
+                text = _unzipped(self.archive, place).get(place, b"").decode()
+                booster = booster_of(text, self.archive, names)
                 scores = BoostingRanker(booster, rows_of, self.threads).score_rows(graph, rows)
             total += np.float32(weight) * scores
         return total
@@ -440,11 +419,11 @@ def load(name: str, run_dir: Path, recipe: Recipe) -> ConfigColumnsRanker:
     Raises:
         PipelineError: A file is missing or damaged.
     """
-    paths: Sequence[Path] = sorted(run_dir.glob(PROGRAM_FILES))
-    if not paths:
-        raise PipelineError(f"{run_dir}: has no {PROGRAM_FILES}; train the model again")
-    programs = {
-        path: read_json(path, LearnedProgram, expected="features, and a weight for each ranker")
-        for path in paths
-    }
-    return ConfigColumnsRanker(programs, getattr(recipe, name).statistics, recipe.n_threads)
+    archive = run_dir / ARCHIVE
+    with blame(archive, "features, and a weight for each ranker"):
+        programs = {
+            place.removesuffix(f"/{PROGRAM}"): LearnedProgram.model_validate_json(text)
+            for place, text in _unzipped(archive, PROGRAM).items()
+        }
+    statistics = getattr(recipe, name).statistics
+    return ConfigColumnsRanker(archive, programs, statistics, recipe.n_threads)

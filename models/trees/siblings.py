@@ -1,13 +1,20 @@
 """Find siblings: graphs of the same program in two sizes, for example of two batch sizes."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from common.settings import FrozenConfig
+from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph, program_content
 from data.graphs.node_columns import SHAPE_PRODUCT
+from data.tree import GraphFile
 
+K = TypeVar("K")
+
+MAX_SIBLINGS = 4
 # Siblings may differ by some edges, for example by a broadcast that a batch of 1 does not need. In
 # the published sizes the largest difference is 20 edges of 749.
 MAX_EDGES_APART, MAX_SHARE_APART, ALWAYS_SHARE_APART = 20, 0.05, 0.01
@@ -31,19 +38,11 @@ class Signature(FrozenConfig):
     collection: str
 
     def is_sibling(self, other: "Signature") -> bool:
-        """Return whether two graphs are the same program, in any size.
-
-        Args:
-            other: Signature of the other graph.
-        """
+        """Return whether two graphs are the same program, in any size."""
         return self.opcodes == other.opcodes and are_near(self.n_edges, other.n_edges)
 
     def distance(self, other: "Signature") -> tuple[bool, bool, float]:
-        """Return the key that sorts siblings: same content, same collection, nearest size.
-
-        Args:
-            other: Signature of the other graph.
-        """
+        """Return the key that sorts siblings: same content, same collection, nearest size."""
         return (
             self.content != other.content,
             self.collection != other.collection,
@@ -52,23 +51,14 @@ class Signature(FrozenConfig):
 
 
 def are_near(n_edges: int, other: int) -> bool:
-    """Return whether two numbers of edges may be those of one program in two sizes.
-
-    Args:
-        n_edges: Number of edges of one graph.
-        other: Number of edges of the other graph.
-    """
+    """Return whether two numbers of edges may be those of one program in two sizes."""
     larger = max(n_edges, other)
     at_most = max(ALWAYS_SHARE_APART * larger, min(MAX_EDGES_APART, MAX_SHARE_APART * larger))
     return abs(n_edges - other) <= at_most
 
 
 def signature_of(graph: LayoutGraph) -> Signature:
-    """Return the signature of a program.
-
-    Args:
-        graph: Graph of the program.
-    """
+    """Return the signature of a program."""
     ids = graph.node_config_ids
     opcodes = hashlib.blake2b(graph.node_opcode[ids].tobytes(), digest_size=8).hexdigest()
     return Signature(
@@ -78,3 +68,28 @@ def signature_of(graph: LayoutGraph) -> Signature:
         log_size=float(np.log1p(np.abs(graph.node_feat[ids, SHAPE_PRODUCT])).mean()),
         collection=graph.file.collection.name,
     )
+
+
+def siblings_of(learned: Mapping[K, Signature], graph: Signature) -> list[K]:
+    """Return the programs that rank a graph, nearest first.
+
+    If the graph's program was learned, its siblings are left out.
+
+    Args:
+        learned: Signatures of the learned programs.
+        graph: Signature of the graph to rank.
+    """
+    siblings = [key for key, other in learned.items() if other.is_sibling(graph)]
+    siblings.sort(key=lambda key: learned[key].distance(graph))
+    same = [key for key in siblings if learned[key].content == graph.content]
+    return (same or siblings)[:MAX_SIBLINGS]
+
+
+def used_programs(files: Sequence[GraphFile], ranked: Sequence[GraphFile]) -> list[GraphFile]:
+    """Return the train graphs that rank some graphs, or all of them without graphs to rank."""
+    if not ranked:
+        return [*files]
+    learned = {file: signature_of(read_layout(file)) for file in files}
+    graphs = [signature_of(read_layout(file)) for file in ranked]
+    used = {file for graph in graphs for file in siblings_of(learned, graph)}
+    return [file for file in files if file in used]

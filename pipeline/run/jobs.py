@@ -37,7 +37,7 @@ def check_left_out(
     Raises:
         UsageError: A graph does not exist.
     """
-    splits, starts = recipe.fit_on, tuple(f"{one.name}:" for one in collections)
+    splits, starts = splits_of(recipe), tuple(f"{one.name}:" for one in collections)
     known = {file.submission_id for file in files if file.split in splits}
     for name in recipe.leave_out:
         if name.startswith(starts) and name not in known:
@@ -69,6 +69,29 @@ def training_jobs(
             after=frozenset(_training_name(folder) for folder in starts if folder),
             stage=f"train {collection.name} {training.run_dir.name}{ending}",
         )
+
+
+def splits_of(recipe: Recipe, models: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the splits that some models of a recipe learn from, or all its models."""
+    fits = (recipe.fits(model)[-1] for model in models or recipe.all_models)
+    return max((fit.fit_on for fit in fits), key=len)
+
+
+def ranked_files(
+    fits: Sequence[Recipe], fit: Recipe, model: str, files: Iterable[GraphFile]
+) -> list[GraphFile]:
+    """Return the graphs that a training's model will rank, if its training reads them.
+
+    Args:
+        fits: Recipes of the trainings of the model.
+        fit: One of them. The last one ranks the test split, and the first one all else.
+        model: Name of the model.
+        files: Graphs of the collections that the model learns from.
+    """
+    if not model_entry(fit, model).reads_ranked:
+        return []
+    of = {"valid": fits[0].fit_on, "test": fits[-1].fit_on}
+    return [file for file in files if of.get(file.split) == fit.fit_on]
 
 
 def start_of(recipe: Recipe, model: str, place: Collection) -> Collection | None:

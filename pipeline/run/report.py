@@ -28,7 +28,7 @@ from ensembles.blend import (
     read_choice,
     run_blend,
 )
-from ensembles.picks import top_k_to_measure
+from ensembles.picks import TILE_ERROR, top_k_to_measure
 from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE
@@ -86,7 +86,7 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
         _rankings(blended),
         labels,
         ceilings={row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None},
-        to_measure=_to_measure(files, blended),
+        to_measure=_to_measure(files, blended, *_tile_errors(state)),
         n_configs={name: len(graph.runtime_ns) for name, graph in whole.items()},
     )
     unusable = [
@@ -188,6 +188,10 @@ def _spec(state: RunState, collection: Collection) -> BlendSpec:
     return spec._replace(weights={name: spec.weights[name] for name in names})
 
 
+def _tile_errors(state: RunState) -> list[float]:
+    return [_spec(state, place).tile_error for place in state.ranked if place.kind == "tile"]
+
+
 def _with_evidence(
     state: RunState,
     parts: Mapping[str, CollectionReport],
@@ -243,14 +247,16 @@ def _value(
     return _judged(state, collection, _by_id(collection, apply_blend(tables, spec)), labels)
 
 
-def _to_measure(files: Files, scores: Tables) -> dict[str, NDArray[np.int64]]:
+def _to_measure(
+    files: Files, scores: Tables, tile_error: float = TILE_ERROR
+) -> dict[str, NDArray[np.int64]]:
     """Return five configs to measure of each graph, as positions in its scores."""
     chosen = {}
     for name, table in scores.items():
         graph = read_graph(files[name])
         if isinstance(graph, LayoutGraph) and table.height < graph.n_configs:
             graph = graph.only(table["config"].to_numpy().astype(np.int64))
-        chosen[name] = top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS)
+        chosen[name] = top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS, tile_error)
     return chosen
 
 
@@ -261,7 +267,8 @@ def _judged(
     files = {file.submission_id: file for file in state.of(collection, "valid")}
     # A member alone is judged on the graphs that it ranks.
     ranked = {name: label for name, label in labels.items() if name in scores}
-    to_measure = _to_measure(files, scores) if collection.kind == "tile" else None
+    error = _spec(state, collection).tile_error
+    to_measure = _to_measure(files, scores, error) if collection.kind == "tile" else None
     report = score_submission(_rankings(scores), ranked, to_measure=to_measure)
     return report.collections[collection.name].value
 
@@ -274,8 +281,12 @@ def _seed_values(
     state: RunState, collection: Collection, labels: Mapping[str, Labels]
 ) -> dict[str, float]:
     spec, names = _spec(state, collection), dict[int, list[str]]()
+    by_model: dict[str, dict[int, str]] = {}
     for member in state.members(collection):
-        names.setdefault(member.seed, []).append(member.name)
+        by_model.setdefault(member.model, {})[member.seed] = member.name
+    # A model without a seed has its first one there.
+    for seed in sorted({seed for seeds in by_model.values() for seed in seeds}):
+        names[seed] = [seeds.get(seed, next(iter(seeds.values()))) for seeds in by_model.values()]
     values = {}
     for seed, members in sorted(names.items()):
         weights = {name: spec.weights[name] for name in members}

@@ -31,7 +31,7 @@ from data.tree import (
     stray_folders,
 )
 from ensembles.blend import apply_blend, run_blend
-from ensembles.choice import choose_in_run
+from ensembles.choice import MIN_ALONE, choose_in_run
 from ensembles.ensemble import Source, unranked
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
@@ -185,9 +185,12 @@ def _prepared(
     if "train" in splits:
         present = _present(files)
         steps = (
-            n_steps(recipe.of(c), model) for c in present for model in recipe.models_of(c.kind)
+            n_steps(settings, model) * len(settings.seeds_of(model)) * len(settings.fits(model))
+            for c in present
+            for settings in [recipe.of(c)]
+            for model in settings.models_of(c.kind)
         )
-        workers.prepare(sum(steps) * len(recipe.seeds) * len(recipe.fits()), recipe.n_threads)
+        workers.prepare(sum(steps), recipe.n_threads)
     requested = {collection.name for collection in inputs.collections}
     every = missing_parts(files, splits=splits)
     missing = [part for part in every if part.rpartition("/")[0] in requested]
@@ -242,12 +245,17 @@ def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame
 
 
 def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
-    """Choose blends. The two searches of a source share a blend if they have the same members."""
+    """Choose blends.
+
+    A collection with MIN_ALONE valid graphs chooses alone. Smaller ones of a source choose
+    together, if they have the same members.
+    """
     together: dict[tuple[str, ...], list[Collection]] = {}
     for collection in collections:
-        source = collection.name.split(":")[:2]
         names = [member.name for member in state.members(collection)]
-        together.setdefault((*source, *names), []).append(collection)
+        is_alone = len(state.of(collection, "valid")) >= MIN_ALONE
+        place = [collection.name] if is_alone else collection.name.split(":")[:2]
+        together.setdefault((*place, *names), []).append(collection)
     for group in together.values():
         files = {collection: state.of(collection, "valid") for collection in group}
         tables = {collection: state.scores(collection, "valid") for collection in group}
@@ -274,7 +282,13 @@ def _submit(
     state: RunState, blended: Sequence[tuple[Collection, pl.DataFrame]], split: str
 ) -> None:
     path = state.out / SUBMISSION[split]
-    write_submission(path, submission_rows(blended, state.files))
+    errors = [
+        run_blend(state.out, state.recipe.blend, collection, names).tile_error
+        for collection, _ in blended
+        for names in [[member.name for member in state.members(collection)]]
+        if collection.kind == "tile"
+    ]
+    write_submission(path, submission_rows(blended, state.files, *errors))
     rows = [row for row in state.rows if row.file.split == split and not row.error]
     layouts = [row for row in rows if row.file.collection.kind == "layout"]
     if split == "valid" and any(0 < state.recipe.valid_configs < row.n_configs for row in layouts):

@@ -1,7 +1,6 @@
 """One stage of a run without the others: train one collection."""
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 from common.errors import PipelineError, UsageError
@@ -10,15 +9,29 @@ from common.jobs.workers import INLINE, Workers
 from common.progress import log
 from data.graph_store.prepare import stored_graphs
 from data.labels import split_usable
-from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, LAYOUTS, Collection, find_graphs
+from data.tree import (
+    COLLECTIONS,
+    LAYOUT_COLLECTIONS,
+    LAYOUTS,
+    SPLITS,
+    Collection,
+    find_graphs,
+)
 from ensembles.ensemble import FINAL
 from ensembles.trained_models import FINAL_FOLDER, find_models
 from models.config.recipe import Recipe
-from models.registry import TrainJob
+from models.registry import TrainJob, model_entry
 from models.run_folder import CONFIG, check_free, is_done, with_original_name
 from models.train import check_packages
 from models.training.device import log_device
-from pipeline.run.jobs import check_left_out, check_starts, start_of, training_jobs
+from pipeline.run.jobs import (
+    check_left_out,
+    check_starts,
+    ranked_files,
+    splits_of,
+    start_of,
+    training_jobs,
+)
 from pipeline.run.trackers import logged_to
 
 
@@ -63,12 +76,14 @@ def train_collection(
     workers.check()
     check_packages()
     has_gpu = log_device(recipe)["device"] != "CPU"
-    first = with_original_name(recipe.fits()[0], out / f"{chosen[0]}-seed{recipe.seeds[0]}")
-    fits = recipe.model_copy(update={"name": first.name}).fits()
+    first = out / f"{chosen[0]}-seed{recipe.seeds_of(chosen[0])[0]}"
+    named = with_original_name(recipe.fits(chosen[0])[0], first).name
+    recipe = recipe.model_copy(update={"name": named})
     members = [
         (fit, name, seed, out / (FINAL_FOLDER * fit.is_final) / f"{name}-seed{seed}")
-        for fit in fits
-        for name, seed in product(chosen, recipe.seeds)
+        for name in chosen
+        for fit in recipe.fits(name)
+        for seed in recipe.seeds_of(name)
     ]
     folders = [folder for *_, folder in members]
     for folder in folders:
@@ -77,20 +92,23 @@ def train_collection(
     learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
     check_starts(whole, (place,), COLLECTIONS)
     starts = {member[3]: _start(*member[:2], member[3].name, place, earlier) for member in members}
-    check_left_out(
-        recipe, find_graphs(data_dir, collections=learned, splits=recipe.fit_on), learned
-    )
-    files = stored_graphs(data_dir, collections=learned, splits=recipe.fit_on, workers=workers)
+    splits = splits_of(recipe, chosen)
+    check_left_out(recipe, find_graphs(data_dir, collections=learned, splits=SPLITS), learned)
+    reads_ranked = any(model_entry(recipe, name).reads_ranked for name in chosen)
+    packed = SPLITS if reads_ranked else splits
+    every = stored_graphs(data_dir, collections=learned, splits=packed, workers=workers)
     # As in a run, which has the graphs of all collections' valid splits last.
-    usable, unusable = split_usable(sorted(files, key=lambda f: f.split), recipe.leave_out)
+    files = sorted((file for file in every if file.split in splits), key=lambda f: f.split)
+    usable, unusable = split_usable(files, recipe.leave_out)
     for item in unusable:
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
     if not any(file.split == "train" for file in usable):
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
     trainings = [
-        (place, TrainJob(name, fit, files, seed, folder, starts[folder]))
+        (place, TrainJob(name, fit, files, seed, folder, starts[folder], ranked))
         for fit, name, seed, folder in members
         for files in [[file for file in usable if file.split in fit.fit_on]]
+        for ranked in [ranked_files(recipe.fits(name), fit, name, every)]
     ]
     jobs = list(training_jobs(trainings, has_gpu=has_gpu, resume=resume))
     with logged_to(trackers, out, recipe.model_dump(mode="json")):

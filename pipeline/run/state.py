@@ -21,7 +21,7 @@ from ensembles.scores import scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import TrainJob
-from pipeline.run.jobs import ranking_job, start_of, training_jobs
+from pipeline.run.jobs import ranked_files, ranking_job, start_of, training_jobs
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
 
@@ -120,9 +120,9 @@ class RunState:
             collection: The collection.
             split: The split.
         """
-        source, fits = self.sources[collection.name], self.recipe.fits()
-        fit = fits[-1 if split == "test" else 0]
-        return members_of(fit, source.collection or collection, self.out, source)
+        source, final = self.sources[collection.name], split == "test"
+        place = source.collection or collection
+        return members_of(self.recipe, place, self.out, source, final=final)
 
     def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
         """Read the scores of each member.
@@ -139,27 +139,36 @@ class RunState:
         sources = [source.collection for source in self.sources.values() if source.collection]
         places = dict.fromkeys(map(self.recipe.learned_as, sources))
         return [
-            (place, TrainJob(own.model, fit, files, own.seed, own.folder, start))
+            (place, TrainJob(member.model, fit, files, member.seed, member.folder, start, ranked))
             for place in places
-            for fit in self.recipe.of(place).fits()
+            for final in (False, True)
+            for member in members_of(self.recipe, place, self.out, final=final)
+            for fits in [self.recipe.of(place).fits(member.model)]
+            for fit in fits[final : final + 1]
             for files in [self._learned(place, fit)]
-            for own in members_of(fit, place, self.out)
-            for start in [self._start(fit, own, place, places)]
+            for start in [self._start(fit, member, place, places)]
+            for ranked in [ranked_files(fits, fit, member.model, self._files_of(place))]
         ]
 
+    def _files_of(self, place: Collection) -> list[GraphFile]:
+        learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
+        return [file for file in self.files if file.collection in learned]
+
     def _start(
-        self, fit: Recipe, own: Member, place: Collection, places: Container[Collection]
+        self, fit: Recipe, member: Member, place: Collection, places: Container[Collection]
     ) -> Path | None:
         """Return the folder of the trained network that a training starts from, if any."""
-        other = start_of(fit, own.model, place)
+        other = start_of(fit, member.model, place)
         if other is None:
             return None
-        if other not in places:
+        starts = members_of(self.recipe, other, self.out, final=fit.is_final)
+        folders = [start.folder for start in starts if start.name == member.name]
+        if other not in places or not folders:
             raise PipelineError(
-                f"{own.model} of {place.name} starts from {other.name}, which has no train graph "
-                "to learn from"
+                f"{member.name} of {place.name} starts from {other.name}, which has no train graph "
+                "to learn from, or not this seed"
             )
-        return next(m.folder for m in members_of(fit, other, self.out) if m.name == own.name)
+        return folders[0]
 
     def _learned(self, place: Collection, fit: Recipe) -> list[GraphFile]:
         """Return the graphs that a training of a collection, or of all layouts, learns from."""

@@ -306,7 +306,7 @@ class TuningObjective:
         study, families = self.space.study, set(map(family_of, held_out))
         learned = [file for file in self.learned if family_of(file) not in families]
         place = recipe.learned_as(collection_named(study.collection))
-        own = recipe.of(place).fits()[0]
+        own = recipe.of(place).fits(study.model)[0]
         job = TrainJob(study.model, own, learned, recipe.seeds[0], folder)
         train_model(job, place, resume=True)
         ranker, values = load_model(folder, recipe.trust), []

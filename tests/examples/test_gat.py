@@ -17,7 +17,7 @@ from common.settings import ROOT
 from data.graph_store.stored_graph import read_graph
 from data.tree import collection_named, find_graphs
 from examples.gat import Gat
-from models.config.recipe import Recipe, _with_own_models, load_recipe
+from models.config.recipe import Recipe, _with_named_models, load_recipe
 from models.registry import TrainJob, load_model
 from models.train import train_model
 from tests.common.jobs.work import handed_back
@@ -57,7 +57,7 @@ def train_copy(tree: Path, folder: Path, steps: int, *changes: tuple[str, str]) 
 @pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
-    _with_own_models.cache_clear()
+    _with_named_models.cache_clear()
     yield tmp_path
     sys.modules.pop("mygat", None)
 
