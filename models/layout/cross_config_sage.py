@@ -33,6 +33,7 @@ from models.layout.inputs import (
 )
 from models.layout.joined_graphs import GraphInputs
 from models.layout.network import N_OPCODES, LayoutNetwork, Positions
+from models.layout.node_norm_ops import AggregateNodeNormed
 from models.layout.plain_ops import (
     Aggregate,
     AttendAndAdd,
@@ -105,12 +106,13 @@ class SageBlock(nn.Module):
     cross-config attention of y], with y gated by channel attention.
 
     The mean aggregation is GraphSAGE's (Hamilton et al., 2017), with separate edge directions. The
-    norm is over channels, per node and config, so only the attention connects configs.
+    norm is over the channels of a node, or over the nodes of a channel. Both are per config, so
+    only the attention connects configs.
     """
 
-    def __init__(self, config: CrossConfigSageConfig) -> None:
+    def __init__(self, config: CrossConfigSageConfig, *, over_nodes: bool = False) -> None:
         super().__init__()
-        width, self.config = config.hidden, config
+        width, self.config, self.over_nodes = config.hidden, config, over_nodes
         self.norm = nn.LayerNorm(width)
         self.own = nn.Linear(width, width)
         self.operands = nn.Linear(width, width, bias=False)
@@ -150,6 +152,9 @@ class SageBlock(nn.Module):
     def _aggregated(self, x: Tensor, aggregation: Aggregation, added: Tensor) -> Tensor:
         weights = torch.stack([self.own.weight, self.operands.weight, self.users.weight])
         norm = self.norm.weight, self.norm.bias, self.norm.eps
+        if self.over_nodes:
+            over_nodes: Tensor = AggregateNodeNormed.apply(x, *norm, weights, added, aggregation)
+            return over_nodes
         ops = fused_ops.ops_for(x, self.config)
         result: Tensor = Aggregate.apply(x, *norm, weights, added, aggregation, ops)
         return result
@@ -190,6 +195,9 @@ class CrossConfigSage(LayoutNetwork):
     def __init__(self, config: CrossConfigSageConfig) -> None:
         super().__init__(config)
         hidden = config.hidden
+        # The nodes of joined graphs would share their means.
+        self.over_nodes = config.norm == "nodes"
+        self.is_joinable = not self.over_nodes
         # A recording would replay the same random numbers or edges.
         self.is_recordable = not (config.dropout or config.drop_edges)
         self.opcode = nn.Embedding(N_OPCODES, config.opcode_width)
@@ -199,7 +207,7 @@ class CrossConfigSage(LayoutNetwork):
         self.node = nn.Linear(N_NODE_FEATURES + config.opcode_width + layout_width, hidden)
         self.tensor_roles = nn.Linear(N_TENSORS * layout_width, hidden)
         self.blocks: Sequence[SageBlock] = nn.ModuleList(  # type: ignore[assignment]
-            SageBlock(config) for _ in range(config.blocks)
+            SageBlock(config, over_nodes=self.over_nodes) for _ in range(config.blocks)
         )
         self.norm = nn.LayerNorm(hidden)
         n_pooled = 3 + config.pool_by_bytes
@@ -275,6 +283,8 @@ class CrossConfigSage(LayoutNetwork):
         varying = nodes[ids] + self.settings(inputs.vectors, inputs.choices(distinct))  # (k, c, h)
         ops = fused_ops.ops_for(varying, self.config)
         x: Tensor = Broadcast.apply(nodes, ids, varying, ops)
+        if self.over_nodes:
+            return x, self.blocks[0].aggregate(x, inputs.neighbours)
         return x, self.blocks[0].aggregate_split(nodes, varying, inputs.neighbours)
 
     def forward(self, inputs: GraphInputs, distinct: Positions | Tensor) -> Tensor:

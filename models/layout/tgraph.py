@@ -205,8 +205,11 @@ class Tgraph(LayoutNetwork):
         x = self.second(self.first(x, inputs.sizes), inputs.sizes)  # (c, m, h)
         for block in self.blocks:
             x = block(x, edges, inputs.sizes)
-        means = [nodes.mean(dim=1) for _, nodes, _ in inputs.by_graph(x, distinct, dim=1)]
-        return self.head(torch.stack(means)).view(distinct.shape)
+        graphs = inputs.by_graph(x, distinct, dim=1)
+        means = torch.stack([nodes.mean(dim=1, dtype=torch.float32) for _, nodes, _ in graphs])
+        # Rounded to half precision, the scores of close configs are equal.
+        with torch.autocast(means.device.type, enabled=False):
+            return self.head(means).view(distinct.shape)
 
     @torch.inference_mode()
     def score_all(self, inputs: LayoutInputs) -> NDArray[np.float32]:

@@ -146,12 +146,12 @@ def test_a_member_that_lacks_a_finite_score_of_a_config_is_named_with_the_graph(
     assert len(line.splitlines()) == 1
 
 
-def test_members_take_their_models_weight_whatever_the_seed() -> None:
+def test_seeds_share_the_weight_of_their_model() -> None:
     members = ["sage-seed0", "sage-seed12", "tree-seed0", "baseline-seed0"]
     weights = member_weights(members, {"sage": 0.5, "tree": 0.0, "other": 9.0})
     assert weights == {
-        "sage-seed0": 0.5,
-        "sage-seed12": 0.5,
+        "sage-seed0": 0.25,
+        "sage-seed12": 0.25,
         "tree-seed0": 0.0,
         "baseline-seed0": 1.0,
     }

@@ -24,7 +24,10 @@ from tests.models.rearrange import permute_configs, relabel_nodes
 OWN: dict[str, list[str]] = {"layout": ["examples.gat:Gat"], "tile": []}
 WITH_OWN = [f"{kind}.models={json.dumps(places)}" for kind, places in OWN.items() if places]
 OWN_NAMES = [short_name(place) for places in OWN.values() for place in places]
-NAMES = [*MODELS, *OWN_NAMES]
+# A second use of a network, with its other norm.
+SECOND = {"sage_nodes": {"model": "cross_config_sage", "norm": "nodes"}}
+WITH_OWN += [f"{n}.{key}={value}" for n, table in SECOND.items() for key, value in table.items()]
+NAMES = [*MODELS, *OWN_NAMES, *SECOND]
 RANKERS = [*NAMES, "baseline-layout", "baseline-tile"]
 
 
@@ -46,6 +49,7 @@ BY_HEART = Recipe.from_table(
         **{kind: {"models": places} for kind, places in OWN.items() if places},
         **{name: {"training": TRAINING} for name in OWN_NAMES},
         **{name: {"hidden": 32, "training": TRAINING} for name in (*NETWORKS, "segment_sage")},
+        **{name: {**table, "hidden": 32, "training": TRAINING} for name, table in SECOND.items()},
         "tgraph": {"hidden": 32, "dropout": 0, "training": TRAINING},
         "baseline_gcn": {"configs_per_step": 64, "training": TRAINING},
         "layout_boosting": {"num_boost_round": 150, "min_rows_per_leaf": 1},

@@ -46,6 +46,10 @@ def test_a_finished_model_that_changed_is_refused(
     for use in (lambda: load_model(job.run_dir), lambda: train_model(job, XLA_RANDOM, resume=True)):
         with pytest.raises(PipelineError, match=f"{name}: damaged: it is not as it was written"):
             use()
+    if name != "config.toml":
+        path.unlink()
+        with pytest.raises(PipelineError, match=f"{name}: missing; expected a file of"):
+            load_model(job.run_dir)
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,15 @@ def test_slices_of_nodes_change_neither_results_nor_gradients(monkeypatch) -> No
     torch.testing.assert_close(torch.autograd.grad((sliced * target).sum(), wanted), expected)
 
 
-@pytest.mark.parametrize("pool_by_bytes", [False, True])
+@pytest.mark.parametrize("norm", ["channels", "nodes"])
 @pytest.mark.parametrize("chunk_configs", [1, 7, 32, 200])
 @pytest.mark.parametrize("kept_share", [0, 0.3, 0.7, 1])
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 def test_scores_do_not_depend_on_the_chunk_nor_on_what_is_kept(
-    inputs: LayoutInputs, chunk_configs: int, pool_by_bytes: bool, kept_share: float, blocks: int
+    inputs: LayoutInputs, chunk_configs: int, norm: str, kept_share: float, blocks: int
 ) -> None:
     torch.manual_seed(0)
-    config = CrossConfigSageConfig(hidden=16, pool_by_bytes=pool_by_bytes, blocks=blocks)
+    config = CrossConfigSageConfig(hidden=16, pool_by_bytes=True, blocks=blocks, norm=norm)
     model = CrossConfigSage(config).eval()
     with torch.no_grad():
         for block in model.blocks:
@@ -107,3 +107,31 @@ def test_only_training_drops(inputs: LayoutInputs, dropout: float, drop_edges: f
     assert not torch.allclose(dropped, scores(False, dropout, drop_edges))
     # The seed of a step decides, so a resumed training drops the same.
     assert torch.equal(dropped, scores(True, dropout, drop_edges))
+
+
+@pytest.mark.parametrize("slice_bytes", [700, plain_ops.SLICE_BYTES])
+def test_norm_over_nodes_is_an_instance_norm(
+    inputs: LayoutInputs, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
+) -> None:
+    monkeypatch.setattr(plain_ops, "SLICE_BYTES", slice_bytes)
+    torch.manual_seed(0)
+    config = CrossConfigSageConfig(hidden=8, channel_reduction=2, norm="nodes")
+    block = SageBlock(config, over_nodes=True)
+    with torch.no_grad():
+        for parameter in block.norm.parameters():
+            parameter.add_(torch.rand(8))
+    x = torch.randn(len(inputs.opcode), 3, 8, requires_grad=True)
+    target = torch.randn_like(x)
+    wanted = [x, *block.norm.parameters(), *block.own.parameters(), block.users.weight]
+    normed = torch.nn.functional.instance_norm(x.permute(1, 2, 0), eps=block.norm.eps)
+    h = normed.permute(2, 0, 1) * block.norm.weight + block.norm.bias
+    _, operands, users = inputs.neighbours.every.joint.matrix.to_dense().chunk(3, dim=1)
+    plain = block.own(h) + sum(
+        layer(torch.einsum("rn,nch->rch", matrix, h))
+        for layer, matrix in ((block.operands, operands), (block.users, users))
+    )
+    result = block.aggregate(x, inputs.neighbours)
+    torch.testing.assert_close(result, plain, atol=1e-4, rtol=1e-4)
+    expected = torch.autograd.grad((plain * target).sum(), wanted)
+    grads = torch.autograd.grad((result * target).sum(), wanted)
+    torch.testing.assert_close(grads, expected, atol=1e-3, rtol=1e-3)

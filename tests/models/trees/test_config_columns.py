@@ -1,7 +1,9 @@
 """Trees on config columns: the features, siblings, and the rankers of each train graph."""
 
 import csv
+import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +21,16 @@ from data.tree import collection_named
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import ConfigColumnsConfig, Recipe
 from models.registry import TrainJob
+from models.trees import config_columns
 from models.trees.config_columns import (
+    ARCHIVE,
     ConfigColumnsRanker,
     column_features,
     load,
     ranker_weights,
     train,
 )
-from models.trees.siblings import Signature, are_near, signature_of
+from models.trees.siblings import Signature, are_near, signature_of, used_programs
 from tests.features.graphs import random_layout_graph
 from tests.models.rearrange import relabel_nodes
 from tests.support.real_data import REAL, requires_real_data
@@ -143,8 +147,8 @@ def test_the_own_program_ranks_alone_and_nearest_sizes_rank_first(
     ranker = trained(*graphs, folder=tmp_path)
 
     def names(factor: float) -> list[str]:
-        paths = ranker.siblings_of(resized(program, factor))
-        return [ranker.programs[path].name.rpartition("_")[2] for path in paths]
+        folders = ranker.siblings_of(resized(program, factor))
+        return [ranker.programs[folder].name.rpartition("_")[2] for folder in folders]
 
     assert names(4) == ["4"] and names(1) == ["1"]
     assert names(5) == ["4", "1", "64"] and names(60) == ["64", "4", "1"]
@@ -217,7 +221,7 @@ def test_many_configs_get_larger_trees(
     monkeypatch.setattr("models.trees.config_columns.MAX_FEW_CONFIGS", 30)
     many = trained(learned, folder=tmp_path / "many")
     n_trees = [
-        (tmp_path / name / "program-000-columns.txt").read_text().count("\nTree=")
+        zipfile.ZipFile(tmp_path / name / ARCHIVE).read("000/columns.txt").count(b"\nTree=")
         for name in ("few", "many")
     ]
     assert n_trees == [40, 200]
@@ -261,15 +265,51 @@ def test_an_interrupted_training_resumes_with_the_same_files(
         patch.setattr("models.trees.config_columns.out_of_time", lambda: next(calls))
         with pytest.raises(OutOfTime, match="1 of 2 graphs"):
             trained(*graphs, folder=tmp_path / "parts")
-    first = tmp_path / "parts" / "program-000-both.txt"
-    written = first.stat().st_mtime_ns
-    trained(*graphs, folder=tmp_path / "parts")
-    assert first.stat().st_mtime_ns == written
+    (part,) = (tmp_path / "parts").iterdir()
+    learned = []
+    with monkeypatch.context() as patch:
+        learn = config_columns._learn
+        patch.setattr(
+            config_columns,
+            "_learn",
+            lambda rows, *a, **k: learned.append(rows) or learn(rows, *a, **k),
+        )
+        trained(*graphs, folder=tmp_path / "parts")
+    assert part.name == "program-000.part" and len(learned) == 1
     whole, parts = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("whole", "parts")
     )
-    assert whole == parts
+    assert whole == parts and [*whole] == [ARCHIVE]
+
+
+def test_only_programs_that_rank_a_graph_are_learned(program: LayoutGraph, tmp_path: Path) -> None:
+    for factor in (1, 4, 64):
+        measured(resized(program, factor), costs(program), tmp_path, 60)
+    files = sorted((tmp_path / "npz").rglob("*.npz"))
+    files = [replace(program.file, name=file.stem, path=file) for file in files]
+    opcodes = program.node_opcode.copy()
+    opcodes[program.node_config_ids] += 1
+    other = replace(program, node_opcode=opcodes, file=replace(program.file, name="other"))
+    other = measured(other, costs(program), tmp_path / "other", 60).file
+    near = measured(resized(program, 5), costs(program), tmp_path / "near", 60).file
+    assert used_programs([*files, other], [near]) == files
+    assert used_programs([*files, other], [files[1]]) == [files[1]]
+    assert used_programs(files, [other]) == []
+    # Without graphs to rank, all programs are learned.
+    assert used_programs(files, []) == files
+
+
+def test_a_model_without_a_usable_program_ranks_nothing(
+    program: LayoutGraph, tmp_path: Path
+) -> None:
+    opcodes = program.node_opcode.copy()
+    opcodes[program.node_config_ids] += 1
+    learned = measured(program, costs(program), tmp_path / "a", 60)
+    other = measured(replace(program, node_opcode=opcodes), costs(program), tmp_path / "b", 60)
+    recipe = Recipe(threads=1)
+    train(TrainJob(NAME, recipe, [learned.file], 0, tmp_path, None, [other.file]))
+    assert load(NAME, tmp_path, recipe).score(learned) is None
 
 
 def test_scores_do_not_depend_on_the_other_configs_of_a_file(
@@ -284,13 +324,12 @@ def test_scores_do_not_depend_on_the_other_configs_of_a_file(
 
 def test_a_damaged_or_missing_file_is_named(program: LayoutGraph, tmp_path: Path) -> None:
     learned = measured(program, costs(program), tmp_path, 60)
-    trained(learned, folder=tmp_path)
-    for path in sorted(tmp_path.glob("program-*")):
-        known = path.read_text()
-        path.write_text("{}")
-        with pytest.raises(PipelineError, match=path.name):
-            load(NAME, tmp_path, Recipe(threads=1)).score(learned)
-        path.write_text(known)
-    (tmp_path / "program-000.json").unlink()
-    with pytest.raises(PipelineError, match=r"has no program-\*\.json"):
+    ranker = trained(learned, folder=tmp_path)
+    (tmp_path / ARCHIVE).write_bytes(b"PK")
+    for use in (partial(load, NAME, tmp_path, Recipe(threads=1)), partial(ranker.score, learned)):
+        with pytest.raises(PipelineError, match=f"{ARCHIVE}: cannot be used"):
+            use()
+    with zipfile.ZipFile(tmp_path / ARCHIVE, "w") as archive:
+        archive.writestr("000/program.json", "{}")
+    with pytest.raises(PipelineError, match=f"{ARCHIVE}: cannot be used: .*name"):
         load(NAME, tmp_path, Recipe(threads=1))
