@@ -132,6 +132,7 @@ class ModelsReport(_Record):
     Attributes:
         members: Names of the members of the blend.
         member_values: Value of each member without the others.
+        unused: Members that rank no graph, because they know none of the programs.
         method: Scale of the blend, for example "minmax-mean".
         weights: Weight of each member. The sum is 1.
         importances: For each model of trees, the statistics that matter most.
@@ -142,6 +143,7 @@ class ModelsReport(_Record):
 
     members: list[str] = []
     member_values: dict[str, float | None] = {}
+    unused: list[str] = []
     method: str | None = None
     weights: dict[str, float] = {}
     importances: dict[str, list[dict[str, Any]]] = {}

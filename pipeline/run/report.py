@@ -33,7 +33,7 @@ from ensembles.scores import scores_path
 from models.predict import read_scores
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE
 from models.trees.boosting import read_importances
-from pipeline.run.state import RunState
+from pipeline.run.state import SUBMISSION, RunState
 from submissions.check import by_graph
 from submissions.report.charts import (
     CURVE_PICKS,
@@ -171,6 +171,7 @@ def _models_of(
             name: _value(state, collection, spec._replace(weights={name: 1.0}), labels)
             for name in spec.weights
         },
+        unused=_unused(state, collection),
         method=spec.method,
         weights={name: round(weight / total, 4) for name, weight in spec.weights.items()},
         importances={
@@ -180,6 +181,13 @@ def _models_of(
         reason=source.reason,
         **({} if choice is None else {"blend": choice}),
     )
+
+
+def _unused(state: RunState, collection: Collection) -> list[str]:
+    splits = [split for split in SUBMISSION if state.of(collection, split)]
+    tables = [state.scores(collection, split) for split in splits]
+    names = [member.name for member in state.members(collection)]
+    return [name for name in names if all(table[name].is_empty() for table in tables)]
 
 
 def _spec(state: RunState, collection: Collection) -> BlendSpec:

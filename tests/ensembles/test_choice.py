@@ -24,11 +24,13 @@ from ensembles.choice import (
     ScoredGraph,
     choose_blend,
     choose_in_run,
+    choose_tile_error,
     greedy_weights,
     read_judged,
     scored_graphs,
     too_few,
 )
+from ensembles.picks import TILE_ERROR
 from models.config.recipe import BlendConfig
 from models.predict import read_ahead, sampled, scores_table
 from models.trees.linear import BASELINES
@@ -238,3 +240,32 @@ def test_only_configs_with_a_score_count() -> None:
     taus = [score(BASELINES["layout"].score(graph), graph.runtime) for graph in graphs]
     assert chosen["n_graphs"] == len(files)
     assert chosen["member_values"]["a"] == pytest.approx(np.mean(taus))
+
+
+@pytest.mark.parametrize(("noise", "error"), [(0.0, 0.0), (3.0, 2.0)])
+def test_a_good_ranker_needs_no_diverse_tiles(noise: float, error: float) -> None:
+    files = find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("train",))
+    judged = read_judged(files[:60])
+    rng = np.random.default_rng(0)
+
+    def seen(runtime: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.log(runtime) + noise * rng.normal(size=len(runtime))
+
+    found = choose_tile_error(judged, scored([*judged], seen))
+    values = {float(key): value for key, value in found["values"].items()}
+    assert [*values] == [0, 0.5, 1, 2]
+    # Sorted by runtime, the first of the five is the fastest.
+    assert noise or values[0] == 1
+    assert found["tile_error"] == error
+    assert found["held_out_value"] <= max(values.values()) + 1e-9
+    assert (found["gain_ci99"][0] > 0) == (error != TILE_ERROR)
+
+
+def test_the_chosen_tile_error_is_stored_and_read_again(tmp_path: Path) -> None:
+    tiles = collection_named("tile:xla")
+    files = find_graphs(SAMPLE, collections=(tiles,), splits=("train",))[:60]
+    tables = {name: scored(files, np.log) for name in ("tile_linear-seed0", "tile_boosting-seed0")}
+    blending, members = BlendConfig(choose=True), [*tables]
+    assert run_blend(tmp_path, blending, tiles, members).tile_error == TILE_ERROR
+    choose_in_run(tmp_path, blending, {tiles: files}, {tiles: tables}, seed=0)
+    assert run_blend(tmp_path, blending, tiles, members).tile_error == 0

@@ -41,7 +41,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_folder_is_listed_without_its_code(sent: Path) -> None:
     assert "runs/x " in call("runs", "runs")
     recipe = Recipe.from_table({"layout": {"models": [EVIL]}, "evil": {"a": 1}}, source="here")
-    assert recipe.trust == () and recipe.model_dump()["evil"] == {"a": 1}
+    assert recipe.trust == () and recipe.model_dump()["evil"]["a"] == 1
     whole = sent.parent / "whole"
     whole.mkdir()
     (whole / "config.toml").write_text((sent / "config.toml").read_text().replace("model =", "a ="))

@@ -1,14 +1,18 @@
 """Recipes reject wrong values, and the page of recipe keys is up to date."""
 
+import pickle
+import re
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from common.errors import UsageError
+from common.settings import CONFIGS
 from data.tree import LAYOUT_COLLECTIONS, collection_named
-from models.config.recipe import load_recipe
+from models.config.recipe import Recipe, load_recipe
 from models.config.reference import PAGE, page
+from models.registry import model_entry
 
 
 @pytest.mark.parametrize(
@@ -119,3 +123,48 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "run `.venv/bin/python -m models.config.reference`"
     )
+
+
+NAMED = ["layout.models=[tgraph,wide]", "wide.model=tgraph", "wide.hidden=32"]
+
+
+def test_a_model_is_used_twice_under_two_names() -> None:
+    table = 'collection."layout:xla:random".wide.cross_config=false'
+    keys = [*NAMED, "blend.weights.wide=0.5", "wide.seeds=[3]", "wide.fit_on=[train,valid]", table]
+    recipe = load_recipe("smoke", keys)
+    again = Recipe.from_table(recipe.model_dump(mode="json"), source="again")
+    for one in (recipe, again, pickle.loads(pickle.dumps(recipe))):
+        assert one.models_of("layout") == ("tgraph", "wide")
+        assert (one.tgraph.hidden, one.wide.hidden, one.wide.dropout) == (16, 32, 0.2)
+        assert (one.seeds_of("tgraph"), one.seeds_of("wide")) == ((0,), (3,))
+        fits = [[fit.fit_on for fit in one.fits(model)] for model in ("tgraph", "wide")]
+        assert fits == [[("train",)], [("train",), ("train", "valid")]]
+        random = one.of(collection_named("layout:xla:random"))
+        assert (random.wide.cross_config, random.tgraph.cross_config) == (False, True)
+        assert model_entry(one, "wide").network_class == model_entry(one, "tgraph").network_class
+        assert one.is_idle("wide.hidden", [collection_named("tile:xla")])
+    # The table may stay if the model is not used.
+    assert load_recipe("smoke", [*NAMED, "layout.models=[tgraph]"]).models_of("layout") == (
+        "tgraph",
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (["wide.model=no"], "wide.model: no model 'no'; expected cross_config_sage, "),
+        (["tgraph.model=baseline_gcn"], "model 'baseline_gcn': 'tgraph' is taken; give it"),
+        ([*NAMED, "wide.hiden=3"], "unknown key 'wide.hiden'; expected one of: blocks, "),
+        ([*NAMED[1:], "tile.models=[wide]"], "'tile.models[0]' is 'wide': ranks no tile configs"),
+        (["layout.models=[wide]"], "expected cross_config_sage, .* a name whose table has the key"),
+    ],
+)
+def test_a_wrong_name_of_a_model_is_one_line(keys: list[str], named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("smoke", keys)
+    assert re.search(named if ".*" in named else re.escape(named), str(caught.value))
+
+
+def test_shipped_leaderboard_has_few_guesses() -> None:
+    text = (CONFIGS / "leaderboard.toml").read_text(encoding="utf-8")
+    assert sum("guess" in line for line in text.splitlines()) < 10

@@ -19,6 +19,7 @@ from tests.support.command_line import call
 
 FIRST, SECOND = collection_named("layout:xla:default"), collection_named("layout:xla:random")
 MODEL, MEMBER = "cross_config_sage", "cross_config_sage-seed0"
+COLUMNS = "config_columns_boosting"
 OWN = f'collection."{SECOND.name}".{MODEL}'
 
 
@@ -141,3 +142,37 @@ def test_an_impossible_fit_is_one_line(
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert named in line
     assert not (tmp_path / "run").exists()
+
+
+def test_a_second_name_its_seeds_and_its_splits_work_in_a_run_and_in_a_kernels_parts(
+    tiny_tree: Path, tmp_path: Path
+) -> None:
+    keys = (
+        f"layout.models=[{MODEL},second,layout_boosting,config_columns_boosting]",
+        *(f"second.model={MODEL}", "second.hidden=8", "second.training.steps=3"),
+        *("second.seeds=[1,2]", "second.norm=nodes", "layout_boosting.fit_on=[train,valid]"),
+        "config_columns_boosting.num_boost_round=3",
+        "config_columns_boosting.fit_on=[train,valid]",
+    )
+    sets = (word for key in keys for word in ("--set", key))
+    words = ("--data", tiny_tree, "--recipe", "smoke", *sets)
+    run, place = tmp_path / "run", ("--collections", SECOND.name)
+    call("run", *words, *place, "--out", run)
+    models = run / "models"
+    names = {path.parent.relative_to(models).as_posix() for path in models.rglob("DONE")}
+    again = {f"{SECOND.slug}-final/{m}-seed0" for m in ("layout_boosting", COLUMNS)}
+    assert names == again | {
+        f"{SECOND.slug}/{member}"
+        for member in (MEMBER, "second-seed1", "second-seed2", "layout_boosting-seed0")
+    } | {f"{SECOND.slug}/{COLUMNS}-seed0"}
+    ranker = load_ranker(run, collection=SECOND.name)
+    assert sum(ranker.spec.weights.values()) == 4
+    assert ranker.spec.weights["second-seed1"] == 0.5
+    parts = tmp_path / "parts"
+    call("train", *words, "--collection", SECOND.name, "--out", parts)
+    for name in names:
+        folder = name.replace(f"{SECOND.slug}-final", "final").replace(f"{SECOND.slug}/", "")
+        assert (parts / folder / "DONE").read_bytes() == (models / name / "DONE").read_bytes()
+    call("run", *words, *place, "--models", parts, "--out", tmp_path / "taken")
+    for name in ("submission.csv", "submission-valid.csv"):
+        assert (tmp_path / "taken" / name).read_bytes() == (run / name).read_bytes()
