@@ -72,10 +72,6 @@ def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.Data
     A graph that a member does not rank is averaged over the other members. If all their weights
     are 0, they count equally.
 
-    Args:
-        members: Scores by member, with the columns of SCORE_SCHEMA.
-        spec: Method and weights.
-
     Returns:
         Rows and columns of the member that ranks most graphs; lower = faster.
 

@@ -101,11 +101,7 @@ class ScoredGraph(NamedTuple):
 
 
 def too_few(files: Sequence[GraphFile]) -> str | None:
-    """Return the reason why graphs are too few for a choice, or None if they suffice.
-
-    Args:
-        files: Labelled graphs.
-    """
+    """Return the reason why graphs are too few for a choice, or None if they suffice."""
     families = {family_of(file) for file in files}
     if len(files) >= MIN_GRAPHS and len(families) >= MIN_FAMILIES:
         return None
@@ -117,9 +113,6 @@ def too_few(files: Sequence[GraphFile]) -> str | None:
 
 def read_judged(files: Sequence[GraphFile]) -> dict[GraphFile, Labels]:
     """Read the labels of the graphs that can be judged.
-
-    Args:
-        files: Graphs of one kind.
 
     Returns:
         Labels by graph. Graphs with withheld runtimes are left out, and layout graphs whose
@@ -167,11 +160,6 @@ def choose_blend(
 ) -> dict[str, Any]:
     """Choose between the recipe's blend and weights that are fitted to the graphs.
 
-    Args:
-        graphs: Labelled graphs.
-        members: Names of the m members.
-        seed: Seed of folds and intervals.
-
     Returns:
         `chosen` is GREEDY or RECIPE. `weights` have sum 1, and are empty for RECIPE.
         `held_out_value` is the value of the chosen blend on graphs outside its fit, with the
@@ -218,11 +206,6 @@ def choose_tile_error(
 ) -> dict[str, Any]:
     """Choose the error of the scores for the five configs of tile kernels, see `ensembles.picks`.
 
-    Args:
-        judged: Labels of kernels.
-        blended: Blended scores of the kernels.
-        seed: Seed of folds and intervals.
-
     Returns:
         `tile_error`, which is the default unless another one is better beyond noise. `values` is
         the tile score of each error. `held_out_value` is the value of the choice on kernels outside
@@ -260,11 +243,6 @@ def scored_graphs(
     judged: Mapping[GraphFile, Labels], members: Mapping[str, pl.DataFrame], recipe: BlendSpec
 ) -> list[ScoredGraph]:
     """Join labels and scores of graphs.
-
-    Args:
-        judged: Labels of graphs of one kind.
-        members: Scores by member. Configs without a score do not count.
-        recipe: Blend of the recipe.
 
     Returns:
         The graphs, in the order of the scores of the member that ranks most graphs.

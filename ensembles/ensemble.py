@@ -171,13 +171,7 @@ def scores_of_run(run: Path, collection: Collection, split: str) -> pl.DataFrame
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that rank one collection together.
-
-    Attributes:
-        collection: Collection that the models learned from.
-        rankers: Models by member name.
-        spec: Blend of their scores.
-    """
+    """Models that rank one collection together."""
 
     collection: Collection
     rankers: dict[str, Ranker]
@@ -202,9 +196,6 @@ class Ensemble:
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
         """Score every config of one graph with each member that ranks the graph.
-
-        Args:
-            graph: Graph of c configs.
 
         Returns:
             Scores by member, (c,) float32 each, lower = faster.
@@ -241,12 +232,7 @@ class Ensemble:
 
 
 def unranked(file: GraphFile, members: Sequence[str]) -> PipelineError:
-    """Return the error about a graph that no member ranks.
-
-    Args:
-        file: File of the graph.
-        members: Names of the members.
-    """
+    """Return the error about a graph that no member ranks."""
     return PipelineError(
         f"{file.submission_id}: neither this program nor the same program in another size is a "
         f"train graph of {', '.join(members)}; expected one of them, or a model of another kind"

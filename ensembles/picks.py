@@ -177,10 +177,6 @@ def tile_correlation(places: NDArray[np.float64]) -> NDArray[np.float64]:
 def layout_distances(configs: PackedConfigs, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the share of nodes with different layouts, for each pair of configs.
 
-    Args:
-        configs: Layout configs of a graph.
-        rows: Rows of m configs.
-
     Returns:
         Shares, (m, m) float64, 0 to 1.
     """

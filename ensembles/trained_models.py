@@ -29,10 +29,6 @@ Key = tuple[str, str]
 def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -> dict[Key, Path]:
     """Find the run folders of models below a folder.
 
-    Args:
-        root: Folder to search. Hidden folders are left out.
-        is_wanted: Filter of keys.
-
     Returns:
         Run folder by key. If a model has several folders, the first finished one counts, sorted
         by path.
@@ -70,11 +66,6 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
 def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[Path]:
     """Copy the models of an earlier training, finished or not, to resume them.
 
-    Args:
-        earlier: Folder with run folders.
-        collection: Collection that the models learned from, or LAYOUTS.
-        out: Folder of the new training. Its models stay. Final models are in out/final/.
-
     Returns:
         The new run folders.
 
@@ -90,12 +81,6 @@ def models_to_take(
     source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
 ) -> dict[Path, Path]:
     """Find the trained models that a run folder lacks.
-
-    Args:
-        source: Folder with run folders of trained models.
-        recipe: Recipe of the run.
-        collections: Collections to rank.
-        out: Folder of the run.
 
     Returns:
         Folder to copy from, by the new folder in `out`.
@@ -135,9 +120,6 @@ def models_to_take(
 
 def take_models(found: Mapping[Path, Path]) -> list[Path]:
     """Copy run folders.
-
-    Args:
-        found: Folder to copy from, by new folder. Existing folders stay.
 
     Returns:
         The new folders.

@@ -50,10 +50,6 @@ def read_ahead(
 ) -> Generator[Graph]:
     """Read graphs, each during the work on the graph before it.
 
-    Args:
-        files: Graphs to read.
-        subsets: Rows to read of layout graphs, by submission ID.
-
     Raises:
         PipelineError: A file is damaged.
     """

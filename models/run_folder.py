@@ -24,12 +24,7 @@ def is_done(folder: Path) -> bool:
 
 
 def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
-    """Write the DONE mark of a complete folder.
-
-    Args:
-        folder: Run folder.
-        files: Files whose checksums are in the mark.
-    """
+    """Write the DONE mark of a complete folder."""
     lines = [f"{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
     write_text(folder / DONE, "".join(["done\n", *lines]))
 
@@ -48,9 +43,6 @@ def check_finished(folder: Path) -> None:
 
 def check_done(folder: Path) -> None:
     """Compare the files of a folder with the checksums in its DONE mark.
-
-    Args:
-        folder: Run folder with a DONE mark.
 
     Raises:
         PipelineError: A file or the mark is damaged.
@@ -74,11 +66,6 @@ def check_done(folder: Path) -> None:
 def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Reject a folder that is in use, before any work is done for it.
 
-    Args:
-        folder: Folder of the run.
-        config: Configuration of the run.
-        resume: Accept a folder of the same run.
-
     Raises:
         UsageError: The folder is in use and `resume` is off, or it belongs to another run.
         PipelineError: The configuration in the folder cannot be read.
@@ -98,11 +85,6 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
     """Create a run folder with a config.toml, or resume it.
-
-    Args:
-        folder: Folder of the run.
-        config: Values that determine the run's result.
-        resume: Accept a folder of the same run.
 
     Raises:
         UsageError: The folder is in use, or it belongs to another run. See `check_free`.
@@ -162,12 +144,7 @@ def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
 
 
 def with_original_name(recipe: Recipe, folder: Path) -> Recipe:
-    """Return the recipe with the name in a run folder, if nothing else differs.
-
-    Args:
-        recipe: Recipe of the command.
-        folder: Run folder, or a folder that a run will create.
-    """
+    """Return the recipe with the name in a run folder, if nothing else differs."""
     if not (folder / CONFIG).is_file():
         return recipe
     table = read_config(folder).get("recipe") or {}
@@ -200,12 +177,7 @@ def first_difference(old: Any, new: Any, key: str = "") -> str | None:
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a configuration's values by dotted key.
-
-    Args:
-        table: Configuration as nested tables.
-        above: Dotted key of the table, with a final dot.
-    """
+    """Yield a configuration's values by dotted key."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{above}{key}.")

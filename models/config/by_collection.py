@@ -35,12 +35,7 @@ def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of nested tables with some values replaced.
-
-    Args:
-        table: Nested tables.
-        changes: New values, in nested tables.
-    """
+    """Return a copy of nested tables with some values replaced."""
     result = dict(table)
     for key, value in changes.items():
         old = result.get(key)
@@ -50,12 +45,7 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def has_key(table: Any, key: str) -> bool:
-    """Return whether nested tables have a value for a dotted key.
-
-    Args:
-        table: Nested tables.
-        key: Dotted key, without quotes.
-    """
+    """Return whether nested tables have a value for a dotted key."""
     for part in key.split("."):
         if not isinstance(table, Mapping) or part not in table:
             return False

@@ -35,11 +35,7 @@ def is_own(model: str) -> bool:
 
 
 def short_name(model: str) -> str:
-    """Return the short name of a model, for example "gat" for "my_pkg.gat:Gat".
-
-    Args:
-        model: Name, or class of a custom model.
-    """
+    """Return the short name of a model, for example "gat" for "my_pkg.gat:Gat"."""
     return model.partition(":")[0].rpartition(".")[2]
 
 
@@ -48,9 +44,6 @@ def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
     A custom model in a list has the name of its module. A table with the key `model` gives its name
     to a built-in or custom model.
-
-    Args:
-        table: Recipe as nested tables.
 
     Returns:
         The model, for example "my_pkg.gat:Gat" or "tgraph", and "layout" or "tile", by name.

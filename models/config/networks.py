@@ -1,7 +1,7 @@
 """The configuration of each network, typed and frozen. The import is fast.
 
 A layout GNN adds keys to LayoutGnnConfig, which has the keys of its training. Rankers on statistics
-are in models/config/recipe.py.
+are in models/config/trees.py.
 """
 
 from typing import Annotated, Any, Literal

@@ -26,7 +26,8 @@ from common.metrics import family_folds, ranking_score
 from data.families import family_of
 from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, RowStatistics, statistics_names, statistics_of
-from models.config.recipe import BoostingConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import BoostingConfig
 from models.registry import TrainJob
 from models.trees.linear import (
     LINEAR,
@@ -137,14 +138,7 @@ def prepare(
 def booster_parameters(
     config: BoostingConfig, n_rows: int, *, seed: int, threads: int
 ) -> dict[str, object]:
-    """Return LightGBM's parameters.
-
-    Args:
-        config: Config of the trees.
-        n_rows: Number of rows to learn from.
-        seed: Seed of the training.
-        threads: Number of threads.
-    """
+    """Return LightGBM's parameters."""
     ranking = {
         "objective": "lambdarank",
         "label_gain": list(range(config.relevance_levels)),

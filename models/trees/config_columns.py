@@ -49,7 +49,8 @@ from features.statistics.configs import (
     statistics_of,
 )
 from features.statistics.layout import TENSORS
-from models.config.recipe import BoostingConfig, ConfigColumnsConfig, LinearConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import BoostingConfig, ConfigColumnsConfig, LinearConfig
 from models.registry import TrainJob
 from models.trees.boosting import BoostingRanker, booster_of
 from models.trees.linear import LinearRanker, fit_linear
@@ -198,12 +199,7 @@ def column_features(graph: LayoutGraph, rows: NDArray[np.int64]) -> ColumnFeatur
 
 
 def ranker_weights(n_configs: int, n_features: int) -> dict[RankerName, float]:
-    """Return the rankers of a program and their default weights, which sum to 1.
-
-    Args:
-        n_configs: Number of configs to learn from.
-        n_features: Number of features that distinguish them.
-    """
+    """Return the rankers of a program and their default weights, which sum to 1."""
     weights: dict[RankerName, float] = {"columns": 1.0}
     if n_configs <= MAX_STATISTICS_CONFIGS:
         weights["both"] = 1.0
@@ -323,9 +319,6 @@ class ProgramTrees:
 
     def stacked_weights(self, taken: GraphRows) -> dict[RankerName, float]:
         """Choose the weights of trees by nonnegative least squares on held-out configs.
-
-        Args:
-            taken: Configs to learn, in random order.
 
         Returns:
             Weights of the useful rankers, which sum to 1. If no ranker is useful, equal weights.

@@ -18,7 +18,8 @@ from common.errors import PipelineError
 from common.files import read_json, write_text
 from data.graphs.graph import Graph, distinct_configs
 from features.statistics.configs import STATISTICS, StatisticsSet, statistics_names, statistics_of
-from models.config.recipe import LinearConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import LinearConfig
 from models.registry import TrainJob
 from models.trees.rows import GraphRows, sample_rows, statistics_table
 
@@ -48,10 +49,6 @@ def fit_linear(
 ) -> "tuple[LinearRanker, NDArray[np.float64]]":
     """Fit a linear ranker.
 
-    Args:
-        graphs: r rows of graphs of one kind.
-        config: Config of the ranker.
-
     Returns:
         The ranker, and its scores of the rows, (r,).
     """
@@ -62,12 +59,7 @@ class LinearRows:
     """Rows of graphs with their statistics, to fit linear rankers on parts of them."""
 
     def __init__(self, graphs: Sequence[GraphRows], config: LinearConfig) -> None:
-        """Compute the statistics.
-
-        Args:
-            graphs: r rows of graphs of one kind.
-            config: Config of the rankers.
-        """
+        """Compute the statistics."""
         self.graphs, self.config = graphs, config
         table_of = statistics_table(config.statistics)
         self.tables = [table_of(graph.file, graph.rows) for graph in graphs]

@@ -18,7 +18,7 @@ from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import distinct_configs, merge_repeats
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
-from models.config.recipe import BoostingConfig, RowsConfig
+from models.config.trees import BoostingConfig, RowsConfig
 
 if TYPE_CHECKING:
     import lightgbm
@@ -116,14 +116,7 @@ def statistics_table(chosen: StatisticsSet) -> Table:
 def binned(
     graphs: Sequence[GraphRows], config: BoostingConfig, table: Table, names: Sequence[str]
 ) -> "lightgbm.Dataset":
-    """Return the binned rows of all graphs, in order.
-
-    Args:
-        graphs: Rows to bin.
-        config: Config of the trees.
-        table: Function that computes the columns.
-        names: Names of the columns.
-    """
+    """Return the binned rows of all graphs, in order."""
     import lightgbm
 
     class Rows(lightgbm.Sequence):

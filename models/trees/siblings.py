@@ -74,10 +74,6 @@ def siblings_of(learned: Mapping[K, Signature], graph: Signature) -> list[K]:
     """Return the programs that rank a graph, nearest first.
 
     If the graph's program was learned, its siblings are left out.
-
-    Args:
-        learned: Signatures of the learned programs.
-        graph: Signature of the graph to rank.
     """
     siblings = [key for key, other in learned.items() if other.is_sibling(graph)]
     siblings.sort(key=lambda key: learned[key].distance(graph))

@@ -12,7 +12,8 @@ from data.tree import collection_named
 from features.pruning import kept_nodes
 from features.statistics.configs import ALL_STATISTICS
 from models.config.networks import SegmentSageConfig
-from models.config.recipe import BaselineConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import BaselineConfig
 from models.registry import model_entry
 from pipeline.planning.step_costs import Card, StepCosts, step_size
 

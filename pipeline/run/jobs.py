@@ -29,11 +29,6 @@ def check_left_out(
 ) -> None:
     """Check that the graphs of `leave_out` exist.
 
-    Args:
-        recipe: The recipe.
-        files: Files of the splits that models learn from, and perhaps of others.
-        collections: Collections of the command. Graphs of others are not checked.
-
     Raises:
         UsageError: A graph does not exist.
     """
@@ -80,14 +75,7 @@ def splits_of(recipe: Recipe, models: Iterable[str] = ()) -> tuple[str, ...]:
 def ranked_files(
     fits: Sequence[Recipe], fit: Recipe, model: str, files: Iterable[GraphFile]
 ) -> list[GraphFile]:
-    """Return the graphs that a training's model will rank, if its training reads them.
-
-    Args:
-        fits: Recipes of the trainings of the model.
-        fit: One of them. The last one ranks the test split, and the first one all else.
-        model: Name of the model.
-        files: Graphs of the collections that the model learns from.
-    """
+    """Return the graphs that a training's model will rank, if its training reads them."""
     if not model_entry(fit, model).reads_ranked:
         return []
     of = {"valid": fits[0].fit_on, "test": fits[-1].fit_on}
@@ -95,13 +83,7 @@ def ranked_files(
 
 
 def start_of(recipe: Recipe, model: str, place: Collection) -> Collection | None:
-    """Return the collection whose weights a model starts from, or None.
-
-    Args:
-        recipe: Recipe of the run.
-        model: Name of the model.
-        place: Collection that the model learns from.
-    """
+    """Return the collection whose weights a model starts from, or None."""
     training = recipe.of(place).training_of(model)
     return collection_named(training.start_from) if training and training.start_from else None
 
@@ -110,11 +92,6 @@ def check_starts(
     recipe: Recipe, places: Iterable[Collection], trained: Container[Collection]
 ) -> None:
     """Check `training.start_from` of all models before any work.
-
-    Args:
-        recipe: Recipe of the run.
-        places: Collections that models learn from.
-        trained: Collections whose weights exist then, or will exist.
 
     Raises:
         UsageError: A network starts from itself, from a collection that is not trained, or from
@@ -145,24 +122,14 @@ def _shapes(recipe: Recipe, model: str) -> dict[str, tuple[int, ...]]:
 
 
 def n_steps(recipe: Recipe, model: str) -> float:
-    """Return the training steps of a model. Ten boosting rounds count as one step.
-
-    Args:
-        recipe: Recipe with the model.
-        model: Name of the model.
-    """
+    """Return the training steps of a model. Ten boosting rounds count as one step."""
     if is_network(recipe, model):
         return float(getattr(recipe, model).training.steps)
     return getattr(getattr(recipe, model), "num_boost_round", 1) / ROUNDS_PER_STEP
 
 
 def is_network(recipe: Recipe, model: str) -> bool:
-    """Return whether a member is a network.
-
-    Args:
-        recipe: Recipe with the model.
-        model: Name of the model, or of the baseline.
-    """
+    """Return whether a member is a network."""
     return model != BASELINE and recipe.training_of(model) is not None
 
 

@@ -70,10 +70,6 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
     `slowdown@K` is of configs sorted by score. `diversified_slowdown@5` is of the five configs to
     measure, as in a row of the submission. So are all values of tiles. The function also writes
     valid-ranks.parquet, the data of the pages of graphs.
-
-    Args:
-        state: State of the run, with all scores written.
-        data_dir: Folder of the data.
     """
     files = {file.submission_id: file for file in state.files if file.split == "valid"}
     whole = {name: read_labels_of(file) for name, file in files.items()}
@@ -112,22 +108,13 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
 
 
 def write_report(out: Path, report: RunReport) -> Path:
-    """Write report.json and the files of `draw_report`, and return the path of the page.
-
-    Args:
-        out: Folder of the run.
-        report: The report.
-    """
+    """Write report.json and the files of `draw_report`, and return the path of the page."""
     write_text(out / REPORT, report.to_text())
     return draw_report(out, report)
 
 
 def draw_report(out: Path, report: RunReport) -> Path:
     """Write the page of a report, its picture and the pages of graphs. Return the first path.
-
-    Args:
-        out: Folder of the run.
-        report: The report.
 
     Raises:
         PipelineError: A parquet file of the run is damaged, or a file cannot be written.
@@ -141,11 +128,7 @@ def draw_report(out: Path, report: RunReport) -> Path:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """Return the versions and threads that a result depends on.
-
-    Args:
-        threads: Threads of a training.
-    """
+    """Return the versions and threads that a result depends on."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -305,9 +288,6 @@ def _seed_values(
 
 def learning_curves(run: Path) -> list[LearningCurve]:
     """Read the learning curves of a run's networks, each thinned to at most 60 points.
-
-    Args:
-        run: Folder of the run.
 
     Raises:
         PipelineError: A file is damaged.

@@ -78,9 +78,6 @@ class Inputs:
     def find(self, splits: Sequence[str]) -> list[GraphFile]:
         """Return the files of some splits.
 
-        Args:
-            splits: Names of the splits.
-
         Raises:
             PipelineError: There is no file, or a file has an invalid name and `skip_bad` is off.
         """

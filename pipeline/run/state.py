@@ -42,22 +42,13 @@ class Costs:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage. Stages do not overlap, and the costs of a repeated stage are added.
-
-        Args:
-            name: Name of the stage.
-        """
+        """Measure a stage. Stages do not overlap, and the costs of a repeated stage are added."""
         with measure_cost() as costs:
             yield
         self.add(name, costs[0])
 
     def add(self, name: str, cost: Cost) -> None:
-        """Add the cost of a piece of work to a stage.
-
-        Args:
-            name: Name of the stage.
-            cost: The cost.
-        """
+        """Add the cost of a piece of work to a stage."""
         self.seconds[name] = round(self.seconds.get(name, 0.0) + cost.seconds, 2)
         self.cpu_seconds[name] = round(self.cpu_seconds.get(name, 0.0) + cost.cpu_s, 2)
         peaks = [self.peak_mib.get(name), cost.peak_mib]
@@ -105,32 +96,17 @@ class RunState:
         return bool(self.device["device"] != "CPU")
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
-        """Return the graphs of a split.
-
-        Args:
-            collection: The collection.
-            split: The split.
-        """
+        """Return the graphs of a split."""
         return [f for f in self.files if f.collection == collection and f.split == split]
 
     def members(self, collection: Collection, split: str = "valid") -> list[Member]:
-        """Return the members that rank a split. Those of all splits have the same names.
-
-        Args:
-            collection: The collection.
-            split: The split.
-        """
+        """Return the members that rank a split. Those of all splits have the same names."""
         source, final = self.sources[collection.name], split == "test"
         place = source.collection or collection
         return members_of(self.recipe, place, self.out, source, final=final)
 
     def scores(self, collection: Collection, split: str) -> dict[str, pl.DataFrame]:
-        """Read the scores of each member.
-
-        Args:
-            collection: The collection.
-            split: The split.
-        """
+        """Read the scores of each member."""
         names = [member.name for member in self.members(collection)]
         return {n: read_scores(scores_path(self.out, collection, n, split)) for n in names}
 

@@ -104,9 +104,6 @@ TRACKERS: dict[str, Any] = {
 def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
     """Check that trackers are known and installed.
 
-    Args:
-        names: Names of trackers.
-
     Returns:
         The names, each once.
 

@@ -49,6 +49,12 @@ def test_second_choice_is_unlike_the_best(tile_graph: TileGraph) -> None:
     assert top_k_to_measure(scores, graph, 2).tolist() == [0, 3]
 
 
+def test_without_an_error_the_first_by_score_are_chosen(tile_graph: TileGraph) -> None:
+    graph = with_tiles(tile_graph, tiles_at((64, 64), (64, 63), (63, 64), (1, 64)))
+    scores = np.array([0.3, 0.1, 0.1, 0.2], np.float32)
+    assert sorted(top_k_to_measure(scores, graph, 3, 0.0).tolist()) == [1, 2, 3]
+
+
 def test_second_choice_has_the_lowest_expected_minimum() -> None:
     """Compare with E min(a, b) of two normals in closed form (Clark, 1961)."""
     scores = np.sort(np.random.default_rng(1).normal(size=16).astype(np.float32))

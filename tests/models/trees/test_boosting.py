@@ -16,7 +16,8 @@ from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import distinct_configs
 from data.tree import GraphFile, collection_named, find_graphs
 from features.statistics.configs import statistics_names, statistics_of
-from models.config.recipe import BoostingConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import BoostingConfig
 from models.registry import TrainJob
 from models.trees import boosting as module
 from models.trees import rows as boosting_rows

@@ -19,7 +19,8 @@ from data.synthetic.graphs import GraphSize
 from data.synthetic.write import write_sized
 from data.tree import collection_named
 from features.statistics.configs import statistics_names, statistics_of
-from models.config.recipe import ConfigColumnsConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import ConfigColumnsConfig
 from models.registry import TrainJob
 from models.trees import config_columns
 from models.trees.config_columns import (

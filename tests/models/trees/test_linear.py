@@ -12,7 +12,8 @@ from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import distinct_configs, group_means
 from data.tree import find_graphs
 from features.statistics.configs import ALL_STATISTICS, statistics_of
-from models.config.recipe import LinearConfig, Recipe
+from models.config.recipe import Recipe
+from models.config.trees import LinearConfig
 from models.registry import TrainJob
 from models.trees.linear import MODEL_FILE, LinearRanker, load, train
 
