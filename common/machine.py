@@ -9,7 +9,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss`, getrusage(2)
 
@@ -73,12 +78,19 @@ def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContex
     Returns:
         The context. It changes nothing on a Linux without /proc, which lists no libraries.
     """
-    from threadpoolctl import get_cached_controller
-
     try:
-        return get_cached_controller().limit(limits=n_threads, user_api=user_api)
+        return _thread_pools(len(sys.modules)).limit(limits=n_threads, user_api=user_api)
     except OSError:
         return nullcontext()
+
+
+@lru_cache(maxsize=1)
+def _thread_pools(n_modules: int) -> "ThreadpoolController":
+    # A search for libraries takes milliseconds. Imports load libraries, so the number of modules
+    # shows when the last search is out of date.
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def own_peak_mib() -> float:

@@ -30,16 +30,11 @@ from common.progress import log
 from common.reproducibility import REVISION_FILE, revision
 from common.settings import FrozenConfig
 from data.tree import collection_named
+from kernels.packages import PINS_FILE
 from models.config.custom import is_own, named_models
 
-# Pure-Python modules that the image of Kaggle may lack, and their distributions.
-REQUIRED_MODULES = {"torch_geometric": "torch-geometric", "tomli_w": "tomli-w"}
-# Modules of the image today. A kernel checks them before it trains, and not hours later.
-_IMAGE_MODULES = (
-    *("filelock", "google", "jinja2", "lightgbm", "matplotlib", "numpy", "polars", "pydantic"),
-    *("requests", "rich", "safetensors", "scipy", "sklearn", "threadpoolctl", "torch", "typer"),
-    "urllib3",
-)
+# Pure-Python packages that the image of Kaggle lacks.
+LACKING = ("torch-geometric", "tomli-w")
 # Limit of Kaggle for the source of a kernel.
 SOURCE_LIMIT_BYTES = 1024 * 1024
 _SETTINGS = "SETTINGS = {}  # type: ignore[var-annotated]"
@@ -239,7 +234,6 @@ def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
         **kind._asdict(),
         "recipe": recipe_file,
         "mounts": [mount.relative_to(_INPUT_ROOT).as_posix() for mount in settings.KAGGLE_MOUNTS],
-        "required": {**dict(zip(_IMAGE_MODULES, _IMAGE_MODULES, strict=True)), **REQUIRED_MODULES},
     }
     filled = pprint.pformat(values, sort_dicts=False, width=100)
     archive = base64.encodebytes(lzma.compress(pack(files))).decode()
@@ -276,10 +270,9 @@ def _check_sources(
             "--kind infer: no attached source has trained models; pass --kernel or --dataset"
         )
     if not wheels:
-        lacking = ", ".join(REQUIRED_MODULES.values())
         log.info(
-            f"note: Kaggle's image lacks {lacking}; make a dataset with `kernel wheels`, and "
-            "attach it with --dataset OWNER/…-wheels"
+            f"note: Kaggle's image lacks {', '.join(LACKING)}; make a dataset with `kernel "
+            "wheels`, and attach it with --dataset OWNER/…-wheels"
         )
 
 
@@ -296,6 +289,8 @@ def collect_files(root: Path) -> dict[str, bytes]:
         PipelineError: `root` has no pipeline/__main__.py.
     """
     files = _read(root, PACKAGES)
+    if (pins := root / PINS_FILE).is_file():
+        files[PINS_FILE] = pins.read_bytes()
     if ENTRY not in files:
         raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
     known = revision(root)

@@ -6,7 +6,7 @@ The request for a new version is sent once. If its answer is lost, the version o
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import run as run_pip
@@ -30,7 +30,7 @@ from common.kaggle import (
 )
 from common.settings import FrozenConfig
 from ensembles.trained_models import find_models
-from kernels.build import REQUIRED_MODULES, Text, slug_of
+from kernels.build import LACKING, Text, slug_of
 from kernels.remote import UNKNOWN
 from models.run_folder import CONFIG, DONE, is_done
 
@@ -43,6 +43,7 @@ _NEEDED_SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".jsonl"})
 _NEEDED = frozenset({CONFIG, DONE, "importances.parquet", "programs.packed"})
 _LEFT_OUT = (".", "checkpoint.", "report.")
 
+KAGGLE_PYTHON = "3.12"
 # Kernels find the dataset because its slug ends in -wheels.
 WHEELS_TITLE = "Fast or slow wheels"
 
@@ -86,11 +87,12 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     return list(map("/".join, models))
 
 
-def write_wheels(out: Path) -> list[Path]:
-    """Download wheels into a new dataset folder, and write its metadata.
+def write_wheels(out: Path, newer: Sequence[str] = ()) -> list[Path]:
+    """Download wheels for Kaggle's Python into a new dataset folder, and write its metadata.
 
     Args:
         out: New or empty folder.
+        newer: Packages that are too old in Kaggle's image.
 
     Returns:
         Paths of the wheels, in the pinned versions.
@@ -100,9 +102,12 @@ def write_wheels(out: Path) -> list[Path]:
         PipelineError: pip cannot download a wheel.
     """
     _require_free(out)
-    wanted, pins = REQUIRED_MODULES.values(), str(settings.ROOT / "requirements.txt")
+    wanted = [*LACKING, *newer]
     command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary", ":all:", "-c", pins]
+    command += ["--no-deps", "--only-binary", ":all:", "--python-version", KAGGLE_PYTHON]
+    command += [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 27, 17, 12, 5)]
+    for name in ("requirements.txt", "constraints.txt"):
+        command += ["-c", str(settings.ROOT / name)]
     with tempfile.TemporaryDirectory(prefix="wheels-") as folder:
         ended = run_pip(  # noqa: S603
             [*command, "--dest", folder, *wanted], capture_output=True, check=False
@@ -117,7 +122,7 @@ def write_wheels(out: Path) -> list[Path]:
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
             write_bytes(out / wheel.name, wheel.read_bytes())
-    subtitle = "Pure-Python packages that a kernel without internet installs"
+    subtitle = "Packages that a kernel without internet installs"
     # Each wheel contains its licence.
     seal(out, dataset_metadata(WHEELS_TITLE, subtitle=subtitle, licence="other"))
     return [out / wheel.name for wheel in wheels]

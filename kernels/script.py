@@ -1,8 +1,8 @@
 """Run a recipe on Kaggle with the project in this script, without internet.
 
 `python -m pipeline kernel build` fills in SETTINGS and ARCHIVE. The script itself needs only the
-standard library. Modules that the image of Kaggle lacks (torch-geometric) come from an attached
-dataset whose name ends in `-wheels`.
+standard library. Packages that the image of Kaggle lacks, or has in an older version, come from an
+attached dataset whose name ends in `-wheels` (`kernels.packages`).
 
 A kernel stops itself before Kaggle kills it, because the output of a killed session is lost.
 kernel.json in the output has the key `finished`. To resume an unfinished kernel, attach its output
@@ -13,7 +13,6 @@ PIPELINE_KAGGLE_INPUT and PIPELINE_KAGGLE_WORKING replace /kaggle/input and /kag
 """
 
 import base64
-import importlib.util
 import io
 import json
 import lzma
@@ -27,8 +26,8 @@ import time
 import zipfile
 from pathlib import Path
 
-# The fields of `kernels.build.Kind`, and three more. `recipe` is a file in the archive. `mounts`
-# are folders of the competition below the input folder. `required` maps modules to distributions.
+# The fields of `kernels.build.Kind`, and two more. `recipe` is a file in the archive. `mounts` are
+# folders of the competition below the input folder.
 SETTINGS = {}  # type: ignore[var-annotated]
 # The project as a zip archive, compressed by xz, in base64.
 ARCHIVE = ""
@@ -56,14 +55,24 @@ def kernel() -> None:
         code, site = Path(scratch, "code"), Path(scratch, "site")
         unpack(code)
         data = find_data()
-        install_missing(site)
+        wheels = [str(folder) for folder in mounted("-wheels") if folder.is_dir()]
+        environment = environment_of(code, site)
+        check = [sys.executable, "-m", "kernels.packages", str(site), *wheels]
+        if subprocess.run(check, cwd=code, env=environment, check=False).returncode:  # noqa: S603
+            sys.exit(1)
         log(f"Python {sys.version.split()[0]}; data {data}; recipe {SETTINGS['recipe']}")
         if SETTINGS["result"] and not out.exists():
             take_over(out)
         places = {"data": data, "recipe": code / SETTINGS["recipe"], "input": INPUT, "out": out}
         command = [word.format(**places) for word in SETTINGS["command"].split()]
-        work(command, code, site)
+        work(command, code, environment)
     end(out)
+
+
+def environment_of(*folders: Path) -> dict[str, str]:
+    """Return the environment of this process with further folders on Python's path."""
+    paths = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def log(line: str) -> None:
@@ -71,16 +80,14 @@ def log(line: str) -> None:
     sys.stdout.flush()
 
 
-def work(command: list[str], code: Path, site: Path) -> None:
+def work(command: list[str], code: Path, environment: dict[str, str]) -> None:
     """Run a command of the project until it ends or its time is over.
 
     Args:
         command: Arguments of `python -m pipeline`.
         code: Folder of the project.
-        site: Folder of further modules.
+        environment: Variables with the Python path of the project.
     """
-    paths = [str(code), str(site), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     left_s = max(60 * SETTINGS["max_minutes"] - (time.monotonic() - STARTED), 0)
     command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
     limit_s = left_s + 60 * SETTINGS["saving_minutes"]
@@ -184,30 +191,6 @@ def find_data() -> Path:
         f"kernel: no npz folder in {', '.join(map(str, mounts))}; attached: {attached}; add the "
         "data of the competition"
     )
-
-
-def install_missing(site: Path) -> None:
-    """Install missing modules from attached wheels.
-
-    Args:
-        site: Folder to install into.
-    """
-    required = SETTINGS["required"].items()
-    missing = [name for module, name in required if importlib.util.find_spec(module) is None]
-    if not missing:
-        return
-    wanted = ", ".join(missing)
-    folders = [path for path in mounted("-wheels") if path.is_dir()]
-    if not folders:
-        sys.exit(f"kernel: the image lacks {wanted}; attach a dataset named …-wheels with it")
-    log(f"installing {wanted} from {', '.join(map(str, folders))}")
-    # With dependencies, pip would install a second torch.
-    options = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(site)]
-    for folder in folders:
-        command += ["--find-links", str(folder)]
-    if subprocess.run([*command, *missing], check=False).returncode:  # noqa: S603
-        sys.exit(f"kernel: {wanted} did not install; the dataset needs wheels for this Python")
 
 
 if __name__ == "__main__":

@@ -139,16 +139,24 @@ def output(
 
 @app.command()
 @command
-def wheels(out: Annotated[Path, typer.Option(help="New folder for the dataset.")]) -> None:
+def wheels(
+    out: Annotated[Path, typer.Option(help="New folder for the dataset.")],
+    newer: Annotated[
+        list[str] | None,
+        typer.Option(help="Package that is too old in the image, for example polars. Repeatable."),
+    ] = None,
+) -> None:
     """Download the Python packages that Kaggle's image lacks.
 
-    It writes a dataset folder with the pinned versions.
+    It writes a dataset folder with the pinned versions. A kernel installs each wheel that is newer
+    than the package of the image.
 
-    Example: fast-or-slow kernel wheels --out runs/wheels
+    Example: fast-or-slow kernel wheels --newer threadpoolctl --out runs/wheels
     """
     from kernels.datasets import write_wheels
 
-    typer.echo(f"wheels      {out} ({', '.join(path.name for path in write_wheels(out))})")
+    paths = write_wheels(out, newer or [])
+    typer.echo(f"wheels      {out} ({', '.join(path.name for path in paths)})")
 
 
 @app.command()

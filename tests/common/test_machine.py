@@ -120,3 +120,15 @@ def test_peak_of_memory_is_known_without_proc() -> None:
     with_proc, without = map(float, python_in(ROOT, "-c", "\n".join(lines)).split())
     assert without >= 0.9 * with_proc > 50 and without < 1e5
     assert own_peak_mib() > 1
+
+
+def test_library_that_is_loaded_later_is_limited_too() -> None:
+    lines = (
+        "from common.machine import thread_limits",
+        "with thread_limits(1): pass",
+        "import numpy, threadpoolctl",
+        "with thread_limits(1, 'blas'):",
+        "    print(*(each['num_threads'] for each in threadpoolctl.threadpool_info()))",
+    )
+    counts = python_in(ROOT, "-c", "\n".join(lines)).split()
+    assert counts and set(counts) == {"1"}

@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from common.settings import ROOT
 from kernels.build import PACKAGES
 from tests.support.file_server import FileServer, running_file_server
 
@@ -90,7 +92,21 @@ def project(tmp_path: Path) -> Path:
     (root / "pipeline/__main__.py").write_text(stand_in_pipeline("features.marker", "MARKER"))
     (root / "common/settings.py").write_text("")
     (root / "features" / "marker.py").write_text("MARKER = 'embedded'\n")
+    shutil.copyfile(ROOT / "kernels/packages.py", root / "kernels/packages.py")
     return root
+
+
+def write_wheel(folder: Path, module: str, version: str, code: str) -> None:
+    """Write a wheel with one module."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{module}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{module}.py", code)
+        facts = f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"
+        wheel.writestr(f"{info}/METADATA", facts)
+        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", tags)
+        wheel.writestr(f"{info}/RECORD", f"{module}.py,,\n")
 
 
 class FakePip:

@@ -109,6 +109,9 @@ def test_wheels_are_the_pinned_versions(tmp_path: Path, monkeypatch: pytest.Monk
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert pip.command[-2:] == ["torch-geometric", "tomli-w"]
     assert pip.command[pip.command.index("-c") + 1] == str(ROOT / "requirements.txt")
+    assert pip.command[pip.command.index("--python-version") + 1] == "3.12"
+    write_wheels(tmp_path / "newer", ["polars", "polars-runtime-32"])
+    assert pip.command[-3:] == ["tomli-w", "polars", "polars-runtime-32"]
     assert {"--no-deps", "--only-binary"} < set(pip.command)
     metadata = json.loads((tmp_path / "one" / DATASET_METADATA_FILE).read_text())
     assert metadata["id"] == "fast-or-slow-wheels"

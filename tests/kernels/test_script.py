@@ -1,9 +1,7 @@
 """Kernels on Kaggle: data, wheels, time limits, and versions that resume earlier versions."""
 
-import ast
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from common.settings import ROOT
 from data.tree import COLLECTIONS
 from kernels.build import KINDS, Kind, build, kind_named
 from kernels.datasets import write_weights
 from models.config.recipe import Recipe, load_recipe
-from tests.kernels.conftest import run_script, stand_in_pipeline, started_script
+from tests.kernels.conftest import run_script, stand_in_pipeline, started_script, write_wheel
 from tests.support.command_line import call
 
 RECIPE = {"seed": 0, "features": {"prune": "config"}}
@@ -89,12 +86,13 @@ class Machine:
         )
         self.kaggle, self.elsewhere = folder / "kaggle", folder / "elsewhere"
         self.working = self.kaggle / "working"
+        self.environment: dict[str, str] = {}
         self.data = self.kaggle / "input" / mount
         (self.data / "npz").mkdir(parents=True)
         (self.data / "npz" / "graph_a.npz").write_bytes(b"")
 
     def version(self, *, expect: int = 0) -> str:
-        ended = run_script(self.script, self.kaggle, self.elsewhere)
+        ended = run_script(self.script, self.kaggle, self.elsewhere, **self.environment)
         assert ended.returncode == expect, ended.stderr
         return ended.stdout + ended.stderr
 
@@ -157,46 +155,42 @@ def test_custom_model_is_embedded(project: Path, tmp_path: Path) -> None:
     assert machine.seen()["marker"] == "my own"
 
 
-def test_missing_module_is_installed_from_attached_wheels(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_installed_from_attached_wheels(project: Path, tmp_path: Path) -> None:
     (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
-    required = {"planted_layers": "planted-layers", "json": "json"}
-    monkeypatch.setattr("kernels.build.REQUIRED_MODULES", required)
+    (project / "requirements.txt").write_text("planted-layers==1.0  # not in the image\n")
     machine = Machine(project, tmp_path, KINDS["run"])
     log = machine.version(expect=1)
     assert "the image lacks planted-layers; attach a dataset named …-wheels" in log
     wheels = machine.kaggle / "input" / "datasets/someone/layers-wheels"
-    wheels.mkdir(parents=True)
-    info = "planted_layers-1.0.dist-info"
-    with zipfile.ZipFile(wheels / "planted_layers-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("planted_layers.py", "MARKER = 'from the wheel'\n")
-        facts = "Metadata-Version: 2.1\nName: planted-layers\nVersion: 1.0\n"
-        wheel.writestr(f"{info}/METADATA", facts)
-        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        wheel.writestr(f"{info}/WHEEL", tags)
-        wheel.writestr(f"{info}/RECORD", "planted_layers.py,,\n")
+    write_wheel(wheels, "planted_layers", "0.9", "")
+    write_wheel(wheels, "planted_layers", "1.0", "MARKER = 'from the wheel'\n")
     machine.version()
     assert machine.seen()["marker"] == "from the wheel"
 
 
-def test_kernel_requires_all_pinned_packages(project: Path, tmp_path: Path) -> None:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    pinned = {line.partition("==")[0].replace("_", "-") for line in lines if "==" in line}
-    elsewhere = {
-        "kaggle",
-        "optuna",
-        "plotly",
-        "six",
-        "sqlalchemy",
-        "zlib-ng",
-    }  # in no kernel, or not needed
-    script = build("cpu", {}, tmp_path / "kernel", root=project).read_text()
-    found = re.search(r"^SETTINGS = ({.*?^ .*?})$", script, re.M | re.S)
-    assert found is not None
-    modules = {"google": "protobuf", "sklearn": "scikit-learn"}
-    required = ast.literal_eval(found[1])["required"]
-    assert {modules.get(name, required[name]) for name in required} == pinned - elsewhere
+def test_older_package_is_named_and_replaced_by_a_newer_wheel(
+    project: Path, tmp_path: Path
+) -> None:
+    image = tmp_path / "image"
+    write_wheel(tmp_path, "planted_layers", "1.9.1", "OLD = 1\n")
+    with zipfile.ZipFile(tmp_path / "planted_layers-1.9.1-py3-none-any.whl") as wheel:
+        wheel.extractall(image)
+    (project / "features" / "marker.py").write_text("from planted_layers import MARKER\n")
+    (project / "requirements.txt").write_text("planted-layers==1.10\n")
+    machine = Machine(project, tmp_path, KINDS["run"])
+    machine.environment = {"PYTHONPATH": str(image)}
+    log = machine.version(expect=1)
+    assert "kernel: planted-layers 1.9.1 is older than 1.10, which is tested" in log
+    names = "planted-layers: planted_layers.MARKER (features/marker.py)"
+    assert f"kernel: the image lacks {names}" in log
+    assert "`fast-or-slow kernel wheels --newer planted-layers --out FOLDER` writes it" in log
+    wheels = machine.kaggle / "input" / "new-wheels"
+    write_wheel(wheels, "planted_layers", "1.10", "MARKER = 'new'\n")
+    assert "is older" not in machine.version()
+    assert machine.seen()["marker"] == "new"
+    (wheels / "planted_layers-1.10-py3-none-any.whl").unlink()
+    write_wheel(wheels, "planted_layers", "1.8", "MARKER = 'older'\n")
+    assert "1.9.1 is older" in machine.version(expect=1)
 
 
 def test_train_kernel_is_finished_only_by_the_mark(project: Path, tmp_path: Path) -> None:
