@@ -196,7 +196,7 @@ def build(
         PipelineError: The project is incomplete, a file has a credential, the script is above
             Kaggle's limit, or `out` cannot be written.
     """
-    title = _title_of(recipe_name, kind, title)
+    title = title_of(recipe_name, kind, title)
     _check_sources(kind, dataset_sources, kernel_sources)
     own_models = [model for model, _ in named_models(recipe_table).values() if is_own(model)]
     recipe_file = f"configs/{recipe_name}.toml"
@@ -242,7 +242,7 @@ def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
     return script.replace('ARCHIVE = ""', f'ARCHIVE = """\n{archive}"""', 1)
 
 
-def _title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
+def title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
     spoken = re.sub("[_.]", " ", recipe_name)
     ending = f" {kind.words}" if kind.words else ""
     title = (chosen.strip() or f"Fast or slow {spoken}") + ending

@@ -132,9 +132,11 @@ def imported_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 top = alias.name.partition(".")[0]
                 places[alias.asname or top] = (alias.name if alias.asname else top), ""
     for node in nodes:
-        place, parts = node, list[str]()
+        place: ast.AST = node
+        parts: list[str] = []
         while isinstance(place, ast.Attribute):
-            place, parts = place.value, [place.attr, *parts]
+            parts.insert(0, place.attr)
+            place = place.value
         if parts and isinstance(place, ast.Name) and place.id in places:
             module, above = places[place.id]
             yield module, above + ".".join(parts)

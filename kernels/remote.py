@@ -3,6 +3,7 @@
 Paths of an output are checked. An interrupted download resumes.
 """
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -28,6 +29,7 @@ _IN_DOUBT = (
 )
 _SOURCES = ("dataset", "competition", "kernel", "model")
 
+NOTE_FILE = "kernel.json"
 # Limit of a file name on most disks.
 MAX_NAME_BYTES = 255
 OUTPUT_POLICY = RetryPolicy()
@@ -60,6 +62,10 @@ class KernelStatus(NamedTuple):
     kernel_id: str
     state: str
     failure_message: str
+
+
+class QuotaError(PipelineError):
+    """Kaggle starts no kernel now: too many sessions run, or the week's GPU hours are used up."""
 
 
 class KernelNote(BaseModel):
@@ -127,6 +133,18 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     return KernelVersion(kernel_id, version, f"https://www.kaggle.com/code/{kernel_id}")
 
 
+def latest_version(kernel_id: str) -> KernelVersion:
+    """Return the latest version of a kernel, 0 for an unknown kernel.
+
+    Args:
+        kernel_id: "owner/slug", or "slug" for a kernel of the user.
+    """
+    with kaggle_session(f"version of kernel {kernel_id}") as session:
+        full_id = session.own(kernel_id)
+        version = ask(session, lambda: _version(session, full_id))
+    return KernelVersion(full_id, version, f"https://www.kaggle.com/code/{full_id}")
+
+
 def status(kernel_id: str) -> KernelStatus:
     """Return the status of the latest run of a kernel.
 
@@ -183,6 +201,11 @@ def _names(kernel_id: str) -> dict[str, str]:
 
 
 def _accepted(kernel_id: str, answer: Any) -> int:
+    if answer.error and re.search("quota|session count", answer.error, re.IGNORECASE):
+        raise QuotaError(
+            f"kernel {kernel_id}: Kaggle does not start it now: {one_line(answer.error)}; run the "
+            "same command again later"
+        )
     if answer.error:
         raise PipelineError(
             f"kernel {kernel_id}: Kaggle refused it: {one_line(answer.error)}; correct the recipe "
@@ -199,7 +222,9 @@ def _accepted(kernel_id: str, answer: Any) -> int:
     return version
 
 
-def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLICY) -> KernelOutput:
+def fetch_output(
+    kernel_id: str, out: Path, *, only: str = "", policy: RetryPolicy = OUTPUT_POLICY
+) -> KernelOutput:
     """Download the output and the log of the latest version of a kernel.
 
     `out` appears when it is complete. Until then the files are in a hidden folder next to it, and
@@ -209,6 +234,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
     Args:
         kernel_id: "owner/slug", or "slug" for a kernel of the user.
         out: New or empty folder.
+        only: Name of the only file to fetch besides the log; "" for all files.
         policy: Number and time of repeated requests.
 
     Raises:
@@ -229,6 +255,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
         if status.state != "complete":
             _keep_log(status, log, out.with_name(f"{out.name}.log"))
         version = ask(session, lambda: _version(session, full_id))
+    files = [(name, address) for name, address in files if only in ("", name)]
     _check_names([name for name, _ in files])
     mark = f"{full_id.replace('/', '-')}-{version}"
     whole = out.absolute().with_name(f".{out.name}.{mark}.part")
@@ -244,7 +271,7 @@ def fetch_output(kernel_id: str, out: Path, *, policy: RetryPolicy = OUTPUT_POLI
         out.rmdir()
     whole.rename(out)
     n_files = sum(path.is_file() for path in out.rglob("*"))
-    return KernelOutput(full_id, version, out, n_files, _is_unfinished(out / "kernel.json"))
+    return KernelOutput(full_id, version, out, n_files, _is_unfinished(out / NOTE_FILE))
 
 
 def _is_unfinished(path: Path) -> bool:

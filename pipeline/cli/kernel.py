@@ -1,4 +1,4 @@
-"""The `kernel` commands build, push, status, output, wheels and weights, and `dataset push`."""
+"""The `kernel` commands, for example `kernel build` and `kernel chain`, and `dataset push`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -135,6 +135,48 @@ def output(
         say(f"not finished: build it again with --kernel {got.kernel_id} attached, and push")
     whose = f"{got.files} files of {got.kernel_id} version {got.version}"
     print_result(got._asdict(), f"output      {got.folder} ({whose})", as_json=json)
+
+
+@app.command()
+@command
+def chain(
+    out: Annotated[Path, typer.Option(help="Folder for the state and the output of all kernels.")],
+    recipe: options.Recipe = "leaderboard",
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Dataset to attach to each kernel, as OWNER/SLUG. Repeatable."),
+    ] = None,
+    sessions: Annotated[
+        int, typer.Option(min=1, help="Maximum number of kernels that run at the same time.")
+    ] = 2,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(help="Minutes until a kernel stops. Default: 690 of Kaggle's 720."),
+    ] = None,
+    overrides: options.Overrides = None,
+    trust: options.Trust = None,
+    seed: options.FirstSeed = None,
+) -> None:
+    """Train and rank a recipe on Kaggle, from the first kernel to the submission.
+
+    It pushes a train kernel for each collection, resumes those that run out of time, ranks in an
+    infer kernel, and downloads all outputs. You can stop it at any time, because Kaggle continues
+    and the same command resumes.
+
+    Example: fast-or-slow kernel chain --dataset OWNER/fast-or-slow-wheels --out runs/chain
+    """
+    from common.settings import recipe_path
+    from kernels.chain import run_chain
+
+    submission = run_chain(
+        read_recipe(recipe, overrides, seed, trust=trust),
+        out,
+        datasets=dataset or [],
+        n_sessions=sessions,
+        max_minutes=max_minutes,
+        beside=recipe_path(recipe).parent,
+    )
+    typer.echo(f"submission  {submission}")
 
 
 @app.command()

@@ -95,6 +95,8 @@ class FakeKaggle(ThreadingHTTPServer):
         verdict: The fields of a scored submission.
         kernels: The latest version by "owner/slug".
         outputs: The addresses of the output files of each kernel, by file name.
+        sessions: The output files of each version of some kernels. The version is running for one
+            status, then complete. An empty output is a failure.
         archive: The address of the competition's files.
     """
 
@@ -109,6 +111,9 @@ class FakeKaggle(ThreadingHTTPServer):
         self.verdict = {"status": "COMPLETE", "publicScore": "0.7125", "privateScore": "0.7031"}
         self.kernels: dict[str, int] = {}
         self.outputs: dict[str, str] = {}
+        self.sessions: dict[str, list[dict[str, str]]] = {}
+        self.n_running: dict[str, int] = {}
+        self.most_running = 0
         self.log = ""
         self.archive = ""
         self.datasets: dict[str, Dataset] = {}
@@ -174,14 +179,26 @@ class FakeKaggle(ThreadingHTTPServer):
     def _save_kernel(self, asked: dict[str, Any]) -> object:
         name = asked["slug"]
         self.kernels[name] = self.kernels.get(name, 0) + 1
+        self.n_running[name] = 1
+        self.most_running = max(self.most_running, sum(map(bool, self.n_running.values())))
         url = f"https://www.kaggle.com/code/{name}"
         return {"versionNumber": self.kernels[name], "url": url}
 
     def _get_kernel_session_status(self, asked: dict[str, Any]) -> object:
-        return {"status": "RUNNING"}
+        name = f"{asked['userName']}/{asked['kernelSlug']}"
+        if name not in self.sessions or self.n_running.get(name):
+            self.n_running[name] = 0
+            return {"status": "RUNNING"}
+        return {"status": "COMPLETE" if self._outputs_of(name) else "ERROR"}
+
+    def _outputs_of(self, name: str) -> dict[str, str]:
+        return (
+            self.sessions[name][self.kernels[name] - 1] if name in self.sessions else self.outputs
+        )
 
     def _list_kernel_session_output(self, asked: dict[str, Any]) -> object:
-        rows = [{"fileName": name, "url": url} for name, url in self.outputs.items()]
+        outputs = self._outputs_of(f"{asked['userName']}/{asked['kernelSlug']}")
+        rows = [{"fileName": name, "url": url} for name, url in outputs.items()]
         start = int(asked.get("pageToken") or 0)
         more = {"nextPageToken": str(start + PAGE)} if start + PAGE < len(rows) else {}
         return {"files": rows[start : start + PAGE], **more, "log": self.log}
