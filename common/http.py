@@ -24,9 +24,6 @@ T = TypeVar("T")
 
 ANSWER_WITHIN_S = 120.0
 MAX_ANSWER_BYTES = 2**27
-# A server below this rate counts as not answering, after SLOW_AFTER_S.
-MIN_BYTES_PER_S = 1024
-SLOW_AFTER_S = 60.0
 _PIECE_BYTES = 2**16
 UNREACHED = "cannot reach"
 MIN_GAIN_BYTES = 2**18
@@ -37,18 +34,11 @@ PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
     """Yield the body of an answer, each piece as soon as it has arrived.
 
-    Args:
-        answer: An answer whose body has not been read.
-        max_bytes: The largest body that is accepted.
-
-    Yields:
-        The pieces, decompressed.
-
     Raises:
         PipelineError: The body is larger than `max_bytes`.
         RequestException: The connection breaks, or the server is too slow.
     """
-    start_s, n_bytes = time.monotonic(), 0
+    n_bytes = 0
     try:
         while piece := answer.raw.read1(_PIECE_BYTES, decode_content=True):
             n_bytes += len(piece)
@@ -58,8 +48,6 @@ def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
                     "expected; nothing of it was used; check the address and the proxy"
                 )
             yield piece
-            if time.monotonic() - start_s > SLOW_AFTER_S + n_bytes / MIN_BYTES_PER_S:
-                raise Timeout
     except TransportError as error:
         raise ChunkedEncodingError(error) from None
 
@@ -103,15 +91,7 @@ class RetryPolicy:
     sleep: Callable[[float], None] = time.sleep
 
     def wait_s(self, failures: int, asked_s: float | None) -> float:
-        """Return the wait before the next try.
-
-        Args:
-            failures: Number of failures in a row, at least 1.
-            asked_s: Wait that the server has asked for, in seconds; None if it asked for none.
-
-        Returns:
-            The wait, in seconds.
-        """
+        """Return the wait before the next try."""
         if asked_s is not None:
             return min(asked_s, self.max_asked_wait_s)
         return min(self.first_wait_s * 2 ** (failures - 1), self.max_wait_s)
@@ -125,22 +105,7 @@ def retry(
     gained: Callable[[], int] = lambda: 0,
     advice: str = "check the network, then run the same command: it resumes",
 ) -> T:
-    """Call `attempt` again after each `RetryableError`, as long as `policy` allows.
-
-    Args:
-        attempt: Function to call.
-        what: Name of the work, for messages.
-        policy: Number of tries, and waits between them.
-        gained: Returns the number of bytes that have arrived. A gain of `MIN_GAIN_BYTES` resets the
-            count of failures, so that a long download over a bad line ends.
-        advice: Advice at the end of the final message.
-
-    Returns:
-        The result of `attempt`.
-
-    Raises:
-        PipelineError: The tries are used up.
-    """
+    """Call `attempt` again after each `RetryableError`, as long as `policy` allows."""
     failures, best = 0, gained()
     while True:
         try:
@@ -169,10 +134,6 @@ def network_fault(error: BaseException, server: str) -> str:
     """Describe the network fault behind an error.
 
     The text of the error is not quoted, because it may contain signed addresses.
-
-    Args:
-        error: The error that was caught.
-        server: Name of the server, for the description.
 
     Returns:
         The description; "" if the error is no network fault.

@@ -99,9 +99,6 @@ class KaggleSession:
             service: Name of the service, for example "kernels".
             method: Name of the method, for example "get_kernel".
             facts: Fields of the request by their JSON keys.
-
-        Returns:
-            The answer, an object of the client.
         """
         api = _APIS[service]
         types = import_module(f"kagglesdk.{service}.types.{api}_service")
@@ -115,16 +112,7 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
     """Yield an authenticated client. Every error of the block becomes one line without secrets.
 
     The client's output is discarded, because it may contain signed addresses and authorization
-    headers.
-
-    Args:
-        action: Name of the work in the block, for messages.
-        policy: Number of tries of requests that may be repeated, and waits between them.
-
-    Raises:
-        PipelineError: The credentials are missing or refused, Kaggle refuses a request or cannot be
-            reached, or the client fails. The error has no cause, because the cause may contain
-            credentials.
+    headers. An error has no cause, because the cause may contain credentials.
     """
     try:
         with redirect_stdout(io.StringIO()):
@@ -196,9 +184,6 @@ class Refusal(NamedTuple):
 def refusal_of(error: BaseException) -> Refusal | None:
     """Return the refusal behind an error of the client.
 
-    Args:
-        error: The error that was caught.
-
     Returns:
         The refusal; None if Kaggle did not answer.
     """
@@ -217,18 +202,7 @@ def refusal_of(error: BaseException) -> Refusal | None:
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
-    """Call the client with a request that may be repeated.
-
-    Args:
-        session: The session.
-        call: Function that sends the request.
-
-    Returns:
-        The result of `call`.
-
-    Raises:
-        PipelineError: Kaggle refuses the request, or the tries are used up.
-    """
+    """Call the client with a request that may be repeated."""
 
     def attempt() -> T:
         try:
@@ -262,12 +236,6 @@ def send_once(
         send: Function that sends the request.
         arrived: Function that asks Kaggle for the result of the request; None if there is none.
         in_doubt: Advice if it is unknown whether Kaggle has acted.
-
-    Returns:
-        The result of `send` or of `arrived`.
-
-    Raises:
-        PipelineError: Kaggle refuses, may or may not have acted, or the tries are used up.
     """
 
     def attempt() -> T:
@@ -291,21 +259,7 @@ def send_once(
 def upload_file(
     session: KaggleSession, path: Path, service: str, method: str, fields: Mapping[str, str]
 ) -> str:
-    """Upload a file to Kaggle's storage.
-
-    Args:
-        session: The session.
-        path: The file.
-        service: Service that starts the upload.
-        method: Method of the service.
-        fields: Other fields of the request than the size and the time of the file.
-
-    Returns:
-        The token of the upload.
-
-    Raises:
-        PipelineError: Kaggle or its storage refuses the file, or the tries are used up.
-    """
+    """Upload a file to Kaggle's storage, and return the token of the upload."""
     about = path.stat()
     facts = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
 

@@ -137,10 +137,6 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
         name: Key of KINDS.
         collection: Name of the collection, only for "train".
         max_minutes: Minutes until the command stops itself. The default is 690.
-
-    Raises:
-        UsageError: The kind or collection does not exist, "train" has no collection, another kind
-            has one, or a session is shorter than `max_minutes`.
     """
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
@@ -173,7 +169,7 @@ def build(
     title: str = "",
     beside: Path = Path(),
 ) -> Path:
-    """Write a kernel folder for a recipe.
+    """Write a kernel folder for a recipe, and return the path of the script.
 
     Args:
         recipe_name: Name of the recipe.
@@ -186,15 +182,6 @@ def build(
         kernel_sources: Kernels whose output is attached, "owner/slug".
         title: Title instead of "Fast or slow <recipe>". The words of the kind follow.
         beside: Folder of custom model packages that are not on Python's path.
-
-    Returns:
-        Path of the script.
-
-    Raises:
-        UsageError: Kaggle would reject the title or a source, no attached source can have the
-            models to rank with, or `out` has other files.
-        PipelineError: The project is incomplete, a file has a credential, the script is above
-            Kaggle's limit, or `out` cannot be written.
     """
     title = title_of(recipe_name, kind, title)
     _check_sources(kind, dataset_sources, kernel_sources)
@@ -277,17 +264,7 @@ def _check_sources(
 
 
 def collect_files(root: Path) -> dict[str, bytes]:
-    """Read the files of the project that a kernel needs, and the revision.
-
-    Args:
-        root: Folder of the project.
-
-    Returns:
-        Content by path below `root`.
-
-    Raises:
-        PipelineError: `root` has no pipeline/__main__.py.
-    """
+    """Read the files of the project that a kernel needs, and the revision."""
     files = _read(root, PACKAGES)
     if (pins := root / PINS_FILE).is_file():
         files[PINS_FILE] = pins.read_bytes()
@@ -303,12 +280,6 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
     Args:
         places: Custom models, for example "my_pkg.gat:Gat".
         beside: Folder of packages that are not on Python's path.
-
-    Returns:
-        Content by path below the folder of the package.
-
-    Raises:
-        UsageError: A package does not exist.
     """
     files: dict[str, bytes] = {}
     tops = {place.partition(":")[0].partition(".")[0] for place in places}
@@ -327,11 +298,7 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return a zip archive without compression, because its whole is compressed later.
-
-    Args:
-        files: Content by path.
-    """
+    """Return a zip archive without compression, because its whole is compressed later."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in sorted(files.items()):
@@ -362,9 +329,6 @@ def _read(root: Path, tops: Sequence[str]) -> dict[str, bytes]:
 
 def slug_of(title: str) -> str:
     """Return the slug that Kaggle derives from a title. The kernel's id must end in it.
-
-    Args:
-        title: Title of a kernel or dataset.
 
     >>> slug_of("Fast or slow: cpu_small")
     'fast-or-slow-cpu-small'

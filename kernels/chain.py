@@ -35,12 +35,7 @@ State = Literal["new", "unfinished", "running", "finished"]
 
 
 class Before(BaseModel):
-    """State of a kernel on Kaggle before a push.
-
-    Attributes:
-        version: Latest version.
-        is_first: Whether the push starts the kernel and does not resume it.
-    """
+    """State of a kernel on Kaggle before a push."""
 
     version: int
     is_first: bool
@@ -79,9 +74,6 @@ def run_chain(
         n_sessions: Maximum number of kernels that run at the same time.
         max_minutes: Minutes until a kernel stops itself. The default is 690.
         beside: Folder of custom model packages that are not on Python's path.
-
-    Returns:
-        The submission.
 
     Raises:
         QuotaError: Kaggle starts no kernel now, and no kernel of the chain runs.

@@ -55,17 +55,8 @@ _IN_DOUBT = (
 def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
     """Write a new dataset folder with trained models and its metadata.
 
-    Args:
-        run: Folder of a run, a model or a kernel output, with models at any depth.
-        out: New or empty folder.
-        title: Title of the dataset.
-
     Returns:
         "COLLECTION/MEMBER" of each model.
-
-    Raises:
-        UsageError: `out` is not empty, or Kaggle would reject the title.
-        PipelineError: There is no model, a model is unfinished, or a file has a credential.
     """
     _require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
@@ -88,19 +79,7 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
 
 
 def write_wheels(out: Path, newer: Sequence[str] = ()) -> list[Path]:
-    """Download wheels for Kaggle's Python into a new dataset folder, and write its metadata.
-
-    Args:
-        out: New or empty folder.
-        newer: Packages that are too old in Kaggle's image.
-
-    Returns:
-        Paths of the wheels, in the pinned versions.
-
-    Raises:
-        UsageError: `out` is not empty.
-        PipelineError: pip cannot download a wheel.
-    """
+    """Download wheels for Kaggle's Python into a new dataset folder, and write its metadata."""
     _require_free(out)
     wanted = [*LACKING, *newer]
     command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
@@ -150,16 +129,7 @@ class DatasetMetadata(FrozenConfig):
 
 
 def dataset_metadata(title: str, *, subtitle: str, licence: str) -> DatasetMetadata:
-    """Return the metadata of a private dataset.
-
-    Args:
-        title: Title with 6 to 50 characters.
-        subtitle: Subtitle of the dataset.
-        licence: Name of a licence on Kaggle.
-
-    Raises:
-        UsageError: Kaggle would reject the title.
-    """
+    """Return the metadata of a private dataset."""
     if not _MIN_TITLE <= len(slug_of(title)) <= len(title) <= _MAX_TITLE:
         raise UsageError(
             f"dataset title {title!a}: expected {_MIN_TITLE} to {_MAX_TITLE} characters"
@@ -178,28 +148,13 @@ def seal(folder: Path, metadata: DatasetMetadata) -> None:
     """Check the files of a dataset folder, and write its metadata.
 
     The metadata is last, so an unfinished folder cannot be pushed.
-
-    Args:
-        folder: Folder of the dataset.
-        metadata: Metadata to write.
-
-    Raises:
-        PipelineError: See `sent_files`.
     """
     sent_files(folder)
     write_text(folder / DATASET_METADATA_FILE, metadata.model_dump_json(indent=2) + "\n")
 
 
 def sent_files(folder: Path) -> list[str]:
-    """Return the names of the files to push, without the metadata.
-
-    Args:
-        folder: Folder of the dataset.
-
-    Raises:
-        PipelineError: A file is a link, hidden or empty (Kaggle may leave it out), or contains a
-            Kaggle credential of this machine.
-    """
+    """Return the names of the files to push, without the metadata."""
     found = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -215,13 +170,7 @@ def sent_files(folder: Path) -> list[str]:
 
 
 class SentDataset(NamedTuple):
-    """Dataset with a new version on Kaggle.
-
-    Attributes:
-        dataset_id: "owner/slug".
-        made: "created" or "updated".
-        url: Address of the dataset.
-    """
+    """Dataset with a new version on Kaggle."""
 
     dataset_id: str
     made: str
@@ -232,16 +181,6 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     """Create a dataset from a folder, or its next version.
 
     Subfolders are sent as zip files, which Kaggle unpacks.
-
-    Args:
-        folder: Folder from `kernel wheels` or `kernel weights`.
-        message: Description of the version.
-        policy: Number and time of repeated requests, if a repetition is harmless.
-
-    Raises:
-        UsageError: The message is empty.
-        PipelineError: The folder is incomplete, credentials are missing or refused, or another
-            dataset has the title.
     """
     if not message.strip():
         raise UsageError("-m: expected a text about the changes")

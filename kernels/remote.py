@@ -37,13 +37,7 @@ _ENDED_BADLY = ("error", "cancel_acknowledged")
 
 
 class KernelVersion(NamedTuple):
-    """Version of a kernel that Kaggle runs.
-
-    Attributes:
-        kernel_id: "owner/slug".
-        version: Number of the version.
-        url: Address of the kernel.
-    """
+    """Version of a kernel that Kaggle runs."""
 
     kernel_id: str
     version: int
@@ -75,15 +69,7 @@ class KernelNote(BaseModel):
 
 
 class KernelOutput(NamedTuple):
-    """Output of a version of a kernel.
-
-    Attributes:
-        kernel_id: "owner/slug".
-        version: Number of the version.
-        folder: Folder of the files.
-        files: Number of files.
-        unfinished: Whether the kernel stopped itself, and can resume with this output.
-    """
+    """Output of a version of a kernel."""
 
     kernel_id: str
     version: int
@@ -97,14 +83,6 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
 
     A kernel is not sent twice: if the answer is lost, its version on Kaggle shows whether it
     arrived.
-
-    Args:
-        folder: Folder from `kernel build`.
-        policy: Number and time of repeated requests.
-
-    Raises:
-        PipelineError: The folder is incomplete, credentials are missing or refused, Kaggle rejects
-            the kernel, or Kaggle does not know one of its sources.
     """
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; `kernel build` writes it")
@@ -134,11 +112,7 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
 
 
 def latest_version(kernel_id: str) -> KernelVersion:
-    """Return the latest version of a kernel, 0 for an unknown kernel.
-
-    Args:
-        kernel_id: "owner/slug", or "slug" for a kernel of the user.
-    """
+    """Return the latest version of a kernel, 0 for an unknown kernel."""
     with kaggle_session(f"version of kernel {kernel_id}") as session:
         full_id = session.own(kernel_id)
         version = ask(session, lambda: _version(session, full_id))
@@ -146,15 +120,7 @@ def latest_version(kernel_id: str) -> KernelVersion:
 
 
 def status(kernel_id: str) -> KernelStatus:
-    """Return the status of the latest run of a kernel.
-
-    Args:
-        kernel_id: "owner/slug", or "slug" for a kernel of the user.
-
-    Raises:
-        PipelineError: Credentials are missing or refused, the kernel does not exist, or there is no
-            connection.
-    """
+    """Return the status of the latest run of a kernel."""
     with kaggle_session(f"status of kernel {kernel_id}") as session:
         return ask(session, lambda: _status(session, session.own(kernel_id)))
 
@@ -236,11 +202,6 @@ def fetch_output(
         out: New or empty folder.
         only: Name of the only file to fetch besides the log; "" for all files.
         policy: Number and time of repeated requests.
-
-    Raises:
-        UsageError: `out` is not empty.
-        PipelineError: The kernel is unfinished or failed, a file name leads out of `out`,
-            credentials are missing or refused, the disk is full, or the network fails.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")

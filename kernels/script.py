@@ -81,13 +81,7 @@ def log(line: str) -> None:
 
 
 def work(command: list[str], code: Path, environment: dict[str, str]) -> None:
-    """Run a command of the project until it ends or its time is over.
-
-    Args:
-        command: Arguments of `python -m pipeline`.
-        code: Folder of the project.
-        environment: Variables with the Python path of the project.
-    """
+    """Run a command of the project until it ends or its time is over."""
     left_s = max(60 * SETTINGS["max_minutes"] - (time.monotonic() - STARTED), 0)
     command = [sys.executable, "-m", "pipeline", *command, "--max-minutes", str(left_s / 60)]
     limit_s = left_s + 60 * SETTINGS["saving_minutes"]
@@ -109,11 +103,7 @@ def work(command: list[str], code: Path, environment: dict[str, str]) -> None:
 
 
 def end(out: Path) -> None:
-    """Copy the result to the working folder, and write kernel.json and the last log line.
-
-    Args:
-        out: Folder of the run.
-    """
+    """Copy the result to the working folder, and write kernel.json and the last log line."""
     finished = (out / "DONE").exists()
     note = {name: SETTINGS[name] for name in ("kind", "recipe", "out")}
     if finished:
@@ -130,11 +120,7 @@ def end(out: Path) -> None:
 
 
 def take_over(out: Path) -> None:
-    """Copy the unfinished folder of an attached output of a kernel of this kind, if there is one.
-
-    Args:
-        out: Folder of the run.
-    """
+    """Copy the unfinished folder of an attached output of a kernel of this kind, if there is one."""
     notes = filter(is_unfinished, mounted(f"/{NOTE}"))
     earlier = [note.parent / SETTINGS["out"] for note in notes]
     runs = [folder for folder in earlier if (folder / "config.toml").is_file()]
@@ -151,11 +137,7 @@ def take_over(out: Path) -> None:
 
 
 def is_unfinished(note: Path) -> bool:
-    """Return whether an output is from an unfinished kernel of this kind.
-
-    Args:
-        note: File kernel.json of the output.
-    """
+    """Return whether an output is from an unfinished kernel of this kind."""
     try:
         facts = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -165,11 +147,7 @@ def is_unfinished(note: Path) -> bool:
 
 
 def mounted(ending: str) -> list[Path]:
-    """List attached files, which are in slug/ or, in newer sessions, in datasets/owner/slug/.
-
-    Args:
-        ending: End of the path.
-    """
+    """List attached files, which are in slug/ or, in newer sessions, in datasets/owner/slug/."""
     return sorted(path for depth in ("*", "*/*", "*/*/*") for path in INPUT.glob(depth + ending))
 
 

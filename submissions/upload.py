@@ -37,19 +37,7 @@ _PAGE, _MAX_PAGES = 100, 20
 
 
 class Submission(NamedTuple):
-    """One submission in the list of Kaggle.
-
-    Attributes:
-        ref: Number of the submission on Kaggle.
-        file_name: Name of the file.
-        description: Message and tag.
-        size_bytes: Size of the file in bytes.
-        submitted_at: Time of the upload in UTC.
-        status: "pending", "complete" or "error".
-        public_score: Score on the public leaderboard, None while it is unknown.
-        private_score: Score on the private leaderboard, None while it is unknown.
-        error: Error message of Kaggle.
-    """
+    """One submission in the list of Kaggle."""
 
     ref: int
     file_name: str
@@ -68,20 +56,6 @@ def submit(
     """Upload a checked file, unless Kaggle lists it already.
 
     A file is not sent twice: if the answer is lost, the list of Kaggle shows whether it arrived.
-
-    Args:
-        path: Submission file.
-        message: Description of the submission.
-        force: Whether to send a file that was sent before.
-        policy: Number and time of repeated requests.
-
-    Returns:
-        The new submission.
-
-    Raises:
-        PipelineError: The file does not exist or was sent before, credentials are missing or
-            refused, the rules are not accepted, no submission is left today, or it is unknown
-            whether the file arrived.
     """
     with open_regular(path) as stream:
         digest = hashlib.sha256(stream.read()).hexdigest()
@@ -117,15 +91,7 @@ def submit(
 
 
 def list_submissions(limit: int) -> list[Submission]:
-    """Return submissions of the account, newest first.
-
-    Args:
-        limit: Highest number of submissions.
-
-    Raises:
-        PipelineError: Credentials are missing or refused, the rules are not accepted, or there is
-            no connection.
-    """
+    """Return submissions of the account, newest first."""
     with kaggle_session(f"list submissions of {COMPETITION}") as session:
         return ask(session, lambda: _page(session, limit, 1))
 

@@ -39,9 +39,6 @@ def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -
             stored.
         target: The file to write.
         policy: Number of tries, and waits between them.
-
-    Raises:
-        PipelineError: The server refuses the request, the disk is full, or the tries are used up.
     """
     if target.exists():
         return
@@ -62,16 +59,8 @@ def bytes_here(target: Path) -> int:
 def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
     """Return the size of a file on a server.
 
-    Args:
-        session: The HTTP session.
-        url: Address of the file.
-        policy: Number of tries, and waits between them.
-
     Returns:
         The number of bytes; 0 if the server does not report it.
-
-    Raises:
-        PipelineError: The server refuses the request, or the tries are used up.
     """
 
     def attempt() -> int:
@@ -82,14 +71,7 @@ def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
 
 
 def check_address(url: str) -> None:
-    """Refuse addresses with credentials, and plain HTTP to other machines.
-
-    Args:
-        url: The address.
-
-    Raises:
-        UsageError: The address is not allowed.
-    """
+    """Refuse addresses with credentials, and plain HTTP to other machines."""
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError("address of the files: expected https://HOST/PATH and nothing else in it")

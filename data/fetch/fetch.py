@@ -72,19 +72,7 @@ class Fetched(NamedTuple):
 
 
 def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
-    """Fetch parts one after the other. Each archive is removed when its part is whole.
-
-    Args:
-        job: The parts, and their folder.
-        base: Address of the folder of archives.
-
-    Returns:
-        The parts that are whole.
-
-    Raises:
-        PipelineError: A file is refused, the network fails for good, an archive differs from the
-            published one, or the disk is too small.
-    """
+    """Fetch parts one after the other. Each archive is removed when its part is whole."""
     base = f"{base.rstrip('/')}/"
     check_address(base)
     done = {part: finished(job, part) for part in job.parts}
@@ -99,18 +87,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
 
 
 def fetch_kaggle(job: FetchJob) -> list[Fetched]:
-    """Download the archive of the competition, which may resume, and unpack the parts.
-
-    Args:
-        job: The parts, and their folder.
-
-    Returns:
-        The parts that are whole.
-
-    Raises:
-        PipelineError: The credentials are missing or refused, the rules are not accepted, the
-            network fails for good, files differ from the published ones, or the disk is too small.
-    """
+    """Download the archive of the competition, which may resume, and unpack the parts."""
     from common.kaggle import ask, kaggle_session
 
     done = {part: finished(job, part) for part in job.parts}
@@ -134,15 +111,6 @@ def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]
 
     A graph that is there with the right size is not written again, so that a killed call can
     resume.
-
-    Args:
-        job: The expected numbers of graphs, and the folder.
-        parts: Parts in the archive.
-        archive: A tar archive, or, by any other suffix, a zip archive.
-
-    Raises:
-        PipelineError: A part has another number of graphs than was published, or the disk is too
-            small. Then nothing is written. `opened` raises for other faults.
     """
     with opened(archive) as graphs:
         for part in parts:
@@ -238,15 +206,7 @@ def _require_space(job: FetchJob, needed: int) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Graphs]:
-    """Yield the graphs of an uncompressed tar archive, or, by any other suffix, of a zip archive.
-
-    Args:
-        path: The archive.
-
-    Raises:
-        PipelineError: The archive is damaged, or a graph is there twice, is no plain file, or has
-            an impossible size.
-    """
+    """Yield the graphs of a tar archive, or, by any other suffix than .tar, of a zip archive."""
     with _reading(path):
         is_tar = path.suffix == ".tar"
         archive = tarfile.open(path, tarinfo=_Header) if is_tar else zipfile.ZipFile(path)  # noqa: SIM115

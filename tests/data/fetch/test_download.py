@@ -89,14 +89,6 @@ def test_refusal_is_one_line_without_the_signature(
     assert len(files.gets(PATH)) == tries
 
 
-def test_slow_server_is_given_up(
-    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("common.http.SLOW_AFTER_S", 0.05)
-    files.will(PATH, *[Trouble(cut_after=10, drips=True)] * 9)
-    assert "did not answer in time; gave up after 4 tries" in failure(files, tmp_path)
-
-
 def test_endless_file_is_refused(
     files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
