@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms bench kernels rehearsal gpu accuracy sample clean
+.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms kaggle test-kaggle bench kernels rehearsal gpu accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -102,8 +102,30 @@ platforms: $(VENV)/.runtime  ## all requirements have wheels in the package inde
 	@printf '%s\n' $(foreach python,$(PYTHONS),$(foreach system,$(SYSTEMS),$(python)/$(system))) | \
 	env -u PIP_FIND_LINKS -u UV_FIND_LINKS MACOSX_DEPLOYMENT_TARGET=14.0 xargs -P 8 -n 1 sh -c '\
 		log=$$($(BIN)/uv pip compile --quiet --no-config --no-build --python-version $${1%/*} \
-		--python-platform $${1#*/} --constraint constraints.txt requirements*.txt 2>&1) || \
+		--python-platform $${1#*/} --constraint constraints.txt $(filter-out requirements-kaggle.txt,$(wildcard requirements*.txt)) 2>&1) || \
 		{ echo "Python $$1: $$log" >&2; exit 1; }' sh
+	env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(BIN)/uv pip compile --quiet --no-config --no-build --python-version 3.12 \
+		--python-platform x86_64-manylinux_2_28 requirements-kaggle.txt > /dev/null
+
+# The packages of Kaggle's image, in an environment next to that of the project. Its torch is 2.10.0; the one of
+# requirements.txt is on this machine already.
+KAGGLE := $(VENV)/kaggle
+KAGGLE_TORCH ?= $(shell grep '^torch==' requirements.txt)
+KAGGLE_OUT ?= runs/kaggle-image
+$(KAGGLE)/.done: $(VENV)/.runtime requirements-kaggle.txt
+	rm -rf $(KAGGLE) && $(BIN)/python -m venv $(KAGGLE)
+	$(BIN)/uv pip install --quiet --python $(KAGGLE)/bin/python -r requirements-kaggle.txt $(KAGGLE_TORCH) || \
+		$(KAGGLE)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-kaggle.txt $(KAGGLE_TORCH)
+	@touch $@
+
+kaggle: setup  ## the recipe smoke with the packages of Kaggle's image (Python 3.11 and 3.12 have wheels of them)
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then $(MAKE) $(KAGGLE)/.done && \
+		$(KAGGLE)/bin/python -m kernels.packages && rm -rf $(KAGGLE_OUT) && \
+		$(KAGGLE)/bin/python -m pipeline run --recipe smoke --data data/sample --out $(KAGGLE_OUT); \
+	else echo "note: skipped, because the image's numpy has no wheels for this Python"; fi
+
+test-kaggle: kaggle  ## the tests of models and built kernels with the packages of Kaggle's image
+	$(KAGGLE)/bin/python -m pytest tests/models tests/kernels/test_script.py -m 'not gpu'
 
 bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks.speed

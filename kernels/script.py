@@ -120,7 +120,7 @@ def end(out: Path) -> None:
 
 
 def take_over(out: Path) -> None:
-    """Copy the unfinished folder of an attached output of a kernel of this kind, if there is one."""
+    """Copy the unfinished folder of an attached output, if there is one of this kind of kernel."""
     notes = filter(is_unfinished, mounted(f"/{NOTE}"))
     earlier = [note.parent / SETTINGS["out"] for note in notes]
     runs = [folder for folder in earlier if (folder / "config.toml").is_file()]

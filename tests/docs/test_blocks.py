@@ -15,7 +15,7 @@ from tests.support.command_line import run_in
 # Patterns of lines in the shell and of blocks in Python, with the reason.
 LEFT_OUT = {
     r"^make |^source |^export |pip install": "changes the installation or the shell",
-    r"submission (upload|list)|kernel (push|status|output)|dataset push": "needs an account",
+    r"submission (upload|list)|kernel (push|status|output|chain)|dataset push": "needs an account",
     r"fast-or-slow fetch|kernel wheels": "needs the network",
     r"bin/ray |--ray FIRST|bin/tensorboard|--storage": "needs other machines or a browser",
     r"benchmarks\.accuracy": "takes hours",
@@ -44,7 +44,7 @@ BEFORE = {
     "docs/explain/trust.md": f"{GRAPH} cp -r runs/first runs/gat",
     "docs/guides/add_a_model.md": GRAPH,
     "docs/guides/blend.md": "cp -r runs/first runs/wide",
-    "docs/guides/kaggle.md": "cp -r runs/first runs/trained; cp -r runs/first runs/inferred",
+    "docs/guides/kaggle.md": "cp -r runs/first runs/chain",
     "docs/guides/rank.md": f"cp {XLA}/default/train/lstm_b4.npz further.npz;"
     f"mkdir -p {MEASURED}; cp further.npz {MEASURED}",
     "docs/guides/tune.md": "sed -i s/cross_config_sage/gat/ my_space.toml",

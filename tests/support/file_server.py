@@ -4,10 +4,9 @@ import hashlib
 import re
 import socket
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +20,6 @@ class Trouble:
     headers: dict[str, str] = field(default_factory=dict)  # of that answer
     cut_after: int | None = None  # bytes of the body, then the connection is dropped
     stalls: bool = False  # instead of being dropped: nothing more comes
-    drips: bool = False  # instead of being dropped: a byte at a time comes, without an end
     ignore_range: bool = False
     replace_with: bytes | None = None  # the file becomes another one before the answer
     # The largest number of bytes in the answer to a range request.
@@ -112,11 +110,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         if trouble.stalls:
             self.rfile.read(1)  # until the client is gone
-        elif trouble.drips:
-            with suppress(OSError):  # the client is gone
-                while not time.sleep(0.01):
-                    self.wfile.write(b"x")
-                    self.wfile.flush()
         else:
             self.connection.shutdown(socket.SHUT_RDWR)
         self.close_connection = True
