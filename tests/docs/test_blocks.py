@@ -44,7 +44,8 @@ BEFORE = {
     "docs/explain/trust.md": f"{GRAPH} cp -r runs/first runs/gat",
     "docs/guides/add_a_model.md": GRAPH,
     "docs/guides/blend.md": "cp -r runs/first runs/wide",
-    "docs/guides/kaggle.md": "cp -r runs/first runs/chain",
+    "docs/guides/kaggle.md": "mkdir -p runs/chain/fast-or-slow-leaderboard-infer;"
+    "cp -r runs/first runs/chain/fast-or-slow-leaderboard-infer/output",
     "docs/guides/rank.md": f"cp {XLA}/default/train/lstm_b4.npz further.npz;"
     f"mkdir -p {MEASURED}; cp further.npz {MEASURED}",
     "docs/guides/tune.md": "sed -i s/cross_config_sage/gat/ my_space.toml",
