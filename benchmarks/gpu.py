@@ -36,12 +36,20 @@ from benchmarks.gpu_measures import (
     speed,
 )
 from benchmarks.plain_pyg import PlainLayoutModel
+from benchmarks.workloads import (
+    SyntheticWorkload,
+    make_workload,
+    on_device,
+    rank_configs,
+    train_steps,
+)
 from common.errors import UsageError
 from common.files import write_text
 from common.metrics import kendall_tau
 from common.reproducibility import revision
 from common.settings import ROOT
 from data.graph_store.stored_graph import read_layout
+from data.synthetic.graphs import GraphSize
 from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
 from models.layout import fused_ops
@@ -50,24 +58,18 @@ from models.layout.plain_ops import Norm
 from models.registry import TrainJob, load_model
 from models.train import train_model
 from models.training.device import precision_on
-from pipeline.planning.step_costs import MEASURED_HERE, MeasuredStep, StepTimes
-from pipeline.planning.synthetic_graphs import (
-    GraphSize,
-    SyntheticWorkload,
-    make_workload,
-    on_device,
-    rank_configs,
-    train_steps,
-)
+from pipeline.planning.costs import MEASURED_HERE, MeasuredStep, StepTimes
 
 LAYOUT = "cross_config_sage"
 # Ends of the names of workloads that `plan` does not need, because no recipe has them.
-OTHERS = "not recorded", "not fused", "float32", "plain PyG", "joined", "one by one", "recorded"
-GRAPH = GraphSize(nodes=5_000, edges=8_500, configurable=1_400, configs=1_000)
+OTHERS = "not fused", "float32", "plain PyG", "joined", "one by one", "recorded"
+# A generated program has at most a quarter of configurable nodes.
+CONFIGURABLE_SHARE = 0.24
+GRAPH = GraphSize(5_000, 1_200, 1_000)
 # Nodes of a mean graph of layout:nlp after pruning, and number of such graphs in a joined step.
 NLP_NODES, N_JOINED = 1_494, 4
-KERNEL = GraphSize(nodes=40, edges=66, configurable=0, configs=1_842)
-TINY = GraphSize(nodes=40, edges=60, configurable=10, configs=20)
+KERNEL = GraphSize(40, 0, 1_842)
+TINY = GraphSize(60, 10, 20)
 N_STEPS, N_WARM_STEPS = 16, 6
 N_TOP_KERNELS = 20
 TRAIN_STEPS, TRAIN_SEEDS = 200, 3
@@ -85,7 +87,7 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
         One row per kernel.
     """
     is_dry = device.type == "cpu"
-    n, c, h = (20, 16, 16) if is_dry else (GRAPH.nodes, 128, 128)
+    n, c, h = (20, 16, 16) if is_dry else (GRAPH.n_nodes, 128, 128)
     dtype = torch.float32 if is_dry else torch.bfloat16
     draw = partial(torch.randn, device=device)
     x, y, grad = (draw(n, c, h).to(dtype) for _ in range(3))
@@ -236,7 +238,7 @@ def layout_workload(
         settings: Changed keys of the recipe, KEY=VALUE.
         model: Name of the network.
     """
-    size = replace(GRAPH, nodes=nodes, edges=int(1.7 * nodes), configurable=int(0.28 * nodes))
+    size = GraphSize(nodes, int(CONFIGURABLE_SHARE * nodes), GRAPH.n_configs)
     if device.type == "cpu":
         size, settings = TINY, (*settings, f"{model}.hidden=16", f"{model}.configs_per_step=8")
     return make_workload(load_recipe("leaderboard-small", list(settings)), model, size)
@@ -297,25 +299,27 @@ def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]
         rows.append([name, *cells, f"{gib:.2f}"])
         print("  ".join(rows[-1]), flush=True)  # noqa: T201
         if name.split(", ")[-1] not in OTHERS:
-            measured.append(measured_step(name.split(",")[0], workload, device, ms, host_ms))
+            measured.append(measured_step(name, workload, device, ms, host_ms))
     return rows, measured
 
 
 def measured_step(
-    model: str, workload: SyntheticWorkload, device: torch.device, ms: float, host_ms: float
+    name: str, workload: SyntheticWorkload, device: torch.device, ms: float, host_ms: float
 ) -> MeasuredStep:
     config = workload.config
     n_configs = getattr(config, "configs_per_step", 0) or config.configs_per_kernel
     n_nodes = sum(len(graph.opcode) for graph in workload.graphs if hasattr(graph, "opcode"))
     precision = str(precision_on(device, config.training.precision)).removeprefix("torch.")
+    is_recordable = getattr(workload.network, "is_recordable", False)
     return MeasuredStep(
-        model=model,
-        nodes=n_nodes or GRAPH.nodes,
+        model=name.split(",", maxsplit=1)[0],
+        nodes=n_nodes or GRAPH.n_nodes,
         configs=n_configs,
         hidden=config.hidden,
         precision=precision,
         step_ms=round(ms, 3),
         host_ms=round(host_ms, 3),
+        recorded=is_recordable and not name.endswith("not recorded"),
     )
 
 
@@ -343,7 +347,7 @@ def top_kernels(device: torch.device) -> list[list[str]]:
         if done == 7:
             profiler.__exit__(None, None, None)
 
-    train_steps(layout_workload(device, GRAPH.nodes), device, 8, after, recorded=False)
+    train_steps(layout_workload(device, GRAPH.n_nodes), device, 8, after, recorded=False)
     spent_ms, calls = Counter[str](), Counter[str]()
     for event in profiler.key_averages():
         if event.device_type == kind and "#" not in event.key:
@@ -362,7 +366,7 @@ def ranking_rows(device: torch.device) -> list[list[str]]:
     for name, recipe in ((LAYOUT, "leaderboard-small"), ("tgraph", "reference")):
         size = TINY if device.type == "cpu" else GRAPH
         if name == LAYOUT:
-            workload = layout_workload(device, GRAPH.nodes)
+            workload = layout_workload(device, GRAPH.n_nodes)
         else:
             workload = make_workload(load_recipe(recipe, []), name, size)
         workload = on_device(workload, device)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from features.padding import minor_to_major, node_features
 Positions = NDArray[np.int64]
 # Maps edges (e, 2), n and configurable nodes (k,) to a mask (n,) that includes these nodes.
 PruningRule = Callable[[Positions, int, Positions], NDArray[np.bool_]]
+Count = TypeVar("Count", float, NDArray[Any])
 HOPS_RULE = re.compile(r"hops-([1-9]\d?)")
 
 
@@ -93,12 +95,12 @@ def pruning_rule(name: str) -> PruningRule:
     return partial(keep_hops, hops=int(match.group(1)))
 
 
-def kept_nodes(rule: str, n_nodes: float) -> float:
+def kept_nodes(rule: str, n_nodes: Count) -> Count:
     """Estimate how many nodes a rule keeps of a layout graph, with a bias to too many.
 
     Args:
         rule: Name of a rule. A rule that is not in `KEPT_PER_CONFIGURABLE` keeps all nodes.
-        n_nodes: Number of nodes of the graph.
+        n_nodes: Number of nodes of a graph, or of each of several graphs.
     """
     share = KEPT_PER_CONFIGURABLE.get(rule)
     return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from common.reproducibility import generator
 from data.tree import Collection, collections_named, splits_named
 
 NAMES, SIZES = (Path(__file__).with_name(name) for name in ("names.json.gz", "sizes.csv"))
@@ -24,6 +27,12 @@ OTHER_LAYOUT_CONFIGS = {
     "layout:xla:random:937ee0eb0d5d6151b7b8252933b5c1c9": 1001,
     "layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba": 1001,
 }
+# Least nodes and configs of a graph. One graph with 20 configs is left out.
+MIN_SIZES = {"tile:xla": (2, 2), "layout:xla": (372, 1_000), "layout:nlp": (876, 11_000)}
+# Largest size of tile kernels over the mean. Only means were published for them.
+MAX_TILE_RATIO = 8
+# Rank correlation of nodes and configs in the published train files: large programs have fewer.
+SIZE_CORRELATION = {"tile:xla": 0.0, "layout:xla": -0.2, "layout:nlp": -0.9}
 # The maximum for one kernel is not public. All kernels of the dataset have 12.9 million configs.
 ALL_TILE_CONFIGS = 13_000_000
 
@@ -67,6 +76,57 @@ def official_names() -> Mapping[str, frozenset[str]]:
 def official_sizes() -> list[PartSize]:
     rows = csv.DictReader(SIZES.read_text(encoding="utf-8").splitlines())
     return TypeAdapter(list[PartSize]).validate_python(list(rows))
+
+
+def graph_sizes(part: PartSize) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return sizes of the graphs of a part with the published means, maxima and correlation.
+
+    Returns:
+        Nodes (g,) and configs (g,) in one random order.
+    """
+    start = next(start for start in MIN_SIZES if part.collection.startswith(start))
+    rng, most = generator(0, "sizes", part.collection, part.split), 1
+    if part.kind == "tile":
+        most = MAX_TILE_RATIO
+    nodes, configs = (
+        spread(part.graphs, mean, most * largest, least)
+        for mean, largest, least in zip(
+            (part.nodes, part.configs),
+            (part.most_nodes, part.most_configs),
+            MIN_SIZES[start],
+            strict=True,
+        )
+    )
+    correlation = SIZE_CORRELATION[start]
+    order, noise = rng.standard_normal((2, part.graphs))
+    paired = correlation * order + (1 - correlation**2) ** 0.5 * noise
+    ranks = [values.argsort().argsort() for values in (order, paired)]
+    return nodes[ranks[0]], configs[ranks[1]]
+
+
+def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
+    """Return sizes that are about even on a logarithmic scale, like the sizes of published graphs.
+
+    Their mean is exact. No size exceeds half of the sum, because the maximum of a valid split was
+    not published and `most` is that of its collection.
+
+    Returns:
+        The sizes, (n,), int64, ascending.
+    """
+    if mean == most:
+        return np.full(n, mean)
+    most = min(most, mean * n // 2)
+    steps, ratio, low, high = np.linspace(0, 1, n), most / fewest, 1e-3, 1e3
+    # A higher power has smaller sizes. The bisection stops far below one size.
+    for _ in range(60):
+        power = (low * high) ** 0.5
+        sizes = fewest * ratio ** (steps**power)
+        low, high = (power, high) if sizes.mean() > mean else (low, power)
+    whole = np.floor(sizes).astype(np.int64)
+    whole[-1] = most
+    rest = mean * n - int(whole.sum())
+    whole[:rest] += 1
+    return whole
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,13 @@ from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, LayoutGraph, 
 from data.labels import WITHHELD, Labels, file_stem, read_withheld, write_withheld
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
-from data.official.published import OTHER_LAYOUT_CONFIGS, PartSize, official_names, official_sizes
+from data.official.published import (
+    OTHER_LAYOUT_CONFIGS,
+    PartSize,
+    graph_sizes,
+    official_names,
+    official_sizes,
+)
 from data.synthetic.graphs import (
     RANDOM,
     GraphSize,
@@ -43,13 +49,9 @@ MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
 KERNELS_PER_PROGRAM, KERNEL_NODES = 6, (2, 40)
 NODES_PER_CONFIGURABLE = 16  # in the graphs of PLANS
 
-# Minimum nodes and configs of a graph. Only the nodes of layout graphs were published.
-MIN_SIZES = {"tile:xla": (2, 2), "layout:xla": (372, 20), "layout:nlp": (876, 20)}
 # Published layout graphs without a train graph of the same program, by source and split. All others
 # have one: their numbers of nodes and edges are equal or nearly so.
 N_WITHOUT_SIBLING = {"xla/valid": 3, "xla/test": 2, "nlp/valid": 0, "nlp/test": 0}
-# Largest size of tile kernels over the mean. Only means were published for them.
-MAX_TILE_RATIO = 8
 
 Range = tuple[int, int]
 CHUNK_BYTES = 2**20
@@ -59,10 +61,7 @@ SEED_FILE = "seed.txt"
 
 
 def parse_size(text: str) -> GraphSize:
-    """Read a size such as "14000:500:50000".
-
-    Args:
-        text: NODES:CONFIGURABLE:CONFIGS.
+    """Read a size, NODES:CONFIGURABLE:CONFIGS.
 
     Raises:
         UsageError: No graph has such a size.
@@ -100,12 +99,7 @@ PLANS = {
 
 
 def planned_graphs(plan: SyntheticPlan, seed: int = 0) -> Iterator[PlannedGraph]:
-    """Yield a plan's graphs. Both searches of a layout source have the same programs.
-
-    Args:
-        plan: The plan.
-        seed: Seed of the sizes.
-    """
+    """Yield a plan's graphs. Both searches of a layout source have the same programs."""
 
     def draw(limits: Range, *labels: str) -> int:
         return int(generator(seed, "size", *labels).integers(*limits, endpoint=True))
@@ -141,15 +135,8 @@ def published_graphs(
 ) -> list[PlannedGraph]:
     """List the public dataset's graphs. The sizes of each part have the published means.
 
-    Args:
-        collections: Collections to include.
-        splits: Splits to include.
-        share: Share of each part, in (0, 1], at even steps by size. At least one graph is included,
-            and two of a train split.
-        max_configs: Largest number of configs of a train or valid graph. Test graphs keep theirs.
-
-    Returns:
-        Plans of the graphs.
+    `share` of each part is included, at even steps by size, but at least one graph, and two of a
+    train split. `max_configs` limits the configs of train and valid graphs.
 
     Raises:
         UsageError: There is no such split.
@@ -197,51 +184,14 @@ def _size_ratio(graph: PlannedGraph, other: PlannedGraph) -> float:
 
 
 def _part(part: PartSize) -> Iterator[PlannedGraph]:
-    collection, label = collection_named(part.collection), f"{part.collection}/{part.split}"
-    is_layout, source = collection.kind == "layout", part.collection.split(":")[1]
-    most = 1 if is_layout else MAX_TILE_RATIO
-    fewest = next(least for start, least in MIN_SIZES.items() if label.startswith(start))
-    rng = generator(0, "sizes", label)
-    nodes = rng.permutation(spread(part.graphs, part.nodes, most * part.most_nodes, fewest[0]))
-    config_counts = spread(part.graphs, part.configs, most * part.most_configs, fewest[1])
-    configs = rng.permutation(config_counts)
-    names = sorted(official_names()[label])[: part.graphs]
-    for number, (name, n, c) in enumerate(zip(names, nodes.tolist(), configs, strict=True)):
-        n_configs = OTHER_LAYOUT_CONFIGS.get(f"{part.collection}:{name}", int(c))
-        size = GraphSize(n, round(CONFIGURABLE_SHARE * n) if is_layout else 0, n_configs)
+    collection, source = collection_named(part.collection), part.collection.split(":")[1]
+    share = CONFIGURABLE_SHARE if collection.kind == "layout" else 0
+    names = sorted(official_names()[f"{part.collection}/{part.split}"])[: part.graphs]
+    sizes = zip(*(array.tolist() for array in graph_sizes(part)), strict=True)
+    for number, (name, (n, c)) in enumerate(zip(names, sizes, strict=True)):
+        n_configs = OTHER_LAYOUT_CONFIGS.get(f"{part.collection}:{name}", c)
+        size = GraphSize(n, round(share * n), n_configs)
         yield PlannedGraph(collection, part.split, name, size, *sibling(source, part.split, number))
-
-
-def spread(n: int, mean: int, most: int, fewest: int) -> NDArray[np.int64]:
-    """Return sizes that are about even on a logarithmic scale, like the sizes of published graphs.
-
-    No size exceeds half of the sum, because the maximum of a valid split was not published and
-    `most` is that of its collection.
-
-    Args:
-        n: Number of sizes.
-        mean: Exact mean of the sizes.
-        most: Largest size, unless it exceeds half of the sum.
-        fewest: Smallest size.
-
-    Returns:
-        The sizes, (n,), int64, ascending.
-    """
-    from scipy.optimize import brentq
-
-    if mean == most:
-        return np.full(n, mean)
-    most = min(most, mean * n // 2)
-    steps, ratio = np.linspace(0, 1, n), most / fewest
-
-    def sizes(power: float) -> NDArray[np.float64]:
-        return fewest * ratio ** (steps**power)
-
-    exact = sizes(brentq(lambda power: sizes(power).mean() - mean, 1e-3, 1e3))
-    whole = np.floor(exact).astype(np.int64)
-    whole[-1] = most
-    whole[: mean * n - whole.sum()] += 1  # the sum of the rounding errors
-    return whole
 
 
 def synthesize(
@@ -250,12 +200,6 @@ def synthesize(
     """Write graphs as a tree: `out`/npz like the official one, test runtimes in `out`/private.
 
     Existing graphs are not written again, so that the same call resumes.
-
-    Args:
-        out: Folder of the tree.
-        graphs: Plans of the graphs.
-        seed: Seed of all graphs.
-        workers: Workers that make the graphs.
 
     Raises:
         UsageError: `out` contains other files or graphs of another seed, a graph is planned twice,
@@ -300,29 +244,14 @@ def synthesize(
 
 
 def write_sized(tree: Path, size: GraphSize, *, collection: Collection = RANDOM) -> GraphFile:
-    """Write one labelled layout graph of exactly this size into a tree, whole or not at all.
-
-    Args:
-        tree: Folder of the tree.
-        size: Size of the graph.
-        collection: Collection of the graph.
-    """
+    """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
     graph = sized_graph(size, collection)
     write_graph(tree, 0, graph)
     return graph.file(tree)
 
 
 def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[tuple[str, Labels]]:
-    """Write graphs into a tree, each whole or not at all.
-
-    Args:
-        tree: Folder of the tree.
-        seed: Seed of all graphs.
-        graphs: Plans of the graphs.
-
-    Returns:
-        Submission ID and labels of each graph of the test split.
-    """
+    """Write graphs, and return the submission ID and labels of each test graph."""
     labels = []
     for graph in each("synthesize", graphs):
         runtime_ns = write_graph(tree, seed, graph)
@@ -337,11 +266,6 @@ def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]
     """Write one graph into a tree, whole or not at all.
 
     The file of a test graph has runtimes of 0, like the official files.
-
-    Args:
-        tree: Folder of the tree.
-        seed: Seed of the graph.
-        graph: Plan of the graph.
 
     Returns:
         The runtimes, (c,), in ns.

@@ -8,18 +8,19 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, print_json, print_table, read_recipe, say
+from pipeline.cli.console import command, print_json, print_table, read_recipe
 
 if TYPE_CHECKING:
     from models.config.recipe import Recipe
-    from pipeline.planning.plan import CollectionPlan, Plan
+    from pipeline.planning.plan import ModelPlan, Plan
 
 MIB, GIB = 2**20, 2**30
 HOUR_S, CORES_PER_GPU = 3600, 8
-HEADER = (
-    *("collection", "GPU: train", "rank", "CPU: prepare", "train", "rank", "score"),
-    *("disk", "peak memory"),
+MODELS_HEADER = (
+    *("collection", "model", "runs", "steps", "step ms", "host ms", "train", "all runs", "rank"),
+    *("on", "GPU memory", "memory", "files"),
 )
+STAGES_HEADER = ("collection", "prepare", "score", "raw data", "store", "run")
 
 
 @command
@@ -51,68 +52,79 @@ def plan(
 
     Example: fast-or-slow plan --recipe leaderboard --gpu a100 --gpus 2 --cores 16
     """
-    from data.official.published import official_sizes
-    from pipeline.planning.plan import make_plan
-    from pipeline.planning.step_costs import find_step_costs
+    from pipeline.planning.costs import find_step_costs
+    from pipeline.planning.plan import make_plan, official_graphs
 
     chosen = read_recipe(recipe, overrides, trust=trust)
     if gpus > 1 and chosen.accelerator == "cpu":
         raise UsageError(f'--gpus {gpus}: the recipe uses no GPU (accelerator = "cpu")')
-    costs = find_step_costs(chosen, gpu, steps)
+    costs = find_step_costs(gpu, steps)
     if gpus > 1 and not costs.card:
         raise UsageError(f"--gpus {gpus}: there is no GPU; pass --gpu NAME")
-    made = make_plan(costs, official_sizes(), n_cards=gpus, n_cores=cores or CORES_PER_GPU * gpus)
+    n_cores = cores or CORES_PER_GPU * gpus
+    made = make_plan(chosen, costs, official_graphs(), n_cards=gpus, n_cores=n_cores)
     if json:
-        print_json(made.as_json() | {"steps": costs.source})
-        return
-    _print_plan(made, chosen)
-    say(f"training steps: {costs.source}")
+        print_json(made.as_json())
+    else:
+        _print_plan(made, chosen)
 
 
 def _print_plan(made: "Plan", recipe: "Recipe") -> None:
-    from pipeline.planning.plan import total
-
-    for kind in ("tile", "layout"):
-        rows = [_row(row) for row in made.collections if row.collection.startswith(f"{kind}:")]
-        if rows:
-            print_table(HEADER, rows, if_known=HEADER)
-            typer.echo("")
-    gpu_s, cpu_s = (HOUR_S * total(made.collections, table) for table in ("gpu_hours", "cpu_hours"))
-    typer.echo(f"recipe      {made.recipe}, {made.seeds} seeds")
-    if made.card and gpu_s:
-        typer.echo(f"GPU         {_time(gpu_s)} of one {made.card.name}")
-    typer.echo(f"CPU         {_time(cpu_s)} of one thread")
-    typer.echo(f"disk        {_size(total(made.collections, 'disk_bytes'))}")
-    cards = f"{made.n_cards} {made.card.name} and " if made.card and gpu_s else ""
+    print_table(MODELS_HEADER, [_row(row) for row in made.models], if_known=MODELS_HEADER)
+    typer.echo("")
+    rows = [
+        (
+            row.collection,
+            _time(HOUR_S * row.prepare_hours),
+            _time(HOUR_S * row.score_hours),
+            *map(_size, row.disk_bytes.values()),
+        )
+        for row in made.collections
+    ]
+    print_table(STAGES_HEADER, rows, if_known=STAGES_HEADER)
+    typer.echo(f"\nrecipe      {recipe.name}, {len(recipe.seeds)} seeds")
+    if made.card and made.gpu_hours:
+        typer.echo(f"GPU         {_time(HOUR_S * made.gpu_hours)} of one {made.card.name}")
+    typer.echo(f"CPU         {_time(HOUR_S * made.cpu_hours)} of one thread")
+    for name, key in (("raw data", "raw"), ("store", "store"), ("run files", "run")):
+        typer.echo(f"{name:<12}{_size(made.disk_bytes[key])}")
+    cards = f"{made.n_cards} {made.card.name} and " if made.card and made.gpu_hours else ""
     least = _time(HOUR_S * made.min_run_hours)
     typer.echo(f"run         at least {least} on {cards}{made.n_cores} cores")
-    if made.card and made.card_gib:
-        _print_card_memory(made, made.card.memory_gib, recipe)
+    typer.echo(f"steps       {made.source}")
+    if made.card:
+        _print_what_does_not_fit(made, made.card.memory_gib, recipe)
 
 
-def _row(plan: "CollectionPlan") -> tuple[str | None, ...]:
-    gpu, cpu = (
-        {stage: _time(HOUR_S * hours) for stage, hours in table.items()}
-        for table in (plan.gpu_hours, plan.cpu_hours)
+def _row(row: "ModelPlan") -> tuple[str | None, ...]:
+    return (
+        row.collection,
+        row.model,
+        str(row.runs),
+        f"{row.steps:,}" if row.steps else None,
+        f"{row.step_ms:.3g}" if row.steps else None,
+        f"{row.host_ms:.3g}" if row.host_ms else None,
+        _time(HOUR_S * row.train_hours),
+        _time(HOUR_S * row.train_hours * row.runs),
+        _time(HOUR_S * row.rank_hours),
+        "GPU" if row.on_gpu else "CPU",
+        _size(MIB * row.card_mib),
+        _size(MIB * row.process_mib),
+        _size(row.files_bytes),
     )
-    times = gpu["train"], gpu["rank"], cpu["prepare"], cpu["train"], cpu["rank"], cpu["score"]
-    disk, peak = sum(plan.disk_bytes.values()), MIB * max(plan.peak_mib.values(), default=0.0)
-    return plan.collection, *times, _size(disk), _size(peak)
 
 
-def _print_card_memory(made: "Plan", card_gib: float, recipe: "Recipe") -> None:
+def _print_what_does_not_fit(made: "Plan", card_gib: float, recipe: "Recipe") -> None:
     from data.tree import collection_named
     from models.training.device import TRAINING_KEYS, to_halve
 
-    typer.echo("")
-    rows = [(model, _size(GIB * gib), gib <= card_gib) for model, gib in made.card_gib.items()]
-    print_table(("network", "GPU memory", f"fits {card_gib:.1f} GiB"), rows)
-    for model, _, fits in rows:
-        if not fits:
-            typer.echo(f"{model} does not fit to train: halve one of")
-            most = max(made.collections, key=lambda row: row.peak_mib.get(model, 0.0))
-            config = getattr(recipe.of(collection_named(most.collection)), model)
-            above = f'collection."{most.collection}".' * (most.collection in recipe.collection)
+    largest = {row.model: row for row in sorted(made.models, key=lambda row: row.card_mib)}
+    for model, row in largest.items():
+        if MIB * row.card_mib > GIB * card_gib:
+            needs = f"{model} needs {_size(MIB * row.card_mib)} of {card_gib:.1f} GiB"
+            typer.echo(f"{needs} to train: halve one of")
+            config = getattr(recipe.of(collection_named(row.collection)), model)
+            above = f'collection."{row.collection}".' * (row.collection in recipe.collection)
             for key in to_halve(model, config, TRAINING_KEYS):
                 typer.echo(f"  {above}{key}")
 

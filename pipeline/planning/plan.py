@@ -1,13 +1,14 @@
-"""The plan of a recipe: time, memory and disk by collection."""
+"""The plan of a recipe: time, memory and disk, with a row for each model of each collection."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import fmean
 from typing import Any
 
-from common.progress import each
+import numpy as np
+from numpy.typing import NDArray
+
 from data.cache import CACHE_BYTES
-from data.official.published import PartSize
+from data.official.published import graph_sizes, official_sizes
 from data.tree import collection_named
 from features.pruning import kept_nodes
 from features.statistics.configs import ALL_STATISTICS
@@ -15,192 +16,303 @@ from models.config.networks import SegmentSageConfig
 from models.config.recipe import Recipe
 from models.config.trees import BaselineConfig
 from models.registry import model_entry
-from pipeline.planning.step_costs import Card, StepCosts, step_size
+from pipeline.planning.costs import Card, StepCosts, step_of
 
-STAGES = ("prepare", "train", "rank", "score")
 HOUR_S, MIB = 3600.0, 2**20
-# Score tables of the blend and the baseline, in addition to those of the members.
-SCORE_TABLES = 2
-
-# Seconds of one thread of an AMD EPYC, measured on synthetic graphs of the published sizes.
+# Seconds on one thread of an AMD EPYC, measured on synthetic graphs of the published sizes.
 # Layouts: for each config of each node. Tiles: for each config, but "statistics" for each kernel.
 PROCESSOR_S = {
     "layout": {"prepare": 2.5e-9, "statistics": 3.2e-8, "rank": 8e-9, "score": 8e-9},
     "tile": {"prepare": 7e-6, "statistics": 0.035, "rank": 6e-6, "score": 2.3e-5},
 }
+# Seconds to read a graph as the inputs of a network: for each node, and for each distinct config.
+READ_NODE_S, READ_CONFIG_S = 1.8e-6, 1.9e-7
+# For each config of each node, if the network reads statistics.
+READ_STATISTICS_S = 6e-9
+# Bytes of these inputs: for each kept node, for each distinct config, and for its statistics.
+INPUT_NODE_BYTES, INPUT_CONFIG_BYTES, STATISTICS_BYTES = 850, 35, 168
 BY_GRAPH = "config_columns_boosting"
 # For each row in a round of boosting.
 ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 3e-6}
-# Memory of the process before it has read anything, and of a card that CUDA takes for itself.
-LIBRARIES_MIB, CONTEXT_MIB = 363, 500
+# Memory of the process before it has read anything, of its CUDA libraries, and of a card that CUDA
+# takes for itself.
+LIBRARIES_MIB, CUDA_MIB, CONTEXT_MIB = 363, 1500, 500
 # Memory of trees for each row and statistic, without and with folds.
 BYTES_PER_STATISTIC, BYTES_WITH_FOLDS = 3, 8
 # The largest published file. Synthetic files, which were measured, compress ten times worse.
 MAX_RAW_BYTES = 25e6
 # Bytes of files, measured on the same graphs.
 RAW_NODE_CONFIG, RAW_TILE_CONFIG = 0.11, 16.0
-STORE_NODE, STORE_TILE_CONFIG = 800.0, 182.0
+STORE_NODE, STORE_LAYOUT_CONFIG, STORE_TILE_CONFIG = 580.0, 25.0, 182.0
 SCORES_OF_CONFIG = {"layout": 46.0, "tile": 25.0}
+# A network has about 12 float32 for each pair of channels. A booster has about 100 bytes a leaf.
+WEIGHTS_BYTES, LEAF_BYTES = 48, 100
+# Ranking has no backward pass, and takes this share of a training step.
+RANKING_SHARE = 1 / 3
+# Score tables of the blend and the baseline, in addition to those of the members.
+SCORE_TABLES = 2
 
 
-def _learned_parts(recipe: Recipe, sizes: Sequence[PartSize]) -> dict[str, PartSize]:
-    """Return the graphs to learn from by collection. All layouts can be those of the first."""
-    trained = [part for part in sizes if part.split == "train"]
-    layouts = [part.collection for part in trained if part.kind == "layout"]
-    first = dict.fromkeys(layouts, layouts[0]) if recipe.layout.together and layouts else {}
-    learned: dict[str, list[PartSize]] = {
-        first.get(part.collection, part.collection): [] for part in trained
-    }
-    for part in sizes:
-        place = first.get(part.collection, part.collection)
-        if part.split in recipe.fit_on and place in learned:
-            learned[place].append(part)
-    return {place: _joined(parts) for place, parts in learned.items()}
+@dataclass(frozen=True)
+class Graphs:
+    """The sizes of g graphs of one collection.
+
+    Attributes:
+        nodes: (g,) nodes before pruning.
+        configs: (g,) configs.
+        repeated: Share of configs that repeat another one of their graph, in [0, 1].
+    """
+
+    collection: str
+    split: str
+    nodes: NDArray[Any]
+    configs: NDArray[Any]
+    repeated: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return self.collection.split(":", 1)[0]
+
+    @property
+    def distinct(self) -> NDArray[Any]:
+        """Return the number of distinct configs of each graph, (g,)."""
+        return self.configs * (1 - self.repeated)
+
+    def at_most(self, n_configs: int) -> "Graphs":
+        return replace(self, configs=np.minimum(self.configs, n_configs))
 
 
-def _joined(parts: Sequence[PartSize]) -> PartSize:
-    """Return the size of several splits as that of one split."""
-    if len(parts) == 1:
-        return parts[0]
-    graphs = [part.graphs for part in parts]
-    return replace(
-        parts[0],
-        graphs=sum(graphs),
-        nodes=round(fmean((part.nodes for part in parts), graphs)),
-        most_nodes=max(part.most_nodes for part in parts),
-        configs=round(fmean((part.distinct for part in parts), graphs)),
-        most_configs=max(part.most_configs for part in parts),
-        repeated=0.0,
+def official_graphs() -> list[Graphs]:
+    """Return the sizes of the public dataset."""
+    return [
+        Graphs(part.collection, part.split, *graph_sizes(part), part.repeated)
+        for part in official_sizes()
+    ]
+
+
+def _learned(recipe: Recipe, graphs: Iterable[Graphs]) -> dict[str, Graphs]:
+    """Return the graphs to learn from by collection. All layouts can be those of the first one."""
+    parts: dict[str, list[Graphs]] = {}
+    for part in graphs:
+        learned = recipe.learned_as(collection_named(part.collection)).name
+        parts.setdefault(learned, []).append(part)
+    joined = {}
+    for group in parts.values():
+        first = next((part.collection for part in group if part.split == "train"), None)
+        fitted = [part for part in group if part.split in recipe.fit_on]
+        if first:
+            nodes, distinct = (
+                np.concatenate([getattr(part, key) for part in fitted])
+                for key in ("nodes", "distinct")
+            )
+            joined[first] = Graphs(first, "train", nodes, distinct)
+    return joined
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The cost of a model on one collection.
+
+    Attributes:
+        runs: Number of trainings: seeds, times two for a recipe that fits on valid too.
+        steps: Steps of one training of a network, else 0.
+        step_ms: Mean time of a step's kernels, or of the processor without a GPU.
+        host_ms: Mean time in which the host launches a step and reads its graphs.
+        train_hours: Hours of one training.
+        rank_hours: Hours to rank the valid and test split with all seeds.
+        on_gpu: Whether the hours are those of a card.
+        card_mib: Memory of a card in training, 0 without a GPU.
+        process_mib: Memory of the process in training.
+        files_bytes: Bytes of all trained models.
+    """
+
+    collection: str
+    model: str
+    runs: int
+    steps: int
+    step_ms: float
+    host_ms: float
+    train_hours: float
+    rank_hours: float
+    on_gpu: bool
+    card_mib: float
+    process_mib: float
+    files_bytes: float
+
+
+def _network_plan(
+    costs: StepCosts, recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Graphs]
+) -> ModelPlan:
+    config: Any = getattr(recipe, model)
+    on_gpu = costs.on_gpu(recipe, model)
+    step = step_of(recipe, model, learned.nodes, learned.distinct)
+    kernels_ms, host_ms = costs.step_ms(recipe, model, step)
+    reads_s, inputs_bytes = _reading(recipe, model, learned)
+    host_ms = host_ms + 1e3 * step.n_graphs * reads_s
+    # The host launches and reads while the card computes. A processor does one after the other.
+    both = np.maximum(kernels_ms, host_ms) if on_gpu else kernels_ms + host_ms
+    train_s = config.training.steps * float(both.mean()) / 1e3
+    if isinstance(config, SegmentSageConfig):
+        # The head learns from embeddings of whole graphs.
+        n_heads = min(len(learned.nodes), config.head_steps * config.graphs_per_step)
+        whole = learned.at_most(config.table_configs)
+        train_s += n_heads / len(learned.nodes) * _ranking_s(costs, recipe, model, whole)
+    largest = step_of(recipe, model, learned.nodes, learned.distinct, most=True)
+    activations_mib = costs.peak_bytes(recipe, model, largest) / MIB
+    cached_mib = min(CACHE_BYTES, inputs_bytes) / MIB
+    return ModelPlan(
+        collection=learned.collection,
+        model=model,
+        runs=len(recipe.seeds),
+        steps=config.training.steps,
+        step_ms=float(kernels_ms.mean()),
+        host_ms=float(host_ms.mean()),
+        train_hours=train_s / HOUR_S,
+        rank_hours=sum(_ranking_s(costs, recipe, model, part) for part in ranked)
+        * len(recipe.seeds)
+        / HOUR_S,
+        on_gpu=on_gpu,
+        card_mib=on_gpu * (CONTEXT_MIB + cached_mib + activations_mib),
+        process_mib=LIBRARIES_MIB + cached_mib + (CUDA_MIB if on_gpu else activations_mib),
+        files_bytes=len(recipe.seeds) * WEIGHTS_BYTES * getattr(config, "hidden", 1) ** 2,
     )
 
 
-def _as_ranked(recipe: Recipe, part: PartSize) -> PartSize:
-    """Return a split with the number of configs that a run ranks."""
-    is_sampled = part.split == "valid" and part.kind == "layout"
-    at_most = (is_sampled and recipe.valid_configs) or part.configs
-    return replace(part, configs=min(part.configs, at_most))
+def _reading(recipe: Recipe, model: str, graphs: Graphs) -> tuple[float, float]:
+    """Return the mean seconds to read a graph of a step, and the bytes of all inputs.
 
-
-def _processor_s(stage: str, part: PartSize, n_configs: float) -> float:
-    if part.kind == "layout":
-        return PROCESSOR_S["layout"][stage] * part.nodes * n_configs
-    return PROCESSOR_S["tile"][stage] * (1 if stage == "statistics" else n_configs)
-
-
-def _training_s(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
+    Rounds are permutations. If a share f of the inputs fits the cache, an input is still there with
+    the chance f + (1 - f) log(1 - f).
+    """
     config: Any = getattr(recipe, model)
-    if model_entry(recipe, model).network:
-        size = step_size(recipe, model, train.nodes, train.distinct)
-        seconds: float = config.training.steps * steps.step_s(model, size)
-        # The head learns from embeddings of whole graphs.
-        if isinstance(config, SegmentSageConfig):
-            n_embedded = min(train.graphs, config.head_steps * config.graphs_per_step)
-            n_configs = min(config.table_configs, round(train.distinct))
-            whole = replace(train, configs=n_configs, repeated=0.0)
-            seconds += n_embedded * _ranking_s(recipe, model, whole, steps)
-        return seconds
-    if isinstance(config, BaselineConfig):
-        return 0.0
-    n_configs = min(config.configs_per_graph, train.distinct)
-    seconds = train.graphs * _processor_s("statistics", train, n_configs)
-    if model in ROW_ROUND_S:
-        n_fits = config.folds * len(config.leaves_to_try) if getattr(config, "early_stop", 0) else 1
-        rows = train.graphs * n_configs
-        seconds += config.num_boost_round * n_fits * ROW_ROUND_S[model] * rows
-    return seconds
+    seconds = READ_NODE_S * graphs.nodes + READ_CONFIG_S * graphs.distinct
+    n_bytes = INPUT_CONFIG_BYTES * graphs.distinct
+    if graphs.kind == "layout":
+        n_bytes = n_bytes + INPUT_NODE_BYTES * kept_nodes(recipe.features.prune, graphs.nodes)
+        if getattr(config, "statistics", False):
+            seconds = seconds + READ_STATISTICS_S * graphs.nodes * graphs.distinct
+            n_bytes = n_bytes + STATISTICS_BYTES * graphs.distinct
+    share = min(1.0, CACHE_BYTES / n_bytes.sum())
+    is_hit = share + (1 - share) * np.log(max(1 - share, 1e-9))
+    n_reads = config.training.steps * getattr(config, "graphs_per_step", 0) or len(graphs.nodes)
+    first = min(1.0, len(graphs.nodes) / n_reads)
+    return float(seconds.mean() * max(first, 1 - is_hit)), float(n_bytes.sum())
 
 
-def _ranking_s(recipe: Recipe, model: str, part: PartSize, steps: StepCosts) -> float:
-    if not model_entry(recipe, model).network:
-        return _processor_s("rank", part, part.distinct)
-    size = step_size(recipe, model, part.nodes, part.distinct)
+def _ranking_s(costs: StepCosts, recipe: Recipe, model: str, part: Graphs) -> float:
+    """Return the seconds in which a network ranks all configs of a split."""
+    step = step_of(recipe, model, part.nodes, part.distinct)
+    kernels_ms, host_ms = costs.step_ms(recipe, model, step)
+    config: Any = getattr(recipe, model)
     kept = kept_nodes(recipe.features.prune, part.nodes) if part.kind == "layout" else part.nodes
-    n_scores = part.distinct * getattr(getattr(recipe, model), "permutations", 1)
-    ratio = kept * n_scores / (size.n_graphs * size.nodes * size.configs)
-    return steps.ranking_s(model, size, ratio)
+    n_scores = part.distinct * getattr(config, "permutations", 1)
+    n_steps = kept * n_scores * step.hidden / step.values
+    seconds = np.maximum(n_steps, 1 / step.n_graphs) * np.maximum(kernels_ms, host_ms) / 1e3
+    return float(RANKING_SHARE * seconds.sum())
 
 
-def _disk_bytes(recipe: Recipe, parts: Sequence[PartSize]) -> dict[str, float]:
-    """Return the bytes of files: upper bounds of "raw" and "store", an estimate of "run"."""
-    kind, raw, store = parts[0].kind, 0.0, 0.0
-    for part in parts:
-        if kind == "tile":
-            raw += part.graphs * RAW_TILE_CONFIG * part.configs
-            store += part.graphs * STORE_TILE_CONFIG * part.configs
-        else:
-            raw += part.graphs * min(MAX_RAW_BYTES, RAW_NODE_CONFIG * part.nodes * part.configs)
-            store += part.graphs * STORE_NODE * part.nodes
-    n_tables = len(recipe.models_of(kind)) * len(recipe.seeds) + SCORE_TABLES
-    n_ranked = sum(part.graphs * part.configs for part in parts if part.split != "train")
-    return {"raw": raw, "store": store, "run": n_tables * SCORES_OF_CONFIG[kind] * n_ranked}
-
-
-def _training_mib(recipe: Recipe, model: str, train: PartSize, steps: StepCosts) -> float:
-    """Return the memory of a training in MiB, of the GPU or the process, on the largest graph."""
+def _tree_plan(recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Graphs]) -> ModelPlan:
     config: Any = getattr(recipe, model)
-    if model_entry(recipe, model).network:
-        size = step_size(recipe, model, train.most_nodes, train.most_configs)
-        base = CONTEXT_MIB if steps.uses_gpu(model) else LIBRARIES_MIB
-        return base + (CACHE_BYTES + steps.peak_bytes(model, size)) / MIB
-    if isinstance(config, BaselineConfig):
-        return LIBRARIES_MIB
-    # One model of each graph is trained after the other.
-    n_graphs = 1 if model == BY_GRAPH else train.graphs
-    rows = n_graphs * min(config.configs_per_graph, train.most_configs)
-    has_folds = model in ROW_ROUND_S and getattr(config, "early_stop", 0) > 0
-    n_bytes = BYTES_WITH_FOLDS if has_folds else BYTES_PER_STATISTIC
-    return float(rows * n_bytes * len(ALL_STATISTICS[train.kind]) / MIB)
+    n_seeds, n_graphs = len(recipe.seeds), len(learned.nodes)
+    train_s = rows = leaves = n_bytes = 0.0
+    if not isinstance(config, BaselineConfig):
+        n_configs = np.minimum(config.configs_per_graph, learned.distinct)
+        rows = float(n_configs.sum())
+        train_s = _processor_s("statistics", learned, n_configs)
+        # One model of each graph is trained after the other.
+        n_rows = float(n_configs.max()) if model == BY_GRAPH else rows
+        has_folds = model in ROW_ROUND_S and getattr(config, "early_stop", 0) > 0
+        by_statistic = BYTES_WITH_FOLDS if has_folds else BYTES_PER_STATISTIC
+        n_bytes = n_rows * by_statistic * len(ALL_STATISTICS[learned.kind])
+        if model in ROW_ROUND_S:
+            n_fits = config.folds * len(config.leaves_to_try) if has_folds else 1
+            train_s += config.num_boost_round * n_fits * ROW_ROUND_S[model] * rows
+            leaves = config.num_boost_round * getattr(config, "num_leaves", 31)
+    ranking_s = sum(_processor_s("rank", part, part.distinct) for part in ranked)
+    return ModelPlan(
+        collection=learned.collection,
+        model=model,
+        runs=n_seeds,
+        steps=0,
+        step_ms=0.0,
+        host_ms=0.0,
+        train_hours=train_s / HOUR_S,
+        rank_hours=n_seeds * ranking_s / HOUR_S,
+        on_gpu=False,
+        card_mib=0.0,
+        process_mib=LIBRARIES_MIB + n_bytes / MIB,
+        files_bytes=n_seeds * LEAF_BYTES * leaves * (n_graphs if model == BY_GRAPH else 1),
+    )
+
+
+def _processor_s(stage: str, part: Graphs, configs: NDArray[Any]) -> float:
+    by_graph = PROCESSOR_S[part.kind][stage]
+    if part.kind == "layout":
+        return float(by_graph * (part.nodes * configs).sum())
+    return float(by_graph * (len(configs) if stage == "statistics" else configs.sum()))
+
+
+def model_plan(
+    costs: StepCosts,
+    recipe: Recipe,
+    model: str,
+    fits: Sequence[Graphs],
+    ranked: Sequence[Graphs] = (),
+) -> ModelPlan:
+    """Return the cost of a model on a collection, with the recipe of that collection.
+
+    `fits` has the graphs of each training of a seed. It is empty if the collection's models are
+    trained with another collection.
+    """
+    is_network = bool(model_entry(recipe, model).network)
+    rows = [
+        _network_plan(costs, recipe, model, learned, ranked)
+        if is_network
+        else _tree_plan(recipe, model, learned, ranked)
+        for learned in fits or ranked
+    ]
+    if not fits:
+        return replace(rows[0], runs=0, train_hours=0.0, card_mib=0.0, files_bytes=0.0)
+    hours = sum(row.train_hours for row in rows) / len(rows)
+    return replace(rows[-1], runs=len(recipe.seeds) * len(rows), train_hours=hours)
 
 
 @dataclass(frozen=True)
 class CollectionPlan:
-    """The cost of a recipe on one collection.
+    """The cost of the stages of a collection that train nothing.
 
     Attributes:
-        collection: The collection.
-        gpu_hours: Hours of one card, by stage.
-        cpu_hours: Hours of one thread, by stage.
-        disk_bytes: Bytes of files: "raw", "store" and "run".
-        peak_mib: Memory of training, by model.
-        training_hours: Hours of the longest training, by model. A model that learns from all layout
-            collections is in the first of them.
+        prepare_hours: Hours of one thread to check and pack the files.
+        score_hours: Hours of one thread to blend, to score and to write the submission.
+        disk_bytes: Bytes of files: "raw" and "store" are upper bounds, "run" is an estimate.
     """
 
     collection: str
-    gpu_hours: dict[str, float]
-    cpu_hours: dict[str, float]
+    prepare_hours: float
+    score_hours: float
     disk_bytes: dict[str, float]
-    peak_mib: dict[str, float]
-    training_hours: dict[str, float]
 
 
 def _collection_plan(
-    steps: StepCosts, parts: Sequence[PartSize], learned: Sequence[PartSize]
+    recipe: Recipe, parts: Sequence[Graphs], ranked: Sequence[Graphs], models: Sequence[ModelPlan]
 ) -> CollectionPlan:
-    recipe = steps.recipe
-    kind, n_seeds = parts[0].kind, len(recipe.seeds)
-    models = recipe.models_of(kind)
-    ranked = [_as_ranked(recipe, part) for part in parts if part.split != "train"]
-    gpu_s, cpu_s = (dict.fromkeys(STAGES, 0.0) for _ in range(2))
-    cpu_s["prepare"] = sum(p.graphs * _processor_s("prepare", p, p.configs) for p in parts)
-    cpu_s["score"] = sum(p.graphs * _processor_s("score", p, p.distinct) for p in ranked)
-    fits = {m: [_training_s(recipe, m, one, steps) for one in learned] for m in models if learned}
-    training_s = {model: max(seconds) for model, seconds in fits.items()}
-    for model in models:
-        own_s = gpu_s if steps.uses_gpu(model) else cpu_s
-        ranking_s = sum(part.graphs * _ranking_s(recipe, model, part, steps) for part in ranked)
-        own_s["rank"] += n_seeds * ranking_s
-        own_s["train"] += n_seeds * sum(fits.get(model, ()))
+    kind = parts[0].kind
+    n_configs = sum(int(part.configs.sum()) for part in parts)
+    if kind == "tile":
+        raw, store = RAW_TILE_CONFIG * n_configs, STORE_TILE_CONFIG * n_configs
+    else:
+        packed = [RAW_NODE_CONFIG * part.nodes * part.configs for part in parts]
+        raw = sum(float(np.minimum(MAX_RAW_BYTES, n_bytes).sum()) for n_bytes in packed)
+        store = STORE_NODE * sum(int(part.nodes.sum()) for part in parts)
+        store += STORE_LAYOUT_CONFIG * n_configs
+    n_tables = sum(len(recipe.seeds) for _ in recipe.models_of(kind)) + SCORE_TABLES
+    run = n_tables * SCORES_OF_CONFIG[kind] * sum(int(part.configs.sum()) for part in ranked)
+    run += sum(model.files_bytes for model in models)
     return CollectionPlan(
         collection=parts[0].collection,
-        gpu_hours={stage: seconds / HOUR_S for stage, seconds in gpu_s.items()},
-        cpu_hours={stage: seconds / HOUR_S for stage, seconds in cpu_s.items()},
-        disk_bytes=_disk_bytes(recipe, parts),
-        peak_mib={
-            model: max(_training_mib(recipe, model, one, steps) for one in learned)
-            for model in training_s
-        },
-        training_hours={model: seconds / HOUR_S for model, seconds in training_s.items()},
+        prepare_hours=sum(_processor_s("prepare", p, p.configs) for p in parts) / HOUR_S,
+        score_hours=sum(_processor_s("score", p, p.distinct) for p in ranked) / HOUR_S,
+        disk_bytes={"raw": raw, "store": store, "run": run},
     )
 
 
@@ -209,86 +321,90 @@ class Plan:
     """The cost of a recipe.
 
     Attributes:
-        recipe: Name of the recipe.
-        seeds: Number of trainings of each model.
-        collections: Cost by collection.
+        models: Cost of each model on each collection that it learns from.
+        collections: Cost of the other stages.
         card: The GPU, None without one.
-        n_cards: Number of GPUs.
-        n_cores: Number of cores.
         min_run_hours: Lower bound for the wall time of `run`, the largest of three: GPU time by
             cards, thread time by cores, the longest training.
-        card_gib: Memory that the training of each network needs of a card, in GiB.
+        source: Where the times of steps are from.
     """
 
-    recipe: str
-    seeds: int
+    recipe: Recipe
+    models: list[ModelPlan]
     collections: list[CollectionPlan]
     card: Card | None
     n_cards: int
     n_cores: int
-    min_run_hours: float
-    card_gib: dict[str, float]
+    source: str
+
+    @property
+    def gpu_hours(self) -> float:
+        """Return the hours of one card."""
+        return sum(m.runs * m.train_hours + m.rank_hours for m in self.models if m.on_gpu)
+
+    @property
+    def cpu_hours(self) -> float:
+        """Return the hours of one thread. It launches and reads for a card, too."""
+        hours = sum(row.prepare_hours + row.score_hours for row in self.collections)
+        for m in self.models:
+            host = m.runs * m.steps * m.host_ms / 1e3 / HOUR_S
+            hours += host if m.on_gpu else m.runs * m.train_hours + m.rank_hours
+        return hours
+
+    @property
+    def disk_bytes(self) -> dict[str, float]:
+        """Return the bytes of all files: "raw", "store" and "run"."""
+        parts = "raw", "store", "run"
+        return {part: sum(row.disk_bytes[part] for row in self.collections) for part in parts}
+
+    @property
+    def min_run_hours(self) -> float:
+        threads = self.recipe.threads or self.n_cores
+        trainings = [m.train_hours / (1 if m.on_gpu else threads) for m in self.models]
+        return max(self.gpu_hours / self.n_cards, self.cpu_hours / self.n_cores, *trainings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as plain values, with totals over stages and collections."""
-        card = self.card and {"name": self.card.name, "memory_gib": self.card.memory_gib}
-        tables = ("gpu_hours", "cpu_hours", "disk_bytes")
-        totals = {table: total(self.collections, table) for table in tables}
-        return {**asdict(self), "card": card, "total": totals}
-
-
-def total(rows: Sequence[CollectionPlan], table: str) -> float:
-    """Return the sum of a table over stages and collections.
-
-    Args:
-        rows: Costs by collection.
-        table: "gpu_hours", "cpu_hours" or "disk_bytes".
-    """
-    return float(sum(sum(getattr(row, table).values()) for row in rows))
+        """Return the plan as plain values."""
+        return {
+            "recipe": self.recipe.name,
+            "steps": self.source,
+            "card": self.card and {"name": self.card.name, "memory_gib": self.card.memory_gib},
+            "cards": self.n_cards,
+            "cores": self.n_cores,
+            "models": [asdict(row) for row in self.models],
+            "collections": [asdict(row) for row in self.collections],
+            "gpu_hours": self.gpu_hours,
+            "cpu_hours": self.cpu_hours,
+            "disk_bytes": self.disk_bytes,
+            "min_run_hours": self.min_run_hours,
+        }
 
 
 def make_plan(
-    steps: StepCosts, sizes: Sequence[PartSize], *, n_cards: int = 1, n_cores: int = 8
+    recipe: Recipe,
+    costs: StepCosts,
+    graphs: Sequence[Graphs],
+    *,
+    n_cards: int = 1,
+    n_cores: int = 8,
 ) -> Plan:
-    """Return the cost of a recipe.
-
-    Args:
-        steps: Costs of training steps, with the recipe and the card.
-        sizes: Sizes of the splits of all collections.
-        n_cards: Number of GPUs. A training takes one of them.
-        n_cores: Number of cores.
-    """
-    recipe = steps.recipe
-    fits = [_learned_parts(fit, sizes) for fit in recipe.fits()]
-    parts: dict[str, list[PartSize]] = {}
-    for part in sizes:
-        parts.setdefault(part.collection, []).append(part)
-    rows = [
-        _collection_plan(
-            steps.of(collection_named(name)),
-            parts[name],
-            [fit[name] for fit in fits if name in fit],
-        )
-        for name in each("estimate", list(parts))
-    ]
-    threads = recipe.threads or n_cores
-    trainings = [
-        hours / (1 if steps.uses_gpu(model) else threads)
-        for row in rows
-        for model, hours in row.training_hours.items()
-    ]
-    shares = total(rows, "gpu_hours") / n_cards, total(rows, "cpu_hours") / n_cores
-    return Plan(
-        recipe=recipe.name,
-        seeds=len(recipe.seeds),
-        collections=rows,
-        card=steps.card,
-        n_cards=n_cards,
-        n_cores=n_cores,
-        min_run_hours=max(*shares, *trainings),
-        card_gib={
-            model: max(row.peak_mib.get(model, 0.0) for row in rows) / 1024
-            for model in recipe.all_models
-            if steps.uses_gpu(model)
-        },
-    )
+    """Return the cost of a recipe on graphs of some sizes. A training takes one of the cards."""
+    learned = [_learned(fit, graphs) for fit in recipe.fits()]
+    rows, stages = [], []
+    for name in dict.fromkeys(part.collection for part in graphs):
+        own = recipe.of(collection_named(name))
+        parts = [part for part in graphs if part.collection == name]
+        limit = own.valid_configs if parts[0].kind == "layout" else 0
+        ranked = [
+            part.at_most(limit) if part.split == "valid" and limit else part
+            for part in parts
+            if part.split != "train"
+        ]
+        fits = [fit[name] for fit in learned if name in fit]
+        models = [
+            model_plan(costs, own, model, fits, ranked) for model in own.models_of(parts[0].kind)
+        ]
+        rows += models
+        stages.append(_collection_plan(own, parts, ranked, models))
+    source = costs.source
+    return Plan(recipe, rows, stages, costs.card, n_cards, n_cores, source)

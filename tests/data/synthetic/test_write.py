@@ -24,11 +24,16 @@ from common.progress import watched_by
 from common.settings import ROOT, SAMPLE
 from data.graphs.node_columns import OPCODES
 from data.labels import read_withheld
-from data.official.published import LAYOUT_CONFIGS, PartSize, official_names, official_sizes
+from data.official.published import (
+    LAYOUT_CONFIGS,
+    MAX_TILE_RATIO,
+    PartSize,
+    official_names,
+    official_sizes,
+)
 from data.synthetic import graphs as model
 from data.synthetic.graphs import PlannedGraph, make_layout_graph
 from data.synthetic.write import (
-    MAX_TILE_RATIO,
     PLANS,
     planned_graphs,
     published_graphs,

@@ -1,0 +1,330 @@
+"""The cost of a network's training step: measured on a card or a processor, or computed.
+
+All costs are in proportion to the values of a tensor (nodes, configs, channels). A GPU's step is
+bound by memory: each network moves a counted number of such tensors. `python -m benchmarks.gpu`
+measures steps. `make rehearsal` compares the times of the processor with whole trainings.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import UsageError
+from common.files import read_json
+from common.settings import ROOT, FrozenConfig
+from features.pruning import kept_nodes
+from models.config.networks import SegmentSageConfig
+from models.config.recipe import Recipe
+from models.registry import model_entry
+
+# The file of `python -m benchmarks.gpu`, and the measurements of one GPU in this repository.
+MEASURED_HERE, MEASURED = ROOT / "runs/gpu/steps.json", Path(__file__).with_name("steps.json")
+# Time to launch the kernels of a step without CUDA graphs, if it was not measured.
+HOST_MS = 15.0
+# A product reaches this share of the data sheet's operations per second.
+ARITHMETIC_SHARE = 0.6
+# Triton compiles for GPUs of this capability or higher. Others compute plain operations.
+FUSED_CAPABILITY = 7, 5
+# The largest graph keeps this many times the nodes of `kept_nodes`: 14,966 of 41,541.
+MAX_KEPT_RATIO = 1.4
+
+Sizes = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU.
+
+    Attributes:
+        name: Name for `--gpu`, or torch's name of a card that is not in `CARDS`.
+        capability: CUDA compute capability. Below (8, 0), half precision is float16.
+        memory_gib: Memory as torch finds it, in GiB.
+        gb_s: Memory bandwidth that a step reaches, in GB per second.
+        tflops: Dense float32 operations, in 10^12 per second.
+        half_tflops: Dense 16-bit operations, by tensor cores if cuBLAS has them on the card.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    memory_gib: float
+    gb_s: float
+    tflops: float
+    half_tflops: float
+
+
+# The bandwidth of the H100 is measured: 18.16 GB in 11.24 ms, half of the data sheet. The H200 and
+# the A100 get the same share. The T4 and the P100, whose memory is slow compared with their
+# arithmetic, get the 78 % of the data sheet that a copy reaches: assumed, not measured here.
+CARDS = {
+    card.name: card
+    for card in (
+        Card("t4", (7, 5), 14.6, gb_s=250, tflops=8.1, half_tflops=65),
+        Card("p100", (6, 0), 15.9, gb_s=571, tflops=9.5, half_tflops=19),
+        Card("a100", (8, 0), 79.2, gb_s=983, tflops=19.5, half_tflops=312),
+        Card("h100", (9, 0), 79.2, gb_s=1615, tflops=67, half_tflops=989),
+        Card("h200", (9, 0), 139.8, gb_s=2314, tflops=67, half_tflops=989),
+    )
+}
+
+
+def card_named(name: str) -> Card | None:
+    """Return a card by a name of torch, for example "Tesla T4"; None for an unknown one."""
+    words = name.lower().replace("-", " ").split()
+    return next((card for key, card in CARDS.items() if key in words), None)
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """The cost of a step of a network, by value of a (nodes, configs, channels) tensor.
+
+    Attributes:
+        moved: Tensors that a step reads or writes, by fused kernels where there are some.
+        plain_moved: The same for plain operations.
+        peak: Tensors in memory at the peak.
+        plain_peak: The same for plain operations.
+        flops: Operations of the products, by value and channel.
+        cpu_ns: Nanoseconds on one thread of an AMD EPYC, by value.
+        cpu_channel_ns: Nanoseconds in addition, by value and channel.
+    """
+
+    moved: float
+    plain_moved: float
+    peak: float
+    plain_peak: float
+    flops: float
+    cpu_ns: float
+    cpu_channel_ns: float
+
+
+# Counted by benchmarks/gpu_measures.py; `peak` and `cpu_ns` measured.
+NETWORK_COSTS = {
+    "cross_config_sage": NetworkCost(113, 219, 11.2, 18, 28, 85, 0.58),
+    "tgraph": NetworkCost(348, 348, 45, 45, 19, 140, 0.05),
+    "baseline_gcn": NetworkCost(207, 207, 45, 45, 540, 83, 0),
+    "segment_sage": NetworkCost(136, 136, 21, 21, 94, 53, 0.15),
+    "late_fusion_sage": NetworkCost(5.6, 5.6, 1.5, 1.5, 1.3, 2.8, 0),
+    "early_fusion_sage": NetworkCost(180, 180, 26, 26, 25, 40, 0.6),
+}
+# A custom network is reckoned like this one, without fused kernels.
+LIKE_CUSTOM = "tgraph"
+# Further tensors that dropout moves and keeps.
+DROPOUT_MOVED, DROPOUT_PEAK = 10, 2
+
+
+class MeasuredStep(FrozenConfig):
+    """A training step that was timed on a GPU.
+
+    Attributes:
+        model: Name of the network.
+        nodes: Nodes that the step computes, of all its graphs after pruning.
+        configs: Configs of each graph.
+        hidden: Channels of the network.
+        precision: Type of the activations.
+        step_ms: Wall time of a step, in milliseconds.
+        host_ms: Time in which the host launches the kernels. It bounds a step of this time.
+        recorded: Whether the step was a CUDA graph.
+    """
+
+    model: str
+    nodes: int
+    configs: int
+    hidden: int
+    precision: str
+    step_ms: float
+    host_ms: float
+    recorded: bool = False
+
+    @property
+    def n_bytes(self) -> int:
+        n_values = self.nodes * self.configs * self.hidden
+        return n_values * (4 if self.precision == "float32" else 2)
+
+
+class StepTimes(FrozenConfig):
+    """Steps that were timed on one GPU, whose name is that of torch."""
+
+    card: str
+    steps: tuple[MeasuredStep, ...]
+
+    def kernels_s(self, model: str, n_bytes: Sizes) -> Sizes | None:
+        """Interpolate the seconds of a network's kernels, in proportion beyond the measured sizes.
+
+        `n_bytes` are those of one (nodes, configs, channels) tensor of each step. The result is
+        None if no step of the network was bound by the GPU.
+        """
+        bound = [s for s in self.steps if s.model == model and s.step_ms > 1.05 * s.host_ms]
+        points = sorted((step.n_bytes, step.step_ms) for step in bound)
+        if not points:
+            return None
+        sizes, times = zip(*points, strict=True)
+        nearest = np.clip(n_bytes, sizes[0], sizes[-1])
+        return np.interp(nearest, sizes, times) / 1e3 * n_bytes / nearest
+
+    def host_s(self, model: str, n_bytes: Sizes, *, recorded: bool) -> Sizes:
+        """Interpolate the seconds in which the host launches a network's kernels."""
+        steps = [step for step in self.steps if (step.model, step.recorded) == (model, recorded)]
+        points = sorted((step.n_bytes, step.host_ms) for step in steps)
+        sizes, times = zip(*points or [(0, HOST_MS)], strict=True)
+        return np.interp(n_bytes, sizes, times) / 1e3
+
+
+@dataclass(frozen=True)
+class Step:
+    """The training step of a network on each of some graphs.
+
+    Attributes:
+        n_graphs: Graphs or kernels in one step.
+        values: Values of one (nodes, configs, channels) tensor of all its graphs, (g,).
+        hidden: Channels.
+    """
+
+    n_graphs: int
+    values: Sizes
+    hidden: int
+
+
+@dataclass
+class StepCosts:
+    """The costs of training steps of a recipe's networks.
+
+    Attributes:
+        card: The GPU. None for one thread of a processor.
+        times: Steps that were measured on a GPU.
+    """
+
+    card: Card | None
+    times: StepTimes = field(repr=False)
+
+    @cached_property
+    def is_measured(self) -> bool:
+        return self.card is not None and self.card == card_named(self.times.card)
+
+    @property
+    def source(self) -> str:
+        """Return where the costs are from, for people."""
+        if not self.card:
+            return "measured on one thread of an AMD EPYC"
+        if self.is_measured:
+            return f"measured on {self.times.card}"
+        return f"computed: bytes of a step / {self.card.gb_s:.0f} GB/s of the {self.card.name}"
+
+    def on_gpu(self, recipe: Recipe, model: str) -> bool:
+        """Return whether a model is a network that this recipe computes on the GPU."""
+        has_gpu = self.card is not None and recipe.accelerator != "cpu"
+        return has_gpu and bool(model_entry(recipe, model).network)
+
+    def step_ms(self, recipe: Recipe, model: str, step: Step) -> tuple[Sizes, Sizes]:
+        """Return the milliseconds of the kernels and of the host, (g,) each.
+
+        Without a GPU, the kernels are the processor's work and the host has none.
+        """
+        name, cost = _cost_of(recipe, model)
+        if not self.card or not self.on_gpu(recipe, model):
+            by_value_ns = cost.cpu_ns + cost.cpu_channel_ns * step.hidden
+            return step.values * by_value_ns / 1e6, 0 * step.values
+        itemsize, network = self._itemsize(recipe, model), _network(recipe, model)
+        recorded = getattr(network, "is_recordable", False) and not self._is_float16(recipe, model)
+        n_bytes, plain = step.values * itemsize, not self._is_fused(recipe, model)
+        moved = (cost.plain_moved if plain else cost.moved) + DROPOUT_MOVED * _drops(recipe, model)
+        tflops = self.card.tflops if itemsize == 4 else self.card.half_tflops
+        arithmetic_s = cost.flops * step.hidden * step.values / (ARITHMETIC_SHARE * tflops * 1e12)
+        kernels_s = np.maximum(moved * n_bytes / (self.card.gb_s * 1e9), arithmetic_s)
+        measured_s = self.times.kernels_s(name, n_bytes) if self.is_measured else None
+        if measured_s is not None:
+            kernels_s = measured_s * moved / cost.moved
+        # Other networks compute the graphs of a step one after the other.
+        is_joined = model_entry(recipe, model).kind == "tile" or getattr(
+            network, "is_joinable", False
+        )
+        host_s = self.times.host_s(name, n_bytes, recorded=recorded)
+        return 1e3 * kernels_s, 1e3 * host_s * (1 if is_joined else step.n_graphs)
+
+    def peak_bytes(self, recipe: Recipe, model: str, step: Step) -> float:
+        """Return the memory of the activations of the largest step."""
+        _, cost = _cost_of(recipe, model)
+        peak = cost.peak if self._is_fused(recipe, model) else cost.plain_peak
+        peak += DROPOUT_PEAK * _drops(recipe, model)
+        return float(peak * step.values.max() * self._itemsize(recipe, model))
+
+    def _is_fused(self, recipe: Recipe, model: str) -> bool:
+        is_on = getattr(getattr(recipe, model), "fused", False) and self.on_gpu(recipe, model)
+        return bool(is_on and self.card and self.card.capability >= FUSED_CAPABILITY)
+
+    def _is_float16(self, recipe: Recipe, model: str) -> bool:
+        is_old = self.card is not None and self.card.capability < (8, 0)
+        return is_old and self._itemsize(recipe, model) == 2
+
+    def _itemsize(self, recipe: Recipe, model: str) -> int:
+        is_exact = getattr(recipe, model).training.precision == "float32"
+        return 2 if self.on_gpu(recipe, model) and not is_exact else 4
+
+
+def _network(recipe: Recipe, model: str) -> Any:
+    """Return an untrained network, to ask for its properties."""
+    return model_entry(recipe, model).network_class(getattr(recipe, model))
+
+
+def _cost_of(recipe: Recipe, model: str) -> tuple[str, NetworkCost]:
+    """Return the built-in network whose cost a network has, and the cost."""
+    name = model_entry(recipe, model).name
+    name = name if name in NETWORK_COSTS else LIKE_CUSTOM
+    return name, NETWORK_COSTS[name]
+
+
+def _drops(recipe: Recipe, model: str) -> bool:
+    # The cost of tgraph includes its dropout.
+    return model_entry(recipe, model).name != "tgraph" and bool(
+        getattr(getattr(recipe, model), "dropout", 0)
+    )
+
+
+def step_of(
+    recipe: Recipe, model: str, nodes: Sizes, configs: Sizes, *, most: bool = False
+) -> Step:
+    """Return a network's training step on each of g graphs with (g,) nodes and distinct configs.
+
+    With `most`, each graph keeps as large a share of its nodes as the largest published graph.
+    """
+    config: Any = getattr(recipe, model)
+    hidden = getattr(config, "hidden", 1)
+    if model_entry(recipe, model).kind == "tile":
+        n_graphs, n_configs = config.kernels_per_step, config.configs_per_kernel
+        # The kernels of a step differ, so that a step has the mean size.
+        values = np.full(len(nodes), (nodes * np.minimum(n_configs, configs)).mean())
+        return Step(n_graphs, n_graphs * values * hidden, hidden)
+    kept = np.minimum(
+        kept_nodes(recipe.features.prune, nodes) * (MAX_KEPT_RATIO if most else 1), nodes
+    )
+    # A step computes one segment with gradients.
+    if isinstance(config, SegmentSageConfig):
+        kept = np.minimum(kept, config.segment_nodes)
+    n_configs = np.minimum(config.configs_per_step, np.maximum(2, configs))
+    return Step(config.graphs_per_step, config.graphs_per_step * kept * n_configs * hidden, hidden)
+
+
+def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:
+    """Choose the source of the costs of steps.
+
+    Args:
+        gpu: Name of a card or "none". None means the card of `file`, or else this machine's device.
+        file: File of `python -m benchmarks.gpu`. None means the file of this machine, or else the
+            measurements in this repository.
+
+    Raises:
+        PipelineError: The file is missing or damaged.
+        UsageError: The card is not known.
+    """
+    import torch
+
+    path = file or (MEASURED_HERE if MEASURED_HERE.is_file() else MEASURED)
+    times = read_json(path, StepTimes, expected="steps as `python -m benchmarks.gpu` writes them")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    name = gpu or (times.card if file else device)
+    card = CARDS.get(name) or card_named(name)
+    if card is None and name != "none":
+        raise UsageError(f"the card {name} is not known; pass --gpu NAME")
+    return StepCosts(card, times)
