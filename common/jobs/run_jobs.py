@@ -18,7 +18,7 @@ from common.errors import OutOfTime, PipelineError
 from common.machine import own_peak_mib, thread_limits
 from common.progress import log, out_of_time, progress, reporting_as
 
-# Memory of one training, with its cache of graphs.
+# Memory of a job that does not say how much it needs.
 WORKER_BYTES = 2 << 30
 MAX_TRIES = 3
 ALL = "all jobs"
@@ -40,6 +40,7 @@ class Job:
         after: Names of the jobs that must have ended before.
         stage: Stage of the run to which the cost is added.
         repeats: Whether the function is called again and again, until it returns False.
+        n_bytes: Memory of the process that does the job.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Job:
     after: frozenset[str] = frozenset()
     stage: str = ""
     repeats: bool = False
+    n_bytes: int = WORKER_BYTES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.jobs.local_executors import VISIBLE, InlineExecutor, Processes, import_once
-from common.jobs.run_jobs import WORKER_BYTES, Done, Executor, Job, run_jobs
+from common.jobs.run_jobs import Done, Executor, Job, run_jobs
 from common.machine import granted
 
 # Jobs of a smaller total weight take less time than the start of processes.
@@ -103,7 +103,7 @@ def default_workers(jobs: Sequence[Job], n_gpus: int = 0) -> int:
     """Return the number of workers that use all GPUs and cores, as far as the memory suffices."""
     n_cores, n_bytes = granted()
     by_cores = n_gpus + (n_cores - n_gpus) // _threads(jobs)
-    return max(n_gpus + 1, min(by_cores, n_bytes // WORKER_BYTES))
+    return max(n_gpus + 1, min(by_cores, n_bytes // max(job.n_bytes for job in jobs)))
 
 
 def _threads(jobs: Sequence[Job]) -> int:

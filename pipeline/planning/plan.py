@@ -147,7 +147,7 @@ def _network_plan(
     on_gpu = costs.on_gpu(recipe, model)
     step = step_of(recipe, model, learned.nodes, learned.distinct)
     kernels_ms, host_ms = costs.step_ms(recipe, model, step)
-    reads_s, inputs_bytes = _reading(recipe, model, learned)
+    reads_s, _ = _reading(recipe, model, learned)
     host_ms = host_ms + 1e3 * step.n_graphs * reads_s
     # The host launches and reads while the card computes. A processor does one after the other.
     both = np.maximum(kernels_ms, host_ms) if on_gpu else kernels_ms + host_ms
@@ -157,9 +157,7 @@ def _network_plan(
         n_heads = min(len(learned.nodes), config.head_steps * config.graphs_per_step)
         whole = learned.at_most(config.table_configs)
         train_s += n_heads / len(learned.nodes) * _ranking_s(costs, recipe, model, whole)
-    largest = step_of(recipe, model, learned.nodes, learned.distinct, most=True)
-    activations_mib = costs.peak_bytes(recipe, model, largest) / MIB
-    cached_mib = min(CACHE_BYTES, inputs_bytes) / MIB
+    card_mib, process_mib = network_mib(costs, recipe, model, learned)
     return ModelPlan(
         collection=learned.collection,
         model=model,
@@ -172,10 +170,25 @@ def _network_plan(
         * len(recipe.seeds)
         / HOUR_S,
         on_gpu=on_gpu,
-        card_mib=on_gpu * (CONTEXT_MIB + cached_mib + activations_mib),
-        process_mib=LIBRARIES_MIB + cached_mib + (CUDA_MIB if on_gpu else activations_mib),
+        card_mib=card_mib,
+        process_mib=process_mib,
         files_bytes=len(recipe.seeds) * WEIGHTS_BYTES * getattr(config, "hidden", 1) ** 2,
     )
+
+
+def network_mib(
+    costs: StepCosts, recipe: Recipe, model: str, learned: Graphs, *, n_graphs: int = 1
+) -> tuple[float, float]:
+    """Return the memory of a network's training in MiB: of the card, and of the process.
+
+    There are `n_graphs` times as many graphs as `learned` has.
+    """
+    largest = step_of(recipe, model, learned.nodes, learned.distinct, most=True)
+    activations_mib = costs.peak_bytes(recipe, model, largest) / MIB
+    cached_mib = min(CACHE_BYTES, n_graphs * _reading(recipe, model, learned)[1]) / MIB
+    if costs.on_gpu(recipe, model):
+        return CONTEXT_MIB + cached_mib + activations_mib, LIBRARIES_MIB + cached_mib + CUDA_MIB
+    return 0.0, LIBRARIES_MIB + cached_mib + activations_mib
 
 
 def _reading(recipe: Recipe, model: str, graphs: Graphs) -> tuple[float, float]:

@@ -8,9 +8,12 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from common.errors import UsageError
-from common.jobs.run_jobs import Job
-from data.graph_store.prepare import file_weight
+from common.jobs.run_jobs import WORKER_BYTES, Job
+from data.graph_store.prepare import file_bytes, file_weight
+from data.graph_store.stored_graph import read_graph
 from data.tree import Collection, GraphFile, collection_named
 from ensembles.ensemble import BASELINE, Member
 from ensembles.scores import scores_by_graph
@@ -20,6 +23,8 @@ from models.predict import sampled
 from models.registry import TrainJob, model_entry
 from models.run_folder import is_done
 from models.train import train_model
+from pipeline.planning.costs import CARDS, StepCosts, StepTimes
+from pipeline.planning.plan import Graphs, network_mib
 
 ROUNDS_PER_STEP = 10
 
@@ -63,7 +68,23 @@ def training_jobs(
             on_gpu=has_gpu and is_network(training.recipe, training.model),
             after=frozenset(_training_name(folder) for folder in starts if folder),
             stage=f"train {collection.name} {training.run_dir.name}{ending}",
+            n_bytes=_training_bytes(training, has_gpu=has_gpu),
         )
+
+
+def _training_bytes(training: TrainJob, *, has_gpu: bool) -> int:
+    """Return the memory of a training by its largest graph, as `plan` computes it."""
+    recipe, model = training.recipe, training.model
+    largest = max(training.files, key=lambda file: file_bytes(file.path), default=None)
+    if not (largest and largest.path.is_file() and is_network(recipe, model)):
+        return WORKER_BYTES
+    graph = read_graph(largest)
+    sizes = Graphs(
+        largest.collection.name, "train", np.array([graph.n_nodes]), np.array([graph.n_configs])
+    )
+    costs = StepCosts(CARDS["t4"] if has_gpu else None, StepTimes(card="", steps=()))
+    _, process_mib = network_mib(costs, recipe, model, sizes, n_graphs=len(training.files))
+    return round(process_mib) << 20
 
 
 def splits_of(recipe: Recipe, models: Iterable[str] = ()) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The number of workers for the available cores, memory and GPUs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def test_all_cores_and_gpus_are_taken_as_far_as_the_memory_suffices(
 ) -> None:
     monkeypatch.setattr(workers, "granted", lambda: (has[0], has[1] * WORKER_BYTES))
     assert default_workers(jobs_of(99, threads=threads), gpus) == want
+
+
+def test_jobs_that_need_more_memory_get_fewer_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "granted", lambda: (8, 12 << 30))
+    jobs = [replace(job, n_bytes=(3 if job.name == "0" else 1) << 30) for job in jobs_of(9)]
+    assert default_workers(jobs) == 4 and default_workers(jobs[1:]) == 8
 
 
 def test_short_jobs_run_in_this_process_unless_workers_are_asked_for(
