@@ -131,10 +131,8 @@ bench: setup  ## speed and memory: writes docs/results/speed.md
 	$(BIN)/python -m benchmarks.speed
 
 REHEARSAL ?= runs/rehearsal
-# Limits for two cores without a GPU. With a GPU, empty values rehearse the recipe itself.
-OPTIONS ?= --max-configs 1000
-OVERRIDES ?= seeds=[0] threads=2 cross_config_sage.hidden=32 cross_config_sage.configs_per_step=32 \
-	tgraph.hidden=32 tgraph.configs_per_step=16 tgraph.permutations=2
+OPTIONS ?=
+OVERRIDES ?=
 rehearsal: setup  ## the leaderboard recipe on synthetic files, through kernels: writes docs/results/rehearsal.md
 	$(BIN)/python -m benchmarks.rehearsal --out $(REHEARSAL) $(OVERRIDES:%=--set '%') $(OPTIONS)
 

@@ -1,4 +1,4 @@
-"""The rehearsal of the leaderboard recipe goes through kernels to an accepted submission."""
+"""The rehearsal of the leaderboard recipe compares a run with its plan, and goes through kernels."""
 
 import json
 import shlex
@@ -7,54 +7,75 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rehearsal import COLLECTIONS, divided_steps
+from benchmarks.rehearsal import STEPS, compared, few_steps, rehearsed_graphs, sizes_of
 from common.settings import ROOT
+from data.tree import COLLECTIONS
 from models.config.recipe import load_recipe
+from pipeline.planning.costs import find_step_costs
+from pipeline.planning.plan import make_plan
 
-TINY = [
-    *("seeds=[0]", "threads=1", "valid_configs=20", "features.prune=config"),
-    *("cross_config_sage.hidden=8", "cross_config_sage.configs_per_step=4"),
-    *("tgraph.hidden=8", "tgraph.configs_per_step=4", "tgraph.permutations=1"),
-    *("layout_boosting.configs_per_graph=20", "layout_boosting.num_boost_round=5"),
-    *("config_columns_boosting.configs_per_graph=20", "config_columns_boosting.num_boost_round=8"),
-]
+LAYOUTS = [one.name for one in COLLECTIONS if one.kind == "layout"]
 
 
 def make(*words: str) -> list[str]:
     return ["make", "--old-file=setup", "rehearsal", *words]
 
 
-def test_networks_train_a_two_hundredth_of_their_steps_by_collection() -> None:
-    recipe = load_recipe("leaderboard", ["tgraph.training.steps=1900"])
-    fewer = load_recipe("leaderboard", [*divided_steps(recipe)])
-    steps = {
-        model: [fewer.of(one).training_of(model).steps for one in COLLECTIONS]
-        for model in ("cross_config_sage", "tgraph")
-    }
-    assert steps == {"cross_config_sage": [115, 260], "tgraph": [10, 10]}
-    assert fewer.of(COLLECTIONS[1]).cross_config_sage.training.warmup_steps == 13
-    assert fewer.of(COLLECTIONS[1]).tgraph.cross_config is False
+def test_each_layout_collection_has_its_largest_graph_and_its_most_configs() -> None:
+    graphs = rehearsed_graphs(10**6, 10**6, 200)
+    for name in LAYOUTS:
+        of = [graph for graph in graphs if graph.collection.name == name]
+        assert [graph.split for graph in of] == ["train", "train", "valid", "test"]
+    sizes = [graph.size for graph in graphs if graph.collection.kind == "layout"]
+    assert max(size.n_nodes for size in sizes) == 43_615
+    assert max(size.n_configs for size in sizes) >= 99_000
+    assert len(graphs) - len(sizes) == pytest.approx(200, abs=2)
 
 
-def test_overrides_of_the_makefile_are_keys_of_the_recipe() -> None:
-    printed = subprocess.run(
-        make("-n", "--no-print-directory"), cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    words = shlex.split(printed.stdout.splitlines()[-1])
-    overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    recipe, own = load_recipe("leaderboard", overrides), load_recipe("leaderboard")
-    assert recipe.cross_config_sage.hidden < own.cross_config_sage.hidden
-    assert recipe.models_of("layout") == own.models_of("layout")
+def test_every_network_trains_a_few_steps_with_its_keys() -> None:
+    whole = load_recipe("leaderboard")
+    few = load_recipe("leaderboard", [*few_steps(whole)])
+    for one in COLLECTIONS:
+        for model in whole.models_of(one.kind):
+            if training := few.of(one).training_of(model):
+                assert training.steps == STEPS[one.kind]
+                config, original = (getattr(r.of(one), model) for r in (few, whole))
+                assert config.model_copy(update={"training": original.training}) == original
+
+
+def test_a_run_that_takes_half_of_its_plan_has_the_ratio_of_one_half() -> None:
+    recipe = load_recipe("leaderboard", ["seeds=[0]"])
+    small = make_plan(recipe, find_step_costs("none", None), sizes_of(rehearsed_graphs(500, 50, 9)))
+    names = {f"train {row.collection} {row.model}-seed0": row for row in small.models}
+    spent = {name: row.train_hours * 1800 for name, row in names.items()}
+    costs = {"cpu_seconds": spent, "peak_mib": dict.fromkeys(spent, 100)}
+    rows = [row for row in compared(costs, small, small, 0) if row.stage.startswith("train ")]
+    assert len(rows) > 10
+    for row in rows:
+        assert row.ratio == pytest.approx(0.5) and row.peak_mib == 100
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_smallest_share_goes_through_all_stages(tmp_path: Path) -> None:
+def test_small_files_go_through_all_stages(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    words = make(f"REHEARSAL={tmp_path}", f"OVERRIDES={' '.join(TINY)}")
-    words.append(f"OPTIONS=--share 0 --max-configs 40 --page {page}")
+    options = ["--max-nodes 900", "--max-configs 60", "--kernels 12", f"--page {page}"]
+    recipe = load_recipe("leaderboard")
+    small = [f"{model}.hidden=8" for model in recipe.all_models if recipe.training_of(model)]
+    words = make(f"REHEARSAL={tmp_path}", f"OPTIONS={' '.join(options)}")
+    words.append(f"OVERRIDES={' '.join([*small, 'layout_boosting.num_boost_round=5'])}")
     for _ in range(2):  # the second call finds all stages finished
         subprocess.run(words, cwd=ROOT, check=True)
-    assert "accepts 2 rows" in page.read_text()
-    assert "| layout:xla:random | test | 1 | " in page.read_text()
+    text = page.read_text()
+    for name in LAYOUTS:
+        assert f"| rank {name} |" in text and f"| train {name} cross_config_sage |" in text
     assert json.loads((tmp_path / "sessions/infer/1/kernel.json").read_text())["kind"] == "infer"
+
+
+def test_the_makefile_passes_overrides_of_the_recipe() -> None:
+    printed = subprocess.run(
+        make("-n", "--no-print-directory"), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    words = shlex.split(printed.stdout.splitlines()[-1])
+    load_recipe("leaderboard", [words[i + 1] for i, word in enumerate(words) if word == "--set"])
+    assert "benchmarks.rehearsal" in words
