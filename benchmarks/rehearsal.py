@@ -133,7 +133,8 @@ def compared(costs: dict[str, Any], small: Plan, whole: Plan, seed: int) -> list
     def row(stage: str, hours: tuple[float, float], names: list[str], mib: float = 0.0) -> Row:
         peaks = [peak_mib[name] or 0.0 for name in names if name in peak_mib]
         spent_s = sum(cpu_s.get(name, 0.0) for name in names)
-        return Row(stage, *(3600 * h for h in hours), spent_s, mib, max(peaks, default=None))
+        few_s, every_s = (3600 * h for h in hours)
+        return Row(stage, few_s, every_s, spent_s, mib, max(peaks, default=None))
 
     def stages(plan: Plan, key: str) -> float:
         return sum(getattr(stage, key) for stage in plan.collections)

@@ -1,4 +1,4 @@
-"""The rehearsal of the leaderboard recipe compares a run with its plan, and goes through kernels."""
+"""The rehearsal of the leaderboard recipe: a run beside its plan, and kernels."""
 
 import json
 import shlex
