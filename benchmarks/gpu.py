@@ -80,9 +80,6 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
 
     A kernel is worth its code if the compiled operations take at least 1.15 times as long.
 
-    Args:
-        device: Device of the kernels. On the CPU the tensors are tiny.
-
     Returns:
         One row per kernel.
     """
@@ -193,11 +190,7 @@ def random_edges(n_nodes: int) -> Tensor:
 
 
 def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bool]]:
-    """Yield each workload: its name, its network with graphs, and whether steps are recorded.
-
-    Args:
-        device: Device of the training. On the CPU the networks and graphs are tiny.
-    """
+    """Yield each workload: its name, its network with graphs, and whether steps are recorded."""
     exact, plain = f"{LAYOUT}.training.precision=float32", f"{LAYOUT}.fused=false"
     for nodes in (5_000, 3_349, NLP_NODES, 300):
         yield f"{LAYOUT}, {nodes:,} nodes", layout_workload(device, nodes), True
@@ -230,14 +223,7 @@ def workloads(device: torch.device) -> Iterator[tuple[str, SyntheticWorkload, bo
 def layout_workload(
     device: torch.device, nodes: int, *settings: str, model: str = LAYOUT
 ) -> SyntheticWorkload:
-    """Return a layout network of the recipe `leaderboard-small` with a graph.
-
-    Args:
-        device: Device of the training. On the CPU the network and the graph are tiny.
-        nodes: Number of nodes after pruning.
-        settings: Changed keys of the recipe, KEY=VALUE.
-        model: Name of the network.
-    """
+    """Return a layout network of the recipe `leaderboard-small` with a graph."""
     size = GraphSize(nodes, int(CONFIGURABLE_SHARE * nodes), GRAPH.n_configs)
     if device.type == "cpu":
         size, settings = TINY, (*settings, f"{model}.hidden=16", f"{model}.configs_per_step=8")
@@ -247,13 +233,7 @@ def layout_workload(
 def timed_steps(
     workload: SyntheticWorkload, device: torch.device, *, recorded: bool
 ) -> tuple[float, float]:
-    """Return the median time of a training step, and of its launch by the host, in milliseconds.
-
-    Args:
-        workload: Network with graphs.
-        device: Device of the training.
-        recorded: Whether steps are recorded as CUDA graphs.
-    """
+    """Return the median time of a training step, and of its launch by the host, in milliseconds."""
     ends_s, host_s = [0.0], []
 
     def after(_: int) -> None:
@@ -268,12 +248,7 @@ def timed_steps(
 
 
 def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
-    """Return the bytes that a training step moves, from its loss to the optimiser.
-
-    Args:
-        workload: Network with graphs.
-        device: Device of the training.
-    """
+    """Return the bytes that a training step moves, from its loss to the optimiser."""
     counts = [0]
     with moved_bytes() as moved:
         train_steps(workload, device, 3, lambda _: counts.append(moved.total), recorded=False)
@@ -282,9 +257,6 @@ def step_bytes(workload: SyntheticWorkload, device: torch.device) -> int:
 
 def step_rows(device: torch.device) -> tuple[list[list[str]], list[MeasuredStep]]:
     """Time training steps.
-
-    Args:
-        device: Device of the training.
 
     Returns:
         The rows of the page, and the step times for `plan`.
@@ -325,9 +297,6 @@ def measured_step(
 
 def top_kernels(device: torch.device) -> list[list[str]]:
     """Return the slowest kernels of a step of the layout network.
-
-    Args:
-        device: Device of the training.
 
     Returns:
         Rows of name, milliseconds and calls. The first row is the sum of all kernels.
@@ -402,13 +371,6 @@ def sample_tau(
 ) -> float:
     """Train the layout network on layout:xla:random of the sample.
 
-    Args:
-        folder: Folder of the training.
-        accelerator: "cpu" or "auto".
-        precision: "float32" or "auto".
-        seed: Seed of the training.
-        device: The training has only four steps if this is the CPU.
-
     Returns:
         Kendall's tau, the mean over graphs of the valid split.
     """
@@ -449,11 +411,7 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and print each part, and write the page and the step times.
-
-    Args:
-        arguments: Arguments of the command line. None for those of the process.
-    """
+    """Run and print each part, and write the page and the step times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--dry",

@@ -120,14 +120,7 @@ class Row:
 
 
 def compared(costs: dict[str, Any], small: Plan, whole: Plan, seed: int) -> list[Row]:
-    """Return the rows of the stages of a run: prepare, trainings, rankings, and the rest.
-
-    Args:
-        costs: Keys `cpu_seconds` and `peak_mib` of report.json.
-        small: Plan of the run.
-        whole: Plan of the recipe on the dataset.
-        seed: Seed of the run.
-    """
+    """Return the rows of the stages of a run: prepare, trainings, rankings, and the rest."""
     cpu_s, peak_mib = costs["cpu_seconds"], costs["peak_mib"]
 
     def row(stage: str, hours: tuple[float, float], names: list[str], mib: float = 0.0) -> Row:

@@ -67,15 +67,7 @@ def train_steps(
     *,
     recorded: bool = True,
 ) -> None:
-    """Train as `train` does, without lines in a log.
-
-    Args:
-        workload: Network and graphs.
-        device: Device of the training.
-        n_steps: Number of steps.
-        after: Called with the number of steps so far, after each step.
-        recorded: Whether steps of a layout network are CUDA graphs, as in `train`.
-    """
+    """Train as `train` does, without lines in a log."""
     rare = {"steps": n_steps, "log_every": n_steps, "checkpoint_every": n_steps, "swa_start": 1}
     training = workload.config.training.model_copy(update=rare)
     graphs = [inputs.to(device) for inputs in workload.graphs]

@@ -102,10 +102,6 @@ def sized_graph(size: GraphSize, collection: Collection = RANDOM) -> PlannedGrap
 def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
     """Make a labelled layout graph in memory.
 
-    Args:
-        graph: Plan of the graph. Configs of a collection "…:default" are near to the default.
-        seed: Seed of configs and noise. Graphs of one name have the same options and noise.
-
     Raises:
         UsageError: The number of nodes is too small for the configurable nodes.
     """
@@ -130,12 +126,7 @@ def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
 
 
 def make_tile_graph(graph: PlannedGraph, seed: int = 0) -> TileGraph:
-    """Make a labelled kernel in memory. Its first config is the compiler's default.
-
-    Args:
-        graph: Plan of the kernel. A kernel with few tilings gets fewer configs than planned.
-        seed: Seed of the kernel, the configs and the noise.
-    """
+    """Make a labelled kernel in memory. Its first config is the compiler's default."""
     rng = generator(seed, "tile", graph.split, graph.name)
     kernel = sized_kernel(graph.size.n_nodes, rng)
     config_feat = _tile_configs(kernel, graph.size.n_configs, rng)
@@ -168,10 +159,6 @@ def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
 
     Nodes of equal operation and shapes share a column, except for a few. The first option of each
     column leaves everything to the compiler.
-
-    Args:
-        program: The program.
-        rng: Source of randomness.
 
     Returns:
         The options of each column.
@@ -261,10 +248,6 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
     output. Nodes that are not configurable pass on the layout of their first operand of the same
     shape.
 
-    Args:
-        program: The program.
-        configs: Its configs.
-
     Returns:
         The runtimes in ns, (c,).
     """
@@ -312,10 +295,6 @@ def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArra
 
     A partly filled tile costs the same as a full one. The traffic of a tile above the scratch limit
     grows with the excess.
-
-    Args:
-        kernel: The kernel.
-        config_feat: The configs, (c, 24).
 
     Returns:
         The runtimes in ns, (c,).

@@ -31,11 +31,7 @@ Shape = tuple[int, ...]
 
 
 class ProgramBuilder:
-    """Appends instructions to an HLO module. A node is its position.
-
-    Args:
-        element_type: Type of all arrays, "f32" or "bf16".
-    """
+    """Appends instructions to an HLO module. A node is its position."""
 
     def __init__(self, element_type: str = "f32") -> None:
         self.module = message_class("HloModuleProto")(name="synthetic", entry_computation_id=1)
@@ -51,12 +47,6 @@ class ProgramBuilder:
         self, opcode: str, shape: Sequence[int], operands: Sequence[int] = (), **fields: Any
     ) -> int:
         """Append an instruction.
-
-        Args:
-            opcode: The operation.
-            shape: Shape of its output; () for scalars and tuples.
-            operands: Positions of the operands.
-            fields: Other fields of its message.
 
         Returns:
             The position of the instruction.
@@ -131,11 +121,7 @@ class ProgramBuilder:
         return self.add("reshape", self.shapes[x], (self.dense(heads, width // parts),))
 
     def finish(self, configurable: Sequence[int] = ()) -> "Program":
-        """Close the program with its last instruction as the root.
-
-        Args:
-            configurable: Positions of the nodes that configs lay out, ascending.
-        """
+        """Close the program with its last instruction as the root."""
         self._computation.root_id = len(self.shapes) - 1
         return Program(
             graph=featurize_module(self.module),
@@ -211,11 +197,6 @@ FAMILIES = {
 def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
     """Return a family and a batch. Each number gives another family, width or batch.
 
-    Args:
-        source: "xla" or "nlp".
-        split: The split, which has separate families.
-        number: Number of the sibling, from 0. Small numbers give the family's stated width.
-
     Returns:
         The family with its width, and the batch.
     """
@@ -230,12 +211,6 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
 
     The configurable nodes are evenly distributed among all candidates. An optimizer's updates of
     weights fill the program up.
-
-    Args:
-        n_nodes: Number of nodes.
-        n_configurable: Number of configurable nodes.
-        family: Architecture of the program.
-        batch: Batch size.
 
     Raises:
         UsageError: The number of nodes is too small for the configurable nodes.
@@ -261,12 +236,7 @@ def _fitting_network(n_configurable: int, family: Family, batch: int) -> "Progra
 
 
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> Program:
-    """Draw a fused elementwise kernel with many tilings.
-
-    Args:
-        n_nodes: Number of nodes, at least 2.
-        rng: Source of randomness.
-    """
+    """Draw a fused elementwise kernel with many tilings."""
     b = ProgramBuilder("f32" if rng.random() < 0.7 else "bf16")
     x = b.parameter((64, *rng.choice([28, 56], 2).tolist(), int(rng.choice(KERNEL_WIDTHS))))
     while len(b.shapes) < n_nodes:

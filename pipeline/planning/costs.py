@@ -309,11 +309,6 @@ def step_of(
 def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:
     """Choose the source of the costs of steps.
 
-    Args:
-        gpu: Name of a card or "none". None means the card of `file`, or else this machine's device.
-        file: File of `python -m benchmarks.gpu`. None means the file of this machine, or else the
-            measurements in this repository.
-
     Raises:
         PipelineError: The file is missing or damaged.
         UsageError: The card is not known.
