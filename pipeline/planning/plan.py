@@ -19,18 +19,28 @@ from models.registry import model_entry
 from pipeline.planning.costs import Card, StepCosts, step_of
 
 HOUR_S, MIB = 3600.0, 2**20
-# Seconds on one thread of an AMD EPYC, measured on synthetic graphs of the published sizes.
-# Layouts: for each config of each node. Tiles: for each config, but "statistics" for each kernel.
+# Seconds of a graph on one thread of an AMD EPYC: in all, for each node, for each config, and for
+# each config of each node. Measured on synthetic graphs of the published sizes. "read" makes the
+# inputs of a network, without and with statistics.
 PROCESSOR_S = {
-    "layout": {"prepare": 2.5e-9, "statistics": 3.2e-8, "rank": 8e-9, "score": 8e-9},
-    "tile": {"prepare": 7e-6, "statistics": 0.035, "rank": 6e-6, "score": 2.3e-5},
+    "layout": {
+        "prepare": (0.0, 2e-6, 0.0, 2.5e-9),
+        "statistics": (1e-3, 6.5e-6, 4e-6, 0.0),
+        "rank": (1e-3, 6.5e-6, 1e-5, 0.0),
+        "score": (0.0, 0.0, 0.0, 8e-9),
+        "read": (2e-3, 6e-7, 9e-8, 0.0),
+        "read statistics": (4e-3, 2.6e-6, 1.4e-7, 0.0),
+    },
+    "tile": {
+        "prepare": (0.0, 0.0, 7e-6, 0.0),
+        "statistics": (0.035, 0.0, 0.0, 0.0),
+        "rank": (0.0, 0.0, 6e-6, 0.0),
+        "score": (0.0, 0.0, 2.3e-5, 0.0),
+        "read": (0.035, 0.0, 0.0, 0.0),
+    },
 }
-# Seconds to read a graph as the inputs of a network: for each node, and for each distinct config.
-READ_NODE_S, READ_CONFIG_S = 1.8e-6, 1.9e-7
-# For each config of each node, if the network reads statistics.
-READ_STATISTICS_S = 6e-9
-# Bytes of these inputs: for each kept node, for each distinct config, and for its statistics.
-INPUT_NODE_BYTES, INPUT_CONFIG_BYTES, STATISTICS_BYTES = 850, 35, 168
+# Bytes of the inputs of a network: for each kept node, and for each distinct config.
+INPUT_NODE_BYTES, INPUT_CONFIG_BYTES = 850, 35
 BY_GRAPH = "config_columns_boosting"
 # For each row in a round of boosting.
 ROW_ROUND_S = {"layout_boosting": 1.6e-6, BY_GRAPH: 6e-7, "tile_boosting": 3e-6}
@@ -198,18 +208,18 @@ def _reading(recipe: Recipe, model: str, graphs: Graphs) -> tuple[float, float]:
     the chance f + (1 - f) log(1 - f).
     """
     config: Any = getattr(recipe, model)
-    seconds = READ_NODE_S * graphs.nodes + READ_CONFIG_S * graphs.distinct
+    has_statistics = graphs.kind == "layout" and getattr(config, "statistics", False)
+    stage = "read statistics" if has_statistics else "read"
+    read_s = _processor_s(stage, graphs, graphs.distinct) / len(graphs.nodes)
     n_bytes = INPUT_CONFIG_BYTES * graphs.distinct
     if graphs.kind == "layout":
         n_bytes = n_bytes + INPUT_NODE_BYTES * kept_nodes(recipe.features.prune, graphs.nodes)
-        if getattr(config, "statistics", False):
-            seconds = seconds + READ_STATISTICS_S * graphs.nodes * graphs.distinct
-            n_bytes = n_bytes + STATISTICS_BYTES * graphs.distinct
     share = min(1.0, CACHE_BYTES / n_bytes.sum())
     is_hit = share + (1 - share) * np.log(max(1 - share, 1e-9))
-    n_reads = config.training.steps * getattr(config, "graphs_per_step", 0) or len(graphs.nodes)
+    per_step = getattr(config, "graphs_per_step", 0) or config.kernels_per_step
+    n_reads = config.training.steps * per_step
     first = min(1.0, len(graphs.nodes) / n_reads)
-    return float(seconds.mean() * max(first, 1 - is_hit)), float(n_bytes.sum())
+    return read_s * max(first, 1 - is_hit), float(n_bytes.sum())
 
 
 def _ranking_s(costs: StepCosts, recipe: Recipe, model: str, part: Graphs) -> float:
@@ -259,10 +269,10 @@ def _tree_plan(recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Gra
 
 
 def _processor_s(stage: str, part: Graphs, configs: NDArray[Any]) -> float:
-    by_graph = PROCESSOR_S[part.kind][stage]
-    if part.kind == "layout":
-        return float(by_graph * (part.nodes * configs).sum())
-    return float(by_graph * (len(configs) if stage == "statistics" else configs.sum()))
+    """Return the seconds of a stage on all graphs, with (g,) configs of each."""
+    by_graph, by_node, by_config, by_both = PROCESSOR_S[part.kind][stage]
+    seconds = by_graph + by_node * part.nodes + by_config * configs + by_both * part.nodes * configs
+    return float(seconds.sum())
 
 
 def model_plan(

@@ -16,6 +16,13 @@ from pipeline.planning.plan import Graphs, ModelPlan, Plan, make_plan, official_
 LAYOUT, TILE, MODEL = "layout:xla:random", "tile:xla", "cross_config_sage"
 
 
+@pytest.fixture(autouse=True)
+def _graphs_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"read": (0.0,) * 4, "read statistics": (0.0,) * 4}
+    table = {kind: {**stages, **free} for kind, stages in planning.PROCESSOR_S.items()}
+    monkeypatch.setattr(planning, "PROCESSOR_S", table)
+
+
 class SimpleSteps(StepCosts):
     """A step takes a microsecond for each thousand values, and two bytes for each value."""
 
@@ -61,6 +68,12 @@ def plan_of(
     return make_plan(recipe, SimpleSteps(card, StepTimes(card="", steps=())), sizes, **counts)
 
 
+def of_layouts(stage: str, nodes: int, configs: int) -> float:
+    """Return the seconds of one layout graph."""
+    factors = planning.PROCESSOR_S["layout"][stage]
+    return sum(f * n for f, n in zip(factors, (1, nodes, configs, nodes * configs), strict=True))
+
+
 def row_of(plan: Plan, model: str = MODEL, collection: str = "") -> ModelPlan:
     return next(m for m in plan.models if m.model == model and m.collection.startswith(collection))
 
@@ -74,20 +87,20 @@ def test_networks_take_their_steps_and_trees_their_rows(monkeypatch: pytest.Monk
     values = 3 * 5 * 1000 * 100 * 8
     assert network.rank_hours == pytest.approx(planning.RANKING_SHARE * values * 1e-9 / 3600)
     trees = row_of(plan_of(), "layout_boosting")
-    layout = planning.PROCESSOR_S["layout"]
-    expected = 10 * 1000 * 100 * layout["statistics"]
+    expected = 10 * of_layouts("statistics", 1000, 100)
     expected += 40 * planning.ROW_ROUND_S["layout_boosting"] * 10 * 100
     assert trees.train_hours == pytest.approx(expected / 3600) and not trees.on_gpu
-    assert trees.rank_hours == pytest.approx(3 * 5 * 1e5 * layout["rank"] / 3600)
+    assert trees.rank_hours == pytest.approx(3 * 5 * of_layouts("rank", 1000, 100) / 3600)
     # A processor that reads slowly holds up the card.
-    monkeypatch.setattr(planning, "READ_NODE_S", 1.0)
+    monkeypatch.setitem(planning.PROCESSOR_S["layout"], "read", (1e3, 0.0, 0.0, 0.0))
     slow = row_of(plan_of())
     assert slow.train_hours == pytest.approx(slow.steps * slow.host_ms / 1e3 / 3600)
     assert slow.host_ms > 1e3
 
 
-def test_more_inputs_than_the_cache_takes_are_read_again() -> None:
+def test_more_inputs_than_the_cache_takes_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chance of a hit is that of a cache of recent graphs, played through."""
+    monkeypatch.setitem(planning.PROCESSOR_S["layout"], "read", (0.0, 0.0, 1e-7, 0.0))
     rng, n_graphs, n_rounds = np.random.default_rng(0), 60, 40
     bytes_of_config = planning.INPUT_CONFIG_BYTES
     for share in (0.3, 0.7):
@@ -102,7 +115,7 @@ def test_more_inputs_than_the_cache_takes_are_read_again() -> None:
                 n_reads += graph not in recent
                 recent = [other for other in recent if other != graph] + [graph]
                 recent = recent[-round(share * n_graphs) :]
-        read_s = planning.READ_CONFIG_S * round(n_configs)
+        read_s = of_layouts("read", 0, round(n_configs))
         assert seconds == pytest.approx(read_s * n_reads / n_graphs / n_rounds, rel=0.06)
 
 
@@ -114,9 +127,7 @@ def test_totals_are_sums_over_runs_and_lines_of_disk() -> None:
     )
     layout = plan.collections[0]
     assert layout.collection == LAYOUT
-    assert layout.prepare_hours == pytest.approx(
-        15 * 1e5 * planning.PROCESSOR_S["layout"]["prepare"] / 3600
-    )
+    assert layout.prepare_hours == pytest.approx(15 * of_layouts("prepare", 1000, 100) / 3600)
     assert layout.disk_bytes["raw"] == pytest.approx(15 * 0.11 * 1000 * 100)
     # Six members, the blend and the baseline. Five graphs of 100 configs are ranked.
     files = sum(row.files_bytes for row in plan.models if row.collection == LAYOUT)
