@@ -87,7 +87,7 @@ Array = Any
 class LayoutTables(NamedTuple):
     """Everything about one graph that the statistics of its configs read: arrays, or tensors.
 
-    A layout is a bit of an int64: bit 1 + 7·(minor dimension + 1) + … for `minor_codes`.
+    A layout is one bit of an int64. Its code of `minor_codes` is the number of the bit.
     """
 
     slots: Array  # (m·a, f) float64 summands of each slot, 0 for statistics that are no sums
