@@ -241,14 +241,7 @@ class ConfigInputs(OnDevice):
         return vector_of[self.places(distinct) + starts][:, column_of]
 
     def places(self, distinct: NDArray[np.int64] | Tensor) -> Tensor:
-        """Return the index of each column's vector in some configs.
-
-        Args:
-            distinct: (r,) positions among the distinct configs.
-
-        Returns:
-            (r, m) int64.
-        """
+        """Return the index of each column's vector, (r, m) int64, in distinct configs (r,)."""
         if self.on_gpu is None:
             return torch.from_numpy(self.configs.places(self.first[distinct]))
         return self.on_gpu[0][uploaded(distinct, self.vectors.device)].long()
