@@ -97,10 +97,10 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
     joint = SparseAggregation(edges, n, varying=torch.arange(0, n, 4)).to(device).every.joint
     projected = draw(n, c, 3, h).to(dtype)
     squeezed = fused_ops._squeeze(y, w1, b1)
-    joined = fused_ops._attend(y, squeezed, w2, b2, sharpness)
+    joined = fused_ops._attend(y, squeezed, (w2, b2), sharpness)
     _, mean, rstd = fused_ops._norm(x, *norm)
     pooled = fused_ops.pool(x, norm, shares, for_gradients=True)
-    of_inner, of_gate, _ = fused_ops._attend_backward(joined, y, squeezed, w2, b2, sharpness)
+    of_inner, of_gate, _ = fused_ops._attend_backward(joined, y, squeezed, (w2, b2), sharpness)
     out = torch.empty_like(x)
 
     def gate(y: Tensor, squeezed: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
@@ -139,9 +139,9 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
         ),
         "sum_rows": lambda: fused_ops.sum_rows(x, torch.float32, per_node=False),
         "squeeze": lambda: fused_ops._squeeze(y, w1, b1),
-        "attend": lambda: fused_ops._attend(y, squeezed, w2, b2, sharpness),
+        "attend": lambda: fused_ops._attend(y, squeezed, (w2, b2), sharpness),
         "attend_backward": lambda: fused_ops._attend_backward(
-            joined, y, squeezed, w2, b2, sharpness
+            joined, y, squeezed, (w2, b2), sharpness
         ),
         "gate_backward": lambda: fused_ops._gate_backward(
             of_inner, of_gate, y, squeezed, w1, w2, out

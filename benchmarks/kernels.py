@@ -5,16 +5,14 @@ on the CPU, records each launch of a kernel, and compiles the kernels that were 
 if a kernel needs more shared memory than a card has, or if registers spill to the stack.
 """
 
-import argparse
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from multiprocessing import Pool
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -27,45 +25,36 @@ from common.reproducibility import revision
 from models.config.recipe import load_recipe
 from models.layout import fused_ops
 from models.layout.network import sample_loss
-from models.training.device import CPU, computing, precision_on
+from models.training.device import CPU, GPU, computing, precision_on
 from pipeline.planning.synthetic_graphs import GraphSize, make_workload
 
 LAYOUT = "cross_config_sage"
 WIDTHS = 64, 128, 256
-# A graph with few configs, the steps of large graphs, those of the recipes, and a ranking.
+# Steps of large graphs have 16 to 96 configs, those of the recipes up to 128, and rankings more.
 CONFIGS = 16, 32, 64, 128, fused_ops.MAX_CONFIGS
-KIB, REGISTERS, RESERVED_BYTES = 1024, 1 << 16, 1024
+N_PROCESSES, KIB = 2, 1024
 
 
-@dataclass(frozen=True)
-class Card:
-    """Limits of a compute capability, from the tables of NVIDIA's CUDA C++ Programming Guide.
-
-    Attributes:
-        name: A card of this capability.
-        capability: Compute capability, for example 75.
-        block_kib: Shared memory of a program, in KiB.
-        shared_kib: Shared memory of a multiprocessor, in KiB.
-        threads: Threads of a multiprocessor.
-        blocks: Programs of a multiprocessor.
-    """
+class Card(NamedTuple):
+    """A GPU with the limits of its capability in NVIDIA's CUDA C++ Programming Guide."""
 
     name: str
     capability: int
-    block_kib: int
-    shared_kib: int
-    threads: int
-    blocks: int
+    block_kib: int  # shared memory of a program
+    shared_kib: int  # shared memory of a multiprocessor
+    threads: int  # of a multiprocessor
+    blocks: int  # programs of a multiprocessor
 
     def occupancy(self, registers: int, shared: int, warps: int) -> float:
         """Return the share of the threads of a multiprocessor that a kernel can use."""
-        per_block = -(-max(registers, 1) // 8) * 8 * 32 * warps
-        reserved = shared + RESERVED_BYTES * (self.capability >= 80)
-        fitting = REGISTERS // per_block, self.shared_kib * KIB // max(reserved, 1)
-        return 32 * warps * min(*fitting, self.threads // (32 * warps), self.blocks) / self.threads
+        by_registers = 65_536 // (-(-max(registers, 1) // 8) * 8 * 32 * warps)
+        # From capability 8.0 on, CUDA takes 1 KiB of each program.
+        taken = max(shared + KIB * (self.capability >= 80), 1)
+        by_memory, by_threads = self.shared_kib * KIB // taken, self.threads // (32 * warps)
+        return 32 * warps * min(by_registers, by_memory, by_threads, self.blocks) / self.threads
 
 
-CARDS = (
+CARDS: Sequence[Card] = (
     Card("T4", 75, block_kib=64, shared_kib=64, threads=1024, blocks=16),
     Card("A100", 80, block_kib=163, shared_kib=164, threads=2048, blocks=32),
     Card("RTX 3090", 86, block_kib=99, shared_kib=100, threads=1536, blocks=16),
@@ -73,87 +62,70 @@ CARDS = (
 )
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A launch of a kernel: its name, its arguments as Triton's compiler needs them, its tiles."""
-
-    name: str
-    arguments: tuple[Any, ...]
-    tiles: tuple[tuple[str, int], ...]
-
-
-@contextmanager
-def recorded(card: Card) -> Iterator[list[Launch]]:
-    """Record the launches of a `with` block as on a card, and run no kernel."""
-    launches: list[Launch] = []
-
-    def record(name: str, _: tuple[int, ...], *arguments: Any, **tiles: int) -> None:
-        values = (v.dtype if isinstance(v, Tensor) else v for v in arguments)
-        launches.append(Launch(name, tuple(values), tuple(tiles.items())))
-
-    with patch.multiple(
-        fused_ops,
-        _launch=record,
-        _capability=lambda _: divmod(card.capability, 10),
-        ops_for=lambda *_: fused_ops,
-    ):
-        yield launches
-
-
-def launches_of(card: Card, width: int, n_configs: int, precision: str) -> list[Launch]:
-    """Return the launches of a training step and of a ranking, on tensors without values."""
-    settings = {"hidden": width, "configs_per_step": n_configs, "statistics": "false"}
-    keys = [f"{LAYOUT}.{key}={value}" for key, value in settings.items()]
-    size = GraphSize(nodes=4, edges=6, configurable=2, configs=n_configs)
-    with recorded(card) as launches, computing(CPU, precision):
-        for by_bytes in ("true", "false"):
-            recipe = load_recipe("leaderboard", [*keys, f"{LAYOUT}.pool_by_bytes={by_bytes}"])
-            workload = make_workload(recipe, LAYOUT, size, n_graphs=1)
-            network, inputs = workload.network, workload.graphs[0]
-            sample_loss(network, inputs, np.arange(n_configs)).backward()
-            network.score_all(inputs, chunk_configs=n_configs)
-    return launches
-
-
-def variants(card: Card, precision: str) -> dict[tuple[Any, ...], tuple[int, Launch]]:
-    """Return each different kernel of a precision, with the width of its network."""
-    found: dict[tuple[Any, ...], tuple[int, Launch]] = {}
-    for width in WIDTHS:
-        for n_configs in CONFIGS:
-            for launch in launches_of(card, width, n_configs, precision):
-                types = tuple(v for v in launch.arguments if isinstance(v, torch.dtype))
-                found.setdefault((launch.name, types, launch.tiles), (width, launch))
-    return found
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The resources of a compiled kernel. The stack is in bytes per thread."""
+class Launch(NamedTuple):
+    """A launch on a card: the kernel, its arguments with types in place of tensors, its tiles."""
 
     card: Card
     precision: str
     width: int
     name: str
-    configs: int  # padded number of configs of a program, 0 if a program has one config
+    arguments: tuple[Any, ...]
+    tiles: tuple[tuple[str, int], ...]
+
+
+class Compiled(NamedTuple):
+    """The resources of a compiled kernel. The stack is in bytes per thread."""
+
+    launch: Launch
     warps: int
     registers: int
     stack: int
     shared: int
 
-    @property
     def fault(self) -> str:
         """Return the reason why the kernel does not suit the card, "" if it does."""
-        place = f"{self.name}, {self.card.name}, width {self.width}, {self.precision}"
-        if self.configs:
-            place += f", {self.configs} configs"
-        if self.shared > self.card.block_kib * KIB:
-            limit = self.card.block_kib
-            return f"{place}: {self.shared:,} bytes of shared memory; the card has {limit} KiB"
+        card, precision, width, name, _, tiles = self.launch
+        place = f"{name}, {card.name}, width {width}, {precision}, {dict(tiles)}"
+        if self.shared > card.block_kib * KIB:
+            return f"{place}: {self.shared:,} bytes of shared memory; expected {card.block_kib} KiB"
         return f"{place}: a stack of {self.stack} bytes; expected 0" if self.stack else ""
 
 
-def compiled(card: Card, precision: str, width: int, launch: Launch) -> Compiled:
-    """Compile a kernel as a launch on the card does."""
+@contextmanager
+def recorded(card: Card, precision: str, width: int) -> Iterator[list[Launch]]:
+    """Record the launches of a `with` block as on a card, and run no kernel."""
+    launches: list[Launch] = []
+
+    def record(name: str, _: tuple[int, ...], *arguments: Any, **tiles: int) -> None:
+        values = tuple(v.dtype if isinstance(v, Tensor) else v for v in arguments)
+        launches.append(Launch(card, precision, width, name, values, tuple(tiles.items())))
+
+    as_on_card = {"_capability": lambda _: divmod(card.capability, 10)}
+    as_on_card |= {"_launch": record, "ops_for": lambda *_: fused_ops}
+    with patch.multiple(fused_ops, **as_on_card), computing(CPU, precision):
+        yield launches
+
+
+def launches_of(card: Card, precision: str) -> list[Launch]:
+    """Return the different launches of training steps and of rankings."""
+    different: dict[tuple[Any, ...], Launch] = {}
+    for width, configs, by_bytes in product(WIDTHS, CONFIGS, ("true", "false")):
+        table = {"hidden": width, "statistics": "false", "pool_by_bytes": by_bytes}
+        recipe = load_recipe("leaderboard", [f"{LAYOUT}.{key}={v}" for key, v in table.items()])
+        size = GraphSize(nodes=4, edges=6, configurable=2, configs=configs)
+        workload = make_workload(recipe, LAYOUT, size, n_graphs=1)
+        network, inputs = workload.network, workload.graphs[0]
+        with recorded(card, precision, width) as launches:
+            sample_loss(network, inputs, np.arange(configs)).backward()
+            network.score_all(inputs, chunk_configs=configs)
+        for launch in launches:
+            types = tuple(v for v in launch.arguments if isinstance(v, torch.dtype))
+            different.setdefault((launch.name, types, launch.tiles), launch)
+    return list(different.values())
+
+
+def compiled(launch: Launch) -> Compiled:
+    """Compile a kernel as its launch on the card does."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend
@@ -161,80 +133,58 @@ def compiled(card: Card, precision: str, width: int, launch: Launch) -> Compiled
 
     from models.layout import triton_kernels
 
-    kernel, target = getattr(triton_kernels, launch.name), GPUTarget("cuda", card.capability, 32)
+    kernel = getattr(triton_kernels, launch.name)
+    target, tiles = GPUTarget("cuda", launch.card.capability, 32), dict(launch.tiles)
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    arguments = map(MockTensor.wrap_dtype, launch.arguments)
-    bound, specialization, options = bind(*arguments, **dict(launch.tiles), debug=False)
-    options, signature, constants, attributes = kernel._pack_args(
-        backend, dict(launch.tiles) | {"debug": False}, bound, specialization, options
-    )
-    source = ASTSource(kernel, signature, constants, attributes)
-    result = triton.compile(source, target=target, options=options.__dict__)
+    bound, types, options = bind(*map(MockTensor.wrap_dtype, launch.arguments), **tiles)
+    options, *source = kernel._pack_args(backend, tiles, bound, types, options)
+    made = triton.compile(ASTSource(kernel, *source), target=target, options=vars(options))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(result.asm["cubin"])
+        file.write(made.asm["cubin"])
         file.flush()
         asked = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         usage = subprocess.run(asked, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    registers, stack = (int(re.search(rf"{key}:(\d+)", usage)[1]) for key in ("REG", "STACK"))  # type: ignore[index]
-    return Compiled(
-        card, precision, width, launch.name, dict(launch.tiles).get("C", 0),
-        options.num_warps, registers, stack, result.metadata.shared,
-    )  # fmt: skip
+    registers, stack = (int(usage.partition(f"{key}:")[2].split()[0]) for key in ("REG", "STACK"))
+    return Compiled(launch, options.num_warps, registers, stack, made.metadata.shared)
 
 
-def rows_of(compiled_kernels: Sequence[Compiled]) -> list[list[str]]:
-    """Return a row for each kernel, card, type and width. It has the largest of each resource."""
+def rows_of(kernels: Sequence[Compiled]) -> list[list[str]]:
+    """Return a row for each kernel, card, type and width, with the largest of each resource."""
     groups: dict[tuple[Any, ...], list[Compiled]] = {}
-    for kernel in compiled_kernels:
-        key = kernel.name, kernel.card, kernel.precision, kernel.width
-        groups.setdefault(key, []).append(kernel)
+    for kernel in kernels:
+        card, precision, width, name, *_ = kernel.launch
+        groups.setdefault((name, card, precision, width), []).append(kernel)
     rows = []
     for (name, card, precision, width), group in groups.items():
         most = [max(getattr(k, key) for k in group) for key in ("registers", "stack", "shared")]
-        shares = [card.occupancy(k.registers, k.shared, k.warps) for k in group]
-        cells = f"{card.name}, {precision}", str(width), *(f"{number:,}" for number in most)
-        rows.append([f"`{name}`", *cells, f"{min(shares):.0%}"])
+        share = min(card.occupancy(k.registers, k.shared, k.warps) for k in group)
+        sizes = str(width), *(f"{number:,}" for number in most), f"{share:.0%}"
+        rows.append([f"`{name}`", f"{card.name}, {precision}", *sizes])
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compile all kernels, and write the page.
-
-    Args:
-        arguments: Arguments of the command line. None for those of the process.
+def main() -> None:
+    """Compile all kernels, print their resources, and write the page.
 
     Raises:
         PipelineError: A kernel does not suit a card.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2, help="compile in N processes")
-    n_processes = parser.parse_args(arguments).processes
     work = []
     for card in CARDS:
-        half = precision_on(torch.device("cuda"), "auto", version=divmod(card.capability, 10))
+        half = precision_on(GPU, "auto", version=divmod(card.capability, 10))
         for dtype in (half, torch.float32):
-            precision = str(dtype).removeprefix("torch.")
-            work += [(card, precision, *found) for found in variants(card, precision).values()]
-    with Pool(n_processes) as pool:
-        kernels = pool.starmap(compiled, work, chunksize=8)
-    kernels.sort(key=lambda k: (k.name, k.card.capability, k.precision, k.width))
-    for row in rows_of(kernels):
-        print("  ".join(row))  # noqa: T201
-    faults = [kernel.fault for kernel in kernels if kernel.fault]
-    print(*faults, sep="\n")  # noqa: T201
+            work += launches_of(card, str(dtype).removeprefix("torch."))
+    with Pool(N_PROCESSES) as pool:
+        kernels = pool.map(compiled, work, chunksize=8)
+    kernels.sort(key=lambda k: (k.launch.name, k.launch.card[1], k.launch[1:3]))
+    faults = [fault for kernel in kernels if (fault := kernel.fault())]
+    print(*map("  ".join, rows_of(kernels)), *faults, sep="\n")  # noqa: T201
     if faults:
         raise PipelineError(f"make kernels: {len(faults)} kernels do not suit a card, see above")
-    page = render(
-        "kernels",
-        rows=rows_of(kernels),
-        cards=CARDS,
-        n=len(kernels),
-        configs=", ".join(map(str, CONFIGS)),
-        triton=version("triton"),
-        revision=revision(),
-    )
-    write_page(PAGES / "kernels.md", page)
+    values: dict[str, Any] = {"rows": rows_of(kernels), "cards": CARDS, "n": len(kernels)}
+    values |= {"configs": ", ".join(map(str, CONFIGS)), "triton": version("triton")}
+    write_page(PAGES / "kernels.md", render("kernels", **values, revision=revision()))
 
 
 if __name__ == "__main__":

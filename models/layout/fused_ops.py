@@ -25,7 +25,8 @@ from common.progress import log
 from models.config.networks import SageConfig
 from models.layout import plain_ops
 from models.layout.inputs import Aggregation, SparseAggregation, SparseProduct
-from models.layout.plain_ops import Norm, add_weight_gradient, row_slices
+from models.layout.plain_ops import Norm
+from models.layout.products import add_weight_gradient, row_slices
 
 # Largest number of configs in the softmax of one program.
 MAX_CONFIGS = 1024
@@ -46,6 +47,9 @@ MAX_WARPS = 16
 # Triton compiles for GPUs of this compute capability or higher, and its products use tensor cores
 # from the second one on.
 MIN_CAPABILITY, DOT_CAPABILITY = (7, 0), (8, 0)
+
+# W2 and b2 of the channel attention, or None if cuBLAS has computed the gate.
+GateWeights = tuple[Tensor, Tensor] | tuple[None, None]
 
 # GPUs on which a kernel failed.
 _refused = set[torch.device]()
@@ -135,13 +139,13 @@ def attend_and_add(
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add(x, y, sharpness, weights, out)
     w1, b1, w2, b2, projection, bias = weights
-    if not _has_products(x):
-        (inner, gate), _ = plain_ops.gated(y, w1, b1, w2, b2)
-        joined = _attend(inner, gate, w2, b2, sharpness)
-        plain_ops.added(x, joined.chunk(2, -1), projection, bias, out=out)
-    else:
-        joined = _attend(y, _squeeze(y, w1, b1), w2, b2, sharpness)
+    if _has_products(x):
+        joined = _attend(y, _squeeze(y, w1, b1), (w2, b2), sharpness)
         _project(x, joined, projection, bias, out)
+    else:
+        (inner, gate), _ = plain_ops.gated(y, w1, b1, w2, b2)
+        joined = _attend(inner, gate, (None, None), sharpness)
+        plain_ops.added(x, joined.chunk(2, -1), projection, bias, out=out)
     return None
 
 
@@ -156,23 +160,24 @@ def attend_and_add_backward(
     if sharpness is None or y.shape[1] > MAX_CONFIGS:
         return plain_ops.attend_and_add_backward(grad, y, sharpness, weights, of_y, totals)
     w1, b1, w2, b2, projection, _ = weights
-    has_products = _has_products(y)
-    if has_products:
-        inner, squeezed = y, _squeeze(y, w1, b1)
-        gate = squeezed
+    second: GateWeights = (w2, b2) if _has_products(y) else (None, None)
+    if _has_products(y):
+        squeezed = _squeeze(y, w1, b1)
+        inner, gate = y, squeezed
     else:
         (inner, gate), squeezed = plain_ops.gated(y, w1, b1, w2, b2)
     rows = grad.flatten(0, 1)
-    joined = _attend(inner, gate, w2, b2, sharpness)
+    joined = _attend(inner, gate, second, sharpness)
     add_weight_gradient(totals[4], rows, joined.flatten(0, 1))
     # From here on, `joined` contains its gradient.
     torch.mm(rows, projection, out=joined.flatten(0, 1))
-    of_inner, of_gate, slopes = _attend_backward(joined, inner, gate, w2, b2, sharpness)
-    if has_products:
+    of_inner, of_gate, slopes = _attend_backward(joined, inner, gate, second, sharpness)
+    if _has_products(y):
         parts = _gate_backward(of_inner, of_gate, y, squeezed, w1, w2, of_y)
         torch._foreach_add_([*totals[:4]], [part.sum(0) for part in parts])
     else:
-        plain_ops.gate_backward((of_inner, of_gate), y, (inner, squeezed), (w1, w2), of_y, totals)
+        of_both, results = (of_inner, of_gate), (inner, squeezed)
+        plain_ops.gate_backward(of_both, y, results, (w1, w2), of_y, totals)
     return slopes.sum()
 
 
@@ -307,22 +312,22 @@ def _squeeze(y: Tensor, w1: Tensor, b1: Tensor) -> Tensor:
     return out
 
 
-def _attend(inner: Tensor, gate: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor) -> Tensor:
-    # Without products in a kernel, `inner` is gelu(y) and `gate` has h channels. Else `inner` is y,
-    # and `gate` the squeezed channels.
+def _attend(inner: Tensor, gate: Tensor, second: GateWeights, sharpness: Tensor) -> Tensor:
+    # `inner` is y and `gate` the squeezed channels. Without weights, `inner` is gelu(y) and `gate`
+    # has h channels.
     out = inner.new_empty(*inner.shape[:2], 2 * inner.shape[2])
-    grid, sizes = _by_node(inner, w2, per_warp=1024)
-    _launch("attend", grid, inner, gate, w2, b2, sharpness, out, inner.shape[1], **sizes)
+    grid, sizes = _by_node(inner, second, per_warp=1024)
+    _launch("attend", grid, inner, gate, *second, sharpness, out, inner.shape[1], **sizes)
     return out
 
 
 def _attend_backward(
-    grad: Tensor, inner: Tensor, gate: Tensor, w2: Tensor, b2: Tensor, sharpness: Tensor
+    grad: Tensor, inner: Tensor, gate: Tensor, second: GateWeights, sharpness: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grid, sizes = _by_node(inner, w2, per_warp=512)
+    grid, sizes = _by_node(inner, second, per_warp=512)
     slopes = inner.new_empty(grid, dtype=torch.float32)
     results = torch.empty_like(inner), torch.empty_like(inner), slopes
-    arguments = grad, inner, gate, w2, b2, sharpness, *results, inner.shape[1]
+    arguments = grad, inner, gate, *second, sharpness, *results, inner.shape[1]
     _launch("attend_backward", grid, *arguments, **sizes)
     return results
 
@@ -376,14 +381,16 @@ def _gate_sizes(w1: Tensor, *, rows: int) -> dict[str, int]:
     return sizes if wide <= NARROW else {**sizes, "num_warps": 8, "num_stages": 1}
 
 
-def _by_node(y: Tensor, w2: Tensor, *, per_warp: int) -> tuple[tuple[int, int], dict[str, int]]:
+def _by_node(
+    y: Tensor, second: GateWeights, *, per_warp: int
+) -> tuple[tuple[int, int], dict[str, int]]:
     # Each program takes all configs of a node.
     n_nodes, n_configs, width = y.shape
     configs = max(MIN_DOT, _power_of_two(n_configs))
     fitting = MAX_WARPS * per_warp // configs
     block = min(max(MIN_DOT, _power_of_two(width)), MAX_BLOCK, fitting)
     warps = max(4, configs * block // per_warp)
-    squeezed = w2.shape[1] if _has_products(y) else 0
+    squeezed = 0 if second[0] is None else second[0].shape[1]
     sizes = {"C": configs, "B": block, "A": max(MIN_DOT, _power_of_two(squeezed))}
     grid = n_nodes, -(-width // block)
     return grid, {"h": width, "a": squeezed, **sizes, "num_warps": warps}

@@ -6,7 +6,7 @@ The autograd functions at the end call the functions of either module, their arg
 Shapes: s nodes of a slice, n nodes, r rows of an aggregation, c configs, h channels.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.layout.inputs import Aggregation
+from models.layout.products import add_weight_gradient
 
 SLICE_BYTES = 2 << 20
 # A GPU has no such cache and each slice costs launches, so this value only limits memory.
 DEVICE_SLICE_BYTES = 256 << 20
-# Largest number of values of a matrix in one product of torch.
-MAX_VALUES = (1 << 31) - 1
 
 Pullback = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
@@ -330,30 +329,6 @@ def _norm_backward(
     )
     into[1].add_(of_gain)
     into[2].add_(of_shift)
-
-
-def add_weight_gradient(into: Tensor, grad: Tensor, x: Tensor) -> None:
-    """Add gradᵀ · x to the gradient of a weight, in the type of the weight's gradient.
-
-    A sum in float16 would overflow.
-
-    Args:
-        into: (b, a) float32 gradient of the weight.
-        grad: (t, b) gradient of the layer's result.
-        x: (t, a) input of the layer.
-    """
-    for part in row_slices(grad, x):
-        factors = grad[part].T, x[part]
-        if grad.is_cuda and grad.dtype != into.dtype:
-            into += torch.mm(*factors, out_dtype=into.dtype)
-        else:
-            into.addmm_(*(factor.to(into.dtype) for factor in factors))
-
-
-def row_slices(*matrices: Tensor) -> Iterator[slice]:
-    """Cut rows into slices in which no matrix has more than MAX_VALUES values."""
-    step = MAX_VALUES // max(matrix.shape[1] for matrix in matrices)
-    return (slice(start, start + step) for start in range(0, len(matrices[0]), step))
 
 
 def pool(x: Tensor, norm: Norm, shares: Tensor, *, for_gradients: bool) -> tuple[Tensor, ...]:

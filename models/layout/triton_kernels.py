@@ -164,7 +164,7 @@ def squeeze(
 def _gated(
     y, squeezed, w2, b2, row, channel, valid, h: tl.constexpr, a: tl.constexpr, A: tl.constexpr
 ):
-    # Return gelu(y) and the opened gate. If a is 0, `y` is gelu(y) and `squeezed` is the gate.
+    # Return gelu(y) and the opened gate. If a is 0, `y` is gelu(y) and `squeezed` the closed gate.
     some = channel < h
     inside = valid[:, None] & some[None, :]
     at = row[:, None] * h + channel[None, :]
