@@ -100,8 +100,8 @@ def recorded(card: Card, precision: str, width: int) -> Iterator[list[Launch]]:
         values = tuple(v.dtype if isinstance(v, Tensor) else v for v in arguments)
         launches.append(Launch(card, precision, width, name, values, tuple(tiles.items())))
 
-    as_on_card = {"_capability": lambda _: divmod(card.capability, 10)}
-    as_on_card |= {"_launch": record, "ops_for": lambda *_: fused_ops}
+    as_on_card: dict[str, Any] = {"_launch": record, "ops_for": lambda *_: fused_ops}
+    as_on_card["_capability"] = lambda _: divmod(card.capability, 10)
     with patch.multiple(fused_ops, **as_on_card), computing(CPU, precision):
         yield launches
 
