@@ -58,9 +58,14 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
         "rows": _graph_rows(collections, ranks),
         "reasons": Counter(entry.reason for entry in report.left_out).most_common(),
         "library": library(),
-        "is_final": "valid" in report.config.get("recipe", {}).get("fit_on", ()),
+        "is_final": _is_final(report.config.get("recipe", {})),
     }
     write_text(path, render_page(REPORT, **known))
+
+
+def _is_final(recipe: Mapping[str, Any]) -> bool:
+    tables = [recipe, *(table for table in recipe.values() if isinstance(table, Mapping))]
+    return any("valid" in table.get("fit_on", ()) for table in tables)
 
 
 def _collection_view(name: str, part: CollectionReport) -> dict[str, Any]:
