@@ -265,6 +265,29 @@ def scored_graphs(
     return graphs
 
 
+def _chosen(
+    judged: Mapping[GraphFile, Labels],
+    members: Mapping[str, pl.DataFrame],
+    recipe: BlendSpec,
+    seed: int,
+) -> tuple[dict[str, Any], str]:
+    """Return the record of a choice, and a message about it."""
+    choice = choose_blend(scored_graphs(judged, members, recipe), [*members], seed=seed)
+    spec, note = recipe, KEPT_NOTE
+    message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
+    if choice["chosen"] != RECIPE:
+        spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
+        message = (
+            "uses fitted weights; their value on valid graphs outside the fit is "
+            f"{choice['held_out_value']:.4f}"
+        )
+    if next(iter(judged)).collection.kind == "tile":
+        error = choose_tile_error(judged, apply_blend(members, spec), seed=seed)
+        spec = spec._replace(tile_error=error["tile_error"])
+        choice["of_tile_error"] = error
+    return {**choice, **blend_record(spec), "note": note}, message
+
+
 def choose_in_run(
     out: Path,
     blending: BlendConfig,
@@ -298,13 +321,13 @@ def choose_in_run(
     judged = read_judged(named)
     reason = too_few([*judged])
     if reason:
-        log.info(f"{names}: {reason}; uses the recipe's blend")
         record = {
             "chosen": RECIPE,
             "reason": reason,
             "held_out_value": None,
             **blend_record(recipe),
         }
+        message = f"{reason}; uses the recipe's blend"
     else:
         by_id = pl.col("graph")
         every = {
@@ -313,20 +336,7 @@ def choose_in_run(
             )
             for name in members
         }
-        choice = choose_blend(scored_graphs(judged, every, recipe), members, seed=seed)
-        spec, note = recipe, KEPT_NOTE
-        message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
-        if choice["chosen"] != RECIPE:
-            spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
-            message = (
-                "uses fitted weights; their value on valid graphs outside the fit is "
-                f"{choice['held_out_value']:.4f}"
-            )
-        if next(iter(files)).kind == "tile":
-            error = choose_tile_error(judged, apply_blend(every, spec), seed=seed)
-            spec = spec._replace(tile_error=error["tile_error"])
-            choice["of_tile_error"] = error
-        record = {**choice, **blend_record(spec), "note": note}
-        log.info(f"{names}: {message}")
+        record, message = _chosen(judged, every, recipe, seed)
+    log.info(f"{names}: {message}")
     for path in paths:
         write_choice(path, {**record, "of": [collection.name for collection in files]})
