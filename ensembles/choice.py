@@ -265,6 +265,22 @@ def scored_graphs(
     return graphs
 
 
+def choosing_together(
+    members: Mapping[Collection, Sequence[str]], n_graphs: Mapping[Collection, int]
+) -> list[list[Collection]]:
+    """Group collections by the blend that they choose together.
+
+    A collection with MIN_ALONE valid graphs chooses alone. Smaller ones of a source choose
+    together, if they have the same members.
+    """
+    groups: dict[tuple[str, ...], list[Collection]] = {}
+    for collection, names in members.items():
+        is_alone = n_graphs[collection] >= MIN_ALONE
+        place = [collection.name] if is_alone else collection.name.split(":")[:2]
+        groups.setdefault((*place, *names), []).append(collection)
+    return [*groups.values()]
+
+
 def _chosen(
     judged: Mapping[GraphFile, Labels],
     members: Mapping[str, pl.DataFrame],

@@ -31,7 +31,7 @@ from data.tree import (
     stray_folders,
 )
 from ensembles.blend import apply_blend, run_blend
-from ensembles.choice import MIN_ALONE, choose_in_run
+from ensembles.choice import choose_in_run, choosing_together
 from ensembles.ensemble import Source, unranked
 from ensembles.scores import scores_path
 from ensembles.trained_models import models_to_take, take_models
@@ -242,18 +242,9 @@ def _blend_all(state: RunState) -> dict[str, list[tuple[Collection, pl.DataFrame
 
 
 def _choose_all(state: RunState, collections: Sequence[Collection]) -> None:
-    """Choose blends.
-
-    A collection with MIN_ALONE valid graphs chooses alone. Smaller ones of a source choose
-    together, if they have the same members.
-    """
-    together: dict[tuple[str, ...], list[Collection]] = {}
-    for collection in collections:
-        names = [member.name for member in state.members(collection)]
-        is_alone = len(state.of(collection, "valid")) >= MIN_ALONE
-        place = [collection.name] if is_alone else collection.name.split(":")[:2]
-        together.setdefault((*place, *names), []).append(collection)
-    for group in together.values():
+    members = {c: [member.name for member in state.members(c)] for c in collections}
+    n_graphs = {c: len(state.of(c, "valid")) for c in collections}
+    for group in choosing_together(members, n_graphs):
         files = {collection: state.of(collection, "valid") for collection in group}
         tables = {collection: state.scores(collection, "valid") for collection in group}
         with state.costs.stage(f"choose the blend of {' and '.join(c.name for c in group)}"):

@@ -25,6 +25,7 @@ from ensembles.choice import (
     choose_blend,
     choose_in_run,
     choose_tile_error,
+    choosing_together,
     greedy_weights,
     read_judged,
     scored_graphs,
@@ -178,6 +179,24 @@ def test_the_searches_of_a_source_choose_together(
     members = list(tables[SEARCHES[0]])
     spec = run_blend(tmp_path / "both", blending, SEARCHES[0], members)
     assert spec.weights["layout_linear-seed0"] == 1
+
+
+@pytest.mark.parametrize(
+    ("n_graphs", "names", "groups"),
+    [
+        ((7, 7), ("a", "a"), [[0, 1]]),
+        ((11, 11), ("a", "a"), [[0, 1]]),
+        ((12, 12), ("a", "a"), [[0], [1]]),
+        ((7, 20), ("a", "a"), [[0], [1]]),
+        ((7, 7), ("a", "b"), [[0], [1]]),
+    ],
+)
+def test_only_small_collections_of_a_source_choose_together(
+    n_graphs: tuple[int, int], names: tuple[str, str], groups: list[list[int]]
+) -> None:
+    members = {c: [name] for c, name in zip(SEARCHES, names, strict=True)}
+    found = choosing_together(members, dict(zip(SEARCHES, n_graphs, strict=True)))
+    assert found == [[SEARCHES[place] for place in group] for group in groups]
 
 
 def test_kernels_of_one_runtime_are_judged_and_such_layouts_are_not(
