@@ -176,12 +176,6 @@ def run_blend(
 ) -> BlendSpec:
     """Return the chosen blend of a run, or the recipe's blend if there is no choice.
 
-    Args:
-        out: Folder of the run.
-        blending: Table [blend] of the run's recipe.
-        collection: Collection that the members rank.
-        members: Names of the members.
-
     Raises:
         PipelineError: The file of the choice is damaged.
     """

@@ -316,13 +316,6 @@ def choose_in_run(
 
     An official xla split has only seven graphs. Its two searches together have twice the labels.
 
-    Args:
-        out: Folder of the run.
-        blending: Table [blend] of the recipe.
-        files: Labelled graphs by collection, all of one kind.
-        tables: Scores by collection and member. All collections have the same members.
-        seed: Seed of folds and intervals.
-
     Raises:
         PipelineError: A file is damaged.
     """

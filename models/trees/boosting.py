@@ -109,17 +109,7 @@ def prepare(
     threads: int,
     start: LinearRows | None = None,
 ) -> Trees:
-    """Bin rows of graphs, and choose the number of leaves and rounds.
-
-    Args:
-        config: Config of the trees.
-        graphs: Rows to learn from.
-        table: Function that computes the columns.
-        names: Names of the columns.
-        seed: Seed of the training.
-        threads: Number of threads.
-        start: Rows whose linear ranker trees begin from, or None.
-    """
+    """Bin rows of graphs, and choose the number of leaves and rounds."""
     dataset = binned(graphs, config, table, names)
     if start is not None:
         dataset.set_init_score(-LINEAR_SCALE * start.fit()[1])
@@ -283,16 +273,8 @@ def choose_capacity(
     """Choose the number of leaves and rounds by cross-validation.
 
     The folds are trained in step. They stop after `early_stop` rounds without a better mean score
-    of the held-out graphs. Larger trees follow as long as they have a better mean score.
-
-    Args:
-        graphs: Rows to learn from.
-        dataset: Binned rows.
-        parameters: LightGBM's parameters.
-        config: Config of the trees.
-        seed: Seed of the folds.
-        start: Rows whose linear ranker trees begin from, or None. A fold begins from a ranker that
-            has not learned the fold's held-out rows.
+    of the held-out graphs. Larger trees follow as long as they have a better mean score. A fold with `start`
+    begins from a linear ranker that has not learned the fold's held-out rows.
 
     Returns:
         The number of leaves, and the number of rounds.
