@@ -273,8 +273,8 @@ def choose_capacity(
     """Choose the number of leaves and rounds by cross-validation.
 
     The folds are trained in step. They stop after `early_stop` rounds without a better mean score
-    of the held-out graphs. Larger trees follow as long as they have a better mean score. A fold with `start`
-    begins from a linear ranker that has not learned the fold's held-out rows.
+    of the held-out graphs. Larger trees follow as long as they have a better mean score. A fold
+    with `start` begins from a linear ranker that has not learned the fold's held-out rows.
 
     Returns:
         The number of leaves, and the number of rounds.
