@@ -78,7 +78,8 @@ def test_endless_list_of_files_is_given_up(
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ({"error": "Maximum batch GPU\nsession count"}, "refused it: Maximum batch GPU session"),
+        ({"error": "Maximum batch GPU\nsession count"}, "start it now: Maximum batch GPU session"),
+        ({"error": "Invalid\nslug"}, "refused it: Invalid slug"),
         (
             {"versionNumber": 4, "invalidDatasetSources": ["a/b-wheels", "a/c"]},
             "version 4 runs without dataset sources a/b-wheels, a/c",
