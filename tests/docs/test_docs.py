@@ -6,6 +6,7 @@ import subprocess
 import tomllib
 from functools import reduce
 from operator import getitem
+from typing import Any
 
 import pytest
 import typer
@@ -104,14 +105,39 @@ def test_settings_with_reasons_are_those_of_the_recipe() -> None:
         assert found == type(found)(tomllib.loads(f"value = {value}")["value"]), key
 
 
-def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
+def planned(*words: object) -> dict[str, Any]:
     steps = ROOT / "pipeline/planning/steps.json"
-    words = ("--recipe", "leaderboard-small", "--gpu", "t4", "--steps", steps)
-    made = json.loads(call("plan", *words, "--json"))["total"]
+    made: dict[str, Any] = json.loads(call("plan", *words, "--steps", steps, "--json"))
+    return made
+
+
+def test_the_costs_on_the_page_are_those_of_the_plan() -> None:
+    made = planned("--recipe", "leaderboard-small", "--gpu", "t4")
     for name, value in (("GPU", made["gpu_hours"]), ("CPU", made["cpu_hours"])):
         told = re.search(rf"^{name} +([\d.]+) h ", REPRODUCE, flags=re.MULTILINE)
         assert told, name
         assert told[1] == f"{value:.2g}"
+
+
+HARDWARE = re.compile(
+    r"^\| ([^|]*\d+ cores) \| `([a-z-]+)` \| ([\d.]+) \| (\d+) \| .+$", re.MULTILINE
+)
+CARDS = {"one T4": ("t4", 1), "two T4": ("t4", 2), "one H100": ("h100", 1)}
+
+
+def test_hours_and_disk_of_each_hardware_are_those_of_the_plan() -> None:
+    rows = HARDWARE.findall(REPRODUCE)
+    assert len(rows) == 5
+    assert [row.group() for row in HARDWARE.finditer(TEXTS[ROOT / "README.md"])] == [
+        row.group() for row in HARDWARE.finditer(REPRODUCE)
+    ]
+    for hardware, recipe, hours, gib in rows:
+        gpu, n = next((card for key, card in CARDS.items() if key in hardware), ("none", 1))
+        cores = re.search(r"(\d+) cores", hardware)
+        assert cores
+        made = planned("--recipe", recipe, "--gpu", gpu, "--gpus", n, "--cores", cores[1])
+        assert float(hours) == float(f"{made['min_run_hours']:.2g}"), hardware
+        assert int(gib) == round(sum(made["disk_bytes"].values()) / 2**30), hardware
 
 
 def test_revisions_of_results_are_in_the_history() -> None:
