@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from benchmarks import PAGES, errors_in_one_line, render, write_page
+from benchmarks.workloads import make_workload
 from common.errors import PipelineError
 from common.reproducibility import revision
+from data.synthetic.graphs import GraphSize
 from models.config.recipe import load_recipe
 from models.layout import fused_ops
 from models.layout.network import sample_loss
 from models.training.device import CPU, GPU, computing, precision_on
-from pipeline.planning.synthetic_graphs import GraphSize, make_workload
 
 LAYOUT = "cross_config_sage"
 WIDTHS = 64, 128, 256
@@ -112,11 +113,10 @@ def launches_of(card: Card, precision: str) -> list[Launch]:
     for width, configs, by_bytes in product(WIDTHS, CONFIGS, ("true", "false")):
         table = {"hidden": width, "statistics": "false", "pool_by_bytes": by_bytes}
         recipe = load_recipe("leaderboard", [f"{LAYOUT}.{key}={v}" for key, v in table.items()])
-        size = GraphSize(nodes=4, edges=6, configurable=2, configs=configs)
-        workload = make_workload(recipe, LAYOUT, size, n_graphs=1)
+        workload = make_workload(recipe, LAYOUT, GraphSize(60, 4, 2 * configs))
         network, inputs = workload.network, workload.graphs[0]
         with recorded(card, precision, width) as launches:
-            sample_loss(network, inputs, np.arange(configs)).backward()
+            sample_loss(network, inputs, np.arange(configs) % len(inputs.first)).backward()
             network.score_all(inputs, chunk_configs=configs)
         for launch in launches:
             types = tuple(v for v in launch.arguments if isinstance(v, torch.dtype))
