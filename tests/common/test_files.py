@@ -99,8 +99,10 @@ def test_failed_flush_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
-    write_text(tmp_path / "file", "")
-    os.umask(before)
+    try:
+        write_text(tmp_path / "file", "")
+    finally:
+        os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 

@@ -29,6 +29,13 @@ KILL, TERM = signal.SIGKILL, signal.SIGTERM
 MANY = 60
 
 
+@pytest.fixture(autouse=True)
+def numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of threads in the environment of the tests would be those of their workers."""
+    for name in local_executors.THREAD_POOLS:
+        monkeypatch.delenv(name, raising=False)
+
+
 def jobs_of(names: str, function: object = work.where, **more: object) -> list[Job]:
     return [Job(name, function, **more) for name in names]  # type: ignore[arg-type]
 
