@@ -213,20 +213,27 @@ def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
         load("layout_boosting", tmp_path, recipe)
 
 
+@pytest.mark.parametrize("first_row", [0, 5, 6])
 @pytest.mark.parametrize("max_pairs", [1, 20, 1 << 21])
-def test_derivatives_are_those_of_the_loss(max_pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derivatives_are_those_of_the_loss(
+    first_row: int, max_pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fold of a cross-validation learns some rows of the dataset."""
     monkeypatch.setattr(module, "MAX_PAIRS", max_pairs)
     rng, sizes = np.random.default_rng(0), [5, 1, 7, 2]
     scores, runtime = rng.normal(size=15), rng.integers(0, 4, 15).astype(float)
     scores[13:], runtime[13:] = (-1e6, 1e6), (1, 2)
-    dataset = lightgbm.Dataset(np.zeros((15, 1)), group=sizes)
-    gradient, hessian = pairwise_logistic(runtime)(scores, dataset)
+    dataset = lightgbm.Dataset(rng.normal(size=(15, 1)), group=sizes, params={"verbosity": -1})
+    if first_row:
+        dataset = dataset.subset(list(range(first_row, 15))).construct()
+    gradient, hessian = pairwise_logistic(runtime)(scores[first_row:], dataset)
     expected = np.zeros((2, 15))
     for end, size in zip(np.cumsum(sizes), sizes, strict=True):
-        for fast, slow in itertools.permutations(range(end - size, end), 2):
+        group = range(max(first_row, end - size), end)
+        for fast, slow in itertools.permutations(group, 2):
             if runtime[fast] < runtime[slow]:
                 wrong = expit(scores[slow] - scores[fast])
-                expected[0, [fast, slow]] += np.array([-wrong, wrong]) / size
-                expected[1, [fast, slow]] += wrong * (1 - wrong) / size
-    np.testing.assert_allclose(gradient, expected[0], atol=1e-6)
-    np.testing.assert_allclose(hessian, np.maximum(expected[1], 1e-6), atol=1e-6)
+                expected[0, [fast, slow]] += np.array([-wrong, wrong]) / len(group)
+                expected[1, [fast, slow]] += wrong * (1 - wrong) / len(group)
+    np.testing.assert_allclose(gradient, expected[0, first_row:], atol=1e-6)
+    np.testing.assert_allclose(hessian, np.maximum(expected[1, first_row:], 1e-6), atol=1e-6)

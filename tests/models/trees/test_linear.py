@@ -1,6 +1,7 @@
 """The linear rankers against plain algebra."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from features.statistics.configs import ALL_STATISTICS, statistics_of
 from models.config.recipe import Recipe
 from models.config.trees import LinearConfig
 from models.registry import TrainJob
-from models.trees.linear import MODEL_FILE, LinearRanker, load, train
+from models.trees.linear import MODEL_FILE, LinearRanker, LinearRows, load, train
+from models.trees.rows import sample_rows
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
@@ -52,6 +54,25 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
         load(name, tmp_path, recipe)
+
+
+def test_rows_that_are_not_learned_change_no_weight(tiny_tree: Path) -> None:
+    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "layout"]
+    config = LinearConfig(configs_per_graph=40)
+    graphs, rng = sample_rows(files[:3], config, 0), np.random.default_rng(0)
+    is_learned = [
+        rng.random(len(graph.rows)) < share for graph, share in zip(graphs, (0.5, 0, 0.8))
+    ]
+    part = [
+        replace(graph, rows=graph.rows[kept], runtime=graph.runtime[kept])
+        for graph, kept in zip(graphs, is_learned, strict=True)
+        if kept.any()
+    ]
+    ranker, scores = LinearRows(graphs, config).fit(np.concatenate(is_learned))
+    alone, _ = LinearRows(part, config).fit()
+    np.testing.assert_allclose([*ranker.weights.values()], [*alone.weights.values()], rtol=1e-9)
+    expected = [alone.of(statistics_of(read_graph(g.file), "all")(g.rows)) for g in graphs]
+    np.testing.assert_allclose(scores, np.concatenate(expected))
 
 
 def test_a_statistic_that_hardly_varied_in_training_does_not_determine_the_order() -> None:

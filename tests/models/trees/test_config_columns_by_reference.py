@@ -1,0 +1,118 @@
+"""The numbers of trees on config columns, against slow formulas."""
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from data.graph_store.stored_graph import read_layout
+from data.graphs.graph import LayoutGraph
+from data.synthetic.graphs import GraphSize
+from data.synthetic.write import write_sized
+from data.tree import collection_named
+from models.config.recipe import ConfigColumnsConfig
+from models.trees import config_columns as module
+from models.trees.config_columns import FEW, ProgramTrees, TreeSettings, TreesName, column_features
+from models.trees.rows import GraphRows
+from tests.models.trees.test_config_columns import costs, measured, trained
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> LayoutGraph:
+    """A program with 79 distinct configs of 34 columns."""
+    folder, collection = tmp_path_factory.mktemp("program"), collection_named("layout:xla:default")
+    return read_layout(write_sized(folder, GraphSize(300, 8, 150), collection=collection))
+
+
+def trees_of(program: LayoutGraph, n_configs: int, seed: int = 0) -> tuple[ProgramTrees, GraphRows]:
+    """Trees of the first configs, whose runtimes are partly noise and partly equal."""
+    rows = np.unique(program.configs.content_hashes(), return_index=True)[1][:n_configs]
+    cost, noise = costs(program)[rows], np.random.default_rng(seed).normal(size=len(rows))
+    runtime = np.exp(np.round(cost / cost.std() + noise, 1))
+    taken = GraphRows(program.file, rows, runtime)
+    config = ConfigColumnsConfig(num_boost_round=40)
+    return ProgramTrees(program, column_features(program, rows), config, seed, threads=1), taken
+
+
+def slow_deviates(runtime: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The normal deviate of each rank; equal runtimes share their mean rank."""
+    ranks = [(runtime < one).sum() + ((runtime == one).sum() + 1) / 2 for one in runtime]
+    return np.array([NormalDist().inv_cdf((rank - 0.5) / len(runtime)) for rank in ranks])
+
+
+def test_trees_learn_the_normal_deviate_of_the_rank(
+    program: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tree with a leaf for each config learns its labels by heart."""
+    exact = TreeSettings(1 / 40, 1, {"learning_rate": 1.0, "num_leaves": 200})
+    monkeypatch.setattr(module, "FEW", {"columns": exact})
+    trees, taken = trees_of(program, 60)
+    booster = trees.fit("columns", taken)
+    assert booster.num_trees() == 1 and len(set(taken.runtime)) < 60
+    found = booster.predict(trees.features.table(program, taken.rows))
+    np.testing.assert_allclose(found, -slow_deviates(taken.runtime), atol=1e-5)
+
+
+def slow_weights(scores: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least squares of each set of columns; the best without a negative weight."""
+    best, weights = float(np.square(wanted).sum()), np.zeros(scores.shape[1])
+    for size in range(1, len(weights) + 1):
+        for columns in map(list, combinations(range(len(weights)), size)):
+            found = np.linalg.lstsq(scores[:, columns], wanted, rcond=None)[0]
+            error = float(np.square(scores[:, columns] @ found - wanted).sum())
+            if found.min() >= 0 and error < best:
+                best, weights = error, np.zeros_like(weights)
+                weights[columns] = found
+    return weights / (weights.sum() or 1)
+
+
+@pytest.mark.parametrize("seed", [10, 13])
+def test_weights_next_to_a_forest_are_least_squares_of_scores_of_held_out_configs(
+    program: LayoutGraph, seed: int
+) -> None:
+    trees, taken = trees_of(program, 63, seed)
+    names: list[TreesName] = [*FEW]
+    scores = np.zeros((63, len(names)))
+    for fold in range(5):
+        learned = np.array([place for place in range(63) if place % 5 != fold])
+        part = replace(taken, rows=taken.rows[learned], runtime=taken.runtime[learned])
+        for column, name in enumerate(names):
+            booster = trees.fit(name, part)
+            statistics = "all" if name == "both" else None
+            table = trees.features.rows_of(program, statistics)(taken.rows)
+            scores[fold::5, column] = np.asarray(booster.predict(table))[fold::5]
+    expected = slow_weights(scores, -slow_deviates(taken.runtime))
+    found = trees.stacked_weights(taken)
+    assert len(found) > 1
+    np.testing.assert_allclose([found.get(name, 0) for name in names], expected, atol=1e-6)
+
+
+def test_equal_weights_if_no_ranker_helps(
+    program: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees, taken = trees_of(program, 40)
+    monkeypatch.setattr(module, "nnls", lambda a, b: (np.zeros(a.shape[1]), 0.0))
+    assert trees.stacked_weights(taken) == pytest.approx(dict.fromkeys(FEW, 1 / 3))
+
+
+def test_scores_are_sums_of_the_rankers_scores_by_their_weights(
+    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = measured(program, costs(program), tmp_path, 60)
+
+    def scores(*weights: float) -> NDArray[np.float32]:
+        of_rankers = dict(zip(("columns", "both", "linear"), weights, strict=True))
+        monkeypatch.setattr(module, "ranker_weights", lambda *_: of_rankers)
+        found = trained(learned, folder=tmp_path / str(weights)).score(program)
+        assert found is not None
+        return found
+
+    alone = scores(1, 0, 0), scores(0, 1, 0), scores(0, 0, 1)
+    for one, other in combinations(alone, 2):
+        assert np.abs(one - other).max() > 0.1
+    expected = sum(weight * one for weight, one in zip((0.6, 0.1, 0.3), alone, strict=True))
+    np.testing.assert_allclose(scores(0.6, 0.1, 0.3), expected, atol=1e-5)
