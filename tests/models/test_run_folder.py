@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError, UsageError
+from common.files import create_text, write_text
 from data.tree import collection_named, find_graphs
+from models import run_folder
 from models.config.recipe import load_recipe
 from models.registry import TrainJob, load_model
 from models.run_folder import DONE, begin, first_difference
@@ -80,6 +82,46 @@ def test_a_begun_folder_needs_resume_and_one_of_something_else_is_left_alone(
     with pytest.raises(UsageError, match="no run folder"):
         begin(other, {"seed": 1}, resume=True)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+
+
+BEGUN = {"seed": 1, "model": "a", "source": {"f.py": "0"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (BEGUN | {"seed": 2}, "seed = 1, now 2; choose another --out, or"),
+        (BEGUN | {"seed": 2, "model": "b"}, "model = 'a', now 'b'"),
+        (BEGUN | {"more": 3}, "more = None, now 3"),
+        ({"seed": 1, "source": {"f.py": "0"}}, "model = 'a', now None"),
+        (BEGUN | {"data": ["x"]}, r"other graphs \(by --data or --collections\)"),
+        (BEGUN | {"source": {"f.py": "1"}}, "now '1'; choose another --out, bring the file back"),
+    ],
+)
+def test_a_folder_begun_with_other_or_further_keys_is_refused(
+    config: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    begin(tmp_path, BEGUN, resume=False)
+    with pytest.raises(UsageError, match=said):
+        begin(tmp_path, config, resume=True)
+
+
+def test_of_two_processes_that_begin_at_once_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process writes its config after the first check of this one."""
+    folder = tmp_path / "run"
+
+    def create_second(path: Path, text: str) -> bool:
+        write_text(path, "seed = 7\n")
+        return create_text(path, text)
+
+    monkeypatch.setattr(run_folder, "create_text", create_second)
+    with pytest.raises(UsageError, match="--resume"):
+        begin(folder, {"seed": 1}, resume=False)
+    (folder / "config.toml").unlink()
+    with pytest.raises(UsageError, match="seed = 7, now 1"):
+        begin(folder, {"seed": 1}, resume=True)
 
 
 def test_first_difference_names_the_key() -> None:

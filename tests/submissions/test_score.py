@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from common.metrics import ranking_from_scores
-from data.labels import Labels
-from data.tree import COLLECTIONS
+from data.graph_store.stored_graph import read_graph
+from data.graphs.graph import sample_rows
+from data.labels import Labels, read_labels_of
+from data.tree import COLLECTIONS, find_graphs
 from submissions.report.page import write_report_page
 from submissions.run_report import RunReport
-from submissions.score import FEW_GRAPHS, remarks_on, score_submission
-from tests.submissions.made_up import ints
+from submissions.score import FEW_GRAPHS, cut_to_samples, remarks_on, score_submission
+from tests.submissions.made_up import ints, write_graph
 
 XLA = "layout:xla:default"
 A, B, K = f"{XLA}:a", f"{XLA}:b.1:x", "tile:xla:k"
@@ -110,6 +112,34 @@ def test_rankings_that_do_not_fit_are_refused(
     labels = {A: Labels(ints(1, 2, 3)), K: Labels(ints(1, 2, 3, 4, 5, 6), ints(*[1] * 6))}
     with pytest.raises(PipelineError, match=message):
         score_submission(rankings, labels)
+
+
+def test_a_ranking_of_the_sample_is_judged_on_it_and_one_of_other_configs_is_refused(
+    tmp_path: Path,
+) -> None:
+    for number, name in enumerate("abcd"):
+        write_graph(tmp_path, XLA, "valid", name, seed=number)
+    files = find_graphs(tmp_path, splits=("valid",))
+    labels = {file.submission_id: read_labels_of(file) for file in files}
+    sampled, other, whole, missing = files
+    rows = sample_rows(read_graph(sampled), 10)
+    order = np.random.default_rng(0).permutation(10)
+    strangers = np.setdiff1d(np.arange(60), sample_rows(read_graph(other), 10))[:10]
+    rankings = {
+        sampled.submission_id: rows[order],
+        other.submission_id: strangers,
+        whole.submission_id: np.arange(60)[::-1],
+    }
+    cut_rankings, cut_labels = cut_to_samples(files, rankings, labels)
+    assert cut_rankings[sampled.submission_id].tolist() == order.tolist()
+    runtime = labels[sampled.submission_id].runtime_ns
+    assert cut_labels[sampled.submission_id].runtime_ns.tolist() == runtime[rows].tolist()
+    for name in (other.submission_id, whole.submission_id):
+        assert cut_rankings[name].tolist() == rankings[name].tolist()
+        assert cut_labels[name] is labels[name]
+    assert missing.submission_id not in cut_rankings
+    with pytest.raises(PipelineError, match=f"{other.submission_id}: has 10 indices; expected 60"):
+        score_submission(cut_rankings, cut_labels)
 
 
 # Remarks
