@@ -60,9 +60,8 @@ def test_rows_that_are_not_learned_change_no_weight(tiny_tree: Path) -> None:
     files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "layout"]
     config = LinearConfig(configs_per_graph=40)
     graphs, rng = sample_rows(files[:3], config, 0), np.random.default_rng(0)
-    is_learned = [
-        rng.random(len(graph.rows)) < share for graph, share in zip(graphs, (0.5, 0, 0.8))
-    ]
+    shares = zip(graphs, (0.5, 0, 0.8), strict=True)
+    is_learned = [rng.random(len(graph.rows)) < share for graph, share in shares]
     part = [
         replace(graph, rows=graph.rows[kept], runtime=graph.runtime[kept])
         for graph, kept in zip(graphs, is_learned, strict=True)
