@@ -1,12 +1,14 @@
 """The configs to measure, against loops over draws and over pairs of configs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph, config_hashes
+from data.graphs.packing import pack_values
 from ensembles import picks as module
 from ensembles.picks import (
     lowest_expected_minimum,
@@ -15,6 +17,7 @@ from ensembles.picks import (
     tile_places,
     top_k_to_measure,
 )
+from tests.ensembles.test_picks import config
 
 Floats = NDArray[np.float64]
 
@@ -64,12 +67,12 @@ def test_draws_are_normal_and_independent() -> None:
 
 
 def test_errors_of_tiles_correlate_by_the_logarithms_of_sizes() -> None:
-    """Three dimensions; the second tensor shares the first one, and the last has one size."""
+    """A dimension of each tensor; the kernel and the output share one, and one has one size."""
     rng, config_feat = np.random.default_rng(0), np.zeros((9, 24), np.float32)
-    sizes = rng.integers(1, 200, size=(9, 2))
-    config_feat[:, 0], config_feat[:, 8], config_feat[:, 17] = sizes[:, 0], sizes[:, 1], sizes[:, 0]
-    config_feat[:, 9] = 7
-    config_feat[:, 6:8] = np.stack([sizes[:, 0], sizes[:, 0]], axis=1)  # sum and product
+    sizes = rng.integers(1, 200, size=(9, 3))
+    config_feat[:, [5, 8, 21]] = sizes
+    config_feat[:, 9], config_feat[:, 13] = 7, sizes[:, 0]
+    config_feat[:, [6, 7, 14, 15, 22, 23]] = rng.integers(1, 99, size=(9, 6))  # sums, products
     found = tile_correlation(tile_places(config_feat))
     for i, one in enumerate(sizes):
         for j, other in enumerate(sizes):
@@ -94,3 +97,20 @@ def test_layouts_are_chosen_among_the_first_fifth(k: int, layout_graph: LayoutGr
     expected = slow_choice(scores[rows], correlation, module.LAYOUT_ERROR, k, first)
     found = top_k_to_measure(scores, layout_graph, k)
     assert found.tolist() == rows[expected].tolist()
+
+
+def test_named_layouts_come_first_if_the_best_config_leaves_all_open(
+    layout_graph: LayoutGraph,
+) -> None:
+    rows, cube = (1, 0), (2, 1, 0)
+    configs = [config(*layouts) for layouts in (((),) * 6, (rows, *[()] * 5), (cube, rows) * 3)]
+    graph = replace(
+        layout_graph,
+        configs=pack_values(np.stack([*configs, config(*[(0, 1)] * 6)])),
+        node_config_ids=layout_graph.node_config_ids[:2],
+        runtime_ns=np.ones(4, np.int64),
+    )
+    scores = np.array([0.0, 0.1, 0.2, 0.3], np.float32)
+    assert top_k_to_measure(scores, graph, 1).tolist() == [0]
+    assert top_k_to_measure(scores, graph, 3)[0] == 2
+    assert top_k_to_measure(-scores, graph, 4)[0] == 3

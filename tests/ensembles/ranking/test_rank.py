@@ -80,6 +80,13 @@ def test_noise_between_equal_configs_is_not_charged_to_the_order(
     assert first_counts["kendall_tau"] == pytest.approx(1)
     whys = [ranked.why(row) for row in range(5)]
     assert [(why["runtime_ns"], why["n_equal"]) for why in whys[:2]] == [(3, 3), (9, 1)]
+    changes = {
+        "node_config_feat": configs[[0, 2, 3, 3, 1, 1]],
+        "config_runtime": 2 * np.arange(4, 10),
+    }
+    repeated = rewritten(file, tmp_path / "default.npz", **changes)
+    default = rank(load_ranker(rankers / LAYOUT_MODEL), load_graph(repeated)).default()
+    assert default == {"config": 4, "place": default["place"], "slowdown": 17 / 9}
     text = call("rank", path, "--run", rankers / LAYOUT_MODEL, "--why")
     assert "measured 3 ns, the mean of 3 equal rows; decides" in text
     assert "; of 3 distinct configs (`run` and `score` judge all 5 rows)" in text
