@@ -18,7 +18,8 @@ from models.config.recipe import ConfigColumnsConfig
 from models.trees import config_columns as module
 from models.trees.config_columns import FEW, ProgramTrees, TreeSettings, TreesName, column_features
 from models.trees.rows import GraphRows
-from tests.models.trees.test_config_columns import costs, measured, trained
+from tests.features.graphs import random_layout_graph
+from tests.models.trees.test_config_columns import costs, measured, resized, trained
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,20 @@ def test_trees_learn_the_normal_deviate_of_the_rank(
     assert booster.num_trees() == 1 and len(set(taken.runtime)) < 60
     found = booster.predict(trees.features.table(program, taken.rows))
     np.testing.assert_allclose(found, -slow_deviates(taken.runtime), atol=1e-5)
+
+
+@pytest.mark.parametrize(("n_configs", "n_trees", "leaves"), [(50, 40, 7), (51, 200, 15)])
+def test_more_configs_get_larger_trees_and_each_seed_gets_other_ones(
+    n_configs: int, n_trees: int, leaves: int, program: LayoutGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_FEW_CONFIGS", 50)
+    rate = 0.05 if n_configs == 50 else 0.1
+    for seed in (0, 7):
+        of_program, taken = trees_of(program, n_configs, seed)
+        booster = of_program.fit("columns", taken)
+        assert booster.num_trees() == n_trees
+        for line in (f"[seed: {seed}]", f"[num_leaves: {leaves}]", f"[learning_rate: {rate}]"):
+            assert line in booster.model_to_string()
 
 
 def slow_weights(scores: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -116,3 +131,23 @@ def test_scores_are_sums_of_the_rankers_scores_by_their_weights(
         assert np.abs(one - other).max() > 0.1
     expected = sum(weight * one for weight, one in zip((0.6, 0.1, 0.3), alone, strict=True))
     np.testing.assert_allclose(scores(0.6, 0.1, 0.3), expected, atol=1e-5)
+
+
+def test_siblings_have_their_mean_score(program: LayoutGraph, tmp_path: Path) -> None:
+    rng, sizes = np.random.default_rng(0), (4, 16, 64)
+    graphs = [
+        measured(resized(program, size), rng.permutation(program.n_configs) + 0.0, tmp_path, 60)
+        for size in sizes
+    ]
+    ranked = resized(program, 8)
+    alone = [trained(graph, folder=tmp_path / graph.file.name).score(ranked) for graph in graphs]
+    together = trained(*graphs, folder=tmp_path / "all").score(ranked)
+    np.testing.assert_allclose(together, np.mean(alone, axis=0), atol=1e-5)
+
+
+def test_features_vary_among_their_configs() -> None:
+    for seed in range(40):
+        graph = random_layout_graph(seed)
+        for rows in (np.arange(graph.n_configs), np.arange(min(2, graph.n_configs))):
+            table = column_features(graph, rows).table(graph, rows)
+            assert (np.ptp(table, axis=0) == 1).all()

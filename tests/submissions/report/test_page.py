@@ -92,6 +92,21 @@ def test_every_graph_has_a_row_the_lowest_first(tmp_path: Path) -> None:
     assert places == sorted(places)
 
 
+def test_marks_are_at_the_values_between_the_lowest_end_and_1(tmp_path: Path) -> None:
+    report = scored_report()
+    marks = {"mean": list[float](), "interval": list[float]()}
+    for part in report.collections.values():
+        if part.value is not None:
+            low, _ = part.ci95 or (part.value, part.value)
+            start = min(0.0, low)
+            marks["mean"].append(100 * (part.value - start) / (1 - start) - 0.3)
+            marks["interval"].append(100 * (low - start) / (1 - start))
+    page = render(report, tmp_path)
+    for kind, places in marks.items():
+        found = [float(rect["x"] or "") for rect in page.rects(kind)]
+        assert found == pytest.approx(places, abs=0.02) and len(found) == 2
+
+
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     report, ranks = illustrated_report()
     graphs, name = report.collections[LAYOUT].per_graph, "</script><b>&'\"/.."
