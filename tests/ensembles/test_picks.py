@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
@@ -18,9 +17,6 @@ from ensembles.picks import (
     MAX_CANDIDATES,
     first_layouts,
     layout_distances,
-    lowest_expected_minimum,
-    tile_correlation,
-    tile_places,
     top_k_to_measure,
 )
 
@@ -53,21 +49,6 @@ def test_without_an_error_the_first_by_score_are_chosen(tile_graph: TileGraph) -
     graph = with_tiles(tile_graph, tiles_at((64, 64), (64, 63), (63, 64), (1, 64)))
     scores = np.array([0.3, 0.1, 0.1, 0.2], np.float32)
     assert sorted(top_k_to_measure(scores, graph, 3, 0.0).tolist()) == [1, 2, 3]
-
-
-def test_second_choice_has_the_lowest_expected_minimum() -> None:
-    """Compare with E min(a, b) of two normals in closed form (Clark, 1961)."""
-    scores = np.sort(np.random.default_rng(1).normal(size=16).astype(np.float32))
-    tiles = tiles_at(*((2**i, 2**j) for i in range(4) for j in range(4)))
-    correlation = tile_correlation(tile_places(tiles))
-    guess = (scores - scores.mean()) / scores.std()
-    deviation = np.sqrt(np.maximum(2 - 2 * correlation[0], 1e-12))  # of the difference
-    alpha = (guess - guess[0]) / deviation
-    expected = guess[0] * norm.cdf(alpha) + guess * norm.cdf(-alpha) - deviation * norm.pdf(alpha)
-    expected[0] = np.inf
-    first, second = lowest_expected_minimum(scores, correlation, 1.0, 2)
-    assert first == 0
-    assert expected[second] <= expected.min() + 0.05  # the number of draws is finite
 
 
 @pytest.mark.parametrize("n", [1, 5, MAX_CANDIDATES + 50])

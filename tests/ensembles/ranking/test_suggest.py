@@ -16,7 +16,7 @@ from ensembles import load_graph
 from ensembles.picks import lowest_expected_minimum, top_k_to_measure
 from ensembles.ranking import suggest as module
 from ensembles.ranking.explain import default_row
-from ensembles.ranking.suggest import draw_runtimes, read_runtimes, request_text, suggest
+from ensembles.ranking.suggest import read_runtimes, request_text, suggest
 from models.run_folder import REPORT
 from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILES, first_of
 from tests.ensembles.ranking.test_rank import rewritten
@@ -37,32 +37,6 @@ def test_runtimes_correct_a_ranker_of_no_use(tile_graph: TileGraph) -> None:
             assert len({*rows} - {*runtimes}) == 5
             runtimes |= {row: [TRUE_NS[row]] for row in rows}
         assert len(runtimes) <= 25
-
-
-def test_posterior_is_that_of_the_definition() -> None:
-    """Conditioning a normal vector of all values on the measured ones gives mean and deviation."""
-    rng = np.random.default_rng(0)
-    places, prior = rng.normal(size=(6, 1)), rng.normal(size=6)
-    correlation = np.exp(-np.square(places - places.T))
-    log_ns, repeats = prior[:3] + np.array([0, 0.5, -0.5]), np.array([2, 1, 2])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ERRORS", (1.0,))
-        patch.setattr(module, "NOISES", (0.02,))
-        _, draws = draw_runtimes([correlation], prior, log_ns, repeats)
-    # The scale is 1 / the standard deviation that makes the measurements most likely.
-    covariance = correlation + module.MEAN_VARIANCE
-    known = np.linalg.inv(covariance[:3, :3] + np.diag(0.02 / repeats))
-    centred = log_ns - log_ns.mean()
-    scales = np.linspace(0.05, 20, 200_000)
-    rests = scales[:, None] * centred - prior[:3]
-    scale = scales[
-        (3 * np.log(scales) - np.einsum("si,ij,sj->s", rests, known, rests) / 2).argmax()
-    ]
-    onto = covariance[3:, :3] @ known
-    mean = (prior[3:] + onto @ (scale * centred - prior[:3])) / scale + log_ns.mean()
-    deviation = np.sqrt(np.diag(covariance[3:, 3:] - onto @ covariance[:3, 3:])) / scale
-    assert np.sort(draws.mean(axis=1)) == pytest.approx(np.sort(mean), abs=1e-3)
-    assert np.sort(draws.std(axis=1)) == pytest.approx(np.sort(deviation), rel=0.1)
 
 
 def test_first_batch_has_the_compilers_choice_and_failed_configs_never_return() -> None:
