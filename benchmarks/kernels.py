@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from benchmarks import PAGES, errors_in_one_line, render, write_page
-from benchmarks.workloads import make_workload
 from common.errors import PipelineError
 from common.reproducibility import revision
-from data.synthetic.graphs import GraphSize
+from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
+from features.scaling import fit_node_scaler
 from models.config.recipe import load_recipe
 from models.layout import fused_ops
+from models.layout.cross_config_sage import CrossConfigSage
+from models.layout.inputs import layout_inputs
 from models.layout.network import sample_loss
 from models.training.device import CPU, GPU, computing, precision_on
 
@@ -113,8 +115,11 @@ def launches_of(card: Card, precision: str) -> list[Launch]:
     for width, configs, by_bytes in product(WIDTHS, CONFIGS, ("true", "false")):
         table = {"hidden": width, "statistics": "false", "pool_by_bytes": by_bytes}
         recipe = load_recipe("leaderboard", [f"{LAYOUT}.{key}={v}" for key, v in table.items()])
-        workload = make_workload(recipe, LAYOUT, GraphSize(60, 4, 2 * configs))
-        network, inputs = workload.network, workload.graphs[0]
+        graph = make_layout_graph(sized_graph(GraphSize(60, 4, configs)))
+        scaler = fit_node_scaler([graph.node_feat], scaling=recipe.features.scaling)
+        # The configurable nodes alone, because the number of nodes changes no kernel.
+        inputs = layout_inputs(graph, rule="config", scaler=scaler)
+        network = CrossConfigSage(recipe.cross_config_sage)
         with recorded(card, precision, width) as launches:
             sample_loss(network, inputs, np.arange(configs) % len(inputs.first)).backward()
             network.score_all(inputs, chunk_configs=configs)
