@@ -25,6 +25,13 @@ class PipelineError(Exception):
         super().__init__(printed if is_short else f"{printed[:half]} … {printed[-half:]}")
 
 
+class UnreadableError(PipelineError):
+    """The system cannot read a file now, for example because a file server fails.
+
+    The file may be sound, so no command leaves it out or removes it.
+    """
+
+
 class OutOfTime(Exception):  # noqa: N818 — no error
     """The time limit has ended the work, which the same command resumes. This is no fault.
 

@@ -15,13 +15,14 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError, UnreadableError, UsageError
 from common.progress import log
 
 if TYPE_CHECKING:
@@ -32,8 +33,15 @@ LOCK = ".lock"
 # A wait for a lock is reported after SILENT_S. Without waiting, a lock is retried for RETRY_S.
 SILENT_S, RETRY_S = 5.0, 0.5
 TEMPORARY = ".*.tmp"
-_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
+# A read that fails is tried again after these pauses, because a file server may just restart.
+READ_AGAIN_S = (0.1, 1.0)
+_PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
+# A file system that lacks locks, flushes, links or maps answers with one of these. NFS, FUSE, CIFS
+# and exFAT do.
+_LACKING = {
+    *(errno.EINVAL, errno.ENODEV, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP),
+    *(errno.EPERM, errno.EXDEV, errno.EMLINK),
+}
 
 SEAL_KEY = "checksum"
 MARK = b"crc32:"
@@ -51,29 +59,21 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
     The temporary file is removed if the block raises. Parent folders are created.
 
     Args:
-        path: The file to write.
         durable: Whether to flush the bytes to the disk before the rename. Then the file is whole
             even after a loss of power.
 
     Raises:
-        PipelineError: The folder cannot be written, or the disk is full.
+        PipelineError: The file cannot be written, for example because the disk is full.
     """
     with _temporary_beside(path) as temporary:
         yield temporary
         if durable:
-            _flush(temporary)
+            flush(temporary)
         temporary.replace(path)
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file can be written, before any work is done for it. The check leaves no file.
-
-    Args:
-        path: The file to write later.
-
-    Raises:
-        PipelineError: The path is a folder, or the nearest existing folder cannot be written.
-    """
+    """Check that a file can be written, before any work is done for it. The check leaves no file."""
     if path.is_dir():
         raise PipelineError(f"{path}: is a folder; expected the name of a file")
     folder = next(folder for folder in path.absolute().parents if folder.exists())
@@ -92,25 +92,45 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.open("xb").close()
         yield temporary
-    except Exception as error:
-        number = getattr(error, "errno", None)
-        is_own = getattr(error, "filename", None) in [*map(str, (temporary, *temporary.parents))]
-        if number is None or not (is_own or number in _OF_WRITING):
+    except OSError as error:
+        ours = (None, *map(str, (temporary, *temporary.parents)))
+        # An error without a name is one of writing: reads name their file, and the rest is network.
+        is_network = error.errno is None or isinstance(error, ConnectionError | TimeoutError)
+        if is_network or error.filename not in ours:
             raise
-        raise PipelineError(f"{path}: cannot be written: {os.strerror(number)}") from error
+        raise unwritable(path, error) from error
     finally:
         # The file may be renamed or was never created, and then an unlink fails in many ways.
         with suppress(OSError):
             temporary.unlink()
 
 
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        try:
-            os.fsync(file.fileno())
-        except OSError as error:
-            error.filename = str(path)
+def unwritable(path: Path, error: OSError) -> PipelineError:
+    """Return the error of a file or folder that cannot be written."""
+    hint = "; expected a file system with locks; put the folder on a local disk" * (
+        error.errno in {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+    )
+    return PipelineError(f"{path}: cannot be written: {_reason(error)}{hint}")
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+@contextmanager
+def _where_possible() -> Iterator[None]:
+    """End the block quietly if the file system lacks an operation."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _LACKING:
             raise
+
+
+def flush(path: Path) -> None:
+    """Write the bytes of a file to the disk, if the file system can flush."""
+    with path.open("rb") as file, _where_possible():
+        os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -130,28 +150,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 def create_text(path: Path, text: str) -> bool:
     """Create a file with a text. If several processes do so at once, one of them succeeds.
 
-    Args:
-        path: The file to create.
-        text: The content, written as UTF-8.
-
     Returns:
         Whether this call created the file.
-
-    Raises:
-        PipelineError: The file cannot be written.
     """
     with _temporary_beside(path) as temporary:
         temporary.write_bytes(text.encode())
-        _flush(temporary)
-        try:
-            os.link(temporary, path)
-        # FileNotFoundError: the first process has already removed temporary files.
-        except (FileExistsError, FileNotFoundError):
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            temporary.replace(path)
+        flush(temporary)
+        with _where_possible():
+            try:
+                os.link(temporary, path)
+            # FileNotFoundError: the first process has already removed temporary files.
+            except (FileExistsError, FileNotFoundError):
+                return False
+            return True
+        temporary.replace(path)
     return True
 
 
@@ -166,24 +178,74 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            # A file that is open elsewhere may be busy, for example on NFS or CIFS.
+            with suppress(OSError):
+                path.unlink()
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file to read bytes.
-
-    Args:
-        path: The file.
+    """Open a regular file to read bytes. An error of a read is an UnreadableError too.
 
     Raises:
-        PipelineError: The file cannot be opened, or is for example a pipe, which may never end.
+        UnreadableError: The file cannot be opened.
+        PipelineError: It is missing, or it is for example a pipe, which may never end.
     """
-    try:
+
+    def opened() -> "_Reader":
         if not stat.S_ISREG(path.stat().st_mode):
             raise PipelineError(f"{path}: cannot be read: not a regular file")
-        return path.open("rb")
+        return _Reader(path)
+
+    return io.BufferedReader(_patiently(path, opened))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a regular file whole. The errors are those of `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+class _Reader(io.FileIO):
+    """A file whose reads are tried again, and whose errors name the file."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        return _patiently(self.name, lambda: super(_Reader, self).readinto(buffer))
+
+    def readall(self) -> bytes:
+        start = self.tell()
+
+        def read() -> bytes:
+            # An earlier try may have read a part.
+            self.seek(start)
+            return super(_Reader, self).readall()
+
+        return _patiently(self.name, read)
+
+
+def _patiently(path: object, read: Callable[[], T]) -> T:
+    for pause_s in READ_AGAIN_S:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                break
+            time.sleep(pause_s)
+    try:
+        return read()
     except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror or error}") from error
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        fault = PipelineError if is_missing else UnreadableError
+        raise fault(f"{path}: cannot be read: {_reason(error)}") from error
+
+
+def map_file(file: IO[bytes]) -> mmap.mmap:
+    """Map an open file to read it, or read it into memory if the file system cannot map."""
+    with _where_possible():
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    content = mmap.mmap(-1, file.seek(0, 2))
+    file.seek(0)
+    content.write(file.read())
+    return content
 
 
 @contextmanager
@@ -198,7 +260,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         UsageError: Another process has the lock, and `wait` is false.
-        PipelineError: The file of the lock cannot be written.
+        PipelineError: The file of the lock cannot be written or locked.
     """
     from filelock import FileLock
 
@@ -216,8 +278,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             log.info(f"note: {message}")
             acquired = lock.acquire()
     except OSError as error:
-        reason = error.strerror or error
-        raise PipelineError(f"{path.parent}: cannot be written: {reason}") from error
+        raise unwritable(path.parent, error) from error
     with acquired:
         yield
 
@@ -227,9 +288,6 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Lock a run folder for this process while the block runs.
 
     Temporary files of killed processes are removed first.
-
-    Args:
-        folder: The run folder.
 
     Raises:
         UsageError: Another process works in the folder.
@@ -248,12 +306,8 @@ def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write bytes and their checksum, whole or not at all.
 
     Args:
-        path: The file to write.
         content: The content. The checksum replaces the zeros of the last `UNSEALED` in it.
         durable: Whether to flush the bytes to the disk, as in `atomic_path`.
-
-    Raises:
-        PipelineError: The file cannot be written.
     """
     start, whole = content.rfind(MARK) + len(MARK), memoryview(content)
     parts = whole[:start], checksum_of(content).encode(), whole[start + len(ZEROS) :]
@@ -265,7 +319,6 @@ def check_seal(path: Path, remedy: str) -> None:
     """Compare a file with the checksum that it contains, if any.
 
     Args:
-        path: The file.
         remedy: Advice at the end of the message.
 
     Raises:
@@ -274,7 +327,7 @@ def check_seal(path: Path, remedy: str) -> None:
     with open_regular(path) as file:
         if not file.seek(0, 2):
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with map_file(file) as content:
             start = content.rfind(MARK) + len(MARK)
             checksum = content[start : start + len(ZEROS)]
             if start >= len(MARK) and checksum != _unsealed_checksum(content, start):
@@ -291,12 +344,7 @@ def write_table(path: Path, table: "pl.DataFrame", **facts: str) -> None:
     """Write a table as parquet with its checksum, whole or not at all.
 
     Args:
-        path: The file to write.
-        table: The table.
         facts: Metadata of the file by key, which `table_facts` reads.
-
-    Raises:
-        PipelineError: The file cannot be written.
     """
     # The library encodes paths in another way than Python, so it writes to memory.
     content = io.BytesIO()
@@ -308,7 +356,6 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataF
     """Read a parquet file.
 
     Args:
-        path: The file.
         schema: Expected type of each column by name. None accepts any columns.
 
     Raises:
@@ -318,8 +365,8 @@ def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataF
 
     check_seal(path, "remove the file, and it is made again")
     try:
-        table = pl.read_parquet(path.read_bytes())
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        table = pl.read_parquet(read_bytes(path))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         first = (str(error).splitlines() or [""])[0]
         raise PipelineError(f"{path}: cannot be read: {first}") from error
     if schema is not None and dict(table.schema) != schema:
@@ -332,7 +379,7 @@ def table_facts(path: Path) -> dict[str, str]:
     """Return the metadata that `write_table` has written into a readable file."""
     import polars as pl
 
-    facts = pl.read_parquet_metadata(path.read_bytes())
+    facts = pl.read_parquet_metadata(read_bytes(path))
     return {key: value for key, value in facts.items() if key not in (SEAL_KEY, "ARROW:schema")}
 
 
@@ -340,7 +387,6 @@ def read_json(path: Path, model: type[T], *, expected: str) -> T:
     """Read a JSON file.
 
     Args:
-        path: The file.
         model: Type of the content: a pydantic model, or a type of its fields.
         expected: The content that the file should have, for messages. It may end with advice.
 

@@ -13,7 +13,7 @@ from common.jobs.run_jobs import Job
 from common.jobs.workers import INLINE, Workers
 from common.progress import each
 from data.graph_store.prepare import Prepared, blocks_of, file_weight
-from data.graph_store.stored_graph import read_graph
+from data.graph_store.stored_graph import is_stored, read_graph
 from data.graphs.graph import (
     Graph,
     LayoutGraph,
@@ -128,6 +128,9 @@ def _row(entry: Prepared, seed: int) -> AuditRow:
     try:
         graph = read_graph(file)
     except PipelineError as error:
+        # A fault of the store is no fault of the graph, so the graph is not left out.
+        if is_stored(file):
+            raise
         return AuditRow(file, error=str(error))
     except MemoryError:
         return AuditRow(file, error=f"{file.path}: does not fit into memory")

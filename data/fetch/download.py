@@ -1,7 +1,6 @@
 """Download one file over HTTPS. An interrupted download resumes, and never mixes two versions."""
 
 import hashlib
-import os
 from contextlib import ExitStack
 from glob import escape
 from pathlib import Path
@@ -11,6 +10,7 @@ from requests import Response, Session
 from requests.exceptions import RequestException
 
 from common.errors import PipelineError, UsageError
+from common.files import flush, unwritable
 from common.http import (
     PASSING_STATUS,
     RetryableError,
@@ -111,13 +111,12 @@ def _store(answer: Response, part: Path, n_bytes: int, total: int | None) -> int
                 progress(
                     f"download {part.name.partition('.part')[0]}", n_bytes, total or n_bytes + 1
                 )
-            file.flush()
-            os.fsync(file.fileno())
+        flush(part)
     # A RequestException is an OSError too, so it is handled first.
     except RequestException as error:
         raise RetryableError(_fault(error, answer.url)) from None
     except OSError as error:
-        raise PipelineError(f"{part}: cannot be written: {error.strerror or error}") from error
+        raise unwritable(part, error) from error
     return n_bytes
 
 

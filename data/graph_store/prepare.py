@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UnreadableError
 from common.files import locked, sweep
 from common.jobs.run_jobs import Job
 from common.jobs.workers import INLINE, Workers
@@ -135,6 +135,8 @@ def _pack_one(file: GraphFile, store: Path) -> str | None:
     try:
         store_graph(file, target)
         return None
+    except UnreadableError:
+        raise
     except PipelineError as error:
         if str(error).startswith(f"{target.path}: "):
             raise

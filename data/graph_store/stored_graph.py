@@ -9,7 +9,6 @@ graph are one value of the header, because the library does not fix the order of
 import hashlib
 import json
 import math
-import mmap
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from common.errors import PipelineError
-from common.files import SEAL_KEY, UNSEALED, check_seal, open_regular, write_sealed
+from common.files import SEAL_KEY, UNSEALED, check_seal, map_file, open_regular, write_sealed
 from data.graphs.graph import LAYOUT, TILE, Graph, LayoutGraph, TileGraph
 from data.graphs.packing import Codebooks, PackedConfigs
 from data.npz.archive import Archive
@@ -209,7 +208,7 @@ def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
             problem = f"is of store version {version!s:.8}; expected {VERSION}"
             raise PipelineError(f"{path}: {problem}; {REMEDY}")
         start = file.tell()
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = map_file(file)
     tensors = dict[str, NDArray[Any]]()
     for name, entry in header.items():
         shape, offset = entry["shape"], start + entry["data_offsets"][0]

@@ -12,17 +12,20 @@ c configs, u distinct configs, m measured ones, b candidates.
 
 import csv
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import BeforeValidator, NonNegativeInt, PositiveFloat
 from scipy.linalg import solve_triangular
 from scipy.stats import norm, rankdata
 
-from common.errors import PipelineError, UsageError, blame
+from common.errors import PipelineError, UsageError
+from common.files import read_bytes
 from common.machine import thread_limits
+from common.progress import log
 from common.settings import FrozenConfig
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
 from ensembles.picks import (
@@ -52,6 +55,9 @@ TYPICAL_SPREAD = 0.2
 # Of more measured configs or candidates, a part is used. This bounds time and memory.
 MAX_CONFIGS = 1024
 
+# Endings of tables. Only CSV files are read, and no packed ones.
+TABLES = {".csv", ".tsv", ".ods", ".xls", ".xlsx"}
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Runtimes in ns by config (its row in the file). inf is a config that failed.
@@ -63,7 +69,7 @@ class Measurement(FrozenConfig):
 
     config: NonNegativeInt
     config_hash: str = ""
-    runtime_ns: PositiveFloat
+    runtime_ns: Annotated[PositiveFloat | None, BeforeValidator(lambda text: text.strip() or None)]
 
 
 def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: int) -> list[int]:
@@ -190,7 +196,10 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
         PipelineError: The file is damaged, of another program, or has no runtimes.
     """
     hashes = config_hashes(named.graph).tolist()
-    if path.suffix == ".csv":
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    if suffixes & TABLES and path.suffix.lower() != ".csv":
+        raise PipelineError(f"{path}: expected a .csv file; save or unpack the table as one")
+    if ".csv" in suffixes:
         found = _read_csv(path, hashes)
     else:
         graph = load_graph(path).graph
@@ -208,26 +217,46 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
 
 
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
-    with blame(path, "CSV text"):
-        text = path.read_text("utf-8-sig")
-        table = csv.DictReader(text.splitlines(), restkey="a value without a column")
-        if not {"config", "runtime_ns"} <= {*(table.fieldnames or ())}:
-            raise PipelineError(f"{path}: line 1: expected {','.join(Measurement.model_fields)}")
-        lines = [(table.line_num, line) for line in table if (line["runtime_ns"] or "").strip()]
-    found = []
-    for number, line in lines:
+    """Check every row, also the rows without a runtime, which are then left out."""
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").splitlines() or [""]
+    except UnicodeDecodeError:
+        raise PipelineError(f"{path}: not UTF-8 text; save it as CSV in UTF-8") from None
+    names = _cells(lines[0], f"{path}: line 1")
+    if not {"config", "runtime_ns"} <= {*names} or len({*names}) < len(names):
+        expected = f"expected {','.join(Measurement.model_fields)}, with commas"
+        raise PipelineError(f"{path}: line 1: has {lines[0][:80]!r}; {expected}")
+    rows = list[Measurement]()
+    for number, line in enumerate(lines[1:], start=2):
         place = f"{path}: line {number}"
+        cells = _cells(line, place)
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) > len(names):
+            raise PipelineError(f"{place}: has {len(cells)} values; expected {len(names)}")
         try:
-            one = Measurement.from_table(line, source=place)
+            table = dict(zip_longest(names, cells, fillvalue=""))
+            row = Measurement.from_table(table, source=place)
         except UsageError as error:
             raise PipelineError(str(error)) from None
-        if one.config >= len(hashes):
-            raise PipelineError(f"{place}: config {one.config}; expected 0..{len(hashes) - 1}")
-        if one.config_hash and one.config_hash != f"{hashes[one.config]:016x}":
+        if row.config >= len(hashes):
+            raise PipelineError(f"{place}: config {row.config}; expected 0..{len(hashes) - 1}")
+        if row.config_hash and row.config_hash != f"{hashes[row.config]:016x}":
             expected = "expected the same program, --candidates and --seed"
-            raise PipelineError(f"{place}: config {one.config} has another hash; {expected}")
-        found.append((one.config, one.runtime_ns))
-    return found
+            raise PipelineError(f"{place}: config {row.config} has another hash; {expected}")
+        rows.append(row)
+    measured = [(row.config, row.runtime_ns) for row in rows if row.runtime_ns is not None]
+    if 0 < len(measured) < len(rows):
+        log.info(f"{path}: {len(rows) - len(measured)} of {len(rows)} rows have no runtime")
+    return measured
+
+
+def _cells(line: str, place: str) -> list[str]:
+    """Split one line. A quote that is not closed is an error, so no value has two lines."""
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error as error:
+        raise PipelineError(f"{place}: {error}; expected values between commas") from None
 
 
 def request_text(rows: Sequence[int], graph: Graph) -> str:

@@ -81,18 +81,51 @@ def test_lines_of_a_file_are_checked(tiny_tree: Path, tmp_path: Path) -> None:
     last = named.graph.n_configs - 1
     for content, message in {
         f"{header}\n{line}-3": "line 2: key 'runtime_ns' is '-3': expected greater than 0",
-        f"{header}\n\n{line}1,200,000": "line 3: unknown key 'a value without a column'",
+        f"{header}\n\n{line}1,200,000": "line 3: has 5 values; expected 3",
         f"{header}\n9999{line[1:]}7": f"line 2: config 9999; expected 0..{last}",
         f"{header}\n1{line[1:]}7": "line 2: config 1 has another hash; expected the same program",
         f"{header}\n{line}\n2": "has no runtimes",
-        f"{line}7\n": "line 1: expected config,config_hash,runtime_ns",
-        "": "line 1: expected config,config_hash,runtime_ns",
+        f"{header}\n9999{line[1:]}": f"line 2: config 9999; expected 0..{last}",
+        f"{header}\n1{line[1:]}": "line 2: config 1 has another hash; expected the same program",
+        f'{header}\n"{line}9\n{line}5\n': "line 2: unexpected end of data",
+        f'{header}\n"{line}9\n"{line}5\n': "line 2: unexpected end of data",
+        f'{header}\n{line}"9\n{line}5\n': "line 2: unexpected end of data",
+        f'{header}\n{line}9"\n{line}5\n': "line 2: key 'runtime_ns' is '9\"'",
+        f'{header}\n"2"x{line[1:]}9\n': "line 2: ',' expected after '\"'",
+        f"{header}\n{line}NA\n": "line 2: key 'runtime_ns' is 'NA'",
+        f"{header},runtime_ns\n": "line 1: has 'config,config_hash,runtime_ns,runtime_ns'",
+        f"{line}7\n": f"line 1: has '{line}7'; expected config,config_hash,runtime_ns, with commas",
+        header.replace(",", ";"): "line 1: has 'config;config_hash;runtime_ns'; expected config,",
+        header.replace(",", "\t"): "line 1: has 'config\\tconfig_hash\\truntime_ns'; expected",
+        "\0".join(header): "line 1: has 'c\\x00o\\x00n",
+        "": "line 1: has ''; expected config,config_hash,runtime_ns",
     }.items():
         path.write_text(content)
         with pytest.raises(PipelineError, match=re.escape(f"{path}: {message}")):
             read_runtimes(path, named)
-    path.write_bytes(b"\xef\xbb\xbfconfig,runtime_ns\r\n2,1e3\r\n2,inf\r\n,\r\n")
+    path.write_text(f"{header}\n{line}7", encoding="utf-16")
+    with pytest.raises(PipelineError, match="not UTF-8 text; save it as CSV in UTF-8"):
+        read_runtimes(path, named)
+    for name in ("next.csv.gz", "next.xlsx", "next.tsv"):
+        with pytest.raises(PipelineError, match=f"{name}: expected a .csv file; save or unpack"):
+            read_runtimes(tmp_path / name, named)
+
+
+def test_rows_without_a_runtime_are_counted(
+    tiny_tree: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    named, path = load_graph(first_of(tiny_tree, LAYOUTS).path), tmp_path / "next.CSV"
+    path.write_bytes(b"\xef\xbb\xbfconfig,runtime_ns\r\n2,1e3\r\n2,inf\r\n,\r\n\r\n")
     assert read_runtimes(path, named) == [(2, 1000.0), (2, np.inf)]
+    assert caplog.messages == []
+    path.write_text('config,runtime_ns\n"2","1e3"\n3, \n4\n')
+    assert read_runtimes(path, named) == [(2, 1000.0)]
+    assert caplog.messages == [f"{path}: 2 of 3 rows have no runtime"]
+
+
+def test_another_program_is_refused(tiny_tree: Path) -> None:
+    named = load_graph(first_of(tiny_tree, LAYOUTS).path)
     other = replace(named, graph=replace(named.graph, node_opcode=named.graph.node_opcode + 1))
     with pytest.raises(PipelineError, match="expected the program and configs of"):
         read_runtimes(named.path, other)
