@@ -56,11 +56,8 @@ FAST_ZLIB = importlib.import_module("zlib_ng.zlib_ng" if find_spec("zlib_ng") el
 def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block succeeds.
 
-    The temporary file is removed if the block raises. Parent folders are created.
-
-    Args:
-        durable: Whether to flush the bytes to the disk before the rename. Then the file is whole
-            even after a loss of power.
+    The temporary file is removed if the block raises. Parent folders are created. A durable file
+    is flushed to the disk before the rename, so it is whole even after a loss of power.
 
     Raises:
         PipelineError: The file cannot be written, for example because the disk is full.
@@ -73,7 +70,7 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file can be written, before any work is done for it. The check leaves no file."""
+    """Check that a file can be written, before any work is done for it, and leave no file."""
     if path.is_dir():
         raise PipelineError(f"{path}: is a folder; expected the name of a file")
     folder = next(folder for folder in path.absolute().parents if folder.exists())
@@ -244,7 +241,7 @@ def map_file(file: IO[bytes]) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     content = mmap.mmap(-1, file.seek(0, 2))
     file.seek(0)
-    content.write(file.read())
+    content[:] = file.read()
     return content
 
 
@@ -254,9 +251,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     The system releases the lock of a dead process.
 
-    Args:
-        path: File of the lock, in the folder that it protects. The file may remain afterwards.
-        wait: Whether to wait for another process. A line says so after some seconds.
+    The file of the lock is in the folder, and may remain afterwards. A line reports a long wait.
 
     Raises:
         UsageError: Another process has the lock, and `wait` is false.
@@ -305,9 +300,7 @@ def checksum_of(content: bytes) -> str:
 def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Write bytes and their checksum, whole or not at all.
 
-    Args:
-        content: The content. The checksum replaces the zeros of the last `UNSEALED` in it.
-        durable: Whether to flush the bytes to the disk, as in `atomic_path`.
+    The checksum replaces the zeros of the last `UNSEALED` in the content.
     """
     start, whole = content.rfind(MARK) + len(MARK), memoryview(content)
     parts = whole[:start], checksum_of(content).encode(), whole[start + len(ZEROS) :]
@@ -318,11 +311,9 @@ def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
 def check_seal(path: Path, remedy: str) -> None:
     """Compare a file with the checksum that it contains, if any.
 
-    Args:
-        remedy: Advice at the end of the message.
-
     Raises:
-        PipelineError: The checksum differs, or the file cannot be read.
+        PipelineError: The checksum differs, or the file cannot be read. The message ends with the
+            remedy.
     """
     with open_regular(path) as file:
         if not file.seek(0, 2):
@@ -341,11 +332,7 @@ def _unsealed_checksum(content: mmap.mmap, start: int) -> bytes:
 
 
 def write_table(path: Path, table: "pl.DataFrame", **facts: str) -> None:
-    """Write a table as parquet with its checksum, whole or not at all.
-
-    Args:
-        facts: Metadata of the file by key, which `table_facts` reads.
-    """
+    """Write a table as parquet with its checksum and with facts that `table_facts` reads."""
     # The library encodes paths in another way than Python, so it writes to memory.
     content = io.BytesIO()
     table.write_parquet(content, metadata={**facts, SEAL_KEY: UNSEALED})
@@ -353,10 +340,7 @@ def write_table(path: Path, table: "pl.DataFrame", **facts: str) -> None:
 
 
 def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataFrame":
-    """Read a parquet file.
-
-    Args:
-        schema: Expected type of each column by name. None accepts any columns.
+    """Read a parquet file. None accepts any columns.
 
     Raises:
         PipelineError: The file is missing or damaged, or has other columns.
@@ -384,14 +368,11 @@ def table_facts(path: Path) -> dict[str, str]:
 
 
 def read_json(path: Path, model: type[T], *, expected: str) -> T:
-    """Read a JSON file.
-
-    Args:
-        model: Type of the content: a pydantic model, or a type of its fields.
-        expected: The content that the file should have, for messages. It may end with advice.
+    """Read a JSON file as a pydantic model, or as a type of its fields.
 
     Raises:
-        PipelineError: The file is missing, is not JSON, or does not match the model.
+        PipelineError: The file is missing, is not JSON, or does not match the model. The message
+            names the expected content.
     """
     from pydantic import TypeAdapter, ValidationError
 

@@ -64,33 +64,26 @@ def is_fresh(stored: GraphFile, source: GraphFile) -> bool:
 
 
 def fingerprint(files: Iterable[GraphFile]) -> str:
-    """Digest the places and contents of files.
+    """Digest the places and contents of files of a tree or of the store, as 16 hex digits."""
+    return fingerprint_of(source_digests(files))
 
-    Args:
-        files: Files of a tree or of the store, in any order.
 
-    Returns:
-        16 hex digits.
+def fingerprint_of(digests: Mapping[str, str]) -> str:
+    """Return the fingerprint of files with such `source_digests`."""
+    lines = "".join(f"{digest}\n" for digest in digests.values())
+    return hashlib.blake2b(lines.encode(), digest_size=8).hexdigest()
 
-    Raises:
-        PipelineError: A file is damaged.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(files, key=lambda file: (file.collection.name, file.split, file.name)):
-        digest.update(f"{source_digest(file)}\n".encode())
-    return digest.hexdigest()
+
+def source_digests(files: Iterable[GraphFile]) -> dict[str, str]:
+    """Return the digest of each file by its place, for example "tile:xla/train/conv", sorted."""
+    order = sorted(files, key=lambda file: (file.collection.name, file.split, file.name))
+    return {f"{file.part}/{file.name}": source_digest(file) for file in order}
 
 
 def source_digest(file: GraphFile) -> str:
-    """Digest the place, array names, sizes and checksums of an npz file.
+    """Digest the place, array names, sizes and checksums of an npz file, as 16 hex digits.
 
     Only the index of the archive is read. A file of the store contains the digest of its source.
-
-    Args:
-        file: File of a tree or of the store.
-
-    Returns:
-        16 hex digits.
 
     Raises:
         PipelineError: The file is damaged.

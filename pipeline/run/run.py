@@ -18,7 +18,7 @@ from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
 from data.graph_store.prepare import prepare
-from data.graph_store.stored_graph import fingerprint
+from data.graph_store.stored_graph import fingerprint_of, source_digests
 from data.manifest import read_manifest
 from data.tree import (
     COLLECTIONS,
@@ -117,8 +117,10 @@ def run(
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)
     state, copies = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
+    state.check_graphs()
     begin(out, state.config, resume=resume)
     with alone_in(out), logged_to(trackers, out, state.config["recipe"]):
+        state.write_graphs()
         # Killed processes leave these.
         sweep(out / "scores", f"**/{TEMPORARY}")
         sweep(out / "models", f"*/{TEMPORARY}")
@@ -208,8 +210,9 @@ def _prepared(
     if not good:
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
     sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
-    config = {"data": fingerprint(sources), **config}
-    return RunState(recipe, out, good, costs, device, rows, config, missing), copies
+    digests = source_digests(sources)
+    config = {"data": fingerprint_of(digests), **config}
+    return RunState(recipe, out, good, costs, device, rows, config, digests, missing), copies
 
 
 def _present(files: Sequence[GraphFile]) -> list[Collection]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from common.errors import PipelineError
+from common.errors import PipelineError, UsageError
+from common.files import read_bytes, write_text
 from common.jobs.run_jobs import Cost, Job, measure_cost
 from common.progress import log
 from data.audit import AuditRow
@@ -24,6 +25,9 @@ from models.registry import TrainJob
 from pipeline.run.jobs import ranked_files, ranking_job, start_of, training_jobs
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
+# The digest and the place of each graph of a run, one graph on a line.
+GRAPHS = "graphs.txt"
+MAX_NAMES = 3
 
 
 @dataclass
@@ -67,6 +71,7 @@ class RunState:
         device: Device of the networks, as from `log_device`.
         rows: Result of the audit for each file, bad files included.
         config: config.toml of the run folder.
+        digests: Digest of each good file by its place, see `source_digests`.
         missing: Each "collection/split" without a graph.
         usable: Train graphs to learn from, by collection.
         unusable: The other train graphs, with the reason.
@@ -80,6 +85,7 @@ class RunState:
     device: dict[str, Any] = field(default_factory=dict)
     rows: list[AuditRow] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     unusable: list[Unusable] = field(default_factory=list)
@@ -94,6 +100,35 @@ class RunState:
     def has_gpu(self) -> bool:
         """Return whether networks are computed on a GPU."""
         return bool(self.device["device"] != "CPU")
+
+    def check_graphs(self) -> None:
+        """Reject a run folder of other graphs, and name the graphs.
+
+        Raises:
+            UsageError: A graph of the run is missing, new, or has another content.
+        """
+        path = self.out / GRAPHS
+        if not path.exists():
+            return
+        lines = read_bytes(path).decode(errors="replace").splitlines()
+        before = {place: digest for digest, _, place in (line.partition(" ") for line in lines)}
+        places = sorted({*before, *self.digests})
+        other = [one for one in places if before.get(one) != self.digests.get(one)]
+        if other:
+            what = {one: "is missing now" for one in other if one not in self.digests}
+            what |= {one: "is new" for one in other if one not in before}
+            named = (f"{one} {what.get(one, 'has changed')}" for one in other[:MAX_NAMES])
+            more = f" and {len(other) - MAX_NAMES} more" * (len(other) > MAX_NAMES)
+            raise UsageError(
+                f"{self.out}: was begun with other graphs: {', '.join(named)}{more}; bring the "
+                "former graphs back, or choose another --out"
+            )
+
+    def write_graphs(self) -> None:
+        """Write the list of graphs for `check_graphs`, unless the folder has one."""
+        if not (self.out / GRAPHS).exists():
+            lines = [f"{digest} {place}\n" for place, digest in self.digests.items()]
+            write_text(self.out / GRAPHS, "".join(lines))
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
         """Return the graphs of a split."""

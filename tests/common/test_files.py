@@ -7,6 +7,7 @@ import sys
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,6 +31,7 @@ from common.files import (
 from common.progress import log_lines_to
 from common.settings import ROOT
 from tests.data.npz.damaged_archives import flipped
+from tests.support.failing_calls import failing, needs_compiler
 
 
 def test_text_is_written_as_utf_8_with_unix_line_ends(tmp_path: Path) -> None:
@@ -178,3 +180,81 @@ def test_table_from_elsewhere_is_read_and_a_damaged_one_is_named(tmp_path: Path)
     path.write_bytes(flipped(path.read_bytes(), 50, 1))
     with pytest.raises(PipelineError, match=r"table\.parquet: damaged: "):
         read_table(path)
+
+
+def with_failing_calls(line: str, folder: Path, *failure: Any, **options: Any) -> str:
+    """Run a line that sees `path`, a file with text, and return what it prints."""
+    (folder / "file").write_bytes(TEXT)
+    names = "import sys; from pathlib import Path; from common.files import *"
+    program = f"{names}; path = Path(sys.argv[1])\n{line}"
+    command = [sys.executable, "-c", program, folder / "file"]
+    env = {**os.environ, **failing(*failure, folder, **options)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    return done.stdout or done.stderr.strip().splitlines()[-1]
+
+
+READ = "print(read_bytes(path).decode())"
+
+
+@needs_compiler
+@pytest.mark.parametrize("call", ["open", "read"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_passing_read_error_is_tried_again(call: str, number: int, tmp_path: Path) -> None:
+    assert with_failing_calls(READ, tmp_path, call, number) == f"{TEXT.decode()}\n"
+    refused = with_failing_calls(READ, tmp_path, call, number, always=True)
+    line = f"{tmp_path / 'file'}: cannot be read: {os.strerror(number)}"
+    assert refused == f"common.errors.UnreadableError: {line}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("call", "number", "line"),
+    [
+        ("fsync", errno.EINVAL, "write_text(path, 'new'); print(path.read_text())"),
+        ("fsync", errno.ENOTSUP, "write_text(path, 'new'); print(path.read_text())"),
+        ("link", errno.EXDEV, "path.unlink(); create_text(path, 'new'); print(path.read_text())"),
+        ("link", errno.EPERM, "path.unlink(); create_text(path, 'new'); print(path.read_text())"),
+        ("unlink", errno.EBUSY, "sweep(path.parent, '*'); print('new')"),
+        (
+            "mmap",
+            errno.ENODEV,
+            "write_sealed(path, path.read_bytes()); check_seal(path, ''); print('new')",
+        ),
+    ],
+)
+def test_file_system_may_lack_an_operation(
+    call: str, number: int, line: str, tmp_path: Path
+) -> None:
+    assert with_failing_calls(line, tmp_path, call, number, always=True) == "new\n"
+
+
+@needs_compiler
+def test_file_system_without_maps_notices_damage(tmp_path: Path) -> None:
+    sealed = "write_sealed(path, path.read_bytes()); check_seal(path, ''); print('whole')"
+    options = {"always": True}
+    assert with_failing_calls(sealed, tmp_path, "mmap", errno.ENODEV, **options) == "whole\n"
+    damage = "path.write_bytes(path.read_bytes()[1:]); check_seal(path, 'remove it')"
+    line = f"write_sealed(path, path.read_bytes()); {damage}"
+    refused = with_failing_calls(line, tmp_path, "mmap", errno.ENODEV, **options)
+    assert refused.endswith("file: damaged: it is not as it was written; remove it")
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_named_with_a_way_out(number: int, tmp_path: Path) -> None:
+    line = "with alone_in(path.parent): pass"
+    refused = with_failing_calls(line, tmp_path, "flock", number, always=True)
+    reason = f"{tmp_path}: cannot be written: {os.strerror(number)}; expected a file system with"
+    assert refused.removeprefix("common.errors.PipelineError: ").startswith(reason)
+    assert refused.endswith("; put the folder on a local disk")
+
+
+@needs_compiler
+@pytest.mark.parametrize("call", ["write", "fsync", "rename", "open"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_failing_write_names_the_file(call: str, number: int, tmp_path: Path) -> None:
+    line = "write_bytes(path.with_name('new'), b'x' * 10_000)"
+    refused = with_failing_calls(line, tmp_path, call, number, always=True)
+    reason = f"{tmp_path / 'new'}: cannot be written: {os.strerror(number)}"
+    assert refused == f"common.errors.PipelineError: {reason}"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
