@@ -11,20 +11,29 @@ from pathlib import Path
 # The working folder may have other modules named `models` or `data`, so the project comes first.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-try:
-    import typer
-except ModuleNotFoundError as error:
-    sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
+from common.signals import end_at_once, handle, handled_by
 
-from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
-from pipeline.cli.kernel import app as kernel_app
-from pipeline.cli.kernel import dataset_app
-from pipeline.cli.plan import plan
-from pipeline.cli.programs import collect, optimize
-from pipeline.cli.rank import rank, suggest
-from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune
-from pipeline.cli.submission import app as submission_app
-from pipeline.cli.submission import score
+# The imports take half a second.
+with handled_by(end_at_once):
+    # A file that is opened later must not get the number of a closed stream (`2>&-`).
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, stream) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, stream, os.fdopen(number, "w" if number else "r", closefd=False))
+    try:
+        import typer
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
+
+    from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
+    from pipeline.cli.kernel import app as kernel_app
+    from pipeline.cli.kernel import dataset_app
+    from pipeline.cli.plan import plan
+    from pipeline.cli.programs import collect, optimize
+    from pipeline.cli.rank import rank, suggest
+    from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune
+    from pipeline.cli.submission import app as submission_app
+    from pipeline.cli.submission import score
 
 # A file name or a message of a server may have characters that the terminal's encoding lacks.
 if isinstance(sys.stdout, TextIOWrapper):
@@ -55,11 +64,9 @@ app.add_typer(dataset_app, name="dataset")
 
 
 def main(name: str = "fast-or-slow") -> None:
-    """Run a command of the command line.
-
-    Args:
-        name: Name of the program in messages and help.
-    """
+    """Run a command of the command line, under this name in messages and help."""
+    # The handlers stay until the process ends.
+    handle(end_at_once)
     app(prog_name=name)
 
 

@@ -1,5 +1,6 @@
 """Executors on this machine: this process, or a pool of processes."""
 
+import atexit
 import os
 import signal
 import sys
@@ -175,6 +176,7 @@ def import_once(threads: int) -> None:
     from multiprocessing import forkserver
 
     forkserver.set_forkserver_preload(list(IMPORTED_ONCE))
+    atexit.register(_end_fork_server)
     unset = [name for name in THREAD_POOLS if name not in os.environ]
     os.environ.update(dict.fromkeys(unset, str(threads)))
     try:
@@ -183,6 +185,17 @@ def import_once(threads: int) -> None:
     finally:
         for name in unset:
             del os.environ[name]
+
+
+def _end_fork_server() -> None:
+    """End the fork server together with this process. It would first finish its imports."""
+    from multiprocessing import forkserver
+
+    server = vars(forkserver)["_forkserver"]
+    if pid := server._forkserver_pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        server._stop()
 
 
 def _start_worker(gpu: str | None, threads: int) -> _Worker:

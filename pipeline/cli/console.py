@@ -1,6 +1,5 @@
 """What all commands share: one-line errors, exit codes, tables, progress bars, common options."""
 
-import atexit
 import functools
 import inspect
 import json
@@ -20,6 +19,7 @@ import typer
 from common.errors import OutOfTime, PipelineError, UsageError, hide_credentials
 from common.files import check_writable
 from common.progress import end_now, log_lines_to, reporter_name, time_limit, watched_by
+from common.signals import LINES, Stopped, end_quietly, handled_by
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -64,17 +64,16 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             if isinstance(error, OutOfTime) and not stops:
                 say(f"{error}; stopped by --max-minutes; the same command{how} resumes")
                 return
-            # Once more Ctrl-C, and what ends with the process would say so.
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             if stops or isinstance(error, KeyboardInterrupt):  # a library may turn one into another
-                code = 128 + (stops or [signal.SIGINT])[0]
-                line = "terminated" if code == 128 + signal.SIGTERM else "interrupted"
+                number = signal.Signals((stops or [signal.SIGINT])[0])
+                line, code = LINES[number], 128 + number
                 if {"resume", "max_minutes", "minutes"} & kwargs.keys():
                     line += f"; the same command{how} resumes"
             else:
                 line, code = _fault(error)
             if debug:
                 traceback.print_exc()
+            end_quietly(line)
             say(f"error: {line}")
             raise typer.Exit(code) from error
 
@@ -90,7 +89,11 @@ def _fault(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory; a smaller recipe or fewer threads may fit", EXIT_FAULT
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
+        # Results are printed by `echo`, and its errors name no file.
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        is_output = frame.f_code.co_name == typer.echo.__name__
+        name = error.filename or ("standard output" if is_output else "")
+        place = f"{name}: " if name else ""
         return f"{place}{error.strerror or error}", EXIT_FAULT
     line = " ".join(f"{type(error).__name__}: {error}".split())
     # A defect of ours: still one line, and how to see more.
@@ -129,18 +132,10 @@ def _stopped_by_signals(stops: list[int]) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         stops.append(number)
         end_now()
-        raise KeyboardInterrupt
+        raise Stopped
 
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # A process that ignores SIGINT, for example one that a kernel started, still ignores it.
-        numbers.append(signal.SIGINT)
-    before = {one: signal.signal(one, stop) for one in numbers}
-    try:
+    with handled_by(stop):
         yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler or signal.SIG_DFL)
 
 
 def read_recipe(
@@ -184,11 +179,11 @@ def data_dir(given: Path | None) -> Path:
 def say(line: str) -> None:
     """Print a remark to standard error, so that standard output has only results.
 
-    If nobody reads it any more, for example after `2>&1 | head -1`, the remark is dropped.
+    If it cannot be written, for example after `2>&1 | head -1`, the remark is dropped.
     """
     try:
         typer.echo(hide_credentials(line), err=True)
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 

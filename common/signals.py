@@ -1,0 +1,60 @@
+"""SIGINT and SIGTERM end a command with one line, and with the exit code 130 or 143.
+
+This module is imported before all others, so it imports little.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], None]
+LINES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+# Has an entry once the command has printed the line of its end.
+_reports = list[str]()
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal has ended the work.
+
+    If KeyboardInterrupt itself leaves an `exec`, CPython ends the process by SIGINT later on, even
+    if the exception is caught. A subclass has no such effect.
+    """
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """End the process before the work begins, or after it."""
+    if not _reports:
+        with suppress(OSError):
+            os.write(2, f"error: {LINES[signal.Signals(number)]}\n".encode())
+    os._exit(128 + number)
+
+
+def end_quietly(line: str) -> None:
+    """Let later signals print no line, because the command prints this line."""
+    _reports.append(line)
+
+
+def handle(handler: Handler) -> dict[signal.Signals, Any]:
+    """Handle SIGTERM and SIGINT by a function, and return the former handlers.
+
+    A process that ignores SIGINT, for example one that a kernel started, still ignores it.
+    """
+    before = {number: signal.getsignal(number) for number in LINES}
+    handled = {number: one for number, one in before.items() if one is not signal.SIG_IGN}
+    for number in handled:
+        signal.signal(number, handler)
+    return handled
+
+
+@contextmanager
+def handled_by(handler: Handler) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT by a function while the block runs."""
+    before = handle(handler)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former or signal.SIG_DFL)
