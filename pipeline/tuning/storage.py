@@ -5,33 +5,56 @@ running trial is not locked, its worker is dead, and the trial is queued again. 
 machine has no such file, so Optuna's heartbeats in the database decide.
 """
 
+import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
 from common.errors import PipelineError
-from common.files import locked
+from common.files import locked, unwritable
+from common.progress import log, out_of_time
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.pruners import BasePruner
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, Trial
 
 # After three times this interval without a heartbeat a worker counts as dead.
 HEARTBEAT_S = 60
+GRACE_S = 3 * HEARTBEAT_S
+# A database that goes away is tried again after these pauses, because it may just restart.
+AGAIN_S = (10.0, 20.0, 30.0)
 # Retries of a trial whose worker died without a note.
 RETRIES = 2
 # Attributes of a trial.
 REASON, INTERRUPTED = "reason", "interrupted"
 JOURNAL_START = b'{"op_code"'
+T = TypeVar("T")
+
+
+class StorageLostError(PipelineError):
+    """The database does not answer, or has ended the connection."""
+
+
+def patiently(work: Callable[[], T]) -> T:
+    """Do work that opens a storage, and do it again if the database goes away meanwhile."""
+    for pause_s in AGAIN_S:
+        try:
+            return work()
+        except StorageLostError as error:
+            if out_of_time():
+                raise
+            log.info(f"{error}, and this one tries again in {pause_s:.0f} s")
+            time.sleep(pause_s)
+    return work()
 
 
 @dataclass(frozen=True)
@@ -63,6 +86,22 @@ class SharedStorage:
             trial: Number of the trial.
         """
         return FileLock(self.locks / f"{study}-{trial}")
+
+    def ask(self, study: "Study", running: ExitStack) -> "Trial":
+        """Take the next trial in the block of `turn`, and lock it until `running` ends.
+
+        A killed worker must leave a lock, so the trial that Optuna takes next is locked before.
+        """
+        trials = study.get_trials(deepcopy=False)
+        waiting = (trial.number for trial in trials if trial.state.name == "WAITING")
+        number = next(waiting, len(trials))
+        lock = running.enter_context(self.running(study.study_name, number))
+        trial = study.ask()
+        if trial.number != number:
+            # A worker on another machine was faster, and its trial must not look like a lost one.
+            Path(lock.lock_file).unlink(missing_ok=True)
+            running.enter_context(self.running(study.study_name, trial.number))
+        return trial
 
     def is_lost(self, study: "Study", trial: "FrozenTrial") -> bool:
         """Return whether the worker of a running trial is dead.
@@ -145,7 +184,7 @@ def _journal(path: Path) -> SharedStorage:
         backend = JournalFileBackend(str(path), lock_obj=cast("BaseJournalFileLock", lock))
         return SharedStorage(JournalStorage(backend), path.with_name(f"{path.name}.running"))
     except OSError as error:
-        raise PipelineError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise unwritable(path, error) from error
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
         reason = "is damaged; expected a journal of Optuna"
         raise PipelineError(f"{path}: {reason}; choose another --storage and --out") from error
@@ -180,7 +219,7 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
             # Workers have no open connection while they train.
             {"poolclass": NullPool},
             heartbeat_interval=None if is_file else HEARTBEAT_S,
-            grace_period=3 * HEARTBEAT_S,
+            grace_period=GRACE_S,
         )
         yield SharedStorage(opened, locks, has_heartbeats=not is_file)
     except ImportError as error:
@@ -189,7 +228,7 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
     except (SQLAlchemyError, StorageInternalError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         reason = " ".join(str(getattr(cause, "orig", cause)).split())
-        raise PipelineError(f"{where}: {reason}; the same command resumes") from error
+        raise StorageLostError(f"{where}: {reason}; the same command resumes") from error
 
 
 def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:

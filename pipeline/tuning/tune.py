@@ -6,6 +6,8 @@ trial more than the budget.
 """
 
 import json
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,12 +37,14 @@ from pipeline.tuning.objective import (
     tuning_objective,
 )
 from pipeline.tuning.storage import (
+    GRACE_S,
     INTERRUPTED,
     REASON,
     SharedStorage,
     count_trials,
     latest_tries,
     open_storage,
+    patiently,
     requeue_lost,
 )
 
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
 OBJECTIVE = "objective"
 # An attribute of the trial of the unchanged recipe.
 BASELINE = "baseline"
+# Interval of looks at trials of other workers.
+WAIT_S = 2.0
 LOST = "did not end: killed, interrupted, or out of disk"
 
 
@@ -136,17 +142,21 @@ def tune(
         # The storage is in `out`, so it cannot be of another search.
         begin(out, objective.config(), resume=True)
     with open_storage(place, out) as shared:
+        study = _checked_study(objective, shared)
+        # Only now, so that a refused storage leaves the folder free.
         begin(out, objective.config(), resume=True)
-        study = _enter(objective, shared)
-        (out / DONE).unlink(missing_ok=True)
-        parts = [f"search {number} of {n}" for number in range(1, n + 1)]
-        with suppress(OutOfTime):
-            jobs = [objective.job(part, search, objective, place, trials) for part in parts]
-            workers.do([replace(job, repeats=True) for job in jobs], out)
-        with shared.turn():
-            # The time limit may just have ended a trial.
-            requeue_lost(study, shared)
-        result = _result(study, objective)
+        _enter(objective, shared, study)
+    (out / DONE).unlink(missing_ok=True)
+    parts = [f"search {number} of {n}" for number in range(1, n + 1)]
+    jobs = [objective.job(part, search, objective, place, trials) for part in parts]
+    jobs = [replace(job, repeats=True) for job in jobs]
+    _finish(lambda: workers.do(jobs, out), objective, place, trials)
+
+    def collect() -> TuneResult:
+        with open_storage(place, out) as shared:
+            return _result(shared.study(objective.space.study.name), objective)
+
+    result = patiently(collect)
     n_ended = sum(trial.state not in ("running", "waiting") for trial in result.trials)
     if n_ended >= max(trials, len(result.trials)):
         mark_done(out)
@@ -155,51 +165,89 @@ def tune(
     return result
 
 
-def _enter(objective: TuningObjective, shared: SharedStorage) -> "Study":
+def _finish(
+    work: Callable[[], object], objective: TuningObjective, place: Path | str, trials: int
+) -> None:
+    """Work until all trials have ended, also those of killed workers, or the time is over.
+
+    Raises:
+        PipelineError: A trial of another worker does not end within the grace time.
+    """
+    is_over, n_before, waits_until = False, -1, 0.0
+    while not is_over:
+        try:
+            work()
+        except OutOfTime:
+            is_over = True
+        states = patiently(lambda: _states(objective, place))
+        n_begun, n_running = len(states) - states.count("WAITING"), states.count("RUNNING")
+        if is_over or not (n_running or ("WAITING" in states and n_begun < trials)):
+            return
+        if n_begun - n_running > n_before:
+            n_before, waits_until = n_begun - n_running, time.monotonic() + GRACE_S
+        if time.monotonic() > waits_until or out_of_time():
+            problem = f"{n_before} of {trials} trials have ended, and {n_running} run elsewhere"
+            raise PipelineError(f"{objective.out}: {problem}; the same command resumes")
+        time.sleep(WAIT_S * bool(n_running))
+
+
+def _states(objective: TuningObjective, place: Path | str) -> list[str]:
+    """Queue lost trials again, and return the name of each trial's state."""
+    with open_storage(place, objective.out) as shared:
+        study = shared.study(objective.space.study.name)
+        with shared.turn():
+            # The time limit may just have ended a trial.
+            requeue_lost(study, shared)
+        return [trial.state.name for trial in latest_tries(study)]
+
+
+def _checked_study(objective: TuningObjective, shared: SharedStorage) -> "Study":
+    """Return the study, and refuse the study of another search."""
     import optuna
 
-    config, name = objective.config(), objective.space.study.name
-    with shared.turn():
-        study = optuna.create_study(
-            storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
+    name = objective.space.study.name
+    study = optuna.create_study(
+        storage=shared.optuna, study_name=name, direction="maximize", load_if_exists=True
+    )
+    begun = study.user_attrs.get(OBJECTIVE)
+    if difference := begun and first_difference(begun, objective.config()):
+        raise UsageError(
+            f"storage: has a search of {name} with {difference}; choose another --storage"
         )
-        if known := study.user_attrs.get(OBJECTIVE):
-            if difference := first_difference(known, config):
-                raise UsageError(
-                    f"storage: has a search of {name} with {difference}; choose another --storage"
-                )
-            return study
+    return study
+
+
+def _enter(objective: TuningObjective, shared: SharedStorage, study: "Study") -> None:
+    """Write the objective and the baseline into a new study."""
+    with shared.turn():
+        if _checked_study(objective, shared).user_attrs.get(OBJECTIVE):
+            return
         params = objective.baseline_params()
         for key in objective.space.parameters.keys() - params.keys():
             log.info(f"the recipe's {key} is outside the search space; the baseline keeps it")
         study.enqueue_trial(params, user_attrs={BASELINE: True}, skip_if_exists=True)
         # This comes last, so that a call after a kill repeats the steps before it.
-        study.set_user_attr(OBJECTIVE, config)
-    return study
+        study.set_user_attr(OBJECTIVE, objective.config())
 
 
 def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool:
-    """Run the next trial. Several workers may do this at once.
-
-    Args:
-        objective: The objective.
-        storage: Path of the journal file, or a database URL.
-        trials: Number of trials of the search.
-
-    Returns:
-        False if no trial is left.
+    """Run the next trial, and return False if none is left. Several workers may do this at once.
 
     Raises:
         PipelineError: The storage is missing, or this machine cannot open it.
         OutOfTime: The time is over.
     """
-    with open_storage(storage, objective.out) as shared:
-        study = shared.study(objective.space.study.name, pruner_of(objective.space.study))
-        has_run = _run_next(objective, shared, study, trials)
-        if has_run:
-            _write_trials(study, objective)
-            progress("trial", count_trials(study), trials)
-        return has_run
+
+    def run_next() -> bool:
+        with open_storage(storage, objective.out) as shared:
+            study = shared.study(objective.space.study.name, pruner_of(objective.space.study))
+            has_run = _run_next(objective, shared, study, trials)
+            if has_run:
+                _write_trials(study, objective)
+                progress("trial", count_trials(study), trials)
+            return has_run
+
+    return patiently(run_next)
 
 
 def _run_next(
@@ -216,8 +264,7 @@ def _run_next(
                 return False
             if out_of_time():
                 raise OutOfTime("out of time before a trial")
-            trial = study.ask()
-            running.enter_context(shared.running(study.study_name, trial.number))
+            trial = shared.ask(study, running)
             running.enter_context(get_heartbeat_thread(trial._trial_id, shared.optuna))
             number = [t.number for t in latest_tries(study)].index(trial.number)
             params = _draw(trial, number, study, objective)

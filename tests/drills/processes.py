@@ -174,12 +174,24 @@ def wait_until_gone(pids: list[int]) -> None:
     """Wait until processes have ended; those that nobody asks after count as ended."""
     deadline = time.monotonic() + 60
     for pid in pids:
-        while _lives(pid):
+        while lives(pid):
             assert time.monotonic() < deadline, f"process {pid} goes on without its parent"
             time.sleep(0.02)
 
 
-def _lives(pid: int) -> bool:
+def wait_for_handlers(pid: int) -> None:
+    """Wait until a process handles SIGTERM itself. Before, Python has not started."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = int(re.findall(r"SigCgt:\s*(\w+)", status)[0], 16)
+        if caught >> (signal.SIGTERM - 1) & 1:
+            return
+        assert time.monotonic() < deadline, "never handles SIGTERM"
+        time.sleep(POLL_S)
+
+
+def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:

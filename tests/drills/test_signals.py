@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM at every stage, and pipes whose reader has gone: one line, no orphans."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,24 +13,28 @@ import pytest
 from common.settings import ROOT
 from tests.drills.processes import (
     POLL_S,
+    START,
     Scene,
     Watched,
     descendants,
     finish,
     kind_of,
+    lives,
+    wait_for_handlers,
     wait_until_gone,
 )
 
 KEPT = "; the same command resumes"
+# Lines of a run that nothing disturbs.
+CALM_LINES = ("device: ", "missing in ", "note: ")
 ENDS = {signal.SIGINT: (130, "error: interrupted"), signal.SIGTERM: (143, "error: terminated")}
-SLEEPER = """
-import time
+IN_EXEC = """
+import sys, typer
 from pipeline.cli import console
 @console.command
-def wait(resume: bool = False) -> None:
-    print("begun", flush=True)
-    time.sleep(60)
-wait(resume=True)
+def work(number: int) -> None:
+    exec("import signal; signal.raise_signal(number)", {"number": number})
+typer.run(work)
 """
 CHATTER = """
 from pipeline.cli import console
@@ -40,21 +45,51 @@ def talk() -> None:
     print("done")
 talk()
 """
+PLAN = ("plan", "--recipe", "smoke", "--gpu", "none", "--cores", "2")
 
 
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
-def test_a_command_that_is_stopped_ends_with_one_line(number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SLEEPER],
+def test_a_signal_in_an_executed_text_ends_with_its_code(number: signal.Signals) -> None:
+    """CPython would end by SIGINT after a KeyboardInterrupt that has left `exec`."""
+    command = [sys.executable, "-c", IN_EXEC, str(int(number))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == ENDS[number]
+
+
+@pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2, 0.4])
+def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, delay_s: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *PLAN],
         cwd=ROOT,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(number)
-        assert ENDS[number][1] + KEPT in process.stderr.read().splitlines()
+    )
+    wait_for_handlers(process.pid)
+    time.sleep(delay_s)
+    process.send_signal(number)
+    errors = [line for line in process.communicate()[1].splitlines() if "stage: " not in line]
+    assert (process.returncode, errors) == (ENDS[number][0], [ENDS[number][1]])
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "2>/dev/full"])
+def test_a_closed_standard_error_changes_no_result(closed: str) -> None:
+    command = [sys.executable, "-m", "pipeline", *PLAN]
+    whole = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
+    done = subprocess.run(shell, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    assert done.stdout == whole.stdout != b""
+
+
+def test_a_full_standard_output_is_named() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "pipeline", *PLAN]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: standard output: No space left on device"
 
 
 def test_a_command_with_a_closed_standard_error_finishes() -> None:
@@ -64,6 +99,38 @@ def test_a_command_with_a_closed_standard_error_finishes() -> None:
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=write, check=True)
     os.close(write)
     assert done.stdout == b"done\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_signals_at_random_moments_leave_a_run_that_resumes(
+    workers: int, calm: Scene, tmp_path: Path
+) -> None:
+    """DRILL_SIGNALS is the number of signals, and DRILL_SEED changes the moments."""
+    rng = random.Random(int(os.environ.get("DRILL_SEED", "0")) + workers)
+    longest_s = finish(calm.elsewhere(tmp_path / "first", workers=workers)).ended_s
+    folders, scene = 0, calm.elsewhere(tmp_path / "0", workers=workers)
+    for _ in range(int(os.environ.get("DRILL_SIGNALS", "20"))):
+        number, watched = rng.choice(list(ENDS)), Watched(scene)
+        wait_for_handlers(watched.process.pid)
+        time.sleep(rng.uniform(0, longest_s) * rng.random())
+        below = descendants(watched.process.pid)
+        watched.send(number)
+        code = watched.end()
+        gone_by_s = time.monotonic() + 2
+        while any(map(lives, below)):
+            assert time.monotonic() < gone_by_s, "a process goes on"
+            time.sleep(0.01)
+        if code == 0:  # the run was over before the signal came
+            watched.ends_as(calm)
+            folders += 1
+            scene = calm.elsewhere(tmp_path / str(folders), workers=workers)
+            continue
+        errors = [line for line in watched.lines if not line.startswith(CALM_LINES)]
+        assert code == ENDS[number][0] and len(errors) == 1, (code, watched.lines)
+        assert errors[0].startswith(ENDS[number][1]), errors
+    Watched(scene).ends_as(calm)
 
 
 def stages_to_stop_in(scene: Scene) -> list[str]:
@@ -81,13 +148,14 @@ def test_a_run_can_be_stopped_in_every_stage(
     number: signal.Signals, workers: int, calm: Scene, tmp_path: Path
 ) -> None:
     """It is stopped in one stage after the other."""
-    stages = stages_to_stop_in(calm.elsewhere(tmp_path / "first", workers=workers))
+    stages = [START, *stages_to_stop_in(calm.elsewhere(tmp_path / "first", workers=workers))]
     scene = calm.elsewhere(tmp_path / "stopped", workers=workers)
     stopped = []
     for place, stage in enumerate(stages):
         # An earlier attempt may have finished the stage, so a later stage ends the wait as well.
         later = {kind_of(other) for other in stages[place:]}
         watched = Watched(scene)
+        wait_for_handlers(watched.process.pid)
         while kind_of(watched.stage) not in later and watched.process.poll() is None:
             time.sleep(POLL_S)
             watched.look()
@@ -98,7 +166,8 @@ def test_a_run_can_be_stopped_in_every_stage(
         if watched.end() == 0:
             continue  # the stage was over before the signal came
         code, line = ENDS[number]
-        assert watched.is_refused(code) == line + KEPT == watched.lines[-1], stage
+        assert watched.is_refused(code) in (line, line + KEPT), stage
+        assert watched.lines[-1].startswith(line), stage
         assert not list(scene.out.rglob(".*.tmp"))
         assert time.monotonic() - told_s < 30
         wait_until_gone(below)

@@ -149,6 +149,19 @@ def test_workers_end_with_the_command_and_nothing_is_done_twice(
     assert all(len((tmp_path / f"{n}.begun").read_text().split()) == 2 for n in "ab")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no fork server")
+def test_the_fork_server_ends_with_its_command_during_its_imports() -> None:
+    lines = (
+        "from common.jobs.local_executors import import_once",
+        "from multiprocessing import forkserver",
+        "import_once(1)",
+        "print(forkserver._forkserver._forkserver_pid)",
+    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert not Path(f"/proc/{done.stdout.strip()}").exists()
+
+
 def test_the_first_process_of_multiprocessing_gets_no_interrupt_either() -> None:
     lines = (
         "import signal",
