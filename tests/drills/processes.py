@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ class Watched:
         lines: The other lines of standard error.
     """
 
-    def __init__(self, scene: Scene, words: list[str] | None = None) -> None:
+    def __init__(
+        self, scene: Scene, words: list[str] | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         """Start a command in a new session, by default the run of the scene."""
         self._scene = scene
         number = len(list(scene.log.glob("*.err")))
@@ -68,7 +71,11 @@ class Watched:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pipeline", *(words or scene.run())],
                 cwd=ROOT,
-                env={**os.environ, "PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    **{"PIPELINE_STORE": str(scene.store), "OMP_NUM_THREADS": "1"},
+                    **(env or {}),
+                },
                 stdout=out,
                 stderr=errors,
                 start_new_session=True,

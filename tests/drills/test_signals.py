@@ -45,7 +45,10 @@ def talk() -> None:
     print("done")
 talk()
 """
-PLAN = ("plan", "--recipe", "smoke", "--gpu", "none", "--cores", "2")
+
+
+def audit_of(tree: Path) -> list[str]:
+    return [sys.executable, "-m", "pipeline", "audit", "--data", str(tree)]
 
 
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
@@ -58,9 +61,11 @@ def test_a_signal_in_an_executed_text_ends_with_its_code(number: signal.Signals)
 
 @pytest.mark.parametrize("number", ENDS, ids=lambda n: n.name)
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2, 0.4])
-def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, delay_s: float) -> None:
+def test_a_signal_during_the_imports_is_one_line(
+    number: signal.Signals, delay_s: float, tiny_tree: Path
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *PLAN],
+        audit_of(tiny_tree),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -74,19 +79,23 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, delay_s
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "2>/dev/full"])
-def test_a_closed_standard_error_changes_no_result(closed: str) -> None:
-    command = [sys.executable, "-m", "pipeline", *PLAN]
+def test_a_closed_standard_error_changes_no_result(closed: str, tiny_tree: Path) -> None:
+    command = audit_of(tiny_tree)
     whole = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
     done = subprocess.run(shell, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     assert done.stdout == whole.stdout != b""
 
 
-def test_a_full_standard_output_is_named() -> None:
+def test_a_full_standard_output_is_named(tiny_tree: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "pipeline", *PLAN]
         done = subprocess.run(
-            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            audit_of(tiny_tree),
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "error: standard output: No space left on device"
