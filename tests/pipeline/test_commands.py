@@ -3,6 +3,7 @@
 And each model of the full recipe goes through a run in the small.
 """
 
+import errno
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from models.config.recipe import load_recipe
 from pipeline.__main__ import app
 from submissions.check import read_submission
 from tests.support.command_line import call, parse
+from tests.support.failing_calls import failing, needs_compiler
 
 MOST_IMPORTED = 300
 SMOKE = ("run", "--recipe", "smoke", "--data")
@@ -192,6 +194,35 @@ def test_a_bad_file_stops_the_run_unless_skipped(tiny_tree: Path, tmp_path: Path
     assert "submission.csv has no row for tile:xla:bad: its file is damaged" in text
     assert bad.name in json.loads((out / "report.json").read_text())["bad_files"][0]
     assert bad.name in (out / "report.html").read_text()
+    next(tree.glob("npz/tile/xla/train/*.npz")).rename(bad.parent.parent / "train" / "other.npz")
+    text = call(*SMOKE, tree, "--out", out, "--skip-bad", "--resume", expect=2)
+    assert re.search(
+        r"begun with other graphs: .*tile:xla/train/other is new.*; bring the former graphs", text
+    )
+    assert " is missing now" in text
+
+
+@needs_compiler
+@pytest.mark.parametrize("place", ["npz/tile/xla/test/", "store/tile/xla/test/"])
+def test_a_file_that_cannot_be_read_is_never_left_out(
+    place: str, tiny_tree: Path, tmp_path: Path
+) -> None:
+    tree, store = tmp_path / "tree", tmp_path / "store"
+    for part in ("npz/tile/xla/train", "npz/tile/xla/test"):
+        shutil.copytree(tiny_tree / part, tree / part)
+    if place.startswith("store"):
+        call("prepare", "--data", tree, "--store", store)
+    words = ["run", "--recipe", "smoke", "--data", tree, "--store", store, "--skip-bad"]
+    command = [sys.executable, "-m", "pipeline", *words, "--out", tmp_path / "out"]
+    env = {
+        **os.environ,
+        **failing("read", errno.EIO, tmp_path / place.replace("npz", "tree/npz"), always=True),
+    }
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 1, said
+    assert re.fullmatch(rf"error: {tmp_path}/\S+: cannot be read: Input/output error.*", said)
+    assert "left out" not in done.stderr and not (tmp_path / "out").exists()
 
 
 def test_stages_on_their_own_give_what_run_gives(
