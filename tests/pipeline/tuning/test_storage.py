@@ -1,5 +1,6 @@
 """Storages of searches: several workers, killed workers, databases."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -16,9 +18,19 @@ import tomli_w
 from optuna.storages._heartbeat import BaseHeartbeat
 
 from common.errors import PipelineError
+from common.progress import time_limit
 from common.settings import ROOT
 from models.run_folder import is_done
-from pipeline.tuning.storage import REASON, count_trials, open_storage, requeue_lost
+from pipeline.tuning import storage as storage_module
+from pipeline.tuning import tune as tune_module
+from pipeline.tuning.storage import (
+    REASON,
+    StorageLostError,
+    count_trials,
+    open_storage,
+    patiently,
+    requeue_lost,
+)
 from pipeline.tuning.tune import TuneResult
 from tests.drills.processes import workers_of
 from tests.pipeline.tuning.conftest import Server
@@ -136,6 +148,102 @@ def test_trials_begun_here_are_judged_by_locks_and_others_by_heartbeats(
         with open_storage(server.url(), tmp_path) as other, other.running("s", paused.number):
             lost = requeue_lost(other.study("s"), other)
         assert lost == [silent_elsewhere.number, killed.number]
+
+
+def test_a_worker_killed_while_it_takes_a_trial_leaves_a_lost_trial(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_storage(server.url(), tmp_path) as shared:
+        study = optuna.create_study(storage=shared.optuna, study_name="s")
+        shared.locks.mkdir()
+        real_ask = study.ask
+
+        def killed() -> None:
+            real_ask()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(study, "ask", killed)
+        with pytest.raises(KeyboardInterrupt), ExitStack() as running:
+            shared.ask(study, running)
+        monkeypatch.undo()
+        assert requeue_lost(study, shared) == [0]
+        with ExitStack() as running:
+            assert shared.ask(study, running).number == 1, "the retry"
+            assert requeue_lost(study, shared) == []
+
+
+def test_a_trial_that_another_machine_takes_first_is_not_locked_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_storage(tmp_path / "journal.log", tmp_path) as shared, ExitStack() as running:
+        study = optuna.create_study(storage=shared.optuna, study_name="s")
+        shared.locks.mkdir()
+        real_ask = study.ask
+        monkeypatch.setattr(study, "ask", lambda: [real_ask() for _ in range(2)][1])
+        assert shared.ask(study, running).number == 1
+        assert [path.name for path in shared.locks.iterdir()] == ["s-1"]
+
+
+def test_a_database_that_comes_back_ends_no_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(storage_module, "AGAIN_S", (0.0, 0.0, 0.0))
+    tries = list[int]()
+
+    def work(n_failures: int) -> str:
+        tries.append(1)
+        if len(tries) <= n_failures:
+            raise StorageLostError("storage: gone; the same command resumes")
+        return "done"
+
+    assert patiently(lambda: work(3)) == "done"
+    note = "storage: gone; the same command resumes, and this one tries again in 0 s"
+    assert caplog.messages == [note] * 3
+    tries.clear()
+    with pytest.raises(StorageLostError):
+        patiently(lambda: work(4))
+    tries.clear()
+    with time_limit(0), pytest.raises(StorageLostError):
+        patiently(lambda: work(1))
+
+
+def test_a_trial_that_runs_elsewhere_for_long_is_counted_and_exits_with_1(
+    tiny_tree: Path,
+    searched: tuple[Path, TuneResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(searched[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(tune_module, "GRACE_S", 0.2)
+    monkeypatch.setattr(tune_module, "WAIT_S", 0.1)
+    name = SPACE.study.name
+    with open_storage(tmp_path / "journal.log", tmp_path / "out") as shared, ExitStack() as alive:
+        shared.ask(shared.study(name), alive)
+        counted = r"out: 3 of 4 trials have ended, and 1 run elsewhere; the same command resumes"
+        with pytest.raises(PipelineError, match=counted):
+            search(tiny_tree, tmp_path, trials=4)
+        assert not is_done(tmp_path / "out")
+    # Its worker has died now.
+    result = search(tiny_tree, tmp_path, trials=4)
+    assert [trial.state for trial in result.trials] == ["complete"] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_restart_and_two_killed_workers_of_three_cost_no_trial(
+    server: Server, tiny_tree: Path, tmp_path: Path
+) -> None:
+    command = start(tiny_tree, tmp_path, trials=8, workers=3, storage=server.url())
+    wait_for(tmp_path / "out" / "trials" / "2" / "fold-0", command)
+    for pid in workers_of(command.pid)[:2]:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(tmp_path / "out" / "trials" / "4" / "fold-0", command)
+    server.control("restart", "-m", "fast")
+    said = command.communicate()[1]
+    assert command.returncode == 0, said
+    trials = json.loads((tmp_path / "out" / "trials.json").read_text())
+    assert [trial["state"] for trial in trials] == ["complete"] * 8
 
 
 @pytest.mark.slow

@@ -215,6 +215,7 @@ def test_another_study_is_refused_in_the_same_folder_and_in_the_same_storage(
                 search(tiny_tree, folder, trials=1, space=space_over(table), storage=shared)
     with pytest.raises(UsageError, match=r"layout_width = 4, now 2; choose another --storage"):
         search(tiny_tree, tmp_path / "wider", trials=1, recipe=wider, storage=shared)
+    assert not (tmp_path / "wider" / "out").exists(), "the folder stays free"
     (tmp_path / "run/out").mkdir(parents=True)
     (tmp_path / "run/out/config.toml").write_text('[recipe]\nname = "cpu"\n')
     with pytest.raises(UsageError, match=r"run/out: has a run, not a search"):
