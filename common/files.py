@@ -165,12 +165,7 @@ def create_text(path: Path, text: str) -> bool:
 
 
 def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
-    """Remove the temporary files and folders of killed processes.
-
-    Args:
-        folder: A folder in which no other process writes now.
-        pattern: Glob of the names to remove.
-    """
+    """Remove the temporary files of killed processes from a folder that nobody writes to now."""
     for path in list(folder.glob(pattern)):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

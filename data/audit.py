@@ -187,9 +187,6 @@ def as_dict(row: AuditRow) -> dict[str, object]:
 def totals(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
     """Add up files by collection and split.
 
-    Args:
-        rows: Rows of `audit`.
-
     Returns:
         One table row per split of a collection. `median_tau` is the median over the graphs with
         repeated measurements; None without any.
@@ -216,9 +213,6 @@ def leaks(rows: Sequence[AuditRow]) -> list[str]:
     """Find graphs that an earlier split has too, in the order train, valid, test.
 
     Names do not matter. Nodes, edges and configs are compared.
-
-    Args:
-        rows: Rows of `audit`.
 
     Returns:
         One line for each split with such graphs.

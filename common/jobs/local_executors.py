@@ -166,11 +166,7 @@ def worker_context() -> "ForkServerContext | SpawnContext":
 
 
 def import_once(threads: int) -> None:
-    """Start slow imports in the process that workers are forked from.
-
-    Args:
-        threads: Threads of a job. Libraries read the number when they are imported.
-    """
+    """Start slow imports in the process that workers are forked from."""
     if worker_context().get_start_method() != "forkserver":
         return
     from multiprocessing import forkserver

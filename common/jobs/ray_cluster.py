@@ -205,9 +205,6 @@ class RayCluster(Executor):
 def check_cluster(address: str) -> None:
     """Check that a cluster answers, before work is done for it.
 
-    Args:
-        address: Address of the head, or "local".
-
     Raises:
         UsageError: Ray is not installed, or the head does not answer.
     """

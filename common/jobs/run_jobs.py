@@ -142,12 +142,7 @@ class Executor(Protocol):
         """Return the number of workers with a GPU."""
 
     def begin(self, job: Job, *, gpu: bool) -> None:
-        """Begin a job on a free worker.
-
-        Args:
-            job: The job.
-            gpu: Whether the worker has a GPU.
-        """
+        """Begin a job on a free worker."""
 
     def events(self) -> Sequence[Event]:
         """Wait for at most about a second, and return the events of jobs that have ended."""
@@ -206,10 +201,6 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
 
     A job whose worker died is repeated from its last files, in another worker. If a job fails, the
     jobs that wait for it are not done.
-
-    Args:
-        jobs: Jobs with different names.
-        executor: Does the jobs.
 
     Raises:
         PipelineError: A job failed, or MAX_TRIES workers in a row died of the same call of a job.

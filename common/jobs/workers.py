@@ -42,10 +42,6 @@ class Workers:
         """Start to load libraries for worker processes, if long jobs will need processes.
 
         The libraries load on one core while this process packs and checks data on another one.
-
-        Args:
-            weight: Total weight of the jobs to come.
-            threads: Threads of a job.
         """
         is_long = self.n != 1 and weight >= SHORT_WEIGHT
         if self.ray is None and is_long and granted()[0] > 1:

@@ -37,10 +37,6 @@ class Prepared:
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
     """Pack files into a store one by one.
 
-    Args:
-        files: Files of a tree.
-        store: Folder of the store.
-
     Returns:
         The fault of each file; None if it is packed.
 
@@ -58,9 +54,6 @@ def file_weight(files: Sequence[GraphFile]) -> float:
 
 def blocks_of(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
     """Split files into blocks of similar size in bytes. A large file is a block by itself.
-
-    Args:
-        files: Files of a tree.
 
     Yields:
         Consecutive files of at most BLOCK_BYTES, or one larger file, and at most BLOCK_FILES.
@@ -85,11 +78,6 @@ def prepare(
 
     A killed call resumes, and the store ends with the same bytes. Files that `name_faults` lists
     are left out. If another process prepares the same store, this call waits for it.
-
-    Args:
-        files: Files of a tree.
-        store: Folder of the store.
-        workers: Workers that pack.
 
     Returns:
         One entry per file, in the order of the files.

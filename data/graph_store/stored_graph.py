@@ -101,10 +101,6 @@ def source_digest(file: GraphFile) -> str:
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
     """Pack one graph of the official tree into the store.
 
-    Args:
-        source: The npz file.
-        stored: The file to write.
-
     Raises:
         PipelineError: The npz file is damaged, or the store cannot be written.
     """
@@ -117,9 +113,6 @@ def store_graph(source: GraphFile, stored: GraphFile) -> None:
 
 def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
     """Return the tensors that the store has of a graph, or would have.
-
-    Args:
-        file: File of a tree or of the store.
 
     Returns:
         Tensors by name. Those of the store are read-only.
@@ -144,9 +137,6 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
 def read_graph(file: GraphFile) -> Graph:
     """Read a graph from the tree or the store.
 
-    Args:
-        file: File of a tree or of the store.
-
     Raises:
         PipelineError: The file is damaged. The message names the file, the key and the fault.
     """
@@ -168,9 +158,6 @@ def read_tile(file: GraphFile) -> TileGraph:
 def read_facts(path: Path) -> dict[str, str]:
     """Return the facts in the header of a file of the store.
 
-    Args:
-        path: The file.
-
     Returns:
         Texts by key, for example the digest of the source.
 
@@ -183,9 +170,6 @@ def read_facts(path: Path) -> dict[str, str]:
 
 def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """Map the tensors of a file. The first call checks every byte.
-
-    Args:
-        path: File of the store.
 
     Returns:
         Tensors by name, read-only views of the mapped file.

@@ -120,9 +120,6 @@ class Archive:
     def require(self, keys: tuple[str, ...]) -> None:
         """Check that members exist.
 
-        Args:
-            keys: Names of the members.
-
         Raises:
             PipelineError: A member is missing. The message names the first missing one.
         """
@@ -327,10 +324,6 @@ NpzMember = NDArray[np.generic] | Streamed
 
 def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
     """Write an npz file. Equal content gives equal bytes, because no time is stored.
-
-    Args:
-        path: The file to write, whole or not at all.
-        members: Arrays by key, in the order of the file.
 
     Raises:
         PipelineError: The file cannot be written.

@@ -194,9 +194,6 @@ class RunState:
         """List the jobs that are left, once sources are chosen.
 
         The valid split is also ranked by the baseline, which the report compares with.
-
-        Args:
-            trains: Whether models are trained.
         """
         jobs = list(training_jobs(self.trainings(), has_gpu=self.has_gpu)) if trains else []
         trained = {job.name for job in jobs}

@@ -111,11 +111,7 @@ class Parameter(FrozenConfig):
         return self.choices or (self.low, self.high, *between)
 
     def is_allowed(self, value: Any) -> bool:
-        """Return whether a value can be drawn. True and 1 are different values.
-
-        Args:
-            value: The value.
-        """
+        """Return whether a value can be drawn. True and 1 are different values."""
         if self.choices:
             return any(value == c and type(value) is type(c) for c in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -123,12 +119,7 @@ class Parameter(FrozenConfig):
         return self.low <= value <= self.high and not (self._is_whole and value % 1)
 
     def suggest(self, trial: "Trial", key: str) -> Value:
-        """Return the value that an Optuna trial chooses.
-
-        Args:
-            trial: The trial.
-            key: Dotted recipe key of the parameter.
-        """
+        """Return the value that an Optuna trial chooses."""
         if self.choices:
             chosen: Value = trial.suggest_categorical(key, self.choices)
             return chosen
@@ -150,11 +141,7 @@ class SearchSpace(FrozenConfig):
 
 
 def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
-    """Read a search space.
-
-    Args:
-        name_or_file: Path that ends in .toml, or a name in configs/tune/.
-        recipe: Recipe that the search changes. None means the default recipe.
+    """Read a search space: a .toml file, or a name in configs/tune/.
 
     Raises:
         PipelineError: There is no such search space, or it is invalid.
@@ -167,11 +154,6 @@ def space_from_table(
     table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
 ) -> SearchSpace:
     """Return a search space after a check that all its values fit a recipe.
-
-    Args:
-        table: The search space as TOML values.
-        recipe: Recipe that the search changes. None means the default recipe.
-        source: Name of the file for errors.
 
     Raises:
         UsageError: A key is unknown, the recipe rejects a value, or the study's model does not read
@@ -204,12 +186,7 @@ def space_from_table(
 
 
 def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
-    """Return a copy of a recipe's table with some values changed.
-
-    Args:
-        table: The recipe as TOML values.
-        values: New values by dotted key.
-    """
+    """Return a copy of a recipe's table with some values changed."""
     result = deepcopy(dict(table))
     for key, value in values.items():
         set_value(result, key, value, source=f"search space: key '{key}'")
@@ -245,13 +222,7 @@ class TuningObjective:
         }
 
     def job(self, name: str, function: Callable[..., Any], *arguments: Any) -> Job:
-        """Return a job of the search. All machines must see the files of this machine.
-
-        Args:
-            name: Name of the job.
-            function: Function to call.
-            *arguments: Arguments of the function.
-        """
+        """Return a job of the search. All machines must see the files of this machine."""
         is_network = self.recipe.training_of(self.space.study.model) is not None
         on_gpu = is_network and network_device(self.recipe.accelerator).type == "cuda"
         return Job(name, function, arguments, threads=self.recipe.n_threads, on_gpu=on_gpu)
@@ -265,11 +236,7 @@ class TuningObjective:
         """Train the model once per fold on the other folds, and score it on the fold.
 
         The seed is the first of the recipe. The same call resumes after a kill.
-
-        Args:
-            recipe: The recipe of the trial.
-            folder: Folder of the trainings.
-            after_fold: Called with the values of a fold's graphs, after each fold.
+        `after_fold` gets the values of a fold's graphs after each fold.
 
         Returns:
             Kendall's tau, or the tile score, of held-out graphs: the mean over folds.
@@ -344,12 +311,6 @@ def tuning_objective(
 ) -> TuningObjective:
     """Read the train split and return the objective with its folds.
 
-    Args:
-        recipe: Recipe that the search changes.
-        space: The search space.
-        data_dir: Folder of the data.
-        out: Folder of the trials.
-
     Raises:
         PipelineError: The data are damaged, or there are too few.
     """
@@ -368,11 +329,7 @@ def tuning_objective(
 
 
 def pruner_of(study: StudyConfig) -> "BasePruner":
-    """Return Optuna's pruner of a study.
-
-    Args:
-        study: The study.
-    """
+    """Return Optuna's pruner of a study."""
     from optuna import pruners
 
     is_none = study.pruner == "none"
@@ -383,11 +340,6 @@ def report_folds(
     trial: "Trial", study: StudyConfig, *, never_prune: bool
 ) -> Callable[[Sequence[float]], None]:
     """Return a function that reports the values of each fold's graphs to a trial.
-
-    Args:
-        trial: The trial.
-        study: The study.
-        never_prune: Whether the trial runs to its end in any case.
 
     Raises:
         TrialPruned: The returned function raises it to end the trial early.

@@ -79,12 +79,7 @@ class SharedStorage:
             yield
 
     def running(self, study: str, trial: int) -> FileLock:
-        """Return the lock of a trial. Its worker locks it while the trial runs.
-
-        Args:
-            study: Name of the study.
-            trial: Number of the trial.
-        """
+        """Return the lock of a trial. Its worker locks it while the trial runs."""
         return FileLock(self.locks / f"{study}-{trial}")
 
     def ask(self, study: "Study", running: ExitStack) -> "Trial":
@@ -104,12 +99,7 @@ class SharedStorage:
         return trial
 
     def is_lost(self, study: "Study", trial: "FrozenTrial") -> bool:
-        """Return whether the worker of a running trial is dead.
-
-        Args:
-            study: The study.
-            trial: The running trial.
-        """
+        """Return whether the worker of a running trial is dead."""
         lock = self.running(study.study_name, trial.number)
         if self.has_heartbeats and not Path(lock.lock_file).exists():
             silent = cast(Any, self.optuna)._get_stale_trial_ids(study._study_id)
@@ -120,10 +110,6 @@ class SharedStorage:
 
     def study(self, name: str, pruner: "BasePruner | None" = None) -> "Study":
         """Return an existing study.
-
-        Args:
-            name: Name of the study.
-            pruner: Pruner of the study.
 
         Raises:
             PipelineError: The storage has no such study.
@@ -238,10 +224,6 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     whose worker died is retried `RETRIES` times, because the trial itself may have killed the
     worker. The caller must be in the block of `turn`.
 
-    Args:
-        study: The study.
-        storage: Its storage.
-
     Returns:
         Numbers of the trials that were queued again.
     """
@@ -264,11 +246,7 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
 
 
 def latest_tries(study: "Study") -> "list[FrozenTrial]":
-    """Return the last try of each trial. Its position is the number that users see.
-
-    Args:
-        study: The study.
-    """
+    """Return the last try of each trial. Its position is the number that users see."""
     from optuna.storages import RetryHeartbeatStaleTrialCallback
 
     first_try, latest = RetryHeartbeatStaleTrialCallback.retried_trial_number, {}
@@ -279,9 +257,5 @@ def latest_tries(study: "Study") -> "list[FrozenTrial]":
 
 
 def count_trials(study: "Study") -> int:
-    """Return the number of ended or running trials. A retried trial counts once.
-
-    Args:
-        study: The study.
-    """
+    """Return the number of ended or running trials. A retried trial counts once."""
     return sum(trial.state.name != "WAITING" for trial in latest_tries(study))
