@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 from common.errors import PipelineError, UsageError
-from common.files import checksum_of, create_text, write_text
+from common.files import checksum_of, create_text, read_bytes, write_text
 from common.settings import RUN_CONFIG, read_toml
 from models.config.recipe import Recipe
 
@@ -25,7 +25,7 @@ def is_done(folder: Path) -> bool:
 
 def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
     """Write the DONE mark of a complete folder."""
-    lines = [f"{checksum_of(file.read_bytes())} {file.name}\n" for file in files]
+    lines = [f"{checksum_of(read_bytes(file))} {file.name}\n" for file in files]
     write_text(folder / DONE, "".join(["done\n", *lines]))
 
 
@@ -49,17 +49,17 @@ def check_done(folder: Path) -> None:
     """
     mark = folder / DONE
     try:
-        _, *lines = mark.read_text(encoding="utf-8").split("\n")
+        _, *lines = read_bytes(mark).decode().split("\n")
         for line in lines:
             checksum, _, name = line.partition(" ")
             path = folder / name
             fault = "damaged: it is not as it was written"
             if name and not path.is_file():
                 fault = "missing; expected a file of the finished folder"
-            elif not name or checksum == checksum_of(path.read_bytes()):
+            elif not name or checksum == checksum_of(read_bytes(path)):
                 continue
             raise PipelineError(f"{path}: {fault}; bring it back, or remove {folder} and run again")
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise PipelineError(f"{mark}: cannot be read: {error}") from error
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.files import alone_in, checksum_of
+from common.files import alone_in, checksum_of, read_bytes
 from common.progress import out_of_time, progress
 from common.settings import ROOT
 from data.graph_store.stored_graph import fingerprint
@@ -80,7 +80,7 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
     if collection == LAYOUTS:
         present = {file.collection for file in job.files}
         place = {"collections": [c.name for c in COLLECTIONS if c in present]}
-    weights = job.start and (job.start / WEIGHTS).read_bytes()
+    weights = job.start and read_bytes(job.start / WEIGHTS)
     start = {"start": checksum_of(weights)} if weights else {}
     return {
         "model": job.model,

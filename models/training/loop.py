@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from common.errors import OutOfTime, PipelineError, UsageError
-from common.files import SEAL_KEY, UNSEALED, check_seal, write_sealed, write_text
+from common.files import SEAL_KEY, UNSEALED, check_seal, read_bytes, write_sealed, write_text
 from common.progress import out_of_time, progress
 from features.scaling import NodeScaler
 from models.config.networks import TrainingConfig
@@ -332,7 +332,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
         PipelineError: The file is missing or damaged.
     """
     check_seal(path, "remove it, and train again")
-    content = path.read_bytes()
+    content = read_bytes(path)
     length = int.from_bytes(content[:8], "little")
     try:
         facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["facts"])

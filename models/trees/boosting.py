@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from common.errors import PipelineError
-from common.files import read_table, write_table, write_text
+from common.files import read_bytes, read_table, write_table, write_text
 from common.metrics import family_folds, ranking_score
 from data.families import family_of
 from data.graphs.graph import Graph, distinct_configs
