@@ -137,7 +137,8 @@ class Watched:
         """Wait until it has ended with one line of error, and return that."""
         assert self.end() == code, self.lines
         errors = [line for line in self.lines if line.startswith("error: ")]
-        is_plain = not any("Traceback" in line for line in self.lines)
+        signs = ("Traceback", "Exception ignored", "Warning: ")
+        is_plain = not any(sign in line for line in self.lines for sign in signs)
         assert len(errors) == 1 and is_plain, "\n".join(self.lines)
         assert "internal error" not in errors[0], errors
         return errors[0]
