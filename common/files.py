@@ -258,7 +258,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
-            acquired = lock.acquire(timeout=SILENT_S if wait else RETRY_S)
+            lock.acquire(timeout=SILENT_S if wait else RETRY_S)
         except TimeoutError:
             message = (
                 f"{path.parent}: another process works in it (lock {path}); wait for it to end"
@@ -266,11 +266,16 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             if not wait:
                 raise UsageError(message) from None
             log.info(f"note: {message}")
-            acquired = lock.acquire()
+            lock.acquire()
     except OSError as error:
         raise unwritable(path.parent, error) from error
-    with acquired:
+    try:
         yield
+    finally:
+        try:
+            lock.release()
+        except OSError as error:
+            raise unwritable(path, error) from error
 
 
 @contextmanager

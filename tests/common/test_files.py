@@ -250,6 +250,14 @@ def test_file_system_without_locks_is_named_with_a_way_out(number: int, tmp_path
 
 
 @needs_compiler
+def test_failing_release_of_a_lock_names_it(tmp_path: Path) -> None:
+    line = "with alone_in(path.parent): pass"
+    refused = with_failing_calls(line, tmp_path, "flock", errno.EIO, nth=2)
+    reason = f"{tmp_path / LOCK}: cannot be written: Input/output error"
+    assert refused == f"common.errors.PipelineError: {reason}"
+
+
+@needs_compiler
 @pytest.mark.parametrize("call", ["write", "fsync", "rename", "open"])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_failing_write_names_the_file(call: str, number: int, tmp_path: Path) -> None:
