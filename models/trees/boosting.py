@@ -193,7 +193,7 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
         PipelineError: The file is missing, damaged, or of other statistics.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
     except (OSError, ValueError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     return booster_of(text, path, *known)
