@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import PipelineError, escaped
+from common.files import open_regular
 
 _SECRET_VARIABLES = ("KAGGLE_API_TOKEN", "KAGGLE_KEY", "KAGGLE_TOKEN")
 _SECRET_FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json")
@@ -79,6 +80,25 @@ def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
             raise PipelineError(
                 f"{name}: contains a Kaggle credential of this machine; take it out"
             )
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a link, because its target may be a private file, and a hidden file or folder."""
+    if path.is_symlink() or path.name.startswith("."):
+        raise PipelineError(f"{path}: is hidden or a link; expected plain files; replace it")
+
+
+def content_to_send(path: Path) -> bytes:
+    """Read a file that will leave this machine.
+
+    Raises:
+        PipelineError: The file is hidden, a link or no regular file, or it contains a credential.
+    """
+    refuse_link(path)
+    with open_regular(path) as file:
+        content = file.read()
+    refuse_secrets([(path, content)])
+    return content
 
 
 def texts_in(file: Path) -> dict[str, str]:

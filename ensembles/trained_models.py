@@ -5,11 +5,13 @@ file config.toml identifies a model.
 """
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from common.credentials import refuse_link
 from common.errors import PipelineError
 from data.tree import LAYOUTS, Collection
 from ensembles.ensemble import FINAL, members_of
@@ -20,6 +22,8 @@ from models.run_folder import CONFIG, first_difference, is_done, read_config
 FINAL_FOLDER = "final"
 # These folders have thousands of files and no model.
 _NO_RUN_FOLDERS = frozenset({"npz", "__pycache__"})
+
+PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 # Slug of the collection that a model learned from, with FINAL if it learned from the valid split,
 # and "<model>-seed<number>".
@@ -56,6 +60,10 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         is_final = "valid" in config.get("recipe", {}).get("fit_on", ())
         slug = learned.replace(":", "-") + FINAL * is_final
         key = slug, f"{config['model']}-seed{config['seed']}"
+        # The key becomes a path below the folder of a run or of a dataset.
+        if not all(map(PLAIN_NAME.fullmatch, key)):
+            expected = "expected the collection, model and seed of a run"
+            raise PipelineError(f"{folder / CONFIG}: names {'/'.join(key)!r}; {expected}")
         if not is_wanted(key):
             continue
         if is_done(folder) > is_done(found.setdefault(key, folder)):
@@ -125,7 +133,7 @@ def take_models(found: Mapping[Path, Path]) -> list[Path]:
         The new folders.
 
     Raises:
-        PipelineError: A folder cannot be copied.
+        PipelineError: A folder cannot be copied, or has a link.
     """
     missing = {target: folder for target, folder in found.items() if not target.exists()}
     for target, folder in missing.items():
@@ -137,6 +145,7 @@ def take_models(found: Mapping[Path, Path]) -> list[Path]:
                 inner = Path(scratch) / target.name
                 inner.mkdir()
                 for name in _names(folder):
+                    refuse_link(folder / name)
                     shutil.copyfile(folder / name, inner / name)
                 inner.rename(target)
         except OSError as error:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from common import settings
-from common.credentials import one_line, redact, refuse_secrets
+from common.credentials import content_to_send, one_line, redact, refuse_link
 from common.errors import PipelineError, UsageError
 from common.files import read_json, write_bytes, write_text
 from common.http import RetryPolicy
@@ -73,7 +73,7 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
         for path in sorted(folder.iterdir()):
             is_named = path.name in _NEEDED or path.suffix in _NEEDED_SUFFIXES
             if is_named and not path.name.startswith(_LEFT_OUT) and path.is_file():
-                write_bytes(out / "models" / place / member / path.name, path.read_bytes())
+                write_bytes(out / "models" / place / member / path.name, content_to_send(path))
     seal(out, metadata)
     return list(map("/".join, models))
 
@@ -157,16 +157,13 @@ def sent_files(folder: Path) -> list[str]:
     """Return the names of the files to push, without the metadata."""
     found = []
     for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink() or path.name.startswith("."):
-            raise PipelineError(f"{path}: is hidden or a link; expected plain files")
-        if path.is_file() and name != DATASET_METADATA_FILE:
-            content = path.read_bytes()
-            if not content:
-                raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
-            refuse_secrets([(path, content)])
-            found.append(name)
-    return found
+        refuse_link(path)
+        if path.is_dir():
+            continue
+        if not content_to_send(path):
+            raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
+        found.append(path.relative_to(folder).as_posix())
+    return [name for name in found if name != DATASET_METADATA_FILE]
 
 
 class SentDataset(NamedTuple):

@@ -4,7 +4,6 @@ Paths of an output are checked. An interrupted download resumes.
 """
 
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel
 
-from common.credentials import one_line
+from common.credentials import content_to_send, one_line
 from common.errors import PipelineError, UsageError
 from common.files import read_json, write_text
 from common.http import RetryPolicy, limited_session
@@ -86,10 +85,16 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     """
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; `kernel build` writes it")
-    metadata = read_json(folder / METADATA_FILE, KernelMetadata, expected="a folder of `build`")
+    metadata_file = folder / METADATA_FILE
+    metadata = read_json(metadata_file, KernelMetadata, expected="a folder of `build`")
     source = folder / metadata.code_file
+    if source.parent != folder or source.name != metadata.code_file:
+        expected = "expected the name of a file in the same folder"
+        raise PipelineError(f"{metadata_file}: key 'code_file': {metadata.code_file!r}; {expected}")
     if not source.is_file():
         raise PipelineError(f"{source}: no such file; build the kernel again")
+    content_to_send(metadata_file)
+    code = content_to_send(source)
     with (
         kaggle_session(f"push kernel {folder}", policy) as session,
         TemporaryDirectory(prefix="kernel-push-") as copy,
@@ -97,7 +102,7 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
         kernel_id = session.own(metadata.id)
         with_owner = metadata.model_copy(update={"id": kernel_id})
         Path(copy, METADATA_FILE).write_text(with_owner.text, encoding="utf-8")
-        shutil.copyfile(source, Path(copy, source.name))
+        Path(copy, source.name).write_bytes(code)
         last = ask(session, lambda: _version(session, kernel_id))
 
         def send() -> int:

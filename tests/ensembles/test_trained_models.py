@@ -79,6 +79,25 @@ def test_taken_models_can_be_written_to_and_stay_whatever_lies_in_the_source(
         take_models(models_to_take(source, RECIPE, [TILE], tmp_path / "other"))
 
 
+def test_target_of_a_link_is_not_copied(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "in")
+    (folder,) = find_models(tmp_path / "in").values()
+    (tmp_path / "private").write_text("private")
+    (folder / "more.json").symlink_to(tmp_path / "private")
+    with pytest.raises(PipelineError, match=r"more\.json: is hidden or a link"):
+        take_models(models_to_take(tmp_path / "in", RECIPE, [TILE], tmp_path / "run"))
+    assert not list((tmp_path / "run").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "place", ['collection = "../../up"', 'collection = "/etc"', 'collection = ".."', "x = 1"]
+)
+def test_configuration_cannot_name_a_folder_elsewhere(tmp_path: Path, place: str) -> None:
+    write_model(tmp_path / "a", done=True, place=place)
+    with pytest.raises(PipelineError, match="expected the collection, model and seed of a run"):
+        find_models(tmp_path)
+
+
 def test_missing_and_unfinished_models_and_other_settings_are_named(
     trained: Path, tmp_path: Path
 ) -> None:

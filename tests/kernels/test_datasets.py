@@ -51,6 +51,11 @@ NOT_NEEDED = {
 }
 
 
+METADATA_WITH_KEY = json.dumps(
+    {"id": SLUG, "title": TITLE, "subtitle": KEY, "licenses": [{"name": "other"}]}
+).encode()
+
+
 def write_run(folder: Path, *, collection: str = "tile:xla", done: bool = True) -> Path:
     folder.mkdir(parents=True)
     for name, content in {**NEEDED, **NOT_NEEDED}.items():
@@ -128,6 +133,13 @@ def test_wheels_that_cannot_be_had_leave_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_link_in_a_run_is_not_published(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "private.txt").write_text("private")
+    (run / "models" / "xr" / "a-seed0" / "booster.txt").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(PipelineError, match=r"booster\.txt: is hidden or a link"):
+        write_weights(run, tmp_path / "out", title=TITLE)
+
+
 def write_dataset(out: Path) -> Path:
     for name, content in FILES.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -173,6 +185,16 @@ def test_each_push_makes_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
     assert fake_kaggle.datasets[ID].version == 2
 
 
+def test_link_in_a_dataset_is_not_pushed(fake_kaggle: FakeKaggle, push: Push, folder: Path) -> None:
+    for name in ("models", "top.txt", DATASET_METADATA_FILE):
+        target = (folder / name).rename(folder.parent / "target")
+        (folder / name).symlink_to(target)
+        assert f"{name}: is hidden or a link" in failure_of(push)
+        (folder / name).unlink()
+        target.rename(folder / name)
+    assert not fake_kaggle.received
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -181,6 +203,7 @@ def test_each_push_makes_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
         ("models/empty", b"", "is empty"),
         (".hidden", b"x", "is hidden"),
         ("top.txt", b"\0" * 5 + KEY.encode(), "top.txt: contains a Kaggle credential"),
+        (DATASET_METADATA_FILE, METADATA_WITH_KEY, f"{DATASET_METADATA_FILE}: contains a Kaggle"),
     ],
 )
 def test_folder_that_would_not_arrive_whole_is_refused(

@@ -19,7 +19,7 @@ from kernels.remote import (
 from tests.data.fetch.conftest import POLICY
 from tests.kernels.conftest import contents
 from tests.support.command_line import call
-from tests.support.fake_kaggle import SIGNATURE, USERNAME, Answer, FakeKaggle, failure_of
+from tests.support.fake_kaggle import KEY, SIGNATURE, USERNAME, Answer, FakeKaggle, failure_of
 from tests.support.file_server import FileServer, Trouble
 
 SLUG = "fast-or-slow-cpu"
@@ -115,6 +115,40 @@ def test_wrong_metadata_is_refused_before_the_push(
     never = failure_of(lambda: push(built.parent / "none"))
     assert never == f"{built.parent}/none: no such folder; `kernel build` writes it"
     assert not fake_kaggle.calls("SaveKernel")
+
+
+@pytest.mark.parametrize("name", ["../home/kaggle.json", "home/kaggle.json", "..", ".env", "/{}"])
+def test_file_outside_the_folder_is_never_pushed(
+    fake_kaggle: FakeKaggle, built: Path, name: str
+) -> None:
+    for home in (built.parent.parent / "home", built.parent / "home"):
+        home.mkdir()
+        (home / "kaggle.json").write_text("private")
+    (built.parent / ".env").write_text("private")
+    change_metadata(built, code_file=name.format(built.parent.parent / "home" / "kaggle.json"))
+    line = failure_of(lambda: push(built.parent))
+    assert "expected the name of a file in the same folder" in line or "is hidden" in line
+    assert not fake_kaggle.received
+
+
+@pytest.mark.parametrize("name", [METADATA_FILE, f"{SLUG}.py"])
+def test_link_is_not_pushed(fake_kaggle: FakeKaggle, built: Path, name: str) -> None:
+    target = (built.parent / name).rename(built.parent.parent / "target")
+    (built.parent / name).symlink_to(target)
+    assert f"{name}: is hidden or a link" in failure_of(lambda: push(built.parent))
+    assert not fake_kaggle.received
+
+
+@pytest.mark.parametrize("name", [METADATA_FILE, f"{SLUG}.py"])
+def test_credential_written_after_the_build_is_not_pushed(
+    fake_kaggle: FakeKaggle, built: Path, name: str
+) -> None:
+    if name == METADATA_FILE:
+        change_metadata(built, keywords=[KEY])
+    else:
+        built.write_text(f"# {KEY}")
+    assert f"{name}: contains a Kaggle credential" in failure_of(lambda: push(built.parent))
+    assert not fake_kaggle.received
 
 
 def test_status_of_a_run_is_printed(fake_kaggle: FakeKaggle) -> None:
