@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
 
 import typer
 
-from common.errors import OutOfTime, PipelineError, UsageError, hide_credentials
+from common.errors import OutOfTime, PipelineError, UsageError, escaped, hide_credentials
 from common.files import check_writable
 from common.progress import end_now, log_lines_to, reporter_name, time_limit, watched_by
 from common.signals import LINES, Stopped, end_quietly, handled_by
@@ -72,7 +72,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             else:
                 line, code = _fault(error)
             if debug:
-                traceback.print_exc()
+                for part in traceback.format_exc().splitlines():
+                    say(part)
             end_quietly(line)
             say(f"error: {line}")
             raise typer.Exit(code) from error
@@ -182,9 +183,15 @@ def say(line: str) -> None:
     If it cannot be written, for example after `2>&1 | head -1`, the remark is dropped.
     """
     try:
-        typer.echo(hide_credentials(line), err=True)
+        typer.echo(escaped(hide_credentials(line)), err=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def show(*lines: str) -> None:
+    """Print lines of a result, without the terminal escapes of names in files of others."""
+    for line in lines:
+        typer.echo(escaped(line))
 
 
 def check_output(option: str, path: Path | None, ending: str = "") -> None:
@@ -215,8 +222,7 @@ def print_result(facts: object, *lines: str, as_json: bool) -> None:
     """Print facts as JSON, or else what lines say of them."""
     if as_json:
         print_json(facts)
-    for line in () if as_json else lines:
-        typer.echo(line)
+    show(*(() if as_json else lines))
 
 
 def print_rows(
@@ -253,7 +259,7 @@ def print_table(header: Sequence[str], rows: Rows, *, if_known: Sequence[str] = 
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
         ]
-        typer.echo("  ".join(parts).rstrip())
+        show("  ".join(parts).rstrip())
 
 
 def _cell(value: object) -> str:
@@ -261,7 +267,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:.4f}" if isinstance(value, float) else escaped(str(value))
 
 
 class _Bars:
@@ -278,6 +284,7 @@ class _Bars:
         self._tasks.clear()
 
     def update(self, what: str, done: int, total: int) -> None:
+        what = escaped(what)
         teller, now = reporter_name(what), time.monotonic()
         bars = self._bars = self._bars or _no_bars()
         if teller not in self._tasks:

@@ -8,7 +8,15 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, data_dir, print_json, print_rows, print_table, tell_errors
+from pipeline.cli.console import (
+    command,
+    data_dir,
+    print_json,
+    print_rows,
+    print_table,
+    show,
+    tell_errors,
+)
 
 PUBLISHED = "published"
 BASE_VARIABLE = "TPUGRAPHS_BASE_URL"
@@ -77,8 +85,8 @@ def synthesize(
         planned = sized or list(writing.planned_graphs(writing.PLANS[plan or "small"], seed))
     writing.synthesize(out, planned, seed=seed, workers=Workers(workers))
     for one in sized:
-        typer.echo(f"graph       {one.file(out).path}")
-    typer.echo(f"data        {out}")
+        show(f"graph       {one.file(out).path}")
+    show(f"data        {out}")
 
 
 @command
@@ -122,7 +130,7 @@ def fetch(
         print_json({"source": source, "out": out, "parts": listed, "next": then})
         return
     print_table(header, rows)
-    typer.echo(f"next        {then}\ndata        {out}")
+    show(f"next        {then}", f"data        {out}")
 
 
 @command
@@ -159,17 +167,18 @@ def audit(
     else:
         lines = [[line[key] for key in COLUMNS.values()] for line in totals(rows)]
         print_table(tuple(COLUMNS), lines)
-        typer.echo(
-            "ceiling: Kendall tau between two measurements of the same configs, in a file or by "
-            "the\nmanifest; median over graphs"
+        show(
+            "ceiling: Kendall tau between two measurements of the same configs, in a file "
+            "or by the",
+            "manifest; median over graphs",
         )
         if missing:
             present = list(dict.fromkeys(file.part for file in files))
             is_most = len(missing) > len(present)
             names = ", ".join(present if is_most else missing)
-            typer.echo(f"missing: {'all but ' * is_most}{names}")
+            show(f"missing: {'all but ' * is_most}{names}")
         for note in (*notes, *file_notes(rows)):
-            typer.echo(f"note: {note}")
+            show(f"note: {note}")
     tell_errors(errors)
 
 
@@ -196,8 +205,8 @@ def prepare(
     target = store or default_store_dir(folder)
     prepared = prepare_files(find_graphs(folder), target, workers=who)
     n_new = sum(entry.is_new for entry in prepared)
-    typer.echo(f"graphs      {len(prepared)}, of which {n_new} were packed now")
-    typer.echo(f"store       {target}")
+    show(f"graphs      {len(prepared)}, of which {n_new} were packed now")
+    show(f"store       {target}")
     tell_errors([entry.error for entry in prepared if entry.error])
 
 
@@ -241,4 +250,4 @@ def statistics(
     wanted, parts = collections_named(collections), splits_named(splits)
     files = find_graphs(data_dir(data), collections=wanted, splits=parts)
     write_statistics(files, out)
-    typer.echo(f"statistics  {out} ({len(files)} graphs)")
+    show(f"statistics  {out} ({len(files)} graphs)")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import options
-from pipeline.cli.console import command, print_result, read_recipe, say
+from pipeline.cli.console import command, print_result, read_recipe, say, show
 
 ABOUT = """Build Kaggle kernels, push them, and get their output.
 
@@ -78,7 +78,7 @@ def build(
         title=title,
         beside=recipe_path(recipe).parent,
     )
-    typer.echo(f"kernel      {out} ({source.stat().st_size} bytes of script)")
+    show(f"kernel      {out} ({source.stat().st_size} bytes of script)")
 
 
 @app.command()
@@ -91,7 +91,7 @@ def push(folder: Annotated[Path, typer.Argument(help="Folder from `kernel build`
     from kernels.remote import push as send
 
     sent = send(folder)
-    typer.echo(f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}")
+    show(f"pushed      {sent.kernel_id} version {sent.version}  {sent.url}")
 
 
 @app.command()
@@ -176,7 +176,7 @@ def chain(
         max_minutes=max_minutes,
         beside=recipe_path(recipe).parent,
     )
-    typer.echo(f"submission  {submission}")
+    show(f"submission  {submission}")
 
 
 @app.command()
@@ -198,7 +198,7 @@ def wheels(
     from kernels.datasets import write_wheels
 
     paths = write_wheels(out, newer or [])
-    typer.echo(f"wheels      {out} ({', '.join(path.name for path in paths)})")
+    show(f"wheels      {out} ({', '.join(path.name for path in paths)})")
 
 
 @app.command()
@@ -216,7 +216,7 @@ def weights(
     """
     from kernels.datasets import write_weights
 
-    typer.echo(f"weights     {out} ({len(write_weights(run, out, title=title))} models)")
+    show(f"weights     {out} ({len(write_weights(run, out, title=title))} models)")
 
 
 @dataset_app.callback()
@@ -244,4 +244,4 @@ def push_dataset(
     from kernels.datasets import push_dataset as send
 
     sent = send(folder, message)
-    typer.echo(f"{sent.made:<12}{sent.dataset_id}  {sent.url}")
+    show(f"{sent.made:<12}{sent.dataset_id}  {sent.url}")

@@ -8,7 +8,7 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, print_json, print_table, read_recipe
+from pipeline.cli.console import command, print_json, print_table, read_recipe, show
 
 if TYPE_CHECKING:
     from models.config.recipe import Recipe
@@ -71,7 +71,7 @@ def plan(
 
 def _print_plan(made: "Plan", recipe: "Recipe") -> None:
     print_table(MODELS_HEADER, [_row(row) for row in made.models], if_known=MODELS_HEADER)
-    typer.echo("")
+    show("")
     rows = [
         (
             row.collection,
@@ -82,16 +82,16 @@ def _print_plan(made: "Plan", recipe: "Recipe") -> None:
         for row in made.collections
     ]
     print_table(STAGES_HEADER, rows, if_known=STAGES_HEADER)
-    typer.echo(f"\nrecipe      {recipe.name}, {len(recipe.seeds)} seeds")
+    show(f"\nrecipe      {recipe.name}, {len(recipe.seeds)} seeds")
     if made.card and made.gpu_hours:
-        typer.echo(f"GPU         {_time(HOUR_S * made.gpu_hours)} of one {made.card.name}")
-    typer.echo(f"CPU         {_time(HOUR_S * made.cpu_hours)} of one thread")
+        show(f"GPU         {_time(HOUR_S * made.gpu_hours)} of one {made.card.name}")
+    show(f"CPU         {_time(HOUR_S * made.cpu_hours)} of one thread")
     for name, key in (("raw data", "raw"), ("store", "store"), ("run files", "run")):
-        typer.echo(f"{name:<12}{_size(made.disk_bytes[key])}")
+        show(f"{name:<12}{_size(made.disk_bytes[key])}")
     cards = f"{made.n_cards} {made.card.name} and " if made.card and made.gpu_hours else ""
     least = _time(HOUR_S * made.min_run_hours)
-    typer.echo(f"run         at least {least} on {cards}{made.n_cores} cores")
-    typer.echo(f"steps       {made.source}")
+    show(f"run         at least {least} on {cards}{made.n_cores} cores")
+    show(f"steps       {made.source}")
     if made.card:
         _print_what_does_not_fit(made, made.card.memory_gib, recipe)
 
@@ -122,11 +122,11 @@ def _print_what_does_not_fit(made: "Plan", card_gib: float, recipe: "Recipe") ->
     for model, row in largest.items():
         if MIB * row.card_mib > GIB * card_gib:
             needs = f"{model} needs {_size(MIB * row.card_mib)} of {card_gib:.1f} GiB"
-            typer.echo(f"{needs} to train: halve one of")
+            show(f"{needs} to train: halve one of")
             config = getattr(recipe.of(collection_named(row.collection)), model)
             above = f'collection."{row.collection}".' * (row.collection in recipe.collection)
             for key in to_halve(model, config, TRAINING_KEYS):
-                typer.echo(f"  {above}{key}")
+                show(f"  {above}{key}")
 
 
 def _time(seconds: float) -> str | None:

@@ -8,7 +8,15 @@ import typer
 
 from common.errors import UsageError
 from pipeline.cli import options
-from pipeline.cli.console import command, print_json, print_rows, print_table, say, tell_errors
+from pipeline.cli.console import (
+    command,
+    print_json,
+    print_rows,
+    print_table,
+    say,
+    show,
+    tell_errors,
+)
 
 HEADER = (
     *("graph", "configs", "distinct", "failed"),
@@ -94,10 +102,10 @@ def collect(
                 name = outcome.job.submission_id
                 say(f"{name}: exists; more --rounds add to it, another --out measures it again")
             if outcome.path is None and plan:
-                typer.echo(outcome.line())
+                show(outcome.line())
         if n_left := len(jobs) - len(outcomes):
-            typer.echo(f"not done: {n_left} of {len(jobs)} graphs; the same command resumes")
-        typer.echo(f"data        {out}")
+            show(f"not done: {n_left} of {len(jobs)} graphs; the same command resumes")
+        show(f"data        {out}")
     if program:  # the one graph that was asked for
         tell_errors([outcome.line() for outcome in outcomes if outcome.path is None])
 
@@ -180,26 +188,26 @@ def optimize(
     default = f"{result.measured.default_ms:.3f} ms"
     if not result.is_faster:
         reason = f"nothing is surely faster than the default: {result.why_not}"
-        typer.echo(f"default     {default}; {reason}")
+        show(f"default     {default}; {reason}")
     if best := result.best:
         label = "faster      " if result.is_faster else "best tried  "
         comparison, together = best.comparison, write.all_cores_text(best)
         ratio = f"{write.ratio_text(comparison.ratio)} of the default's {default}"
         processes = write.processes_text(comparison)
-        typer.echo(f"{label}{ratio}, one thread, by {processes}{together}")
-        typer.echo(f"by          {setting_text(best.description)}")
+        show(f"{label}{ratio}, one thread, by {processes}{together}")
+        show(f"by          {setting_text(best.description)}")
     for own in result.confirmed[1:]:
         alone = f"{write.ratio_text(own.comparison.ratio)}, one thread"
         processes = f"by {write.processes_text(own.comparison)}{write.all_cores_text(own)}"
-        typer.echo(f"confirmed   {alone}, {processes} ({setting_text(own.description)})")
+        show(f"confirmed   {alone}, {processes} ({setting_text(own.description)})")
     itself = f"the default ({setting_text(result.default_description)}) over itself"
-    typer.echo(f"itself      {write.ratio_text(result.measured.same)}: {itself}")
+    show(f"itself      {write.ratio_text(result.measured.same)}: {itself}")
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    typer.echo(f"tried       {write.tried_text(result)}{failed}")
+    show(f"tried       {write.tried_text(result)}{failed}")
     if uncompared := write.uncompared_text(result):
-        typer.echo(f"compared    {uncompared}")
+        show(f"compared    {uncompared}")
     if result.is_faster:
-        typer.echo(f"use         {out / write.APPLY}")
+        show(f"use         {out / write.APPLY}")
         if content["decisions"].keys() == {"options"}:
-            typer.echo(f'or          XLA_FLAGS="{content["xla_flags"]}"')
+            show(f'or          XLA_FLAGS="{content["xla_flags"]}"')

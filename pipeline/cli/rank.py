@@ -8,7 +8,7 @@ import typer
 
 from common.errors import PipelineError, UsageError
 from pipeline.cli import options
-from pipeline.cli.console import check_output, command, print_json, print_table, say
+from pipeline.cli.console import check_output, command, print_json, print_table, say, show
 
 if TYPE_CHECKING:
     from ensembles.ensemble import Ensemble
@@ -100,7 +100,7 @@ def rank(
         say(f"note: configs decide {told}: unless RUN learned from such files, its order is none")
     for one, part in zip(ranked, printed, strict=True):
         if several:
-            typer.echo(f"{'' if one is ranked[0] else chr(10)}kernel      {part['name']}")
+            show(*[""] * (one is not ranked[0]), f"kernel      {part['name']}")
         _print(one, part)
     if explain is not None and found:
         _print_explained(found, ranked[0], explain)
@@ -165,11 +165,11 @@ def suggest(
         print_json({"name": graph.name, "best": best, "configs": entries})
         return
     if best is not None:
-        typer.echo(f"best        config {best}, {means[best]:.0f} ns")
+        show(f"best        config {best}, {means[best]:.0f} ns")
     if rows:
         _print_configs(entries)
     else:
-        typer.echo("all configs are measured")
+        show("all configs are measured")
 
 
 def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation":
@@ -197,26 +197,26 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
 
 
 def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
-    typer.echo(f"ranked by   {', '.join(ranked.members)}")
+    show(f"ranked by   {', '.join(ranked.members)}")
     best = part["configs"]
     _print_configs(best)
     n_configs = len(ranked.scores)
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
-    typer.echo(f"inference   {timing}")
+    show(f"inference   {timing}")
     if part["measured"]:
         told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
         if (n_distinct := part["n_distinct"]) < n_configs:
             judged = f"`run` and `score` judge all {n_configs} rows"
             told += f"; of {n_distinct} distinct configs ({judged})"
-        typer.echo(f"measured    {told}")
+        show(f"measured    {told}")
     if default := part["default"]:
         told = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
-        typer.echo(f"default     {told}{slow}: nearest to the compiler's own")
+        show(f"default     {told}{slow}: nearest to the compiler's own")
     if (chance := part["faster_than_first"]) and not part["measured"]:
         share = "{probability:.2f} [{low:.2f}, {high:.2f}], as in {n_faster} of {n_graphs}"
         told = share.format(**chance) + " valid graphs"
-        typer.echo(f"worth it?   chance that --measure 5 finds one over 1 % faster: {told}")
+        show(f"worth it?   chance that --measure 5 finds one over 1 % faster: {told}")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], part)
@@ -274,7 +274,7 @@ def _print_why(why: dict[str, Any], part: dict[str, Any]) -> None:
     ns = why["runtime_ns"]
     runtime = "not measured" if ns is None else f"measured {ns:,} ns{of}"
     decided = "" if why["decided"] is None else f"; decides {_nodes_text(why['decided'])}"
-    typer.echo(f"\nconfig {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
+    show("", f"config {why['config']}: {_place_text(why['place'], part)}, {runtime}{decided}")
     print_table(
         ("member", "place"), [(name, f"{place:g}") for name, place in why["places"].items()]
     )
@@ -285,10 +285,10 @@ def _nodes_text(n_nodes: int) -> str:
 
 
 def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
-    typer.echo(f"\n{found.heading}")
+    show("", found.heading)
     own, other = map(ranked.runtime_ns, (found.config, found.against))
     measured = "" if own is None else f"; measured {own:,} ns against {other:,} ns"
-    typer.echo(f"rank        {rank}{measured}")
+    show(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
     for part in found.parts[:MAX_PARTS]:
         of = part.after
@@ -300,4 +300,4 @@ def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
         rows.append((None, None, f"{len(rest)} more", "", "", *said))
     header = ("node", "name", "opcode", "output", "change", "part", "share")
     print_table(header, rows, if_known=("name", "share"))
-    typer.echo(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
+    show(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")

@@ -21,6 +21,7 @@ from pipeline.cli.console import (
     print_table,
     read_recipe,
     say,
+    show,
     tell_errors,
 )
 from pipeline.cli.submission import print_scores
@@ -87,8 +88,8 @@ def run(
     is_whole = not collections and not any(part.endswith("/test") for part in report.missing_parts)
     note = "" if is_whole else ", without rows of the other collections"
     where = f"{submission}{note}" if submission.exists() else "none: the data has no test split"
-    typer.echo(f"submission  {where}")
-    typer.echo(f"report      {out / REPORT_PAGE}")
+    show(f"submission  {where}")
+    show(f"report      {out / REPORT_PAGE}")
 
 
 @command
@@ -147,7 +148,7 @@ def train(
         trackers=trackers,
     )
     for folder in folders:
-        typer.echo(f"model       {folder}")
+        show(f"model       {folder}")
     if model is None:
         mark_done(out)
 
@@ -201,7 +202,7 @@ def predict(
         scores = Path(temporary) / path.name
         scores_by_graph({scores: load}, files, what=what, subsets=subsets)
         scores.replace(path)
-    typer.echo(f"scores      {path} ({len(files)} graphs)")
+    show(f"scores      {path} ({len(files)} graphs)")
 
 
 @command
@@ -265,13 +266,13 @@ def blend(
         raise UsageError("--submission: pass --collection as well; rows are named by it")
     blended = apply_blend(members, BlendSpec(method, dict.fromkeys(members, 1.0)))
     write_scores(out, blended, named.name if named else "")
-    typer.echo(f"scores      {out}")
+    show(f"scores      {out}")
     if submission and named:
         files = []
         if named.kind == "tile":
             files = find_graphs(data_dir(data), collections=(named,), splits=(split,))
         write_submission(submission, submission_rows([(named, blended)], files))
-        typer.echo(f"submission  {submission}")
+        show(f"submission  {submission}")
 
 
 def _is_whole(run: Path) -> bool:
@@ -336,7 +337,7 @@ def tune(
         return
     best = "best" if result.best.is_baseline else f"best, trial {result.best.number}"
     print_table(("", "value"), [("baseline", result.baseline_value), (best, result.best.value)])
-    typer.echo(f"recipe      {result.best_recipe}")
+    show(f"recipe      {result.best_recipe}")
     if not result.best.is_baseline:
         say("note: the best of many trials is partly lucky: judge its recipe on the valid split")
 
@@ -358,7 +359,7 @@ def report(
     check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
     with blame(run / REPORT, "the report of a run"):
         page = draw_report(run, read_report(run))
-    typer.echo(f"report      {page}\npicture     {page.with_name(REPORT_PICTURE)}")
+    show(f"report      {page}", f"picture     {page.with_name(REPORT_PICTURE)}")
 
 
 @command
@@ -395,7 +396,7 @@ def runs(
         ]
         print_table(("folder", "state", "recipe", "seeds", "revision", "score", *names), lines)
     else:
-        typer.echo(f"no runs     {folder}")
+        show(f"no runs     {folder}")
     tell_errors(errors)
 
 
@@ -462,12 +463,12 @@ def compare(
         if json:
             print_json({"first": first, "second": second, "config": keys, **compared})
             return
-        typer.echo(f"first = {first}, second = {second}")
+        show(f"first = {first}, second = {second}")
         if keys:
             print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
-            typer.echo("")
+            show("")
         elif all(report.config for report in reports):
-            typer.echo("no key of their configs differs")
+            show("no key of their configs differs")
         _print_comparison(compared)
 
 

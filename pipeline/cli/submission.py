@@ -15,6 +15,7 @@ from pipeline.cli.console import (
     print_rows,
     print_table,
     say,
+    show,
     tell_errors,
 )
 
@@ -166,9 +167,9 @@ def _print_graphs(report: "RunReport") -> None:
     for name, part in report.collections.items():
         for graph, value in part.values().items():
             shown = part.programs.get(graph, graph)
-            typer.echo(f"{name}:{shown}  {part.metric} {value:.4f}")
+            show(f"{name}:{shown}  {part.metric} {value:.4f}")
     for item in report.left_out:
-        typer.echo(f"left out: {item.graph}: {item.reason}")
+        show(f"left out: {item.graph}: {item.reason}")
 
 
 def print_scores(report: "RunReport") -> None:

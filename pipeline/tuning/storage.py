@@ -194,10 +194,13 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
         parts = make_url(url)
     except (ArgumentError, ValueError):
         raise PipelineError("storage: not a database URL; expected dialect://host/name") from None
-    where = f"storage {url.partition('?')[0]}"
+    where = f"storage {parts.set(query={}).render_as_string()}"
+    is_file = parts.get_backend_name() == "sqlite"
+    if not is_file and "@" in f"{parts.host}{parts.database}":
+        fault = "a second @, so that a part of the password is read as the host"
+        raise PipelineError(f"storage: its URL has {fault}; write an @ of the password as %40")
     if parts.database in (None, "", ":memory:"):
         raise PipelineError(f"{where}: names no database; workers would share nothing")
-    is_file = parts.get_backend_name() == "sqlite"
     locks = Path(f"{parts.database}.running") if is_file else out / "running"
     try:
         opened = PatientStorage(
@@ -214,6 +217,8 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
     except (SQLAlchemyError, StorageInternalError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         reason = " ".join(str(getattr(cause, "orig", cause)).split())
+        for secret in filter(None, (parts.password, parts.query.get("password"))):
+            reason = reason.replace(str(secret), "***")
         raise StorageLostError(f"{where}: {reason}; the same command resumes") from error
 
 

@@ -2,10 +2,13 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 import typer
 
 from common.errors import OutOfTime
-from common.progress import out_of_time, progress
+from common.progress import log, out_of_time, progress
 from common.settings import ROOT
 from pipeline.cli import console
 from tests.support.command_line import stderr_of
@@ -64,6 +67,47 @@ def test_a_terminal_has_a_bar_and_no_such_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     work()
     assert stream.getvalue() == "stage: train\nstage: train: 1 of 2\nstage: train: 2 of 2\n"
+
+
+NAME = "gru\x1b]0;OWNED\x07\x1b[2J\x9b2J\r\n\u202etrain"
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: console.show(NAME),
+        lambda: console.say(NAME),
+        lambda: console.print_table([NAME], [[NAME]]),
+        lambda: console.print_result({NAME: NAME}, NAME, as_json=False),
+        lambda: console.print_result({NAME: NAME}, as_json=True),
+        lambda: console.print_rows([NAME], [[NAME]], as_json=False),
+        lambda: console.tell_errors([NAME]),
+        lambda: log.info(NAME),
+        lambda: [progress(NAME, done, 2) for done in range(3)],
+        lambda: Path(NAME).stat(),
+    ],
+)
+def test_escapes_in_a_name_never_reach_the_terminal(
+    write: Callable[[], object], stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PROGRESS_AFTER_S", 0.0)
+    streams = stream(), stream()
+    for name, opened in zip(("stdout", "stderr"), streams, strict=True):
+        monkeypatch.setattr(sys, name, opened)
+    with suppress(typer.Exit):
+        console.command(write)(debug=True)
+    written = "".join(opened.getvalue() for opened in streams)
+    assert "gru" in written
+    assert not {*"\x07\x9b\u202e"} & {*written}
+    assert not re.search("\x1b(?!\\[[0-9;?]*[a-zA-Z])|\x1b\\[2J", written)  # a bar has colours
+
+
+def test_only_one_module_writes_to_the_terminal() -> None:
+    for path in sorted((ROOT / "pipeline").rglob("*.py")):
+        if path.name not in ("console.py", "__main__.py"):
+            calls = re.findall(r"(?<![\w.])(?:typer\.echo|print)\(|sys\.std\w+", path.read_text())
+            assert not calls, path
 
 
 def test_an_interrupted_command_that_writes_nothing_says_no_more(

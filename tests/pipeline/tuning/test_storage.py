@@ -117,6 +117,11 @@ def test_damaged_journal_is_named(
     ("url", "message"),
     [
         ("postgresql+psycopg2://me:secret@host/db", r"//\*\*\*@host/db: .*; expected postgresql"),
+        ("postgresql+psycopg://me:to/p@secret@host/db", "has a second @"),
+        ("postgresql+psycopg://me:to@p/secret@host/db", "has a second @"),
+        ("postgresql+psycopg://me:a?secret@[::1]:1/db", r"//\*\*\*@\[::1\]:1/db: "),
+        ("postgresql+psycopg://[::1]:1/db?password=secret", r"//\[::1\]:1/db: "),
+        ("postgresql+psycopg://me:secret@/db?host=secret.invalid", r"host '\*\*\*\.invalid'"),
         ("sqlite://", "names no database"),
         ("a://b:c:d/", "not a database URL"),
         ("sqlite:////missing/study.db", "unable to open database file"),
