@@ -16,6 +16,7 @@ import secrets
 import shutil
 import stat
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -378,7 +379,7 @@ def read_json(path: Path, model: type[T], *, expected: str) -> T:
 
     with open_regular(path) as file:
         try:
-            return TypeAdapter(model).validate_json(file.read())
+            return TypeAdapter(model).validate_json(file.read().removeprefix(BOM_UTF8))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))

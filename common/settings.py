@@ -6,6 +6,7 @@ before the check.
 """
 
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -60,7 +61,9 @@ class FrozenConfig(BaseModel):
             UsageError: A key is unknown, or a value is wrong. The message names the dotted key.
         """
         try:
-            return cls.model_validate(table)
+            # As JSON, because strict Python would also refuse a list where a tuple is typed.
+            strict = cls.model_config.get("strict", True)
+            return cls.model_validate_json(json.dumps(table, default=str), strict=strict)
         except ValidationError as error:
             first = error.errors()[0]
             place, kind, value = first["loc"], first["type"], first["input"]
@@ -75,7 +78,7 @@ class FrozenConfig(BaseModel):
                 expectation = f"expected one of: {names}" if names else "no such key exists"
                 raise UsageError(f"{source}: unknown key '{above}{key}'; {expectation}") from None
             problem = first["msg"].removeprefix("Value error, ")
-            problem = problem.replace("Input should be", "expected")
+            problem = problem.replace("Input should be", "expected").replace("an object", "a table")
             if kind in ("tuple_type", "list_type"):
                 is_word = isinstance(value, str) and BARE_WORD.fullmatch(value)
                 problem = f"expected a list, such as {f'[{value}]' if is_word else '[0, 1]'}"
@@ -138,7 +141,7 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
             content = file.read(MAX_TOML_BYTES + 1)
         if len(content) > MAX_TOML_BYTES:
             raise PipelineError(f"{path}: expected settings, at most {MAX_TOML_BYTES} bytes")
-        text = content.decode()
+        text = content.decode("utf-8-sig")
         for number, line in enumerate(text.splitlines(), start=1):
             if line.count(".") > MAX_DOTS:
                 raise PipelineError(f"{path}: line {number}: expected fewer than {MAX_DOTS} dots")

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, NonNegativeInt, PositiveFloat
+from pydantic import BeforeValidator, ConfigDict, NonNegativeInt, PositiveFloat
 from scipy.linalg import solve_triangular
 from scipy.stats import norm, rankdata
 
@@ -66,6 +66,9 @@ Runtimes = Mapping[int, Sequence[float]]
 
 class Measurement(FrozenConfig):
     """One line of a CSV file. A runtime of inf is a config that failed."""
+
+    # The values of a CSV file are texts.
+    model_config = ConfigDict(strict=False)
 
     config: NonNegativeInt
     config_hash: str = ""

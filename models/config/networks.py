@@ -10,10 +10,18 @@ from pydantic import AfterValidator, Field
 
 from common.settings import FrozenConfig
 
-Positive = Annotated[int, Field(gt=0)]
+# LightGBM and the GPU read 32-bit integers.
+MAX_INT = 2**31 - 1
+Count = Annotated[int, Field(ge=0, le=MAX_INT)]
+Positive = Annotated[int, Field(gt=0, le=MAX_INT)]
+Several = Annotated[int, Field(ge=2, le=MAX_INT)]
 Depth = Annotated[int, Field(gt=0, le=100)]
+# Sizes in a network or a training step, so that a typing error does not fill the memory.
+Width = Annotated[int, Field(gt=0, le=16_384)]
+StepGraphs = Annotated[int, Field(gt=0, le=4_096)]
+StepConfigs = Annotated[int, Field(ge=2, le=65_536)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 LossName = Literal["pairwise_hinge", "pairwise_logistic", "list_mle"]
 StatisticsName = Literal["plain", "all"]
@@ -36,7 +44,7 @@ def _train_first(splits: tuple[str, ...]) -> tuple[str, ...]:
     return splits
 
 
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(each_once)]
+Seeds = Annotated[tuple[Count, ...], AfterValidator(each_once)]
 Splits = Annotated[tuple[Literal["train", "valid"], ...], AfterValidator(_train_first)]
 
 
@@ -86,14 +94,14 @@ class TrainingConfig(FrozenConfig):
 
     steps: Positive = 300
     learning_rate: PositiveFloat = 2e-3
-    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    warmup_steps: Count = 20
     weight_decay: Weight = 1e-4
     clip_norm: PositiveFloat = 1.0
     checkpoint_every: Positive = 100
     log_every: Positive = 20
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     swa_start: Annotated[float, Field(ge=0, le=1)] = 1.0
-    early_stop: Annotated[int, Field(ge=0)] = 0
+    early_stop: Count = 0
     eval_interval: Positive = 100
     start_from: StartName = ""
 
@@ -120,8 +128,8 @@ class LayoutGnnConfig(ModelConfig):
     """
 
     loss: LossName = "pairwise_hinge"
-    graphs_per_step: Positive = 1
-    configs_per_step: Annotated[int, Field(ge=2)] = 64
+    graphs_per_step: StepGraphs = 1
+    configs_per_step: StepConfigs = 64
     inference_tensor_mib: Positive = 12
     training: TrainingConfig = TrainingConfig()
 
@@ -140,11 +148,11 @@ class SageConfig(LayoutGnnConfig):
         fused: Use fused Triton kernels on a GPU. If false, the network uses plain PyTorch.
     """
 
-    hidden: Positive = 64
+    hidden: Width = 64
     blocks: Depth = 2
-    opcode_width: Positive = 16
-    layout_width: Positive = 4
-    channel_reduction: Positive = 8
+    opcode_width: Width = 16
+    layout_width: Width = 4
+    channel_reduction: Width = 8
     cross_config: bool = True
     fused: bool = True
 
@@ -174,7 +182,7 @@ class CrossConfigSageConfig(SageConfig):
     pool_by_bytes: bool = False
     dropout: Share = 0.0
     drop_edges: Share = 0.0
-    step_tensor_mib: Annotated[int, Field(ge=0)] = 0
+    step_tensor_mib: Count = 0
 
 
 class SegmentSageConfig(SageConfig):
@@ -191,8 +199,8 @@ class SegmentSageConfig(SageConfig):
 
     segment_nodes: Positive = 1000
     keep_stale: Annotated[float, Field(ge=0, le=1)] = 0.5
-    table_configs: Annotated[int, Field(ge=2)] = 128
-    head_steps: Annotated[int, Field(ge=0)] = 50
+    table_configs: StepConfigs = 128
+    head_steps: Count = 50
 
 
 class TgraphConfig(LayoutGnnConfig):
@@ -208,7 +216,7 @@ class TgraphConfig(LayoutGnnConfig):
         permutations: Number of random divisions into batches whose scores are averaged.
     """
 
-    hidden: Annotated[int, Field(gt=0, multiple_of=2)] = 256
+    hidden: Annotated[Width, Field(multiple_of=2)] = 256
     blocks: Depth = 2
     dropout: Share = 0.2
     cross_config: bool = True
@@ -224,11 +232,11 @@ class BaselineGcnConfig(LayoutGnnConfig):
         layers: Number of graph convolutions.
     """
 
-    hidden: Positive = 32
+    hidden: Width = 32
     layers: Depth = 2
     loss: LossName = "list_mle"
-    graphs_per_step: Positive = 8
-    configs_per_step: Annotated[int, Field(ge=2)] = 16
+    graphs_per_step: StepGraphs = 8
+    configs_per_step: StepConfigs = 16
 
 
 class TileGnnConfig(ModelConfig):
@@ -250,9 +258,9 @@ class TileGnnConfig(ModelConfig):
     loss: TileLossName = "list_mle"
     statistics: StatisticsName = "plain"
     relative_configs: bool = False
-    kernels_per_step: Positive = 16
-    configs_per_kernel: Annotated[int, Field(ge=2)] = 64
-    opcode_width: Positive = 16
+    kernels_per_step: StepGraphs = 16
+    configs_per_kernel: StepConfigs = 64
+    opcode_width: Width = 16
     training: Annotated[TrainingConfig, AfterValidator(_exact_if_auto)] = TrainingConfig()
 
 
@@ -266,7 +274,7 @@ class LateFusionSageConfig(TileGnnConfig):
         cross_config: Use attention across the configs of a kernel.
     """
 
-    hidden: Positive = 64
+    hidden: Width = 64
     blocks: Depth = 2
     cross_config: bool = True
 
@@ -281,7 +289,7 @@ class EarlyFusionSageConfig(TileGnnConfig):
             chunks that respect the limit.
     """
 
-    hidden: Positive = 64
+    hidden: Width = 64
     layers: Depth = 3
-    opcode_width: Positive = 64
+    opcode_width: Width = 64
     inference_tensor_mib: Positive = 12

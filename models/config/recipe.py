@@ -31,6 +31,7 @@ from models.config.custom import (
 from models.config.kinds import LayoutConfig, LayoutModelName, TileConfig, TileModelName
 from models.config.networks import (
     BaselineGcnConfig,
+    Count,
     CrossConfigSageConfig,
     EarlyFusionSageConfig,
     LateFusionSageConfig,
@@ -48,6 +49,9 @@ from models.config.trees import (
     ConfigColumnsConfig,
     LinearConfig,
 )
+
+# More threads than any machine has end LightGBM in a crash.
+MAX_THREADS = 1_024
 
 
 def _all_or_several(n_configs: int) -> int:
@@ -141,8 +145,8 @@ class Recipe(FrozenConfig):
 
     name: str = "unnamed"
     seeds: Annotated[Seeds, Field(min_length=1)] = (0,)
-    threads: Annotated[int, Field(ge=0)] = 1
-    valid_configs: Annotated[int, Field(ge=0), AfterValidator(_all_or_several)] = 1000
+    threads: Annotated[int, Field(ge=0, le=MAX_THREADS)] = 1
+    valid_configs: Annotated[Count, AfterValidator(_all_or_several)] = 1000
     accelerator: Literal["auto", "cpu"] = "auto"
     collection: dict[str, dict[str, Any]] = Field(default={})
     fit_on: Annotated[Splits, Field(min_length=1)] = ("train",)
@@ -423,4 +427,6 @@ def load_recipe(
         recipe.own_class(model)
     if seed is None:
         return recipe
-    return recipe.model_copy(update={"seeds": tuple(range(seed, seed + len(recipe.seeds)))})
+    seeds = {"seeds": list(range(seed, seed + len(recipe.seeds)))}
+    seeded = recipe.model_dump(mode="json") | seeds
+    return Recipe.from_table(seeded, source=f"--seed {seed}", trust=recipe.trust)

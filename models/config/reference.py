@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from common.files import write_text
 from common.settings import ROOT, FrozenConfig
-from models.config.networks import TrainingConfig
+from models.config.networks import MAX_INT, TrainingConfig
 from models.config.recipe import Recipe
 
 PAGE = ROOT / "docs" / "reference" / "recipes.md"
@@ -40,7 +40,8 @@ steps = 800
 
 `--set KEY=VALUE` changes a key in one command, for example `--set features.prune=hops-2`. The
 key of a table has its name in front, as in `--set cross_config_sage.training.steps=800`. An
-unknown key or a wrong value is an error, and the message lists the allowed values.
+unknown key or a wrong value is an error, and the message lists the allowed values. A whole number
+is below 2147483648, and no text or boolean is read as a number.
 [Custom models](../guides/add_a_model.md) have a table of their own."""
 
 
@@ -92,7 +93,8 @@ def _values(schema: dict[str, Any]) -> str:
         return ", ".join(map(_values, schema["anyOf"]))
     if choices := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
         return ", ".join(map(json.dumps, choices))
-    bounds = [f"{sign} {schema[key]}" for key, sign in BOUNDS.items() if key in schema]
+    limits = {sign: schema[key] for key, sign in BOUNDS.items() if key in schema}
+    bounds = [f"{sign} {limit}" for sign, limit in limits.items() if limit != MAX_INT]
     return " ".join([KINDS[schema["type"]], ", ".join(bounds)]).strip()
 
 

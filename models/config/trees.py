@@ -4,7 +4,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from models.config.networks import ModelConfig, Positive, PositiveFloat, StatisticsName
+from models.config.networks import (
+    Count,
+    ModelConfig,
+    Positive,
+    PositiveFloat,
+    Several,
+    StatisticsName,
+)
+
+# Limit of LightGBM.
+MAX_LEAVES = 131_072
 
 
 class RowsConfig(ModelConfig):
@@ -18,7 +28,7 @@ class RowsConfig(ModelConfig):
     """
 
     statistics: StatisticsName = "plain"
-    configs_per_graph: Annotated[int, Field(ge=2)] = 500
+    configs_per_graph: Several = 500
 
 
 class BaselineConfig(ModelConfig):
@@ -69,13 +79,13 @@ class BoostingConfig(RowsConfig):
     linear_start: bool = False
     num_boost_round: Positive = 200
     learning_rate: PositiveFloat = 0.08
-    num_leaves: Annotated[int, Field(ge=2)] = 31
-    max_leaves: Annotated[int, Field(ge=0)] = 0
+    num_leaves: Annotated[int, Field(ge=2, le=MAX_LEAVES)] = 31
+    max_leaves: Annotated[int, Field(ge=0, le=MAX_LEAVES)] = 0
     min_rows_per_leaf: Positive = 20
     feature_fraction: Annotated[float, Field(gt=0, le=1)] = 0.7
     configs_per_group: Annotated[int, Field(ge=2, le=10_000)] = 10_000
-    early_stop: Annotated[int, Field(ge=0)] = 0
-    folds: Annotated[int, Field(ge=2)] = 3
+    early_stop: Count = 0
+    folds: Annotated[int, Field(ge=2, le=100)] = 3
 
     @property
     def leaves_to_try(self) -> tuple[int, ...]:
@@ -100,5 +110,5 @@ class ConfigColumnsConfig(RowsConfig):
     """
 
     statistics: StatisticsName = "all"
-    configs_per_graph: Annotated[int, Field(ge=2)] = 100_000
+    configs_per_graph: Several = 100_000
     num_boost_round: Positive = 400

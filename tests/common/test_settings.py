@@ -42,7 +42,14 @@ class Outer(FrozenConfig):
         ({"inner": {"widht": 1}}, "unknown key 'inner.widht'; expected one of: rate, width"),
         ({"inner.width": 1}, "unknown key 'inner.width'; expected one of: rate, width"),
         ({"inner": {"width": "wide"}}, "key 'inner.width' is 'wide': expected a valid int"),
-        ({"inner": 3}, "key 'inner' is 3: expected a valid dict"),
+        ({"inner": 3}, "key 'inner' is 3: expected a table"),
+        ({"inner": {"width": True}}, "key 'inner.width' is True: expected a valid int"),
+        ({"inner": {"width": "3"}}, "key 'inner.width' is '3': expected a valid int"),
+        ({"inner": {"width": 3.0}}, "key 'inner.width' is 3.0: expected a valid int"),
+        ({"inner": {"rate": True}}, "key 'inner.rate' is True: expected a valid number"),
+        ({"inner": {"rate": "3"}}, "key 'inner.rate' is '3': expected a valid number"),
+        ({"name": 3}, "key 'name' is 3: expected a valid string"),
+        ({"seeds": [False]}, "key 'seeds[0]' is False: expected a valid int"),
         ({"seeds": [0, "one"]}, "key 'seeds[1]' is 'one': expected a valid int"),
         ({"weights": {"a": "much"}}, "key 'weights.a' is 'much': expected a valid number"),
         ({"name": "two\nlines", "seeds": "a\nb"}, r"key 'seeds' is 'a\nb': expected a list"),
@@ -100,6 +107,17 @@ def test_impossible_override_is_refused(override: str, named: str) -> None:
 def test_a_part_of_a_key_in_quotes_may_have_dots() -> None:
     overrides = ['a."b.c:d".e=1', 'a."f:g".h=2']
     assert apply_overrides({}, overrides) == {"a": {"b.c:d": {"e": 1}, "f:g": {"h": 2}}}
+
+
+def test_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    for text in ('name = "a"', 'name = "a"\r\n'):
+        path.write_text(text, encoding="utf-8-sig", newline="")
+        assert read_toml(path) == {"name": "a"}
+    for encoding in ("utf-16", "utf-32"):
+        path.write_text('name = "a"', encoding=encoding)
+        with pytest.raises(PipelineError, match=r"r\.toml: cannot be read: not UTF-8 text"):
+            read_toml(path)
 
 
 RECIPES = [*sorted(CONFIGS.glob("*.toml")), ROOT / "tests/drills/drill.toml"]

@@ -2,13 +2,14 @@
 
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from common.errors import UsageError
-from common.settings import CONFIGS
+from common.settings import CONFIGS, FrozenConfig
 from data.tree import LAYOUT_COLLECTIONS, collection_named
 from models.config.recipe import Recipe, load_recipe
 from models.config.reference import PAGE, page
@@ -38,6 +39,13 @@ from models.registry import model_entry
         ("valid_configs=1", "'valid_configs' is 1: one config .*; expected 0, .*, or at least 2"),
         ("features.prune=hops-100", "hops-k"),
         ("nosuch.key=1", "nosuch"),
+        ("layout_boosting.num_boost_round=2147483648", "less than or equal to 2147483647"),
+        ("layout_boosting.num_boost_round=true", "is True: expected a valid integer"),
+        ("layout_boosting.num_leaves=131073", "less than or equal to 131072"),
+        ("layout_boosting.linear_start=1", "is 1: expected a valid boolean"),
+        ("threads=1025", "less than or equal to 1024"),
+        ("cross_config_sage.hidden=16385", "less than or equal to 16384"),
+        (f"seeds=[{2**31}]", "less than or equal to 2147483647"),
         ("segment_sage.pool_by_bytes=true", "segment_sage.pool_by_bytes"),
     ],
 )
@@ -107,6 +115,30 @@ def test_tile_networks_are_exact_unless_a_recipe_says_otherwise() -> None:
     assert recipe.early_fusion_sage.training.precision == "float32"
     assert recipe.late_fusion_sage.training.precision == "float16"
     assert load_recipe("smoke").late_fusion_sage.training.precision == "float32"
+
+
+HUGE = 2**31
+
+
+def _numbers(config: type[FrozenConfig], above: str = "") -> Iterator[str]:
+    for name, schema in config.model_json_schema()["properties"].items():
+        inner = config.model_fields[name].default
+        if isinstance(inner, FrozenConfig):
+            yield from _numbers(type(inner), f"{above}{name}.")
+        elif schema.get("type") == "integer":
+            yield above + name
+
+
+@pytest.mark.parametrize("key", [*_numbers(Recipe)])
+def test_no_whole_number_exceeds_32_bits(key: str) -> None:
+    for value in (HUGE, -HUGE, 10**30):
+        with pytest.raises(UsageError, match=f"key '{key}' is {value}: expected"):
+            load_recipe("smoke", [f"{key}={value}"])
+
+
+def test_huge_seed_of_the_command_is_refused() -> None:
+    with pytest.raises(UsageError, match=f"--seed {HUGE - 1}: .* less than or equal to"):
+        load_recipe("smoke", ["seeds=[0,1]"], seed=HUGE - 1)
 
 
 def test_a_seed_moves_all_seeds_and_the_config_of_a_run_is_a_recipe(tmp_path: Path) -> None:
