@@ -54,7 +54,10 @@ _FORMATS = {
 }
 # Starts of modules in a text. Tests of compilers separate modules by a comment.
 _MODULE_START = {HLO_TEXT: rb"^HloModule\b", MLIR: rb"^module\b|^// -----[ \t]*$"}
-_MODULE_NAME = {HLO_TEXT: rb"^\s*HloModule\s+%?([\w.-]+)", MLIR: rb"^\s*module\s+@\"?([\w.$-]+)"}
+_MODULE_NAME = {
+    HLO_TEXT: rb"^[^\S\n]*HloModule\s+%?([\w.-]+)",
+    MLIR: rb"^[^\S\n]*module\s+@\"?([\w.$-]+)",
+}
 _FUNCTION = rb"func\.func\s+(?:public\s+)?@([\w.$-]+)"
 # A module in a dump, at the steps of the compiler at which layouts are not fixed or all is done.
 _DUMPED = re.compile(

@@ -1,6 +1,7 @@
 """Formats that jaxlib parses: the arrays are those of the protobuf; bad files are one line."""
 
 import gzip
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from common.errors import PipelineError, UsageError
 from data.hlo import formats
 from data.hlo.descriptor import message_class
+from data.hlo.formats import split_modules
 from data.hlo.graph import featurize_module
 from data.hlo.programs import HloProgram, featurize_files, read_programs
 from tests.data.hlo.jax_functions import FAST, FUNCTIONS
@@ -116,6 +118,16 @@ def test_modules_of_a_text_are_named_and_chosen(tmp_path: Path) -> None:
     )
     line = refusal(put(tmp_path / "broken.hlo", broken))
     assert "broken.hlo#two: jaxlib" in line and "cannot parse it as HLO text: line 13: " in line
+
+
+@pytest.mark.parametrize("blank", ["\n", " \n", "\t", "// x\n", "\r\n", "// -----\t\t"])
+@pytest.mark.parametrize(
+    "head", ["module {\n", "ENTRY e (a: f32[]) -> f32[] {\n", "func.func @f() {\n", "HloModule\n"]
+)
+def test_blank_text_takes_linear_time(tmp_path: Path, head: str, blank: str) -> None:
+    began_s = time.process_time()
+    split_modules(tmp_path, f"{head}{blank * 250_000}}}\n".encode())
+    assert time.process_time() - began_s < 2  # minutes if the time were quadratic
 
 
 def test_functions_are_modules_if_none_is_main(tmp_path: Path) -> None:
