@@ -57,6 +57,14 @@ class ArrayHeader(NamedTuple):
     dtype: np.dtype[Any]
 
 
+def _with_unit_axes(header: ArrayHeader, shape: tuple[int | None, ...]) -> ArrayHeader:
+    """Add the expected axes of length 1. Some programs write (s,) for (1, s)."""
+    rest = iter(header.shape)
+    if len(header.shape) != sum(axis != 1 for axis in shape):
+        return header
+    return header._replace(shape=tuple(1 if axis == 1 else next(rest) for axis in shape))
+
+
 class Archive:
     """An open npz file, used as a context manager.
 
@@ -220,7 +228,7 @@ class Archive:
         self.require((key,))
         try:
             stream = _Member(self._zip, self._members[key])
-            header = self._read_header(key, stream)
+            header = _with_unit_axes(self._read_header(key, stream), shape)
             self._check_header(key, header, shape, stream)
             yield stream, header
         except NOT_READABLE as error:

@@ -223,6 +223,17 @@ def test_good_copies_are_read(tiny_tree: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(copy.runtime_ns, victim.arrays["config_runtime"])
 
 
+def test_axis_of_length_one_may_be_missing(tiny_tree: Path, tmp_path: Path) -> None:
+    file = next(file for file in find_graphs(tiny_tree) if file.collection.kind == "layout")
+    arrays, path = read_arrays(file.path.read_bytes()), tmp_path / f"{file.name}.npz"
+    path.write_bytes(repacked(arrays, node_splits=arrays["node_splits"].ravel()))
+    graph = read_graph(replace(file, path=path))
+    check_same_graph(replace(graph, file=file), read_graph(file))
+    path.write_bytes(repacked(arrays, node_splits=arrays["node_splits"].T))
+    with pytest.raises(PipelineError, match=r"node_splits.*has shape .*; expected \(1, any\)"):
+        read_graph(replace(file, path=path))
+
+
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 def test_graph_in_other_forms_is_read_to_the_same_bits(
     kind: str, tiny_tree: Path, tmp_path: Path
