@@ -52,6 +52,9 @@ def check_done(folder: Path) -> None:
         _, *lines = read_bytes(mark).decode().split("\n")
         for line in lines:
             checksum, _, name = line.partition(" ")
+            if line and (Path(name).name != name or name == ".."):
+                expected = "expected the name of a file in the same folder"
+                raise PipelineError(f"{mark}: names {name!r}; {expected}")
             path = folder / name
             fault = "damaged: it is not as it was written"
             if name and not path.is_file():

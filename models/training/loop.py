@@ -338,7 +338,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
         facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["facts"])
         del facts[SEAL_KEY]
         return load(content), facts
-    except (SafetensorError, LookupError, ValueError) as error:
+    except (SafetensorError, LookupError, ValueError, TypeError, RecursionError) as error:
         raise PipelineError(f"{path}: not a weights file of this project ({error})") from error
 
 

@@ -29,6 +29,7 @@ from features.statistics.configs import STATISTICS, RowStatistics, statistics_na
 from models.config.recipe import Recipe
 from models.config.trees import BoostingConfig
 from models.registry import TrainJob
+from models.trees.booster_text import checked_trees
 from models.trees.linear import (
     LINEAR,
     LINEAR_SCALE,
@@ -204,8 +205,8 @@ def booster_of(text: str, path: Path, *known: Sequence[str]) -> "lightgbm.Booste
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_str=text)
-    except (ValueError, lightgbm.basic.LightGBMError) as error:
+        booster = lightgbm.Booster(model_str=checked_trees(text))
+    except (ValueError, LookupError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
     if booster.feature_name() not in map(list, known):
         raise of_other_statistics(path)
