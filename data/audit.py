@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from common.errors import PipelineError
@@ -17,11 +18,13 @@ from data.graph_store.stored_graph import is_stored, read_graph
 from data.graphs.graph import (
     Graph,
     LayoutGraph,
+    TileGraph,
     config_hashes,
     distinct_rows,
     graph_content,
     group_means,
 )
+from data.graphs.node_columns import OPCODE_NAMES
 from data.graphs.noise import Noise, measure_noise
 from data.tree import SPLITS, GraphFile, name_faults
 
@@ -42,6 +45,7 @@ COLUMNS = {
 LOW_TAU = 0.5
 MAX_NOTES = 10  # on single files, for each split of a collection
 MAX_NAMES = 3
+MAX_SIZE = 2.0**63
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,13 @@ def _notes(graph: Graph, n_distinct: int, has_order: bool, noise: Noise | None) 
             f"{what}: tau {noise.tau:.2f} between two measurements of {noise.n_repeated} configs; "
             f"knowing the truth would score up to about {noise.best_tau:.2f}"
         )
+    unknown = np.setdiff1d(graph.node_opcode, range(1, len(OPCODE_NAMES) + 1))
+    if len(unknown):
+        listed = ", ".join(map(str, unknown[:MAX_NAMES]))
+        yield f"has opcodes without a name: {listed}; expected 1..{len(OPCODE_NAMES)}"
+    features = [graph.node_feat, *([graph.config_feat] if isinstance(graph, TileGraph) else [])]
+    if (largest := max(float(np.abs(values).max()) for values in features)) >= MAX_SIZE:
+        yield f"has a feature of size {largest:.0e}; XLA has no size of 2^63 or more"
     edges = graph.edge_index
     if len(edges) and not (edges[:, 0] > edges[:, 1]).all():
         yield "nodes are not in topological order"

@@ -118,7 +118,8 @@ def dimension_sizes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     Returns:
         (n, 6) int64 sizes, -1 beyond the rank. An empty tensor has a legal size of 0.
     """
-    sizes = node_feat[:, SHAPE_DIMENSIONS].astype(np.int64)
+    # `audit` notes a larger size, which int64 cannot hold.
+    sizes = node_feat[:, SHAPE_DIMENSIONS].clip(-(2**62), 2**62).astype(np.int64)
     absent = np.arange(RANK_MAX) >= tensor_ranks(node_feat)[:, None]
     return np.where(absent, np.int64(-1), sizes)
 

@@ -36,7 +36,9 @@ class NodeScaler:
         Returns:
             (n, 140) float32, clipped to ±10 if the scaling standardises.
         """
-        scaled = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
+        # The product may overflow float32, but then it is clipped.
+        with np.errstate(over="ignore"):
+            scaled = (_logarithm(node_feat, self.scaling) - self.shift) * self.factor
         # A logarithm without standardisation exceeds 10 at 22,026, which is a usual size.
         if self.scaling != "log1p":
             scaled = np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS)

@@ -73,7 +73,8 @@ def output_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
     Returns:
         (n,) float64, 0 for tuples and tokens.
     """
-    return element_bytes(node_feat) * node_feat[:, SHAPE_PRODUCT]
+    # Impossible sizes, which `audit` notes, must not reach a logarithm or overflow.
+    return (element_bytes(node_feat) * node_feat[:, SHAPE_PRODUCT]).clip(0, 2.0**63)
 
 
 def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -101,7 +101,7 @@ def node_flops(graph: Graph) -> NDArray[np.float64]:
     flops = np.zeros(graph.n_nodes)
     dots = np.flatnonzero((graph.node_opcode == OPCODES["dot"]) & (largest >= 0))
     product = elements[largest[dots]] * elements[smallest[dots]] * elements[dots]
-    flops[dots] = 2 * np.sqrt(product)
+    flops[dots] = 2 * np.sqrt(product.clip(0))
     convolutions = np.flatnonzero((graph.node_opcode == OPCODES["convolution"]) & (largest >= 0))
     features = graph.node_feat[convolutions]
     dimension = features[:, _FEATURE_DIM].astype(np.int64)
@@ -110,4 +110,4 @@ def node_flops(graph: Graph) -> NDArray[np.float64]:
     window = np.maximum(features[:, _WINDOW], 1).astype(np.float64)
     groups = np.maximum(features[:, _GROUPS], 1)
     flops[convolutions] = 2 * elements[convolutions] * window * depth / groups
-    return flops
+    return flops.clip(0)

@@ -60,7 +60,7 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
     columns = [
         np.log1p(np.abs(graph.config_feat[:, :N_TILE_VALUES])),
         np.stack([log_steps, log_waste, minor_share], axis=1),
-        np.tile([np.log1p(value) for value in constants], (graph.n_configs, 1)),
+        np.tile([np.log1p(np.maximum(value, 0)) for value in constants], (graph.n_configs, 1)),
     ]
     return np.concatenate(columns, axis=1).astype(np.float32)
 
@@ -86,7 +86,7 @@ def tile_details(graph: TileGraph) -> NDArray[np.float32]:
     elements = graph.node_feat[is_parameter, SHAPE_PRODUCT].astype(np.float64).sum()
     read = np.exp(log_steps) * (sizes[0] + sizes[1]) * parameter_bytes / max(elements, 1.0)
     moved = np.log1p(np.exp(log_steps) * volume * bytes_of_element + read)
-    log_flops = np.log1p(node_flops(graph).sum())
+    log_flops = np.log1p(max(node_flops(graph).sum(), 0))
     waste, minor_whole, second_whole = _register_fit(graph.node_feat[root], effective)
     columns = [
         np.log(volume),

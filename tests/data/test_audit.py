@@ -16,8 +16,11 @@ from common.settings import SAMPLE
 from data.audit import AuditRow, as_dict, audit, leaks, totals
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
+from data.graphs.node_columns import CATEGORICAL
 from data.graphs.noise import Noise
 from data.tree import GraphFile, collection_named, find_graphs
+from features.scaling import SCALINGS, fit_node_scaler
+from features.statistics.configs import statistics_of
 from tests.data.npz.damaged_archives import read_arrays, repacked
 from tests.support.command_line import call
 from tests.support.real_data import REAL, ROOT, real_file, requires_real_data
@@ -97,6 +100,48 @@ def test_odd_files_carry_a_note(
 ) -> None:
     (row,) = audit([altered(layout_graph, tmp_path, **changes(layout_graph))])
     assert (row.error, row.notes) == (None, (note,) if note else ())
+
+
+@pytest.mark.parametrize("opcode", [0, 121, 255])
+def test_opcode_without_a_name_is_noted(opcode: int, tiny_tree: Path, tmp_path: Path) -> None:
+    for file in {file.collection.kind: file for file in find_graphs(tiny_tree)}.values():
+        arrays = read_arrays(file.path.read_bytes())
+        arrays["node_opcode"][0] = opcode
+        assert f"has opcodes without a name: {opcode}; expected 1..120" in notes_of(
+            file, arrays, tmp_path
+        )
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38, 2.0**63])
+@pytest.mark.parametrize("key", ["node_feat", "config_feat"])
+def test_huge_feature_is_noted_and_used_without_warnings(
+    key: str, value: float, tiny_tree: Path, tmp_path: Path
+) -> None:
+    file = next(file for file in find_graphs(tiny_tree) if file.collection.kind == "tile")
+    arrays = read_arrays(file.path.read_bytes())
+    numeric = np.setdiff1d(
+        np.arange(arrays[key].shape[1]), CATEGORICAL if key == "node_feat" else []
+    )
+    usual = arrays["node_feat"].copy()
+    arrays[key][:, numeric] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = f"has a feature of size {abs(value):.0e}; XLA has no size of 2^63 or more"
+        assert text in notes_of(file, arrays, tmp_path)
+        graph = read_graph(replace(file, path=tmp_path / "changed.npz"))
+        for name in ("plain", "all"):
+            assert np.isfinite(statistics_of(graph, name)(np.arange(2))).all()
+        for scaling in SCALINGS:
+            for learned in ([usual], [usual, graph.node_feat]):
+                assert np.isfinite(fit_node_scaler(learned, scaling=scaling)(graph.node_feat)).all()
+
+
+def notes_of(file: GraphFile, arrays: dict[str, np.ndarray], folder: Path) -> tuple[str, ...]:
+    path = folder / "changed.npz"
+    path.write_bytes(repacked(arrays))
+    (row,) = audit([replace(file, path=path)])
+    assert row.error is None
+    return row.notes
 
 
 def test_copies_of_a_graph_in_another_split_are_noted(
