@@ -47,6 +47,19 @@ def key_file() -> Path:
     return next(filter(Path.exists, files), files[0])
 
 
+def clean_variables() -> dict[str, str]:
+    """Return Kaggle's credentials in the environment, without blanks and line ends around them.
+
+    A new token begins with KGAT_ and is no key, but many users put it in the place of the key.
+    """
+    names = ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY")
+    clean = {name: os.environ[name].strip() for name in names if name in os.environ}
+    key = clean.get("KAGGLE_KEY") or texts_in(key_file()).get("key", "")
+    if key.startswith("KGAT_") and not clean.get("KAGGLE_API_TOKEN"):
+        clean["KAGGLE_API_TOKEN"] = key
+    return clean
+
+
 def redact(text: str) -> str:
     """Replace every known credential in a text by ***."""
     for secret in sorted(known_secrets(), key=len, reverse=True):
@@ -118,4 +131,4 @@ def texts_in(file: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):  # absent, unreadable, or no file name at all
         return {}
     items = table.items() if isinstance(table, dict) else ()
-    return {key: value for key, value in items if isinstance(value, str)}
+    return {key: value.strip() for key, value in items if isinstance(value, str)}

@@ -75,8 +75,10 @@ def limited_session() -> Session:
 class RetryableError(Exception):
     """The attempt failed, but another one may succeed. The user sees no error yet."""
 
-    def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, reason: str, *, retry_after_s: float | None = None, quote: str = "") -> None:
         super().__init__(reason)
+        # Appended to the final message.
+        self.quote = quote
         self.retry_after_s = retry_after_s
 
 
@@ -115,7 +117,7 @@ def retry(
             is_gain = n_bytes >= best + MIN_GAIN_BYTES
             failures, best = (1, n_bytes) if is_gain else (failures + 1, best)
             if failures >= policy.attempts:
-                message = f"{what}: {fault}; gave up after {failures} tries; {advice}"
+                message = f"{what}: {fault}; gave up after {failures} tries; {advice}{fault.quote}"
                 raise PipelineError(message) from None
             wait_s = policy.wait_s(failures, fault.retry_after_s)
             log.info(f"{what}: {fault}; next try in {wait_s:.0f} s")

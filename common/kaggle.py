@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from requests.exceptions import HTTPError, RequestException
 
-from common.credentials import key_file, one_line, redact, texts_in
+from common.credentials import clean_variables, key_file, one_line, redact, texts_in
 from common.errors import PipelineError
 from common.http import (
     PASSING_STATUS,
@@ -128,7 +128,9 @@ def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[Kaggle
 
 
 def _log_in(session: KaggleSession) -> None:
+    before = dict(os.environ)
     try:
+        os.environ |= clean_variables()
         session.api.authenticate()
     # A damaged key file raises one of the last two.
     except (SystemExit, TypeError, UnicodeError):
@@ -136,6 +138,9 @@ def _log_in(session: KaggleSession) -> None:
         reason = f"{path} does not contain them" if path.exists() else "none found or accepted"
         message = f"no Kaggle credentials: {reason}; {_HOW_TO_LOG_IN}"
         raise PipelineError(f"{session.action}: {message}") from None
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def _limited_client() -> Any:
@@ -180,6 +185,10 @@ class Refusal(NamedTuple):
     retry_after: str
     message: str
 
+    @property
+    def quote(self) -> str:
+        return f"; Kaggle says: {self.message}" if self.message else ""
+
 
 def refusal_of(error: BaseException) -> Refusal | None:
     """Return the refusal behind an error of the client.
@@ -195,8 +204,13 @@ def refusal_of(error: BaseException) -> Refusal | None:
             except (ValueError, RecursionError):
                 content = None
             table = content if isinstance(content, dict) else {}
-            status = int(table.get("code", 500)) if answer.ok else answer.status_code
-            message = one_line(str(table.get("message", "")))
+            # Some answers have these keys in an object "error", or a text there.
+            inner = table.get("error", table)
+            table = inner if isinstance(inner, dict) else {"message": inner} | table
+            code = table.get("code")
+            status = code if isinstance(code, int) else 500
+            status = status if answer.ok else answer.status_code
+            message = one_line(str(table.get("message") or ""))
             return Refusal(status, answer.headers.get("Retry-After", ""), message)
     return None
 
@@ -210,13 +224,14 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
         except (PipelineError, RetryableError):
             raise
         except Exception as error:
-            asked_s, reason = None, network_fault(error, "Kaggle")
+            asked_s, quote, reason = None, "", network_fault(error, "Kaggle")
             if refusal := refusal_of(error):
                 reason = f"HTTP {refusal.status}" if refusal.status in PASSING_STATUS else ""
                 asked_s = retry_after_s(refusal.retry_after)
+                quote = refusal.quote
             if not reason or (asked_s or 0) > session.policy.max_asked_wait_s:
                 raise _explain(error, session.action) from None
-            raise RetryableError(reason, retry_after_s=asked_s) from None
+            raise RetryableError(reason, retry_after_s=asked_s, quote=quote) from None
 
     advice = "try again in a few minutes"
     return retry(attempt, what=session.action, policy=session.policy, advice=advice)
@@ -302,7 +317,7 @@ def _explain(error: BaseException, action: str) -> PipelineError:
         advice = _ADVICE.get(refusal.status, advice)
         advice = advice.format(wait=one_line(refusal.retry_after) or "a few minutes")
         line = f"HTTP {refusal.status}: {advice}"
-        line += f"; Kaggle says: {refusal.message}" if refusal.message else ""
+        line += refusal.quote
     elif network:
         line = f"{network}; check the network and proxy settings and try again"
     # For example, the answer contains a state that this version of the client does not know.

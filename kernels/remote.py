@@ -258,6 +258,12 @@ def _check_names(names: Sequence[str]) -> None:
                 f"file {name[:80]!a}: expected a path within the output, no name of over "
                 f"{MAX_NAME_BYTES} bytes; nothing kept"
             )
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    for name in folders.intersection(names):
+        raise PipelineError(
+            f"file {name[:80]!a}: is also a folder of the output, and a disk cannot have both; "
+            "nothing kept; name one of them differently in the kernel"
+        )
 
 
 def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:

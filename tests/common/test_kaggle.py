@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,74 @@ def test_key_file_logs_in(
     scheme, _, credentials = call.headers["Authorization"].partition(" ")
     assert (scheme, base64.b64decode(credentials)) == ("Basic", b"filed:filed-key-1234")
     assert known_secrets() == {"filed-key-1234"}
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n", " ", ""])
+@pytest.mark.parametrize("place", ["variables", "kaggle.json"])
+def test_line_ends_around_credentials_do_not_matter(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, end: str
+) -> None:
+    if place == "variables":
+        monkeypatch.setenv("KAGGLE_USERNAME", f"{USERNAME}{end}")
+        monkeypatch.setenv("KAGGLE_KEY", f"{KEY}{end}")
+    else:
+        monkeypatch.delenv("KAGGLE_USERNAME")
+        monkeypatch.delenv("KAGGLE_KEY")
+        text = json.dumps({"username": f"{USERNAME}{end}", "key": f"{KEY}{end}"})
+        write_key_file(tmp_path / "home", text.encode("utf-8-sig"))
+    before = dict(os.environ)
+    with kaggle_session("test") as session:
+        session.api.competition_submissions("x")
+    (call,) = fake_kaggle.received
+    assert _decoded(call.headers["Authorization"]) == f"{USERNAME}:{KEY}"
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("place", ["KAGGLE_API_TOKEN", "KAGGLE_KEY", "kaggle.json", "access_token"])
+def test_new_token_logs_in_wherever_it_is(
+    fake_kaggle: FakeKaggle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    token = f"KGAT_{TOKEN}"
+    monkeypatch.delenv("KAGGLE_KEY")
+    if place == "kaggle.json":
+        monkeypatch.delenv("KAGGLE_USERNAME")
+        content = json.dumps({"username": USERNAME, "key": f"{token}\r\n"})
+        write_key_file(tmp_path / "home", content.encode())
+    elif place == "access_token":
+        write_key_file(tmp_path / "home", f"{token}\r\n".encode(), "access_token")
+    else:
+        monkeypatch.setenv(place, f"{token}\r\n")
+    with kaggle_session("test") as session:
+        session.api.competition_submissions("x")
+    introspected, listed = fake_kaggle.received
+    assert introspected.json["token"] == token
+    assert listed.headers["Authorization"] == f"Bearer {token}"
+    assert token in known_secrets()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"code": 429, "message": "Too many\nuploads", "status": "RESOURCE_EXHAUSTED"}},
+        {"error": "Too many uploads"},
+        {"code": 429, "message": "Too many uploads"},
+    ],
+)
+def test_words_of_a_busy_server_are_printed(
+    fake_kaggle: FakeKaggle, policy: RetryPolicy, body: dict[str, object]
+) -> None:
+    def listed() -> object:
+        with kaggle_session("test", policy) as session:
+            return ask(session, lambda: session.api.competition_submissions("x"))
+
+    def failure() -> str:
+        return failure_of(listed)
+
+    fake_kaggle.will_answer("ListSubmissions", *[Answer(429, body)] * 4)
+    assert "HTTP 429; gave up after 4 tries" in (line := failure())
+    assert line.endswith("; Kaggle says: Too many uploads")
+    fake_kaggle.will_answer("ListSubmissions", Answer(429, body, {"Retry-After": "86400"}))
+    assert failure().endswith("(Retry-After: 86400); Kaggle says: Too many uploads")
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[]", '{"username": "a"}'])

@@ -135,8 +135,8 @@ def test_wheels_that_cannot_be_had_leave_nothing(
 
 def test_link_in_a_run_is_not_published(run: Path, tmp_path: Path) -> None:
     (tmp_path / "private.txt").write_text("private")
-    (run / "models" / "xr" / "a-seed0" / "booster.txt").symlink_to(tmp_path / "private.txt")
-    with pytest.raises(PipelineError, match=r"booster\.txt: is hidden or a link"):
+    (run / "models" / "xr" / "a-seed0" / "more.json").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(PipelineError, match=r"more\.json: is hidden or a link"):
         write_weights(run, tmp_path / "out", title=TITLE)
 
 

@@ -1,6 +1,7 @@
 """The real client pushes a kernel to our server and asks how it fares; its output comes whole."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_file_outside_the_folder_is_never_pushed(
     (built.parent / ".env").write_text("private")
     change_metadata(built, code_file=name.format(built.parent.parent / "home" / "kaggle.json"))
     line = failure_of(lambda: push(built.parent))
-    assert "expected the name of a file in the same folder" in line or "is hidden" in line
+    assert re.search("the name of a file in the same folder|is hidden|no such file", line)
     assert not fake_kaggle.received
 
 
@@ -240,6 +241,17 @@ def test_name_outside_the_folder_is_refused(
     assert not out.parent.exists()
     kaggle.outputs = {"a": f"http://storage.example/a?signature={SIGNATURE}"}
     assert "expected an address that starts with https://" in failure(out)
+
+
+@pytest.mark.parametrize("folder", ["a", "a/b"])
+def test_file_and_folder_of_one_name_are_one_line(
+    kaggle: FakeKaggle, storage: FileServer, out: Path, folder: str
+) -> None:
+    for names in ((folder, "a/b/c"), ("a/b/c", folder)):
+        kaggle.outputs = dict.fromkeys(names, f"{storage.url}/submission.csv")
+        assert f"file '{folder}': is also a folder of the output" in failure(out)
+    assert not storage.asked
+    assert not out.parent.exists()
 
 
 def test_unfinished_kernel_is_reported(kaggle: FakeKaggle, storage: FileServer, out: Path) -> None:
