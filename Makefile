@@ -72,8 +72,9 @@ coverage: $(VENV)/.dev  ## the same with the share of lines that they run; fails
 docs: $(VENV)/.docs  ## the pages of docs/ as a site, into site/
 	$(BIN)/mkdocs build --strict
 
+FUZZ_DOORS := npz hlo text submission recipe measured booster program weights folder
 fuzz: $(VENV)/.fuzz  ## ten minutes of coverage-guided fuzzing of each door for files from outside
-	for door in npz hlo submission recipe; do $(BIN)/python -m tests.drills.fuzz $$door --minutes 10 || exit 1; done
+	for door in $(FUZZ_DOORS); do $(BIN)/python -m tests.drills.fuzz $$door --minutes 10 || exit 1; done
 
 test-slow: $(VENV)/.fuzz $(VENV)/.notebook  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from common.credentials import refuse_link
-from common.errors import PipelineError
+from common.errors import PipelineError, blame
 from data.tree import LAYOUTS, Collection
 from ensembles.ensemble import FINAL, members_of
 from models.config.recipe import Recipe
@@ -57,8 +57,9 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
         if "model" not in config or "seed" not in config:
             continue
         learned = LAYOUTS.name if "collections" in config else config.get("collection", "")
-        is_final = "valid" in config.get("recipe", {}).get("fit_on", ())
-        slug = learned.replace(":", "-") + FINAL * is_final
+        with blame(folder / CONFIG, "the configuration of a run"):
+            is_final = "valid" in config.get("recipe", {}).get("fit_on", ())
+            slug = learned.replace(":", "-") + FINAL * is_final
         key = slug, f"{config['model']}-seed{config['seed']}"
         # The key becomes a path below the folder of a run or of a dataset.
         if not all(map(PLAIN_NAME.fullmatch, key)):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PipelineError
+from common.errors import PipelineError, blame
 from data.graphs.graph import Graph
 from data.tree import GraphFile
 from models.config.custom import imported, source_of
@@ -161,4 +161,5 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
         raise PipelineError(
             f"{folder}: model '{own}': {file} has changed since; restore the file, or train again"
         )
-    return model_entry(recipe, config["model"]).load(folder, recipe)
+    with blame(folder, "the folder of a trained model"):
+        return model_entry(recipe, config["model"]).load(folder, recipe)

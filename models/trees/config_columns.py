@@ -381,7 +381,8 @@ class ConfigColumnsRanker:
         if not siblings:
             return None
         first, group = distinct_configs(graph)
-        scores = [self._score_by(name, graph, first) for name in siblings]
+        with blame(self.archive, "programs that this version has learned"):
+            scores = [self._score_by(name, graph, first) for name in siblings]
         return np.mean(scores, axis=0).astype(np.float32)[group]
 
     def _score_by(

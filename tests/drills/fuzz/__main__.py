@@ -10,7 +10,8 @@ from pathlib import Path
 
 import atheris
 
-WATCHED = ["common", "data", "models.config", "models.trees", "submissions", "tomllib"]
+WATCHED = ["common", "data", "models.config", "models.trees", "models.run_folder"]
+WATCHED += ["ensembles.ranking", "ensembles.trained_models", "submissions", "tomllib"]
 
 with atheris.instrument_imports(include=WATCHED, enable_loader_override=False):
     from tests.drills.fuzz.doors import DOORS, mutate_npz, try_door
@@ -46,7 +47,7 @@ def main() -> None:
         }
         words = [sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), str(corpus)]
         more = {}
-        if given.door in ("npz", "run"):
+        if given.door == "npz":
             more["custom_mutator"] = lambda content, max_size, seed: mutate_npz(
                 content, max_size, seed, atheris.Mutate
             )
