@@ -68,21 +68,13 @@ def redact(text: str) -> str:
 
 
 def one_line(text: str, longest: int = _MAX_QUOTE_LENGTH) -> str:
-    """Return foreign text on one printable line, without credentials.
-
-    Args:
-        text: Text of a server or a library.
-        longest: Maximum length, in characters. A longer text is cut.
-    """
+    """Return foreign text on one printable line, without credentials."""
     flat = escaped(" ".join(redact(text).split()))
     return flat if len(flat) <= longest else f"{flat[:longest]}…"
 
 
 def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
     """Refuse files that contain a credential.
-
-    Args:
-        files: Name and content of each file.
 
     Raises:
         PipelineError: A file contains a credential. The message names the first such file.

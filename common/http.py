@@ -160,9 +160,6 @@ def network_fault(error: BaseException, server: str) -> str:
 def retry_after_s(header: str) -> float | None:
     """Parse a Retry-After header.
 
-    Args:
-        header: A number of seconds, or a date.
-
     Returns:
         The wait in seconds; None if the header is neither.
     """

@@ -181,10 +181,6 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     A value that is not TOML (a bare word) is a string, also inside a list. So `--set
     features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
 
-    Args:
-        table: The recipe.
-        overrides: Texts `dotted.key=value`, whose values are TOML.
-
     Returns:
         A changed copy of the recipe.
 

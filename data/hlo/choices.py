@@ -54,11 +54,6 @@ class Space:
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:
     """Draw distinct choices, which leave random shares to the compiler. The first leaves all.
 
-    Args:
-        space: All choices of the program.
-        n_choices: Maximum number of choices.
-        rng: Source of randomness.
-
     Returns:
         The choices, (c, g). They may be fewer than `n_choices` in a small space.
     """

@@ -164,10 +164,6 @@ def split_modules(path: Path, content: bytes) -> list[ModuleText]:
 
     An MLIR module without a function `main` gives a module for each public function.
 
-    Args:
-        path: The file, for messages.
-        content: Its unpacked content.
-
     Returns:
         The modules, at least one, with unique names.
 
@@ -218,10 +214,6 @@ def _sections(form: str, content: bytes) -> list[tuple[int, bytes]]:
 def parse_module(module: ModuleText, source: str) -> bytes:
     """Parse a module with jaxlib in a child process.
 
-    Args:
-        module: The module.
-        source: Name of the file and the module, for messages.
-
     Returns:
         The serialized HloModuleProto.
 
@@ -247,9 +239,6 @@ def parse_module(module: ModuleText, source: str) -> bytes:
 
 def check_jaxlib(program: str) -> str:
     """Check that jaxlib is installed and that its private functions were tested.
-
-    Args:
-        program: Name of the program in the error.
 
     Returns:
         The version of jaxlib.

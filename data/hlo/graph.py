@@ -198,10 +198,6 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
 def node_features(instructions: Sequence[Any], roots: Iterable[int]) -> NDArray[np.float32]:
     """Compute the features of instructions.
 
-    Args:
-        instructions: The messages of n instructions.
-        roots: Positions of the roots of computations.
-
     Returns:
         The features, (n, 140), float32. Layouts are padded with 0.
     """

@@ -56,11 +56,6 @@ class TunedConfigs:
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
     """Convert the runs of a ModuleTuningData to the config arrays of its kind.
 
-    Args:
-        entry: The ModuleTuningData message.
-        n_nodes: Number of nodes of the module.
-        source: Name of the module, for messages.
-
     Raises:
         PipelineError: No run succeeded, or runs and module do not fit each other.
     """

@@ -12,11 +12,6 @@ Tables = Mapping[str, Mapping[str, Any]]
 def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -> None:
     """Check the names of collections and of their tables. Keys and values are not checked.
 
-    Args:
-        tables: The table [collection] of a recipe.
-        named: Names that the recipe gives to models.
-        together: Whether one model learns all layout collections.
-
     Raises:
         ValueError: A collection is unknown, a table cannot differ by collection, or the layout
             collections share a model.
