@@ -37,7 +37,7 @@ def end_quietly(line: str) -> None:
     _reports.append(line)
 
 
-def handle(handler: Handler) -> dict[signal.Signals, Any]:
+def handle(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
     """Handle SIGTERM and SIGINT by a function, and return the former handlers.
 
     A process that ignores SIGINT, for example one that a kernel started, still ignores it.

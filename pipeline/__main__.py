@@ -3,7 +3,9 @@
 The commands are in pipeline/cli/.
 """
 
+import atexit
 import os
+import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -67,6 +69,8 @@ def main(name: str = "fast-or-slow") -> None:
     """Run a command of the command line, under this name in messages and help."""
     # The handlers stay until the process ends.
     handle(end_at_once)
+    # Python resets its own handlers at its end, and a signal would then end a finished command.
+    atexit.register(handle, signal.SIG_IGN)
     app(prog_name=name)
 
 
