@@ -1,6 +1,5 @@
 """Whole layout networks and their inputs, against plain loops over nodes and edges."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,8 +70,7 @@ def slow_scores(model: CrossConfigSage, inputs: LayoutInputs, rows: np.ndarray) 
     if model.config.pool_by_bytes:
         pooled.append((x * inputs.bytes_share[:, None, None]).sum(dim=0))
     if model.config.statistics:
-        assert inputs.statistics is not None
-        scaled = (inputs.statistics[rows] / model.statistics_scale).clamp(-10, 10)
+        scaled = (inputs.statistics(rows) / model.statistics_scale).clamp(-10, 10)
         pooled.append(gelu(model.statistics[0](scaled)))
     return model.head(torch.cat(pooled, dim=1))[:, 0]
 
@@ -83,7 +81,7 @@ def test_scores_and_gradients_of_the_network_are_those_of_loops(
     has_all: bool, slice_bytes: int, whole: LayoutInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plain_ops, "SLICE_BYTES", slice_bytes)
-    inputs = whole if has_all else replace(whole, statistics=None)
+    inputs = whole
     keys = dict.fromkeys(("cross_config", "pool_by_bytes", "statistics"), has_all)
     torch.manual_seed(0)
     model = CrossConfigSage(CrossConfigSageConfig(hidden=16, channel_reduction=4, **keys))
