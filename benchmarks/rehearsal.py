@@ -86,7 +86,7 @@ def sizes_of(graphs: Sequence[PlannedGraph]) -> list[Graphs]:
 
 def few_steps(recipe: Recipe) -> Iterator[str]:
     """Yield the overrides for one seed of a few steps, and one thread of this processor."""
-    yield f"seeds=[{recipe.seeds[0]}]"
+    yield from (f"{model}.seeds=[{recipe.seeds[0]}]" for model in recipe.all_models)
     yield from ("threads=1", "accelerator=cpu")
     for one in COLLECTIONS:
         for model in recipe.models_of(one.kind):
@@ -138,8 +138,10 @@ def compared(costs: dict[str, Any], small: Plan, whole: Plan, seed: int) -> list
     for few, every in pairs:
         if few.train_hours:
             name = f"train {few.collection} {few.model}"
-            hours = few.train_hours, every.runs * every.train_hours
-            rows.append(row(name, hours, [f"{name}-seed{seed}"], few.process_mib))
+            hours = few.runs * few.train_hours, every.runs * every.train_hours
+            # The stage of a final fit has this name and its splits.
+            fits = [stage for stage in cpu_s if stage.startswith(f"{name}-seed{seed}")]
+            rows.append(row(name, hours, fits, few.process_mib))
     for stage in small.collections:
         of = [pair for pair in pairs if pair[0].collection == stage.collection]
         hours = sum(few.rank_hours for few, _ in of), sum(every.rank_hours for _, every in of)

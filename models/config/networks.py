@@ -185,6 +185,24 @@ class CrossConfigSageConfig(SageConfig):
     step_tensor_mib: Count = 0
 
 
+# A graph above the limit of a step takes a multiple of this number of configs.
+CONFIG_GROUP = 16
+
+
+def step_configs(config: LayoutGnnConfig, n_nodes: float) -> int:
+    """Return the number of configs that a training step takes of a graph.
+
+    Args:
+        config: Config of the network. `cross_config_sage` limits the tensors of large graphs.
+        n_nodes: Number of nodes after pruning.
+    """
+    if not (isinstance(config, CrossConfigSageConfig) and config.step_tensor_mib):
+        return config.configs_per_step
+    config_bytes = 2 * max(1, n_nodes) * config.hidden
+    n_groups = int((config.step_tensor_mib << 20) / config_bytes) // CONFIG_GROUP
+    return min(config.configs_per_step, CONFIG_GROUP * max(1, n_groups))
+
+
 class SegmentSageConfig(SageConfig):
     """The layout network for whole graphs, trained by segments, in `models/segments/network.py`.
 

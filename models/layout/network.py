@@ -22,7 +22,7 @@ from data.tree import GraphFile
 from features.scaling import NodeScaler
 from features.statistics.configs import config_moments
 from features.statistics.layout_tables import layout_tables
-from models.config.networks import CrossConfigSageConfig, LayoutGnnConfig
+from models.config.networks import LayoutGnnConfig, step_configs
 from models.config.recipe import FeaturesConfig
 from models.graph_task import HeldOutGraphs, begin_layout_network, draw, loss_of, torch_for
 from models.layout.inputs import LayoutInputs, layout_inputs
@@ -114,8 +114,6 @@ class LayoutNetwork(nn.Module, ABC):
         return scores.float().cpu().numpy()[inputs.group]
 
 
-# A graph above the limit of a step takes a multiple of this number of configs.
-CONFIG_GROUP = 16
 N_HELD_OUT_SAMPLES = 4
 
 
@@ -163,20 +161,6 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
             if len(np.unique(runtime_ns)) > 1:
                 scores = model(inputs, sample).float().cpu().numpy()
                 yield ranking_score("layout", scores, runtime_ns)
-
-
-def step_configs(config: LayoutGnnConfig, n_nodes: float) -> int:
-    """Return the number of configs that a training step takes of a graph.
-
-    Args:
-        config: Config of the network. `cross_config_sage` limits the tensors of large graphs.
-        n_nodes: Number of nodes after pruning.
-    """
-    if not (isinstance(config, CrossConfigSageConfig) and config.step_tensor_mib):
-        return config.configs_per_step
-    config_bytes = max(1, n_nodes) * config.hidden * torch.float16.itemsize
-    n_groups = int((config.step_tensor_mib << 20) / config_bytes) // CONFIG_GROUP
-    return min(config.configs_per_step, CONFIG_GROUP * max(1, n_groups))
 
 
 def joined_losses(model: Any, samples: Sequence[Sample]) -> Tensor:

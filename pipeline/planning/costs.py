@@ -17,7 +17,7 @@ from common.errors import UsageError
 from common.files import read_json
 from common.settings import ROOT, FrozenConfig
 from features.pruning import kept_nodes
-from models.config.networks import SegmentSageConfig
+from models.config.networks import SegmentSageConfig, step_configs
 from models.config.recipe import Recipe
 from models.registry import model_entry
 
@@ -100,9 +100,14 @@ class NetworkCost:
     cpu_channel_ns: float
 
 
-# Counted by benchmarks/gpu_measures.py; `peak` and `cpu_ns` measured.
+# Ending of the name of a network with `norm = "nodes"`.
+OVER_NODES = ", norm over nodes"
+# Tensors are counted by benchmarks/gpu_measures.py, as tests/pipeline/planning/test_costs.py does
+# again. `peak` and `cpu_ns` are measured. Those of the norm over nodes are in proportion to the
+# tensors in memory and the times of the other norm, on a processor.
 NETWORK_COSTS = {
     "cross_config_sage": NetworkCost(113, 219, 11.2, 18, 28, 85, 0.58),
+    f"cross_config_sage{OVER_NODES}": NetworkCost(375, 470, 17, 21, 28, 102, 0.7),
     "tgraph": NetworkCost(348, 348, 45, 45, 19, 140, 0.05),
     "baseline_gcn": NetworkCost(207, 207, 45, 45, 540, 83, 0),
     "segment_sage": NetworkCost(136, 136, 21, 21, 94, 53, 0.15),
@@ -111,8 +116,11 @@ NETWORK_COSTS = {
 }
 # A custom network is reckoned like this one, without fused kernels.
 LIKE_CUSTOM = "tgraph"
-# Further tensors that dropout moves and keeps.
-DROPOUT_MOVED, DROPOUT_PEAK = 10, 2
+# Further tensors that dropout moves.
+DROPOUT_MOVED = 10
+# Further tensors of products by cuBLAS. Kernels compute these products from this capability on,
+# except in float32.
+DOT_CAPABILITY, CUBLAS_MOVED, CUBLAS_PEAK = (8, 0), 32, 3
 
 
 class MeasuredStep(FrozenConfig):
@@ -228,8 +236,7 @@ class StepCosts:
             return step.values * by_value_ns / 1e6, 0 * step.values
         itemsize, network = self._itemsize(recipe, model), _network(recipe, model)
         recorded = getattr(network, "is_recordable", False) and not self._is_float16(recipe, model)
-        n_bytes, plain = step.values * itemsize, not self._is_fused(recipe, model)
-        moved = (cost.plain_moved if plain else cost.moved) + DROPOUT_MOVED * _drops(recipe, model)
+        n_bytes, (moved, _) = step.values * itemsize, self._tensors(recipe, model)
         tflops = self.card.tflops if itemsize == 4 else self.card.half_tflops
         arithmetic_s = cost.flops * step.hidden * step.values / (ARITHMETIC_SHARE * tflops * 1e12)
         kernels_s = np.maximum(moved * n_bytes / (self.card.gb_s * 1e9), arithmetic_s)
@@ -245,14 +252,20 @@ class StepCosts:
 
     def peak_bytes(self, recipe: Recipe, model: str, step: Step) -> float:
         """Return the memory of the activations of the largest step."""
-        _, cost = _cost_of(recipe, model)
-        peak = cost.peak if self._is_fused(recipe, model) else cost.plain_peak
-        peak += DROPOUT_PEAK * _drops(recipe, model)
+        _, peak = self._tensors(recipe, model)
         return float(peak * step.values.max() * self._itemsize(recipe, model))
 
-    def _is_fused(self, recipe: Recipe, model: str) -> bool:
+    def _tensors(self, recipe: Recipe, model: str) -> tuple[float, float]:
+        """Return the tensors that a step moves, and those in memory at the peak."""
+        _, cost = _cost_of(recipe, model)
         is_on = getattr(getattr(recipe, model), "fused", False) and self.on_gpu(recipe, model)
-        return bool(is_on and self.card and self.card.capability >= FUSED_CAPABILITY)
+        capability = self.card.capability if self.card and is_on else (0, 0)
+        if capability >= FUSED_CAPABILITY and cost.moved < cost.plain_moved:
+            by_cublas = capability < DOT_CAPABILITY or self._itemsize(recipe, model) == 4
+            moved, peak = cost.moved + CUBLAS_MOVED * by_cublas, cost.peak + CUBLAS_PEAK * by_cublas
+        else:
+            moved, peak = cost.plain_moved, cost.plain_peak
+        return moved + DROPOUT_MOVED * _drops(recipe, model), peak
 
     def _is_float16(self, recipe: Recipe, model: str) -> bool:
         is_old = self.card is not None and self.card.capability < (8, 0)
@@ -270,16 +283,17 @@ def _network(recipe: Recipe, model: str) -> Any:
 
 def _cost_of(recipe: Recipe, model: str) -> tuple[str, NetworkCost]:
     """Return the built-in network whose cost a network has, and the cost."""
-    name = model_entry(recipe, model).name
+    name = recipe.named_models.get(model, model)
+    if getattr(getattr(recipe, model), "norm", "") == "nodes":
+        name += OVER_NODES
     name = name if name in NETWORK_COSTS else LIKE_CUSTOM
     return name, NETWORK_COSTS[name]
 
 
 def _drops(recipe: Recipe, model: str) -> bool:
     # The cost of tgraph includes its dropout.
-    return model_entry(recipe, model).name != "tgraph" and bool(
-        getattr(getattr(recipe, model), "dropout", 0)
-    )
+    is_counted = _cost_of(recipe, model)[0] == "tgraph"
+    return bool(getattr(getattr(recipe, model), "dropout", 0)) and not is_counted
 
 
 def step_of(
@@ -302,7 +316,8 @@ def step_of(
     # A step computes one segment with gradients.
     if isinstance(config, SegmentSageConfig):
         kept = np.minimum(kept, config.segment_nodes)
-    n_configs = np.minimum(config.configs_per_step, np.maximum(2, configs))
+    of_step = np.array([step_configs(config, n_nodes) for n_nodes in kept])
+    n_configs = np.minimum(of_step, np.maximum(2, configs))
     return Step(config.graphs_per_step, config.graphs_per_step * kept * n_configs * hidden, hidden)
 
 

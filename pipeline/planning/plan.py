@@ -100,23 +100,23 @@ def official_graphs() -> list[Graphs]:
     ]
 
 
-def _learned(recipe: Recipe, graphs: Iterable[Graphs]) -> dict[str, Graphs]:
-    """Return the graphs to learn from by collection. All layouts can be those of the first one."""
-    parts: dict[str, list[Graphs]] = {}
-    for part in graphs:
-        learned = recipe.learned_as(collection_named(part.collection)).name
-        parts.setdefault(learned, []).append(part)
-    joined = {}
-    for group in parts.values():
-        first = next((part.collection for part in group if part.split == "train"), None)
-        fitted = [part for part in group if part.split in recipe.fit_on]
-        if first:
-            nodes, distinct = (
-                np.concatenate([getattr(part, key) for part in fitted])
-                for key in ("nodes", "distinct")
-            )
-            joined[first] = Graphs(first, "train", nodes, distinct)
-    return joined
+def _fits(recipe: Recipe, model: str, collection: str, graphs: Iterable[Graphs]) -> list[Graphs]:
+    """Return the graphs of each training of a seed on a collection.
+
+    If one model learns all layouts, its trainings are those of the first collection.
+    """
+    learned = recipe.learned_as(collection_named(collection))
+    group = [g for g in graphs if recipe.learned_as(collection_named(g.collection)) == learned]
+    if collection != next((part.collection for part in group if part.split == "train"), None):
+        return []
+    fits = []
+    for fit in recipe.fits(model):
+        fitted = [part for part in group if part.split in fit.fit_on]
+        nodes, distinct = (
+            np.concatenate([getattr(g, k) for g in fitted]) for k in ("nodes", "distinct")
+        )
+        fits.append(Graphs(collection, "train", nodes, distinct))
+    return fits
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class ModelPlan:
     """The cost of a model on one collection.
 
     Attributes:
-        runs: Number of trainings: seeds, times two for a recipe that fits on valid too.
+        runs: Number of trainings: seeds, times two for a model that fits on valid too.
         steps: Steps of one training of a network, else 0.
         step_ms: Mean time of a step's kernels, or of the processor without a GPU.
         host_ms: Mean time in which the host launches a step and reads its graphs.
@@ -154,6 +154,7 @@ def _network_plan(
     costs: StepCosts, recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Graphs]
 ) -> ModelPlan:
     config: Any = getattr(recipe, model)
+    n_seeds = len(recipe.seeds_of(model))
     on_gpu = costs.on_gpu(recipe, model)
     step = step_of(recipe, model, learned.nodes, learned.distinct)
     kernels_ms, host_ms = costs.step_ms(recipe, model, step)
@@ -168,21 +169,20 @@ def _network_plan(
         whole = learned.at_most(config.table_configs)
         train_s += n_heads / len(learned.nodes) * _ranking_s(costs, recipe, model, whole)
     card_mib, process_mib = network_mib(costs, recipe, model, learned)
+    ranking_s = sum(_ranking_s(costs, recipe, model, part) for part in ranked)
     return ModelPlan(
         collection=learned.collection,
         model=model,
-        runs=len(recipe.seeds),
+        runs=n_seeds,
         steps=config.training.steps,
         step_ms=float(kernels_ms.mean()),
         host_ms=float(host_ms.mean()),
         train_hours=train_s / HOUR_S,
-        rank_hours=sum(_ranking_s(costs, recipe, model, part) for part in ranked)
-        * len(recipe.seeds)
-        / HOUR_S,
+        rank_hours=n_seeds * ranking_s / HOUR_S,
         on_gpu=on_gpu,
         card_mib=card_mib,
         process_mib=process_mib,
-        files_bytes=len(recipe.seeds) * WEIGHTS_BYTES * getattr(config, "hidden", 1) ** 2,
+        files_bytes=n_seeds * WEIGHTS_BYTES * getattr(config, "hidden", 1) ** 2,
     )
 
 
@@ -236,20 +236,21 @@ def _ranking_s(costs: StepCosts, recipe: Recipe, model: str, part: Graphs) -> fl
 
 def _tree_plan(recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Graphs]) -> ModelPlan:
     config: Any = getattr(recipe, model)
-    n_seeds, n_graphs = len(recipe.seeds), len(learned.nodes)
+    name = recipe.named_models.get(model, model)
+    n_seeds, n_graphs = len(recipe.seeds_of(model)), len(learned.nodes)
     train_s = rows = leaves = n_bytes = 0.0
     if not isinstance(config, BaselineConfig):
         n_configs = np.minimum(config.configs_per_graph, learned.distinct)
         rows = float(n_configs.sum())
         train_s = _processor_s("statistics", learned, n_configs)
         # One model of each graph is trained after the other.
-        n_rows = float(n_configs.max()) if model == BY_GRAPH else rows
-        has_folds = model in ROW_ROUND_S and getattr(config, "early_stop", 0) > 0
+        n_rows = float(n_configs.max()) if name == BY_GRAPH else rows
+        has_folds = name in ROW_ROUND_S and getattr(config, "early_stop", 0) > 0
         by_statistic = BYTES_WITH_FOLDS if has_folds else BYTES_PER_STATISTIC
         n_bytes = n_rows * by_statistic * len(ALL_STATISTICS[learned.kind])
-        if model in ROW_ROUND_S:
+        if name in ROW_ROUND_S:
             n_fits = config.folds * len(config.leaves_to_try) if has_folds else 1
-            train_s += config.num_boost_round * n_fits * ROW_ROUND_S[model] * rows
+            train_s += config.num_boost_round * n_fits * ROW_ROUND_S[name] * rows
             leaves = config.num_boost_round * getattr(config, "num_leaves", 31)
     ranking_s = sum(_processor_s("rank", part, part.distinct) for part in ranked)
     return ModelPlan(
@@ -264,7 +265,7 @@ def _tree_plan(recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Gra
         on_gpu=False,
         card_mib=0.0,
         process_mib=LIBRARIES_MIB + n_bytes / MIB,
-        files_bytes=n_seeds * LEAF_BYTES * leaves * (n_graphs if model == BY_GRAPH else 1),
+        files_bytes=n_seeds * LEAF_BYTES * leaves * (n_graphs if name == BY_GRAPH else 1),
     )
 
 
@@ -297,7 +298,8 @@ def model_plan(
     if not fits:
         return replace(rows[0], runs=0, train_hours=0.0, card_mib=0.0, files_bytes=0.0)
     hours = sum(row.train_hours for row in rows) / len(rows)
-    return replace(rows[-1], runs=len(recipe.seeds) * len(rows), train_hours=hours)
+    runs, n_bytes = (sum(getattr(row, key) for row in rows) for key in ("runs", "files_bytes"))
+    return replace(rows[-1], runs=runs, train_hours=hours, files_bytes=n_bytes)
 
 
 @dataclass(frozen=True)
@@ -328,7 +330,7 @@ def _collection_plan(
         raw = sum(float(np.minimum(MAX_RAW_BYTES, n_bytes).sum()) for n_bytes in packed)
         store = STORE_NODE * sum(int(part.nodes.sum()) for part in parts)
         store += STORE_LAYOUT_CONFIG * n_configs
-    n_tables = sum(len(recipe.seeds) for _ in recipe.models_of(kind)) + SCORE_TABLES
+    n_tables = sum(len(recipe.seeds_of(model)) for model in recipe.models_of(kind)) + SCORE_TABLES
     run = n_tables * SCORES_OF_CONFIG[kind] * sum(int(part.configs.sum()) for part in ranked)
     run += sum(model.files_bytes for model in models)
     return CollectionPlan(
@@ -412,7 +414,6 @@ def make_plan(
     n_cores: int = 8,
 ) -> Plan:
     """Return the cost of a recipe on graphs of some sizes. A training takes one of the cards."""
-    learned = [_learned(fit, graphs) for fit in recipe.fits()]
     rows, stages = [], []
     for name in dict.fromkeys(part.collection for part in graphs):
         own = recipe.of(collection_named(name))
@@ -423,9 +424,9 @@ def make_plan(
             for part in parts
             if part.split != "train"
         ]
-        fits = [fit[name] for fit in learned if name in fit]
         models = [
-            model_plan(costs, own, model, fits, ranked) for model in own.models_of(parts[0].kind)
+            model_plan(costs, own, model, _fits(own, model, name, graphs), ranked)
+            for model in own.models_of(parts[0].kind)
         ]
         rows += models
         stages.append(_collection_plan(own, parts, ranked, models))

@@ -40,14 +40,18 @@ def test_every_network_trains_a_few_steps_with_its_keys() -> None:
             if training := few.of(one).training_of(model):
                 assert training.steps == STEPS[one.kind]
                 config, original = (getattr(r.of(one), model) for r in (few, whole))
-                assert config.model_copy(update={"training": original.training}) == original
+                assert config.seeds == whole.seeds[:1]
+                kept = {"training": original.training, "seeds": original.seeds}
+                assert config.model_copy(update=kept) == original
 
 
 def test_a_run_that_takes_half_of_its_plan_has_the_ratio_of_one_half() -> None:
-    recipe = load_recipe("leaderboard", ["seeds=[0]"])
+    recipe = load_recipe("leaderboard", [*few_steps(load_recipe("leaderboard"))])
     small = make_plan(recipe, find_step_costs("none", None), sizes_of(rehearsed_graphs(500, 50, 9)))
     names = {f"train {row.collection} {row.model}-seed0": row for row in small.models}
     spent = {name: row.train_hours * 1800 for name, row in names.items()}
+    spent |= {f"{name} on train and valid": spent[name] for name in names if names[name].runs == 2}
+    assert len(names) < len(spent) < 2 * len(names)
     costs = {"cpu_seconds": spent, "peak_mib": dict.fromkeys(spent, 100)}
     rows = [row for row in compared(costs, small, small, 0) if row.stage.startswith("train ")]
     assert len(rows) > 10

@@ -198,6 +198,31 @@ def test_a_collection_costs_what_its_own_keys_take_and_a_final_fit_as_much_again
     assert row_of(plan_of(final)).rank_hours == pytest.approx(row_of(plan_of()).rank_hours)
 
 
+def test_seeds_and_splits_of_a_model_count_for_this_model_only() -> None:
+    table = RECIPE.model_dump(mode="json")
+    keys = [f"{MODEL}.seeds=[4,5]", "layout_boosting.fit_on=[train, valid]"]
+    plan = plan_of(Recipe.from_table(apply_overrides(table, keys), source="test"))
+    assert [row_of(plan, name).runs for name in (MODEL, "layout_boosting", "tile_linear")] == [
+        2,
+        6,
+        3,
+    ]
+    before, trees = (row_of(p, "layout_boosting") for p in (plan_of(), plan))
+    # The second fit has twelve graphs, the first ten.
+    assert trees.train_hours == pytest.approx(1.1 * before.train_hours)
+    assert trees.rank_hours == pytest.approx(before.rank_hours)
+    assert trees.files_bytes == 2 * before.files_bytes
+    assert row_of(plan).rank_hours == pytest.approx(row_of(plan_of()).rank_hours * 2 / 3)
+
+
+def test_siblings_under_another_name_cost_the_same() -> None:
+    names = "config_columns_boosting", "siblings"
+    sets = [f"layout.models=[{', '.join(names)}]", "siblings.model=config_columns_boosting"]
+    plan = plan_of(load_recipe("cpu", [*sets, "seeds=[0]"]))
+    first, second = (row_of(plan, name) for name in names)
+    assert replace(second, model=first.model) == first and first.files_bytes > 0
+
+
 def test_every_network_and_statistics_ranker_has_a_cost() -> None:
     for kind in ("layout", "tile"):
         models = [name for name in MODELS if MODELS[name].kind == kind]
