@@ -1,6 +1,5 @@
 """Whole layout networks and their inputs, against plain loops over nodes and edges."""
 
-
 import numpy as np
 import pytest
 import torch
