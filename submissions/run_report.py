@@ -134,7 +134,8 @@ class ModelsReport(_Record):
         member_values: Value of each member without the others.
         unused: Members that rank no graph, because they know none of the programs.
         method: Scale of the blend, for example "minmax-mean".
-        weights: Weight of each member. The sum is 1.
+        weights: Share of each member in the blend, as a mean over the graphs of both splits. The
+            sum is 1. A member that ranks no graph has 0.
         importances: For each model of trees, the statistics that matter most.
         fallback_from: Collection whose models rank this one, or "baseline". None for its own.
         reason: Why there is a fallback.

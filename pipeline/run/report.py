@@ -142,7 +142,7 @@ def _models_of(
 ) -> ModelsReport:
     source, members = state.sources[collection.name], state.members(collection)
     spec = _spec(state, collection)
-    total, choice = sum(spec.weights.values()), read_choice(choice_file(state.out, collection))
+    ranked, choice = _ranked(state, collection), read_choice(choice_file(state.out, collection))
     fallback = source.collection.name if source.collection else "baseline"
     folders: dict[str, list[Path]] = {}
     for member in members:
@@ -154,9 +154,9 @@ def _models_of(
             name: _value(state, collection, spec._replace(weights={name: 1.0}), labels)
             for name in spec.weights
         },
-        unused=_unused(state, collection),
+        unused=[name for name, graphs in ranked.items() if not graphs],
         method=spec.method,
-        weights={name: round(weight / total, 4) for name, weight in spec.weights.items()},
+        weights=blend_shares(spec.weights, ranked),
         importances={
             model: table.head(12).to_dicts() for model, table in trees.items() if table is not None
         },
@@ -166,11 +166,26 @@ def _models_of(
     )
 
 
-def _unused(state: RunState, collection: Collection) -> list[str]:
-    splits = [split for split in SUBMISSION if state.of(collection, split)]
-    tables = [state.scores(collection, split) for split in splits]
-    names = [member.name for member in state.members(collection)]
-    return [name for name in names if all(table[name].is_empty() for table in tables)]
+def _ranked(state: RunState, collection: Collection) -> dict[str, set[str]]:
+    """Return the graphs of both splits that each member ranks."""
+    ranked: dict[str, set[str]] = {}
+    for split in (split for split in SUBMISSION if state.of(collection, split)):
+        for name, table in state.scores(collection, split).items():
+            graphs = {f"{split}/{graph}" for graph in table["graph"].unique()}
+            ranked[name] = ranked.get(name, set()) | graphs
+    return ranked
+
+
+def blend_shares(weights: Mapping[str, float], ranked: Mapping[str, set[str]]) -> dict[str, float]:
+    """Return the share of each member in the blend, as a mean over all ranked graphs."""
+    shares = dict.fromkeys(weights, 0.0)
+    graphs = sorted(set[str]().union(*ranked.values()))
+    for graph in graphs:
+        members = [name for name in weights if graph in ranked[name]]
+        total = sum(weights[name] for name in members) or 1.0
+        for name in members:
+            shares[name] += weights[name] / total / len(graphs)
+    return {name: round(share, 4) for name, share in shares.items()}
 
 
 def _spec(state: RunState, collection: Collection) -> BlendSpec:

@@ -1,4 +1,4 @@
-"""The learning curves of a report, from metrics.jsonl."""
+"""The learning curves of a report, from metrics.jsonl, and the shares of members in a blend."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import PipelineError
 from models.run_folder import CONFIG, METRICS
-from pipeline.run.report import MAX_POINTS, learning_curves
+from pipeline.run.report import MAX_POINTS, blend_shares, learning_curves
 from submissions.run_report import LearningCurve
 
 
@@ -52,3 +52,11 @@ def test_a_damaged_line_of_a_curve_names_its_file(tmp_path: Path, line: str) -> 
         file.write(line + "\n")
     with pytest.raises(PipelineError, match=r"metrics\.jsonl: cannot be used: "):
         learning_curves(tmp_path)
+
+
+def test_share_of_a_member_counts_only_the_graphs_that_it_ranks() -> None:
+    weights = {"net": 1.0, "trees": 1.0, "siblings": 2.0, "unknown": 5.0}
+    ranked = {"net": {"a", "b"}, "trees": {"a", "b"}, "siblings": {"b"}, "unknown": set[str]()}
+    # "a" has two members with a half each, and "b" has shares of 1/4, 1/4 and 2/4.
+    shares = blend_shares(weights, ranked)
+    assert shares == {"net": 0.375, "trees": 0.375, "siblings": 0.25, "unknown": 0.0}
