@@ -1,8 +1,8 @@
 """Recipes reject wrong values, and the page of recipe keys is up to date."""
 
-import pickle
 import re
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -165,7 +165,10 @@ def test_a_model_is_used_twice_under_two_names() -> None:
     keys = [*NAMED, "blend.weights.wide=0.5", "wide.seeds=[3]", "wide.fit_on=[train,valid]", table]
     recipe = load_recipe("smoke", keys)
     again = Recipe.from_table(recipe.model_dump(mode="json"), source="again")
-    for one in (recipe, again, pickle.loads(pickle.dumps(recipe))):
+    # Jobs send their recipe to another process.
+    sender, receiver = Pipe()
+    sender.send(recipe)
+    for one in (recipe, again, receiver.recv()):
         assert one.models_of("layout") == ("tgraph", "wide")
         assert (one.tgraph.hidden, one.wide.hidden, one.wide.dropout) == (16, 32, 0.2)
         assert (one.seeds_of("tgraph"), one.seeds_of("wide")) == ((0,), (3,))

@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -164,10 +162,11 @@ def moved_by_a_step(sets: Sequence[str], card: KernelCard, n_nodes: int) -> tupl
         # A GPU computes this product in the type of its factors. A processor casts them.
         counter.add((grad, x, torch.empty_like(into)))
 
-    with recorded(card, "bfloat16", 128), moved_bytes() as counter, ExitStack() as patches:
-        patches.enter_context(patch.object(plain_ops, "SLICE_BYTES", plain_ops.DEVICE_SLICE_BYTES))
+    stubs = pytest.MonkeyPatch.context()
+    with recorded(card, "bfloat16", 128), moved_bytes() as counter, stubs as monkeypatch:
+        monkeypatch.setattr(plain_ops, "SLICE_BYTES", plain_ops.DEVICE_SLICE_BYTES)
         for module in (fused_ops, node_norm_ops, plain_ops):
-            patches.enter_context(patch.object(module, "add_weight_gradient", counted))
+            monkeypatch.setattr(module, "add_weight_gradient", counted)
         loss = sample_loss(network, inputs, np.arange(128))
         with torch.autocast("cpu", enabled=False):
             loss.backward()
