@@ -53,9 +53,7 @@ class Outcome:
     """The result of one graph.
 
     Attributes:
-        job: The job.
         path: The file of the graph. None if the graph was left out.
-        entry: Entry of the manifest.
         was_there: Whether earlier calls had measured the graph completely.
     """
 
@@ -90,8 +88,6 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
     be opened is skipped.
 
     Args:
-        jobs: The graphs.
-        out: Folder of the dataset.
         remeasure: As of `collect_graph`.
 
     Returns:
@@ -99,7 +95,6 @@ def collect_jobs(jobs: Sequence[Job], out: Path, *, remeasure: bool = False) -> 
 
     Raises:
         UsageError: A graph was measured with other options, or another process writes to `out`.
-        PipelineError: No program can be opened, or the disk is full.
     """
     outcomes: list[Outcome] = []
     n_failed = 0
@@ -130,8 +125,6 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
     has the reason, and the journal stays. A job with more rounds resumes from the journal.
 
     Args:
-        job: The graph.
-        out: Folder of the dataset.
         remeasure: Whether up to 30 distinct configs are measured again in a fresh process. The
             manifest gets Kendall's tau between the two measurements.
 
@@ -139,7 +132,6 @@ def collect_graph(job: Job, out: Path, *, remeasure: bool = False) -> Outcome:
         OutOfTime: The time is over. The same call resumes.
         UsageError: The graph was measured with other options, or with more rounds.
         ProgramFailed: The program cannot be opened, or none of its configs runs.
-        PipelineError: The disk is full, or a file of `out` is damaged.
     """
     manifest = read_manifest(out)
     check_family(manifest, job)
@@ -266,11 +258,7 @@ def _check_unchanged(job: Job, entry: dict[str, Any]) -> None:
 
 
 def program_digest(description: Description) -> str:
-    """Return a digest of a program and its knobs, 16 hex digits.
-
-    Args:
-        description: The program.
-    """
+    """Return a digest of a program and its knobs, 16 hex digits."""
     digest = hashlib.blake2b(description.n_options.tobytes(), digest_size=8)
     for name, values in sorted(description.arrays.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode())

@@ -27,10 +27,7 @@ class MeasurementSettings:
     """The options of a measurement that mean the same for all programs.
 
     Attributes:
-        n_configs: Number of configs.
-        n_rounds: Number of interleaved rounds after the search.
         timeout_s: Seconds after which a config counts as failed.
-        seed: Seed of the search and of the order of visits.
     """
 
     n_configs: int = 100
@@ -53,10 +50,6 @@ class Job(MeasurementSettings):
     """One graph to measure.
 
     Attributes:
-        open_measurable: Function that opens the program in the worker.
-        program: Name of the graph.
-        family: Family of the program.
-        collection: Collection of the graph.
         decides: A key of `SPACES`.
         split: "train", "valid" or "test".
         search: A key of `autotune.measure.search.SEARCHES`.
@@ -91,7 +84,6 @@ class Job(MeasurementSettings):
         """Return the path of the journal.
 
         Args:
-            out: Folder of the dataset.
             again: Whether it is the journal of the second measurement.
         """
         kind = "again" if again else "first"
@@ -129,11 +121,9 @@ def make_job(
         split: "train", "valid" or "test".
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
         effort: Number of configs and rounds, time limit and seed.
-        inputs: Arguments of a user's program.
 
     Raises:
         UsageError: There is no such kind, search, split or device, or a kernel has another kind.
-        PipelineError: There is no such program, or its module cannot be imported.
     """
     _check("--kind", kind, tuple(SPACES))
     _check("--search", search, LAYOUT_SEARCHES)
@@ -169,7 +159,6 @@ def sample_jobs(*, seed: int = 0, device: str | None = None) -> list[Job]:
     If the sample is stopped early, it has about the same share of each of them.
 
     Args:
-        seed: Seed of the searches and orders.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
     """
     tiles, layouts = (replace(effort, seed=seed) for effort in (SAMPLE_TILES, SAMPLE_LAYOUTS))
@@ -216,11 +205,6 @@ def _check(option: str, value: str, known: tuple[str, ...]) -> None:
 def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
     """Return whether a graph was measured or left out. A job with more rounds is not done.
 
-    Args:
-        manifest: The manifest of the dataset.
-        job: The graph.
-        out: Folder of the dataset.
-
     Raises:
         UsageError: The graph was measured with other options.
     """
@@ -241,10 +225,6 @@ def is_done(manifest: dict[str, dict[str, Any]], job: Job, out: Path) -> bool:
 
 def check_family(manifest: dict[str, dict[str, Any]], job: Job) -> None:
     """Check that a family is in one split. Otherwise scores would be too good.
-
-    Args:
-        manifest: The manifest of the dataset.
-        job: The graph.
 
     Raises:
         UsageError: Another split has a graph of the family.

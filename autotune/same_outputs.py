@@ -21,7 +21,6 @@ class SameOutputs:
     """A program that rejects settings with wrong outputs.
 
     Args:
-        program: The program.
         reference: Owner of the expected outputs for messages, and a function that returns them.
             None means the default's outputs.
     """
@@ -44,9 +43,6 @@ class SameOutputs:
 
         Args:
             setting: Option of each knob, (g,).
-
-        Raises:
-            PipelineError: An output differs by more than `TOLERANCE`.
         """
         loaded = self._load(setting)
         if self._expected is None and self._reference:

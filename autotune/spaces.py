@@ -101,11 +101,7 @@ def menu() -> NDArray[np.int64]:
 
 
 def fusible(module: Any) -> list[Any]:
-    """Return the entry's instructions that may have a barrier, in the module's order.
-
-    Args:
-        module: HloModuleProto.
-    """
+    """Return the entry's instructions that may have a barrier, in the module's order."""
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
     return [op for op in entry.instructions if op.opcode not in NO_WORK]
 
@@ -114,9 +110,7 @@ def edited_module(module: Any, orders: Mapping[int, Orders], kept_apart: Set[int
     """Return a copy of an HLO module with constraints and barriers.
 
     Args:
-        module: HloModuleProto.
         orders: Major-to-minor orders of the tensors of instructions, by instruction ID.
-        kept_apart: IDs of the instructions that get a barrier.
     """
     edited = message_class("HloModuleProto")()
     edited.CopyFrom(module)
@@ -177,10 +171,7 @@ def open_decided(
     with the kernel without a loop.
 
     Args:
-        program: Name of the program or kernel.
-        spaces: Names of the spaces.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
-        inputs: Arguments of a user's program.
     """
     measurable = open_program(program, spaces, device, inputs)
     if isinstance(measurable, TileProgram):
@@ -197,13 +188,10 @@ def open_program(
 
     Args:
         program: Name in a catalogue, "module:name", FILE or FILE#MODULE.
-        spaces: Names of the spaces.
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
-        inputs: Arguments of a user's program.
 
     Raises:
         UsageError: The program has no knobs in these spaces.
-        PipelineError: There is no such program or kernel, or its module cannot be imported.
     """
     facts = open_device(device)
     if program in catalogue() and TILES not in spaces:
@@ -225,13 +213,7 @@ def open_program(
 
 
 def undecided(program: str, spaces: Sequence[str], decided: Sequence[str]) -> str:
-    """Return the reason why a program has no knobs in some spaces.
-
-    Args:
-        program: Name of the program.
-        spaces: Requested spaces.
-        decided: Spaces in which the program has knobs.
-    """
+    """Return the reason why a program has no knobs in some spaces."""
     left_out = [space for space in spaces if space not in decided]
     reason = " and ".join(NOTHING[space] for space in left_out if space in NOTHING)
     if tuple(decided) == (TILES,):
@@ -253,11 +235,9 @@ class DecidedProgram:
     Args:
         source: The function. It is compiled once.
         spaces: Names of the spaces. Spaces without knobs are left out.
-        facts: The device and versions, for the manifest.
 
     Raises:
         UsageError: No space has knobs.
-        PipelineError: The function cannot be compiled, or this jaxlib was not tested.
     """
 
     def __init__(
@@ -343,9 +323,6 @@ class DecidedProgram:
 
         Args:
             setting: Option of each knob, (g,).
-
-        Raises:
-            PipelineError: The compiler rejects the setting.
         """
         import jax
 

@@ -31,21 +31,11 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page of results, and print its path.
-
-    Args:
-        path: File of the page.
-        text: Content of the page.
-    """
+    """Write a page of results, and print its path."""
     write_text(path, text.rstrip("\n") + "\n")
     print(path)  # noqa: T201
 
 
 def render(name: str, **values: object) -> str:
-    """Render a page from the template pages/NAME.md.j2.
-
-    Args:
-        name: Name of the template.
-        values: Variables of the template.
-    """
+    """Render a page from the template pages/NAME.md.j2."""
     return render_page(Path(__file__).parent / "pages" / f"{name}.md.j2", **values)

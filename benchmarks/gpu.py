@@ -79,9 +79,6 @@ def kernel_rows(device: torch.device) -> list[list[str]]:
     """Time each fused kernel on the tensors of a step, and `torch.compile` of plain operations.
 
     A kernel is worth its code if the compiled operations take at least 1.15 times as long.
-
-    Returns:
-        One row per kernel.
     """
     is_dry = device.type == "cpu"
     n, c, h = (20, 16, 16) if is_dry else (GRAPH.n_nodes, 128, 128)

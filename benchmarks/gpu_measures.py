@@ -40,11 +40,7 @@ class MovedBytes(TorchDispatchMode):
         return result
 
     def add(self, values: Any) -> None:
-        """Count the bytes of tensors.
-
-        Args:
-            values: Tensors in nested tuples, lists and dictionaries.
-        """
+        """Count the bytes of tensors."""
         tensors = [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
         distinct = {t.data_ptr(): t for t in tensors if t.layout == torch.strided}
         self.total += sum(t.nbytes for t in distinct.values())
@@ -71,7 +67,6 @@ def milliseconds(work: Callable[[], object], device: torch.device) -> float:
     """Return the median time of calls in milliseconds.
 
     Args:
-        work: Function to call.
         device: Device of the work. On a GPU, only the time of the kernels counts.
     """
     if device.type == "cpu":
@@ -94,11 +89,7 @@ def milliseconds(work: Callable[[], object], device: torch.device) -> float:
 
 @cache
 def copy_gb_per_s(device: torch.device) -> float:
-    """Return the bytes that a large copy reads and writes per second, in GB/s.
-
-    Args:
-        device: Device of the copy.
-    """
+    """Return the bytes that a large copy reads and writes per second, in GB/s."""
     source = torch.randn((1 << 20) if device.type == "cpu" else (1 << 29), device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / milliseconds(lambda: target.copy_(source), device) / 1e6
@@ -111,13 +102,7 @@ def matmul_tflop_per_s(device: torch.device) -> float:
 
 
 def speed(n_bytes: int, ms: float, device: torch.device) -> list[str]:
-    """Format the speed of an operation in GB/s, and its time divided by the time of a copy.
-
-    Args:
-        n_bytes: Bytes that the operation moves.
-        ms: Time of the operation in milliseconds.
-        device: Device of the operation.
-    """
+    """Format the speed of an operation in GB/s, and its time divided by the time of a copy."""
     roofline_ms = n_bytes / copy_gb_per_s(device) / 1e6
     return [f"{n_bytes / ms / 1e6:,.0f}", f"{ms / roofline_ms:.2f}"]
 
@@ -142,11 +127,6 @@ def gradient_of(
     """Return a function that computes the gradients of a compiled function.
 
     The forward pass runs here, so its time does not count.
-
-    Args:
-        function: Function of tensors.
-        args: Arguments of the function.
-        grads: Gradients of its results.
     """
     leaves = [arg.detach().clone().requires_grad_() for arg in args]
     results = compiled(function, args[0].device)(*leaves)

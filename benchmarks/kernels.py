@@ -170,11 +170,7 @@ def rows_of(kernels: Sequence[Compiled]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Compile all kernels, print their resources, and write the page.
-
-    Raises:
-        PipelineError: A kernel does not suit a card.
-    """
+    """Compile all kernels, print their resources, and write the page."""
     work = []
     for card in CARDS:
         half = precision_on(GPU, "auto", version=divmod(card.capability, 10))

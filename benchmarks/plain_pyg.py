@@ -123,11 +123,7 @@ def plain_copy(model: CrossConfigSage) -> PlainLayoutModel:
 
 
 def plain_names(ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Convert tensors to the names and shapes of the plain model.
-
-    Args:
-        ours: Tensors by parameter name of our model.
-    """
+    """Convert tensors to the names and shapes of the plain model."""
     shared = ("opcode", "layout", "norm", "head")
     plain = {name: value for name, value in ours.items() if name.split(".")[0] in shared}
     plain["embed.weight"] = torch.cat(

@@ -47,13 +47,7 @@ PACKING_HEADER = ("step", "wall seconds", "CPU seconds", "peak MiB")
 
 
 class Setting(NamedTuple):
-    """Size of a measurement.
-
-    Attributes:
-        n_nodes: Number of nodes after pruning.
-        n_configs: Number of configs scored at once.
-        hidden: Number of channels of all networks.
-    """
+    """Size of a measurement."""
 
     n_nodes: int
     n_configs: int = 64
@@ -64,13 +58,7 @@ SETTINGS = (Setting(500), Setting(2_000), Setting(5_000), Setting(2_000, hidden=
 
 
 class Work(NamedTuple):
-    """A network with a graph.
-
-    Attributes:
-        n_nodes: Number of nodes after pruning.
-        forward: Scores the configs.
-        step: Computes the gradients of a training step.
-    """
+    """A network with a graph."""
 
     n_nodes: int
     forward: Callable[[], object]
@@ -78,12 +66,7 @@ class Work(NamedTuple):
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a new process, and return its result.
-
-    Args:
-        function: Function of a module.
-        arguments: Positional arguments.
-    """
+    """Call a function in a new process, and return its result."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
@@ -93,7 +76,6 @@ def make_work(name: str, setting: Setting) -> Work:
     """Create a graph and a network for one thread.
 
     Args:
-        name: One of NETWORKS.
         setting: Size of the graph. Only its first `n_configs` configs are scored.
     """
     prepare_torch(seed=0, threads=1)
@@ -122,12 +104,7 @@ def make_work(name: str, setting: Setting) -> Work:
 
 
 def step_mib(name: str, setting: Setting) -> float:
-    """Return the peak memory that a forward and backward pass adds to this process, in MiB.
-
-    Args:
-        name: One of NETWORKS.
-        setting: Size of the graph.
-    """
+    """Return the peak memory that a forward and backward pass adds to this process, in MiB."""
     work, before = make_work(name, setting), own_peak_mib()
     work.step()
     return own_peak_mib() - before
@@ -168,10 +145,6 @@ STEPS = {"inflate with Python's zipfile": read_with_zipfile, "`prepare`": store}
 
 def run_step(name: str, path: Path) -> tuple[float, float, float]:
     """Run a step.
-
-    Args:
-        name: Key of STEPS.
-        path: File to read.
 
     Returns:
         Wall seconds, processor seconds, and the peak memory of this process in MiB.

@@ -55,10 +55,8 @@ class Replay:
     """A search on a graph whose c configs are all measured.
 
     Attributes:
-        graph: Graph of the configs.
         runtime_ns: All measurements, (c,). Equal configs are measurements of one config.
         scores: Scores of the configs, "rule" and perhaps "ranker", each (c,).
-        rng: Random generator of the search.
         known: Runtimes in ns that the search has measured, by row.
     """
 
@@ -72,9 +70,6 @@ class Replay:
         """Return the number of measurements until the goal, and the regrets in percent.
 
         A regret is the time that the fastest measured config takes longer than the best of all.
-
-        Args:
-            name: A name of UNTRAINED or TRAINED.
         """
         (first, group) = distinct_configs(self.graph)
         mean_ns = group_means(self.runtime_ns, group)
@@ -161,8 +156,6 @@ class Table:
 
     Attributes:
         costs: Result of `Replay.costs`, by search, file and seed.
-        families: Family of each file.
-        shares: Share of the configs of each file that reach the goal.
     """
 
     costs: dict[str, list[list[list[float]]]] = field(default_factory=dict)

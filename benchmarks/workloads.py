@@ -33,8 +33,6 @@ class SyntheticWorkload:
 
     Attributes:
         kind: "layout" or "tile".
-        config: Table of the network in its recipe.
-        network: The network, untrained.
         graphs: Inputs of the network. All of them are the same graph.
     """
 

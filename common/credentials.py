@@ -74,11 +74,7 @@ def one_line(text: str, longest: int = _MAX_QUOTE_LENGTH) -> str:
 
 
 def refuse_secrets(files: Iterable[tuple[object, bytes]]) -> None:
-    """Refuse files that contain a credential.
-
-    Raises:
-        PipelineError: A file contains a credential. The message names the first such file.
-    """
+    """Refuse files that contain a credential."""
     secrets = [secret.encode(errors="backslashreplace") for secret in known_secrets()]
     for name, content in files:
         if any(secret in content for secret in secrets):
@@ -94,11 +90,7 @@ def refuse_link(path: Path) -> None:
 
 
 def content_to_send(path: Path) -> bytes:
-    """Read a file that will leave this machine.
-
-    Raises:
-        PipelineError: The file is hidden, a link or no regular file, or it contains a credential.
-    """
+    """Read a file that will leave this machine."""
     refuse_link(path)
     with open_regular(path) as file:
         content = file.read()

@@ -48,16 +48,7 @@ class UsageError(PipelineError):
 
 @contextmanager
 def blame(place: object, expected: str) -> Iterator[None]:
-    """Turn errors of a block that uses the values of a file into errors that name the file.
-
-    Args:
-        place: The file or folder, for the message.
-        expected: The content that the block can use, for the message.
-
-    Raises:
-        PipelineError: The block raised an exception other than PipelineError, OSError or
-            MemoryError.
-    """
+    """Turn errors of a block that uses the values of a file into errors that name the file."""
     try:
         yield
     except (PipelineError, OSError, MemoryError):

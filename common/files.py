@@ -59,9 +59,6 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
     The temporary file is removed if the block raises. Parent folders are created. A durable file
     is flushed to the disk before the rename, so it is whole even after a loss of power.
-
-    Raises:
-        PipelineError: The file cannot be written, for example because the disk is full.
     """
     with _temporary_beside(path) as temporary:
         yield temporary
@@ -146,11 +143,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def create_text(path: Path, text: str) -> bool:
-    """Create a file with a text. If several processes do so at once, one of them succeeds.
-
-    Returns:
-        Whether this call created the file.
-    """
+    """Create a file with a text. If several processes do so at once, one of them succeeds."""
     with _temporary_beside(path) as temporary:
         temporary.write_bytes(text.encode())
         flush(temporary)
@@ -181,7 +174,6 @@ def open_regular(path: Path) -> IO[bytes]:
 
     Raises:
         UnreadableError: The file cannot be opened.
-        PipelineError: It is missing, or it is for example a pipe, which may never end.
     """
 
     def opened() -> "_Reader":
@@ -251,7 +243,6 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         UsageError: Another process has the lock, and `wait` is false.
-        PipelineError: The file of the lock cannot be written or locked.
     """
     from filelock import FileLock
 
@@ -310,12 +301,7 @@ def write_sealed(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def check_seal(path: Path, remedy: str) -> None:
-    """Compare a file with the checksum that it contains, if any.
-
-    Raises:
-        PipelineError: The checksum differs, or the file cannot be read. The message ends with the
-            remedy.
-    """
+    """Compare a file with the checksum that it contains, if any."""
     with open_regular(path) as file:
         if not file.seek(0, 2):
             return
@@ -341,11 +327,7 @@ def write_table(path: Path, table: "pl.DataFrame", **facts: str) -> None:
 
 
 def read_table(path: Path, schema: Mapping[str, Any] | None = None) -> "pl.DataFrame":
-    """Read a parquet file. None accepts any columns.
-
-    Raises:
-        PipelineError: The file is missing or damaged, or has other columns.
-    """
+    """Read a parquet file. None accepts any columns."""
     import polars as pl
 
     check_seal(path, "remove the file, and it is made again")
@@ -369,12 +351,7 @@ def table_facts(path: Path) -> dict[str, str]:
 
 
 def read_json(path: Path, model: type[T], *, expected: str) -> T:
-    """Read a JSON file as a pydantic model, or as a type of its fields.
-
-    Raises:
-        PipelineError: The file is missing, is not JSON, or does not match the model. The message
-            names the expected content.
-    """
+    """Read a JSON file as a pydantic model, or as a type of its fields."""
     from pydantic import TypeAdapter, ValidationError
 
     with open_regular(path) as file:

@@ -35,7 +35,6 @@ def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
     """Yield the body of an answer, each piece as soon as it has arrived.
 
     Raises:
-        PipelineError: The body is larger than `max_bytes`.
         RequestException: The connection breaks, or the server is too slow.
     """
     n_bytes = 0

@@ -247,10 +247,7 @@ def send_once(
     not, the error says so, and nothing is sent again.
 
     Args:
-        session: The session.
-        send: Function that sends the request.
         arrived: Function that asks Kaggle for the result of the request; None if there is none.
-        in_doubt: Advice if it is unknown whether Kaggle has acted.
     """
 
     def attempt() -> T:

@@ -72,7 +72,6 @@ def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContex
     """Bound the threads of the libraries that are loaded.
 
     Args:
-        n_threads: Maximum for each library.
         user_api: "blas" or "openmp" for libraries of that kind; None for all.
 
     Returns:

@@ -183,7 +183,6 @@ def family_folds(families: Sequence[str], n_folds: int, seed: int) -> NDArray[np
 
     Raises:
         UsageError: `n_folds` is less than 2.
-        PipelineError: There are fewer families than folds.
     """
     if n_folds < 2:
         raise UsageError(f"folds = {n_folds}: expected at least 2, one to hold out, one to learn")

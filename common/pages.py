@@ -14,7 +14,6 @@ def render_page(template: Path, **values: object) -> str:
 
     Args:
         template: The template file. Values are escaped as HTML unless the name ends in .md.j2.
-        values: Variables of the template.
 
     Returns:
         The page. Its filters are `number`, `percent` and, for Markdown, `table`.

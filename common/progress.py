@@ -27,9 +27,7 @@ def progress(what: str, done: int, total: int) -> None:
     """Report progress to the watcher, if there is one.
 
     Args:
-        what: Name of the work.
         done: Number of finished steps. 0 means that the work begins.
-        total: Number of all steps.
     """
     watcher = _watcher.get()
     if watcher:
@@ -63,12 +61,7 @@ class _LogHandler(logging.Handler):
 
 @contextmanager
 def log_lines_to(report: Callable[[str], object], level: int = logging.INFO) -> Iterator[None]:
-    """Call a function with each line that any thread logs while the block runs.
-
-    Args:
-        report: Function that receives the lines.
-        level: Lowest level of the lines.
-    """
+    """Call a function with each line that any thread logs while the block runs."""
     handler = _LogHandler(report)
     log.addHandler(handler)
     log.setLevel(level)

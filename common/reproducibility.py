@@ -40,7 +40,6 @@ def generator(seed: int, *labels: str) -> np.random.Generator:
     """Return a random generator that depends on its arguments only.
 
     Args:
-        seed: Seed of the run.
         labels: Names of the use, for example a stage and a graph.
     """
     digest = hashlib.blake2b("/".join(labels).encode(), digest_size=8).digest()

@@ -53,8 +53,6 @@ class FrozenConfig(BaseModel):
         """Check a table of settings.
 
         Args:
-            table: Values by key.
-            source: Origin of the table, for messages.
             above: Text in front of the keys in messages, for example "inner.".
 
         Raises:
@@ -92,9 +90,6 @@ def default_data_dir() -> Path:
     """Return the data folder: PIPELINE_DATA, else Kaggle's mount, data/raw, or the sample.
 
     For data/raw, it is the folder itself or the one that `fetch` fills.
-
-    Raises:
-        PipelineError: No such folder exists, or PIPELINE_DATA names a missing one.
     """
     variable = os.environ.get("PIPELINE_DATA")
     if variable:
@@ -127,15 +122,7 @@ def default_store_dir(data_dir: Path) -> Path:
 
 
 def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[str, Any]:
-    """Read a TOML file of settings.
-
-    Args:
-        path: The file.
-        fault: Type of the error if the content is not TOML.
-
-    Raises:
-        PipelineError: The file is missing, not TOML, or larger or deeper than settings are.
-    """
+    """Read a TOML file of settings."""
     try:
         with open_regular(path) as file:
             content = file.read(MAX_TOML_BYTES + 1)
@@ -157,8 +144,6 @@ def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recip
 
     Args:
         name_or_file: Name of a recipe in `folder`, or path of a .toml file.
-        folder: Folder of the named recipes.
-        what: Name of the kind of file, for messages.
 
     Raises:
         UsageError: There is no such file. The message lists the known names.
@@ -181,9 +166,6 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
     A value that is not TOML (a bare word) is a string, also inside a list. So `--set
     features.prune=config` and `--set layout.models=[layout_linear]` need no quotes.
 
-    Returns:
-        A changed copy of the recipe.
-
     Raises:
         UsageError: An override has no "=", or the parent of its key is not a table.
     """
@@ -200,10 +182,7 @@ def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> No
     """Set the value of a dotted key in place.
 
     Args:
-        table: The recipe.
         key: The dotted key. Missing parents are created. A part in double quotes may contain dots.
-        value: The value.
-        source: Origin of the value, for messages.
 
     Raises:
         UsageError: A parent of the key is not a table.

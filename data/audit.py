@@ -85,16 +85,10 @@ def audit(
     """Read files one by one. Files with names that `name_faults` lists are errors.
 
     Args:
-        files: Files of a tree.
         prepared: Result of `prepare` for the files. Good files are then read from the store, and
             their rows name the file of the store.
-        seed: Seed of the draws of repeated configs.
         store: Folder of the prepared graphs. Other workers than this process need it.
-        workers: Workers that read the files.
         measured: Manifest entries of the graphs by submission ID.
-
-    Returns:
-        One row per file, in the order of the files.
     """
     entries = [Prepared(file, file) for file in files] if prepared is None else prepared
     entry_of = {entry.source: entry for entry in entries}
@@ -224,9 +218,6 @@ def leaks(rows: Sequence[AuditRow]) -> list[str]:
     """Find graphs that an earlier split has too, in the order train, valid, test.
 
     Names do not matter. Nodes, edges and configs are compared.
-
-    Returns:
-        One line for each split with such graphs.
     """
     first: dict[tuple[str, str], GraphFile] = {}
     copies: dict[str, list[str]] = {}

@@ -20,9 +20,6 @@ def bytes_held(item: object) -> int:
 
     Memory-mapped files count as 0, because the system drops their pages when memory is short.
 
-    Args:
-        item: The object.
-
     Returns:
         The number of bytes.
     """

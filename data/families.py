@@ -70,12 +70,8 @@ def grouped_folds(
     """Assign graphs to folds as `family_folds`.
 
     Args:
-        files: Files of the graphs.
         n_folds: Number of folds, at least 2.
         seed: Seed of the order of families of equal size.
-
-    Returns:
-        The files of each fold, sorted by name.
     """
     ordered = sorted(files, key=lambda file: file.name)
     fold_of = family_folds([family_of(file) for file in ordered], n_folds, seed)
@@ -87,13 +83,7 @@ def grouped_folds(
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The graphs that a model learns from, and the graphs that judge it.
-
-    Attributes:
-        learned: Graphs to learn from.
-        judged: Graphs to judge on.
-        by_config: Whether some configs are held out of graphs that are in both.
-    """
+    """The graphs that a model learns from, and the graphs that judge it."""
 
     learned: tuple[GraphFile, ...]
     judged: tuple[GraphFile, ...] = ()
@@ -101,10 +91,6 @@ class HeldOut:
 
     def configs(self, n: int, *, judged: bool) -> NDArray[np.int64]:
         """Return positions of distinct configs of a graph.
-
-        Args:
-            n: Number of distinct configs of the graph.
-            judged: Whether to return the configs to judge on, else those to learn from.
 
         Returns:
             The positions, (m,), ascending, int64. They depend on `n` only.
@@ -123,16 +109,6 @@ def hold_out(files: Sequence[GraphFile], seed: int) -> HeldOut:
 
     If a family is held out of one collection, no collection learns from it. If configs are held out
     of one collection, they are held out of all.
-
-    Args:
-        files: Train graphs.
-        seed: Seed of the folds.
-
-    Returns:
-        The graphs to learn from, and the graphs to judge on.
-
-    Raises:
-        PipelineError: There are several collections, and no graph is left to learn from.
     """
     collections = dict.fromkeys(file.collection for file in files)
     parts = [

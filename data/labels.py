@@ -69,15 +69,7 @@ def labels_of(graph: Graph) -> Labels:
 
 
 def read_labels_of(file: GraphFile) -> Labels:
-    """Read the labels of one graph, and no other array of an npz file.
-
-    Args:
-        file: File of a tree or of the store.
-
-    Raises:
-        PipelineError: The file is damaged, has no configs, or has a runtime or normalizer that is
-            not positive.
-    """
+    """Read the labels of one graph, and no other array of an npz file."""
     if is_stored(file):
         return labels_of(read_graph(file))
     fields = ("runtime_ns", "runtime_normalizers")[: 1 + (file.collection.kind == "tile")]
@@ -91,15 +83,7 @@ def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping
     """Read the labels of a split.
 
     Args:
-        data_dir: Folder that contains npz/.
-        split: Split to read.
         private: Whether to read the withheld test runtimes instead, for any split.
-
-    Returns:
-        The labels by submission ID.
-
-    Raises:
-        PipelineError: The split has no graph, a file is damaged, or there are no withheld runtimes.
     """
     if private:
         return read_withheld(data_dir)
@@ -129,18 +113,7 @@ def why_unusable(graph: Graph) -> str | None:
 def split_usable(
     files: Sequence[GraphFile], leave_out: Container[str] = ()
 ) -> tuple[list[GraphFile], list[Unusable]]:
-    """Separate graphs that a ranker can learn from, with one graph in memory at a time.
-
-    Args:
-        files: Files of the graphs.
-        leave_out: Submission IDs of graphs that count as unusable.
-
-    Returns:
-        The usable files, and the others with their reasons.
-
-    Raises:
-        PipelineError: A file is damaged.
-    """
+    """Separate graphs that a ranker can learn from, with one graph in memory at a time."""
     is_named = {file: file.submission_id in leave_out for file in files}
     reasons = [
         (file, "named in leave_out" if is_named[file] else why_unusable(read_graph(file)))
@@ -170,17 +143,7 @@ def write_withheld(path: Path, labels: Mapping[str, Labels]) -> None:
 
 
 def read_withheld(data_dir: Path) -> dict[str, Labels]:
-    """Read the withheld test runtimes of a data folder.
-
-    Args:
-        data_dir: Folder that contains npz/.
-
-    Returns:
-        The labels by submission ID.
-
-    Raises:
-        PipelineError: The file is missing or damaged.
-    """
+    """Read the withheld test runtimes of a data folder."""
     path = data_dir / WITHHELD
     if not path.is_file():
         raise PipelineError(

@@ -19,15 +19,9 @@ PARTS = ("environments", "graphs", "left_out")
 def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
     """Return the manifest of a tree.
 
-    Args:
-        out: Folder of the tree.
-
     Returns:
         "environments" by digest, "graphs" and "left_out" by submission ID. All are empty without a
         file.
-
-    Raises:
-        PipelineError: The file is damaged.
     """
     path = out / MANIFEST
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
@@ -38,11 +32,7 @@ def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def platforms_of(out: Path) -> list[str]:
-    """Return the platforms that a tree was measured on, for example "cpu"; none without a manifest.
-
-    Args:
-        out: Folder of the tree.
-    """
+    """Return the platforms of a measured tree, for example "cpu"; none without a manifest."""
     return sorted(
         {facts.get("platform", "") for facts in read_manifest(out)["environments"].values()}
     )
@@ -63,11 +53,7 @@ def measured_of(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the manifest to a block that changes it, then write it. NaN becomes null.
-
-    Args:
-        out: Folder of the tree.
-    """
+    """Yield the manifest to a block that changes it, then write it. NaN becomes null."""
     manifest = read_manifest(out)
     yield manifest
     text = json.dumps(_finite(manifest), indent=1, allow_nan=False, ensure_ascii=False)
@@ -75,15 +61,7 @@ def edit_manifest(out: Path) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def add_environment(manifest: Mapping[str, dict[str, Any]], facts: Mapping[str, str]) -> str:
-    """Add a machine and its versions to the manifest.
-
-    Args:
-        manifest: The manifest, which is changed.
-        facts: Facts of the machine by name.
-
-    Returns:
-        The digest by which graphs refer to the machine.
-    """
+    """Add a machine and its versions to the manifest."""
     text = json.dumps(dict(facts), sort_keys=True).encode()
     digest = hashlib.blake2b(text, digest_size=4).hexdigest()
     manifest["environments"][digest] = dict(facts)

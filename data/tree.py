@@ -155,17 +155,8 @@ def find_graphs(
 
     Missing collections and splits are left out. Hidden files are ignored.
 
-    Args:
-        data_dir: Folder that contains npz/.
-        collections: Collections to include.
-        splits: Splits to include.
-
-    Returns:
-        The files, at least one.
-
     Raises:
         UsageError: There is no such split.
-        PipelineError: The folder is missing, has no npz/ tree, or has no such graph.
     """
     check_splits(splits)
     root = npz_root(data_dir)
@@ -202,17 +193,7 @@ def has_graphs(root: Path, splits: Sequence[str] = SPLITS) -> bool:
 
 
 def npz_root(data_dir: Path) -> Path:
-    """Return DIR/npz, or DIR/npz_all/npz if only that one has graphs.
-
-    Args:
-        data_dir: The data folder.
-
-    Returns:
-        The folder of the tree.
-
-    Raises:
-        PipelineError: There is no such folder.
-    """
+    """Return DIR/npz, or DIR/npz_all/npz if only that one has graphs."""
     if not data_dir.is_dir():
         raise PipelineError(f"{data_dir}: no such folder; expected one that contains npz/")
     roots = [data_dir / tree for tree in TREES if (data_dir / tree).is_dir()]
@@ -260,12 +241,6 @@ def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
     A name may be too long for the store or no UTF-8 text. In valid and test splits it must be
     possible in a submission. A name may occur once per collection. Rows and reports have collection
     and name as their key, and a graph that is in train and in another split leaks.
-
-    Args:
-        files: Files of a tree.
-
-    Returns:
-        Each such file with its message.
     """
     first_by_id, faults = dict[str, GraphFile](), []
     for file in files:
@@ -284,17 +259,7 @@ def name_faults(files: Sequence[GraphFile]) -> list[tuple[GraphFile, str]]:
 
 
 def file_from_path(path: Path) -> GraphFile:
-    """Find the place of a file in the tree by the names of its folders, also behind links.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The file with an absolute path.
-
-    Raises:
-        PipelineError: The folders have other names.
-    """
+    """Find the place of a file in the tree by the names of its folders, also behind links."""
     for place in (path.absolute(), path.resolve()):
         parts = place.parts
         for collection in COLLECTIONS:

@@ -17,7 +17,6 @@ def page_of(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]
 
     Args:
         notebook: Content of the .ipynb file, of nbformat 4.
-        stem: Start of the names of the images.
 
     Returns:
         The page, and the PNG images that it shows, by file name.
@@ -38,15 +37,7 @@ def page_of(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Replace each notebook by a page. MkDocs calls this function.
-
-    Args:
-        files: All files of docs/.
-        config: Settings of mkdocs.yml.
-
-    Returns:
-        The files, with pages and images in place of notebooks.
-    """
+    """Replace each notebook by a page. MkDocs calls this function."""
     from mkdocs.structure.files import File
 
     class NotebookPage(File):  # type: ignore[misc]

@@ -56,7 +56,6 @@ class BlendSpec(NamedTuple):
     """Scale and weights of a blend.
 
     Attributes:
-        method: Name of the scale, a key of SCALES.
         weights: Weight of each member. They need not sum to 1.
         tile_error: Error of the scores for the choice of tile configs, see `ensembles.picks`.
     """
@@ -74,10 +73,6 @@ def apply_blend(members: Mapping[str, pl.DataFrame], spec: BlendSpec) -> pl.Data
 
     Returns:
         Rows and columns of the member that ranks most graphs; lower = faster.
-
-    Raises:
-        PipelineError: Two members have scores of different configs, or the sum of the weights is
-            0 or infinite.
     """
     total = sum(spec.weights[name] for name in members)
     if not 0 < total < math.inf:
@@ -102,18 +97,12 @@ def joined(
     """Join the scaled scores of members by config.
 
     Args:
-        rows: Configs, with the columns of SCORE_SCHEMA.
-        members: Scores by member, with the same columns.
         scale: Scales the scores of one graph to 0..1.
         rows_of: Name of the source of `rows` for error messages.
 
     Returns:
         Table in the order of `rows`, with a column of scaled scores per member. The column is null
         for the graphs that the member does not rank.
-
-    Raises:
-        PipelineError: A member has no score for some configs of a graph, or scores of other
-            configs.
     """
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()
@@ -162,23 +151,14 @@ def member_weights(
 
 
 def recipe_blend(blending: BlendConfig, members: Sequence[str]) -> BlendSpec:
-    """Return the blend that a recipe defines.
-
-    Args:
-        blending: Table [blend] of the recipe.
-        members: Names of the members.
-    """
+    """Return the blend that a recipe defines."""
     return BlendSpec(blending.method, member_weights(members, blending.weights))
 
 
 def run_blend(
     out: Path, blending: BlendConfig, collection: Collection, members: Sequence[str]
 ) -> BlendSpec:
-    """Return the chosen blend of a run, or the recipe's blend if there is no choice.
-
-    Raises:
-        PipelineError: The file of the choice is damaged.
-    """
+    """Return the chosen blend of a run, or the recipe's blend if there is no choice."""
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
         return BlendSpec(record["method"], record["weights"], record["tile_error"])
@@ -209,7 +189,6 @@ def write_choice(path: Path, record: Mapping[str, Any]) -> None:
     """Write a choice with a checksum, for the report and for resumed runs.
 
     Args:
-        path: File to write.
         record: `method`, `weights` and further keys for the report.
     """
     text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
@@ -224,9 +203,6 @@ def read_choice(path: Path) -> dict[str, Any] | None:
 
     Returns:
         The keys of the choice, or None if there is no file.
-
-    Raises:
-        PipelineError: The file is damaged.
     """
     if not path.exists():
         return None

@@ -64,7 +64,6 @@ class ScoredGraph(NamedTuple):
 
     Attributes:
         kind: "layout" or "tile".
-        family: Family of the graph.
         scores: Scores of the members, (c, m), from 0 to 1, lower = faster. The column of a member
             that does not rank the graph is nan.
         kept: Scores of the recipe's blend, (c,).
@@ -117,9 +116,6 @@ def read_judged(files: Sequence[GraphFile]) -> dict[GraphFile, Labels]:
     Returns:
         Labels by graph. Graphs with withheld runtimes are left out, and layout graphs whose
         runtimes are all equal.
-
-    Raises:
-        PipelineError: A file is damaged.
     """
     labels = {file: read_labels_of(file) for file in files}
     return {
@@ -246,9 +242,6 @@ def scored_graphs(
 
     Returns:
         The graphs, in the order of the scores of the member that ranks most graphs.
-
-    Raises:
-        PipelineError: Two members have scores of different configs.
     """
     by_name = {file.name: file for file in judged}
     tables = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
@@ -315,9 +308,6 @@ def choose_in_run(
     """Choose one blend for one or more collections, and write it. An existing choice stays.
 
     An official xla split has only seven graphs. Its two searches together have twice the labels.
-
-    Raises:
-        PipelineError: A file is damaged.
     """
     paths = [choice_file(out, collection) for collection in files]
     members = list(next(iter(tables.values())))

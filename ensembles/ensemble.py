@@ -44,11 +44,8 @@ class Member:
     """One model of an ensemble.
 
     Attributes:
-        model: Name in the registry, or BASELINE.
-        seed: Seed of the training.
         folder: Run folder of the trained model. BASELINE has none.
         kind: "layout" or "tile".
-        trust: Custom models that may be imported.
     """
 
     model: str
@@ -66,11 +63,7 @@ class Member:
         return self.model != BASELINE
 
     def load(self) -> Ranker:
-        """Load the trained model, or return the baseline.
-
-        Raises:
-            PipelineError: The training is unfinished, or a file is damaged.
-        """
+        """Load the trained model, or return the baseline."""
         from models.registry import load_model
 
         return load_model(self.folder, self.trust) if self.is_trained else BASELINES[self.kind]
@@ -94,9 +87,7 @@ def choose_source(
     """Choose the models that rank a collection.
 
     Args:
-        collection: Collection to rank.
         trainable: Names of collections with at least one graph to learn from.
-        reasons: Reason by name of a collection that is not trainable.
     """
     if collection.name in trainable:
         return Source(collection)
@@ -123,9 +114,6 @@ def members_of(
     """List the members that rank a collection.
 
     Args:
-        recipe: Recipe of the run.
-        collection: Collection that the members learned from.
-        out: Folder of the run.
         source: Source of the models. If it has no collection, the baseline is the only member.
         final: List the models of the test split, some of which may have learned the valid split.
     """
@@ -146,15 +134,7 @@ def scores_of_run(run: Path, collection: Collection, split: str) -> pl.DataFrame
     """Blend the scores of a run's members.
 
     Args:
-        run: Folder of a finished run.
-        collection: Collection to read.
         split: Split to read, "valid" or "test".
-
-    Returns:
-        Blended scores, with the columns of SCORE_SCHEMA.
-
-    Raises:
-        PipelineError: The run is unfinished, or has no scores of this collection and split.
     """
     check_finished(run)
     recipe = read_recipe(run)
@@ -183,14 +163,8 @@ class Ensemble:
     def score(self, graph: Graph) -> NDArray[np.float32]:
         """Score every config of one graph.
 
-        Args:
-            graph: Graph of c configs.
-
         Returns:
             Scores, (c,) float32, lower = faster.
-
-        Raises:
-            PipelineError: A score is not finite, or no member ranks the graph.
         """
         return self.blended(graph, self.member_scores(graph))
 
@@ -199,9 +173,6 @@ class Ensemble:
 
         Returns:
             Scores by member, (c,) float32 each, lower = faster.
-
-        Raises:
-            PipelineError: No member ranks the graph.
         """
         every = {name: ranker.score(graph) for name, ranker in self.rankers.items()}
         scores = {name: own for name, own in every.items() if own is not None}
@@ -220,9 +191,6 @@ class Ensemble:
 
         Returns:
             Scores, (c,) float32, lower = faster.
-
-        Raises:
-            PipelineError: A score is not finite.
         """
         tables = {
             name: scores_table(graph, scores, ranker=name) for name, scores in members.items()
@@ -243,16 +211,10 @@ def ranked_by(folder: Path, wanted: Collection | None) -> Collection:
     """Return the collection whose models of a run folder rank a collection.
 
     Args:
-        folder: Folder of a run, or of one model.
         wanted: Collection to rank. None for the collection that a single model learned from.
-
-    Returns:
-        The collection that the models learned from, which may be a sibling.
 
     Raises:
         UsageError: The models rank several collections, and `wanted` is None.
-        PipelineError: The folder is not a run folder, the run is unfinished, or its models rank
-            another kind of configs.
     """
     config = read_config(folder)
     if wanted is None:

@@ -193,10 +193,6 @@ def first_layouts(configs: PackedConfigs, rows: NDArray[np.int64]) -> int:
     A named usual layout (`n_usual`) needs no copy, so models score it like an open choice of the
     compiler. But the compiler must respect a named layout, which sometimes avoids a bad choice.
     If the best config has only usual layouts, the config that names most of them comes first.
-
-    Args:
-        configs: Layout configs of a graph.
-        rows: Rows of m configs, sorted by score.
     """
     named = n_usual(configs.vectors)[configs.vector_ids(rows)]  # (m, k)
     has_only_usual = np.all(named >= 0, axis=1)

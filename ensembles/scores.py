@@ -28,8 +28,6 @@ def scores_path(out: Path, collection: Collection, member: str, split: str) -> P
     """Return the score file of one member for a split.
 
     Args:
-        out: Folder of the run.
-        collection: Collection of the graphs.
         member: Name of the member, or "blend".
         split: "valid" or "test".
     """
@@ -58,14 +56,10 @@ def scores_by_graph(
     graph that a member does not rank has no rows in the file of this member.
 
     Args:
-        members: Function that loads a member, by its score file.
-        files: Graphs to score.
-        what: Name of the work for the progress line.
         subsets: Rows of a graph to score, by graph. The default is all rows.
 
     Raises:
         OutOfTime: Graphs are left. The same call resumes after the scored ones.
-        PipelineError: A file is damaged, or a score is not finite.
     """
     tables: dict[Path, Tables] = {path: {} for path in members if not path.exists()}
     for path, by_graph in tables.items():

@@ -36,9 +36,6 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
     Returns:
         Run folder by key. If a model has several folders, the first finished one counts, sorted
         by path.
-
-    Raises:
-        PipelineError: `root` is not a folder, or a config.toml is damaged.
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected a folder with run folders")
@@ -73,14 +70,7 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[Path]:
-    """Copy the models of an earlier training, finished or not, to resume them.
-
-    Returns:
-        The new run folders.
-
-    Raises:
-        PipelineError: A training is damaged, or the disk is full.
-    """
+    """Copy the models of an earlier training, finished or not, to resume them."""
     folders = {collection.slug: out, f"{collection.slug}{FINAL}": out / FINAL_FOLDER}
     found = find_models(earlier, lambda key: key[0] in folders)
     return take_models({folders[place] / member: path for (place, member), path in found.items()})
@@ -93,9 +83,6 @@ def models_to_take(
 
     Returns:
         Folder to copy from, by the new folder in `out`.
-
-    Raises:
-        PipelineError: A member is missing or unfinished, or was trained with other settings.
     """
     wanted = {
         (member.folder.parent.name, member.name): (member.folder, settings)
@@ -128,14 +115,7 @@ def models_to_take(
 
 
 def take_models(found: Mapping[Path, Path]) -> list[Path]:
-    """Copy run folders.
-
-    Returns:
-        The new folders.
-
-    Raises:
-        PipelineError: A folder cannot be copied, or has a link.
-    """
+    """Copy run folders."""
     missing = {target: folder for target, folder in found.items() if not target.exists()}
     for target, folder in missing.items():
         try:

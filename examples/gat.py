@@ -35,9 +35,6 @@ class GatNet(nn.Module):
     def forward(self, data: Data) -> Tensor:
         """Score the configs of a batch.
 
-        Args:
-            data: Batch of g graphs with c configs each.
-
         Returns:
             Scores, (g, c), lower = faster.
         """
@@ -57,12 +54,7 @@ class GatNet(nn.Module):
 
 
 class GatConfig(LayoutGnnConfig):
-    """Table [gat] of a recipe, with the keys of all layout networks.
-
-    Attributes:
-        hidden: Number of channels.
-        layers: Number of attention layers.
-    """
+    """Table [gat] of a recipe, with the keys of all layout networks."""
 
     hidden: Positive = 32
     layers: Positive = 2

@@ -29,12 +29,7 @@ RANKED_AT_ONCE = 128
 
 
 def endless_graphs(train: TpuGraphsLayout, seed: int) -> Iterator[TpuGraph]:
-    """Yield graphs without end. Each epoch samples other configs.
-
-    Args:
-        train: Graphs of the train split.
-        seed: Seed of the samples.
-    """
+    """Yield graphs without end. Each epoch samples other configs."""
     sampler = ConfigSampler(64, seed=seed)
     train.transform = sampler
     order = torch.Generator().manual_seed(seed)
@@ -45,13 +40,7 @@ def endless_graphs(train: TpuGraphsLayout, seed: int) -> Iterator[TpuGraph]:
 
 
 def train_model(train: TpuGraphsLayout, steps: int, seed: int) -> GatNet:
-    """Train a model with a pairwise loss over the configs of each graph.
-
-    Args:
-        train: Graphs of the train split.
-        steps: Number of training steps, one graph each.
-        seed: Seed of the training.
-    """
+    """Train a model with a pairwise loss over the configs of each graph."""
     torch.manual_seed(seed)
     model = GatNet(hidden=32, layers=2)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-4)
@@ -74,10 +63,6 @@ def train_model(train: TpuGraphsLayout, steps: int, seed: int) -> GatNet:
 def predict(model: GatNet, graph: TpuGraph) -> Tensor:
     """Score all configs of a graph, in batches to bound memory.
 
-    Args:
-        model: Trained model.
-        graph: Graph with c configs.
-
     Returns:
         Scores, (c,), lower = faster.
     """
@@ -88,12 +73,7 @@ def predict(model: GatNet, graph: TpuGraph) -> Tensor:
 def judge(
     valid: TpuGraphsLayout, score: Callable[[TpuGraph], ArrayLike]
 ) -> dict[str, dict[str, Any]]:
-    """Return the metrics of each collection.
-
-    Args:
-        valid: Graphs of the valid split.
-        score: Function that scores the configs of a graph.
-    """
+    """Return the metrics of each collection."""
     by_collection: dict[str, dict[str, dict[str, Any]]] = {}
     for graph in valid:
         values = by_collection.setdefault(graph.collection, {"y_pred": {}, "y_true": {}})

@@ -100,7 +100,6 @@ def kept_nodes(rule: str, n_nodes: Count) -> Count:
 
     Args:
         rule: Name of a rule. A rule that is not in `KEPT_PER_CONFIGURABLE` keeps all nodes.
-        n_nodes: Number of nodes of a graph, or of each of several graphs.
     """
     share = KEPT_PER_CONFIGURABLE.get(rule)
     return n_nodes if share is None else share * CONFIGURABLE_SHARE * n_nodes
@@ -110,7 +109,6 @@ def prune_layout_graph(graph: LayoutGraph, *, rule: str, padding: str = "zero") 
     """Keep the nodes that a rule marks, and all edges between them.
 
     Args:
-        graph: Graph to prune.
         rule: Name of a rule for `pruning_rule`.
         padding: Padding of `node_feat`, for `node_features`.
 

@@ -51,9 +51,6 @@ def fit_node_scaler(node_feats: Iterable[NDArray[np.float32]], *, scaling: str) 
     Args:
         node_feats: (n, 140) stock features of each train graph.
         scaling: A name in SCALINGS.
-
-    Raises:
-        PipelineError: There is no train graph.
     """
     total = np.zeros(N_NODE_FEATURES)
     total_square = np.zeros(N_NODE_FEATURES)

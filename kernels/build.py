@@ -71,7 +71,6 @@ class Kind(NamedTuple):
 
     Attributes:
         kind: "run", "train" or "infer".
-        words: Words of the title after the name of the recipe.
         command: Command of the pipeline. The script replaces {recipe}, {data}, {input} and {out}.
         out: Folder of the command below the working folder. A finished command writes DONE there.
         result: File of `out` to copy into the working folder. A kernel with a result also resumes
@@ -134,7 +133,6 @@ def kind_named(name: str, collection: str | None = None, max_minutes: float | No
     """Return a kind of kernel.
 
     Args:
-        name: Key of KINDS.
         collection: Name of the collection, only for "train".
         max_minutes: Minutes until the command stops itself. The default is 690.
     """
@@ -172,12 +170,7 @@ def build(
     """Write a kernel folder for a recipe, and return the path of the script.
 
     Args:
-        recipe_name: Name of the recipe.
         recipe_table: Recipe with all overrides, without None values.
-        out: Folder to write.
-        kind: Kind of the kernel.
-        root: Folder of the project.
-        gpu: Whether the kernel has GPUs.
         dataset_sources: Datasets to attach, "owner/slug".
         kernel_sources: Kernels whose output is attached, "owner/slug".
         title: Title instead of "Fast or slow <recipe>". The words of the kind follow.
@@ -279,7 +272,6 @@ def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
 
     Args:
         places: Custom models, for example "my_pkg.gat:Gat".
-        beside: Folder of packages that are not on Python's path.
     """
     files: dict[str, bytes] = {}
     tops = {place.partition(":")[0].partition(".")[0] for place in places}

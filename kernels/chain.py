@@ -46,7 +46,6 @@ class Link(NamedTuple):
 
     Attributes:
         kernel_id: "owner/slug".
-        sources: Kernels whose output is attached.
     """
 
     kernel_id: str
@@ -68,16 +67,13 @@ def run_chain(
     """Push, wait for, resume and fetch all kernels of a recipe.
 
     Args:
-        recipe: Recipe of all kernels.
         out: Folder of the chain, new or of an earlier call with the same recipe.
         datasets: Datasets to attach to each kernel, "owner/slug".
-        n_sessions: Maximum number of kernels that run at the same time.
         max_minutes: Minutes until a kernel stops itself. The default is 690.
         beside: Folder of custom model packages that are not on Python's path.
 
     Raises:
         QuotaError: Kaggle starts no kernel now, and no kernel of the chain runs.
-        PipelineError: A kernel failed, or Kaggle refuses a request or cannot be reached.
     """
 
     def link(kind: Kind, models: Sequence[str], sources: tuple[str, ...] = ()) -> Link:

@@ -24,12 +24,7 @@ _OPTIONAL = re.compile("TYPE_CHECKING|ImportError|ModuleNotFoundError")
 
 
 def main(site: str = "", *folders: str) -> None:
-    """Install newer wheels, print a line for each older package, and fail if a name is missing.
-
-    Args:
-        site: Folder on Python's path to install into.
-        folders: Folders of wheels.
-    """
+    """Install newer wheels, print a line for each older package, and fail if a name is missing."""
     install([wheel for folder in folders for wheel in sorted(Path(folder).glob("*.whl"))], site)
     for package, tested in pinned_versions(ROOT).items():
         if is_older(package, tested):

@@ -49,7 +49,6 @@ class KernelStatus(NamedTuple):
     Attributes:
         kernel_id: "owner/slug".
         state: For example "queued", "running", "complete", "error" or "cancel_requested".
-        failure_message: Message of Kaggle about a failure.
     """
 
     kernel_id: str
@@ -204,9 +203,7 @@ def fetch_output(
 
     Args:
         kernel_id: "owner/slug", or "slug" for a kernel of the user.
-        out: New or empty folder.
         only: Name of the only file to fetch besides the log; "" for all files.
-        policy: Number and time of repeated requests.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")

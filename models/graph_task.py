@@ -103,11 +103,7 @@ class HeldOutGraphs(SampledGraphs[Inputs], ABC):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Return the mean score of the held-out graphs. It is not finite if a score is not.
-
-        Raises:
-            PipelineError: No held-out graph or config has an order.
-        """
+        """Return the mean score of the held-out graphs. It is not finite if a score is not."""
         files = self.held_out.judged
         values = [value for file in files for value in self.judged(model, self.inputs(file))]
         if not values:
@@ -137,9 +133,6 @@ def loss_of(model: Any, scores: Any, runtime: Tensor) -> Tensor:
 
     Returns:
         () loss, or (g,) losses.
-
-    Raises:
-        PipelineError: The scores, or a custom loss, have another shape or no gradient.
     """
     name = model.config.loss
     _check_result(model, "forward", scores, runtime.shape)
@@ -187,13 +180,7 @@ def begin_layout_network(
     """Make a network for a training.
 
     Args:
-        job: Training to run.
-        network: Class of the network.
         files: Train graphs. Their opcodes and node features are read once.
-        device: Device of the inputs.
-
-    Returns:
-        The network, the scaler of the nodes, and a cache of the inputs of graphs.
     """
     features, opcodes = job.recipe.features, set[int]()
 
@@ -216,15 +203,7 @@ def begin_layout_network(
 
 @torch.no_grad()
 def load_parameters(model: nn.Module, start: Path) -> None:
-    """Copy the parameters of a trained network. Buffers, such as known opcodes, stay.
-
-    Args:
-        model: Network with the same parameters.
-        start: Run folder of the trained network.
-
-    Raises:
-        PipelineError: The weights are missing, damaged or of another network.
-    """
+    """Copy the parameters of a trained network. Buffers, such as known opcodes, stay."""
     tensors, _ = load_tensors(start / WEIGHTS)
     for name, parameter in model.named_parameters():
         trained = tensors.get(f"model.{name}")
@@ -235,11 +214,7 @@ def load_parameters(model: nn.Module, start: Path) -> None:
 
 @contextmanager
 def torch_for(job: TrainJob, network: type[Any]) -> Iterator[tuple[Any, torch.device]]:
-    """Prepare torch to train a network by its recipe.
-
-    Yields:
-        The network's config and its device.
-    """
+    """Prepare torch to train a network by its recipe."""
     recipe, config = job.recipe, getattr(job.recipe, job.model)
     device, tf32 = network_device(recipe.accelerator), allows_tf32(config.training)
     prepared = torch_prepared(seed=job.seed, threads=recipe.n_threads, device=device, tf32=tf32)
@@ -284,17 +259,7 @@ def _by_content(value: Any) -> Hashable:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe, network: type[Any]) -> NetworkRanker:
-    """Load a trained network.
-
-    Args:
-        name: Name of the model.
-        run_dir: Run folder of the training.
-        recipe: Recipe of the training.
-        network: Class of the network.
-
-    Raises:
-        PipelineError: The weights are missing, damaged or of another model.
-    """
+    """Load a trained network."""
     device, config = network_device(recipe.accelerator), getattr(recipe, name)
     with torch_prepared(threads=recipe.n_threads, device=device), faults_of(network):
         model = network(config)

@@ -31,14 +31,7 @@ def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
     """Sample rows of the layout graphs that have more configs than a limit.
 
     Args:
-        files: Graphs of any kind.
         at_most: Number of configs of a sample. 0 samples no graph.
-
-    Returns:
-        Rows by submission ID.
-
-    Raises:
-        PipelineError: A file is damaged.
     """
     layouts = [file for file in files if at_most and file.collection.kind == "layout"]
     many = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
@@ -48,11 +41,7 @@ def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
 def read_ahead(
     files: Sequence[GraphFile], subsets: Mapping[str, Rows] = ALL_CONFIGS
 ) -> Generator[Graph]:
-    """Read graphs, each during the work on the graph before it.
-
-    Raises:
-        PipelineError: A file is damaged.
-    """
+    """Read graphs, each during the work on the graph before it."""
 
     def read(file: GraphFile) -> Graph:
         rows = subsets.get(file.submission_id)
@@ -75,9 +64,6 @@ def scores_table(
         graph: Graph of the configs.
         scores: (c,) scores. None returns a table without rows.
         ranker: Name of the ranker, for the message.
-
-    Raises:
-        PipelineError: A score is not finite.
     """
     if scores is None:
         return pl.DataFrame(schema=SCORE_SCHEMA)
@@ -100,9 +86,7 @@ def write_scores(path: Path, scores: pl.DataFrame, collection: str) -> None:
     """Write scores with the name of their collection, which is not part of a graph's name.
 
     Args:
-        path: File to write.
         scores: Table of `scores_table`.
-        collection: Name of the collection.
     """
     write_table(path, scores, collection=collection)
 
@@ -112,9 +96,6 @@ def read_scores(path: Path) -> pl.DataFrame:
 
     Args:
         path: File of `write_scores`.
-
-    Raises:
-        PipelineError: The file is missing or damaged, or has other columns.
     """
     return read_table(path, SCORE_SCHEMA)
 

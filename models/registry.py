@@ -26,11 +26,7 @@ class TrainJob:
     """One model to train.
 
     Attributes:
-        model: Name of the model.
         recipe: Recipe of the collection, from `Recipe.of`.
-        files: Graphs to learn from.
-        seed: Seed of the training.
-        run_dir: Run folder of the training.
         start: Run folder of the trained network whose weights the training starts from.
         ranked: Graphs that the model will rank, if its training reads them. See `reads_ranked`.
     """
@@ -120,7 +116,6 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
     """Return a model by name, built-in or custom.
 
     Raises:
-        PipelineError: There is no such model. The message lists the known ones.
         UsageError: The recipe may not import the custom model.
     """
     named = recipe.named_models
@@ -138,12 +133,9 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
     """Load the trained model of a run folder.
 
     Args:
-        folder: Run folder of a model.
         trust: Custom models that may be imported, as "package.module:Class".
 
     Raises:
-        PipelineError: The folder is not a model's run folder, or it is unfinished or damaged, or
-            the file of a custom model has changed.
         UsageError: A custom model is not in `trust`.
     """
     config = read_config(folder)

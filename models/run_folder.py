@@ -30,11 +30,7 @@ def mark_done(folder: Path, files: Iterable[Path] = ()) -> None:
 
 
 def check_finished(folder: Path) -> None:
-    """Reject the folder of an unfinished run that is not a model's run.
-
-    Raises:
-        PipelineError: The run is unfinished.
-    """
+    """Reject the folder of an unfinished run that is not a model's run."""
     if (folder / CONFIG).exists() and not is_done(folder) and "model" not in read_config(folder):
         raise PipelineError(
             f"{folder}: an unfinished run; finish it with `run … --out {folder} --resume`"
@@ -42,11 +38,7 @@ def check_finished(folder: Path) -> None:
 
 
 def check_done(folder: Path) -> None:
-    """Compare the files of a folder with the checksums in its DONE mark.
-
-    Raises:
-        PipelineError: A file or the mark is damaged.
-    """
+    """Compare the files of a folder with the checksums in its DONE mark."""
     mark = folder / DONE
     try:
         _, *lines = read_bytes(mark).decode().split("\n")
@@ -71,7 +63,6 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
     Raises:
         UsageError: The folder is in use and `resume` is off, or it belongs to another run.
-        PipelineError: The configuration in the folder cannot be read.
     """
     # The list must precede the check of config.toml, because another process may begin the run.
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -91,7 +82,6 @@ def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
 
     Raises:
         UsageError: The folder is in use, or it belongs to another run. See `check_free`.
-        PipelineError: The folder cannot be written.
     """
     check_free(folder, config, resume=resume)
     path = folder / CONFIG
@@ -113,11 +103,7 @@ def _refuse_other(folder: Path, begun: dict[str, Any], config: dict[str, Any]) -
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run folder's config.toml.
-
-    Raises:
-        PipelineError: `folder` is no run folder, or its configuration is damaged.
-    """
+    """Read a run folder's config.toml."""
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; expected a run folder")
     if not (folder / CONFIG).exists():
@@ -134,11 +120,7 @@ def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
     """Read the recipe of a run folder.
 
     Args:
-        folder: Run folder.
         trust: Custom models that may be imported, as "package.module:Class".
-
-    Raises:
-        PipelineError: `folder` is no run folder, or its recipe is missing or damaged.
     """
     config = read_config(folder)
     if "recipe" not in config:
@@ -159,7 +141,6 @@ def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, 
     """Return a run's recipe, and the model of each member that ranks configs of one kind.
 
     Args:
-        run: Folder of a run or of a model.
         kind: "layout" or "tile".
         trust: Custom models that may be imported, as "package.module:Class".
     """

@@ -27,13 +27,10 @@ def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
     The folder then has a DONE mark.
 
     Args:
-        job: Training to run.
         collection: Collection of the job's graphs, or LAYOUTS if the model ranks all layouts.
-        resume: Accept a folder of the same training.
 
     Raises:
         UsageError: The folder is in use, or it belongs to another run.
-        PipelineError: A file is damaged, a loss is not finite, or the disk is full.
         OutOfTime: The time is over. The folder has no DONE mark and can be resumed.
     """
     entry = model_entry(job.recipe, job.model)

@@ -57,7 +57,6 @@ class SubmissionRow(NamedTuple):
     """Ranking of one graph.
 
     Attributes:
-        id: ID of the submission row.
         ranking: Config indices, (c,) int64, predicted fastest first. Tile kernels need only five.
         configs: If only some configs are ranked, their rows, (c,) int64. `ranking` then has
             positions in this array.
@@ -94,12 +93,8 @@ def submission_rows(
     A tile row starts with the diversified top 5.
 
     Args:
-        scored: Scores of each collection, with the columns of SCORE_SCHEMA.
         files: Files of the graphs. Only files of tile kernels are read.
         tile_error: Error of the scores of tiles, see `top_k_to_measure`.
-
-    Raises:
-        PipelineError: A tile kernel has no file, or its file is damaged or has other configs.
     """
     known = {file.submission_id: file for file in files}
     for collection, blended in scored:
@@ -122,22 +117,13 @@ def submission_rows(
 
 
 def by_graph(scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return the scores of each graph, in the order of its configs.
-
-    Args:
-        scores: Scores, with the columns of SCORE_SCHEMA.
-    """
+    """Return the scores of each graph, in the order of its configs."""
     tables = scores.sort("graph", "config", maintain_order=True).partition_by("graph")
     return {table["graph"][0]: table for table in tables}
 
 
 def n_picks(name: str, n_configs: int) -> int:
-    """Return the number of indices in a row: c for a layout graph, min(5, c) for a tile kernel.
-
-    Args:
-        name: ID of the row, or name of its collection.
-        n_configs: Number of configs of the graph, c.
-    """
+    """Return the number of indices in a row: c for a layout graph, min(5, c) for a tile kernel."""
     return min(TILE_PICKS, n_configs) if name.startswith("tile:") else n_configs
 
 
@@ -145,11 +131,7 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
     """Write a submission file, with the collections in the order of the sample submission.
 
     Args:
-        path: File to write.
         rows: Rows to write. Within a collection their order stays.
-
-    Raises:
-        PipelineError: An ID has a blank, comma or quote, or the file cannot be written.
     """
     lines: dict[str, list[str]] = {collection.name: [] for collection in COLLECTIONS}
     for row in rows:
@@ -165,15 +147,8 @@ def write_submission(path: Path, rows: Iterable[SubmissionRow]) -> None:
 def read_submission(path: Path) -> dict[str, Indices]:
     """Read a submission file. `check_submission` checks that rankings fit the graphs.
 
-    Args:
-        path: File to read.
-
     Returns:
         Ranking by ID, (m,) int64 each, in the order of the file.
-
-    Raises:
-        PipelineError: See `scan_submission`. Also, an ID has no known collection or comes twice,
-            or an index is not a whole number. The message has the number of the row.
     """
     rankings: dict[str, Indices] = {}
     for row, submission_id, ranking, fault in scan_submission(path):
@@ -188,13 +163,6 @@ def scan_submission(path: Path) -> Iterator[ScannedRow]:
 
     A byte order mark, all line ends, empty lines and cells in quotes are accepted, because Kaggle
     accepts them.
-
-    Args:
-        path: File to read.
-
-    Raises:
-        PipelineError: The file is missing, empty, not a regular file or not UTF-8 text, or has
-            another header.
     """
     try:
         with open_regular(path) as file:
@@ -246,12 +214,8 @@ def check_submission(path: Path, expected: Rows) -> list[str]:
     wrong count, an index out of range or a repeated index. Rows may have any order.
 
     Args:
-        path: Submission file.
         expected: Number of configs by submission ID. None for a tile kernel with an unknown number,
             which may have any picks that are legal for some kernel.
-
-    Returns:
-        The problems, empty for a valid file.
     """
     try:
         problems = list(islice(_problems(path, expected), MAX_PROBLEMS + 1))
@@ -278,15 +242,7 @@ def official_rows() -> Rows:
 
 
 def expected_rows(data_dir: Path, split: str) -> dict[str, int]:
-    """Return the number of configs of each graph of a split, by submission ID.
-
-    Args:
-        data_dir: Data folder.
-        split: Split to read.
-
-    Raises:
-        PipelineError: The split has no graph, or a file is damaged.
-    """
+    """Return the number of configs of each graph of a split, by submission ID."""
     rows = {}
     for file in find_graphs(data_dir, splits=(split,)):
         with Archive(file.path) as archive:
@@ -302,17 +258,8 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
 
     A submission with official test graphs that are not in the folder must have all of them.
 
-    Args:
-        path: Submission file.
-        data_dir: Data folder.
-        split: Split that the submission ranks.
-
     Returns:
         The problems, and the expected number of configs by submission ID.
-
-    Raises:
-        PipelineError: The split has no graph, a file is damaged, or the submission ranks another
-            split.
     """
     expected = expected_rows(data_dir, split)
     problems = check_submission(path, expected)
@@ -329,14 +276,7 @@ def problems_with_data(path: Path, data_dir: Path, split: str) -> tuple[list[str
 def refuse_other_split(
     path: Path, answered: Container[str], expected: Iterable[str], split: str
 ) -> None:
-    """Raise a PipelineError if a submission answers no graph of a split.
-
-    Args:
-        path: Submission file, for the message.
-        answered: IDs of the rows of the submission.
-        expected: IDs of the graphs of the split.
-        split: Expected split.
-    """
+    """Raise a PipelineError if a submission answers no graph of a split."""
     if not any(name in answered for name in expected):
         raise PipelineError(
             f"{path}: answers no graph of split {split}; expected the run's submission for "
@@ -348,11 +288,7 @@ def problems_before_upload(path: Path, data_dir: Path) -> list[str]:
     """List the reasons why Kaggle cannot score a submission, empty if there are none.
 
     Args:
-        path: Submission file.
         data_dir: Data folder. Without test graphs, the embedded sample takes its place.
-
-    Raises:
-        PipelineError: A file is damaged, or the submission ranks another split.
     """
     folder = data_dir if has_graphs(npz_root(data_dir), ("test",)) else SAMPLE
     problems, rows = problems_with_data(path, folder, "test")

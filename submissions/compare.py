@@ -28,7 +28,6 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
 
     Args:
         first: Report of a run, or of `score --json`.
-        second: Report to compare with the first.
 
     Returns:
         `collections` has an entry per collection with common graphs. `first` and `second` are means
@@ -36,9 +35,6 @@ def compare_reports(first: RunReport, second: RunReport) -> dict[str, Any]:
         `probability` is that of a better second report. Both are None for fewer than two families.
         `only_in_one` is the number of graphs that only one report has. `mean` has the same keys for
         the mean over collections.
-
-    Raises:
-        PipelineError: The reports have no common graph.
     """
     collections, draws = {}, []
     for name, part in first.collections.items():

@@ -20,11 +20,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy with changed fields.
-
-        Args:
-            values: New value by field.
-        """
+        """Return a copy with changed fields."""
         return self.model_copy(update=values)
 
 
@@ -45,9 +41,6 @@ class SlowdownCurve(_Record):
     def at(self, k: int) -> float | None:
         """Return the slowdown of the run.
 
-        Args:
-            k: Number of configs that are measured.
-
         Returns:
             The slowdown, None if the curve has no such point.
         """
@@ -63,17 +56,11 @@ class CollectionReport(_Record):
     """Scores of one collection. Means of other metrics are further keys, for example `opa`.
 
     Attributes:
-        metric: Name of the collection's metric.
         value: Mean of the metric over graphs. None if no graph was judged.
         ci95: Bootstrap interval over graphs. None for fewer than two graphs.
-        n_graphs: Number of graphs in the mean.
-        per_graph: Metrics of each graph, by name of the graph.
         programs: Programs of graphs whose names hide them, by name of the graph.
         judged_on: Number of judged configs and of all configs, if some were not judged.
         noise_ceiling: Median over graphs of Kendall's tau between two measurements.
-        baseline: Value of the baseline, which needs no training.
-        slowdown_curve: Slowdown over the number of configs that are measured.
-        seed_values: Value of each seed without the others, empty for one seed.
         seed_sd: Standard deviation of `seed_values`.
     """
 
@@ -130,15 +117,11 @@ class ModelsReport(_Record):
     """Models that rank one collection.
 
     Attributes:
-        members: Names of the members of the blend.
-        member_values: Value of each member without the others.
         unused: Members that rank no graph, because they know none of the programs.
         method: Scale of the blend, for example "minmax-mean".
         weights: Share of each member in the blend, as a mean over the graphs of both splits. The
             sum is 1. A member that ranks no graph has 0.
-        importances: For each model of trees, the statistics that matter most.
         fallback_from: Collection whose models rank this one, or "baseline". None for its own.
-        reason: Why there is a fallback.
         blend: The choice of the blend, if the run made one.
     """
 
@@ -157,8 +140,6 @@ class LearningCurve(_Record):
     """Learning curve of one training.
 
     Attributes:
-        group: Collection, or collections, that the model learned from.
-        member: Name of the model and seed.
         step: Steps of `loss`.
         loss: Mean training loss over the steps since the one before.
         held_out_step: Steps of `held_out`.
@@ -178,23 +159,10 @@ class RunReport(_Record):
 
     Attributes:
         score: Mean of the collections' values. None if no collection has one.
-        collections: Scores by collection.
-        left_out: Graphs that were not judged.
-        recipe: Name of the recipe.
-        seeds: Seeds of the trainings.
-        models: Models that rank each collection.
-        left_out_of_training: Train graphs that have nothing to learn from.
         missing_parts: Splits of the dataset without graphs, "collection/split".
-        bad_files: Errors of files that were skipped on request.
-        data: Folder of the data.
         measured_on: Platforms of the runtimes by the manifest of the data, for example "cpu". Empty
             if the data has no manifest, as the public dataset.
-        learning_curves: Learning curves of networks.
         environment: Versions, threads and device.
-        revision: Revision of the code.
-        config: config.toml of the run folder.
-        seconds: Wall time of each stage.
-        cpu_seconds: Processor time of each stage.
         peak_mib: Peak of resident memory in each stage in MiB. None if it is unknown.
     """
 
@@ -227,14 +195,7 @@ class RunReport(_Record):
 
 
 def read_report(run: Path) -> RunReport:
-    """Read the report of a run.
-
-    Args:
-        run: Folder of a run, or the file of a report.
-
-    Raises:
-        PipelineError: There is no report, or it is damaged.
-    """
+    """Read the report of a run."""
     path = run / REPORT if run.is_dir() else run
     if not run.exists():
         raise PipelineError(f"{run}: no such folder or file; expected a run's folder or a report")

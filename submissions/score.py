@@ -47,17 +47,6 @@ def cut_to_samples(
 
     The number of ranked configs determines the sample (`data.graphs.graph.sample_rows`). A ranking
     of other configs stays, and `score_submission` raises an error for it.
-
-    Args:
-        files: Graphs, with all layout graphs.
-        rankings: Config indices by submission ID.
-        labels: Runtimes of all configs, by submission ID.
-
-    Returns:
-        Rankings as positions in the sample, and labels of the sample.
-
-    Raises:
-        PipelineError: A file is damaged.
     """
     cut_rankings, cut_labels = dict(rankings), dict(labels)
     for file in files:
@@ -101,10 +90,6 @@ def score_submission(
         `score`, `collections` and `left_out`. Tiles have the means of `top1_error`, `top5_error`
         and `top10_error`, layouts those of `slowdown@1`, `@5` and `@10`. A mean is None if a row
         has too few indices.
-
-    Raises:
-        PipelineError: A ranking does not fit its graph, or a collection has only some of its rows.
-            The message has the ID.
     """
     collections: dict[str, CollectionReport] = {}
     left_out: list[LeftOut] = []
@@ -189,8 +174,6 @@ def reason_to_leave_out(
     """Return the reason why a graph cannot be judged, or None if it can.
 
     Args:
-        collection: Collection of the graph.
-        labels: Runtimes of the graph.
         answered: Whether the submission has any row of the collection.
     """
     if not labels.is_labelled:
@@ -211,7 +194,6 @@ def collection_report(
     """Summarise the metrics of a collection's graphs.
 
     Args:
-        collection: The collection.
         graphs: Metrics by graph, from `score_graph`.
         ceilings: Kendall's tau between two measurements, as in `score_submission`.
     """

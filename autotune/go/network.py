@@ -50,8 +50,6 @@ class Task(OnDevice):
     """The decisions of one space.
 
     Attributes:
-        name: Name of the space.
-        knobs: Its knobs in a setting.
         nodes: Positions of the deciding nodes in topological order, (d,) int64.
         n_options: Number of options of each node, (d,) int64.
     """
@@ -67,12 +65,8 @@ class DecisionGraph(OnDevice):
     """A graph and its tasks. Knobs of the whole program are separate nodes at the end.
 
     Attributes:
-        name: Name of the program.
         node_feat: Scaled node features in topological order, (n, 140) float32.
         opcode: Opcodes, (n,) int64. A knob of the whole program has 256 + its number in its task.
-        neighbours: Aggregation over edges.
-        tasks: Tasks in the order of the decisions.
-        n_knobs: Number of knobs g.
     """
 
     name: str
@@ -84,13 +78,7 @@ class DecisionGraph(OnDevice):
 
 
 def decision_graph(name: str, description: Description, scaler: NodeScaler) -> DecisionGraph:
-    """Return the graph of a program. Each space is a task.
-
-    Args:
-        name: Name of the program.
-        description: The program with its knobs.
-        scaler: Scaling of node features.
-    """
+    """Return the graph of a program. Each space is a task."""
     arrays, of_knobs = description.arrays, description.nodes
     assert of_knobs is not None
     opcode, edge_index = arrays["node_opcode"].astype(np.int64), arrays["edge_index"]
@@ -123,10 +111,7 @@ class PolicyConfig(FrozenConfig):
 
     Attributes:
         tasks: Maximum number of options of a node, by task, in the order of the decisions.
-        hidden: Channels of a node.
         sage_blocks: Rounds of message passing that embed the graph.
-        layers: Attention layers of each task.
-        heads: Attention heads, with hidden / heads channels each.
         segment: Nodes of a segment. They also read the segment before.
     """
 
@@ -209,11 +194,7 @@ class GraphEmbedding(nn.Module):
         )
 
     def forward(self, graph: DecisionGraph) -> Tensor:
-        """Return the embedded nodes, (n, 1, h).
-
-        Args:
-            graph: The graph.
-        """
+        """Return the embedded nodes, (n, 1, h)."""
         x = (self.opcode(graph.opcode) + self.features(graph.node_feat))[:, None]
         return pass_messages(self.blocks, x, graph)
 
@@ -233,12 +214,7 @@ class GraphEmbedding(nn.Module):
 
 
 def sage_blocks(width: int, count: int) -> nn.ModuleList:
-    """Return blocks of the layout GNN without cross-config attention.
-
-    Args:
-        width: Number of channels.
-        count: Number of blocks.
-    """
+    """Return blocks of the layout GNN without cross-config attention."""
     sage = CrossConfigSageConfig(hidden=width, cross_config=False)
     return nn.ModuleList(SageBlock(sage) for _ in range(count))
 
@@ -289,7 +265,6 @@ class Policy(nn.Module):
         """Choose the options of task after task.
 
         Args:
-            graph: The graph.
             choose: `sample_settings`, `likeliest_setting` or `fixed_settings`.
         """
         x = self.embed(graph)
@@ -312,12 +287,7 @@ class Policy(nn.Module):
 
 
 def sample_settings(n_settings: int, generator: torch.Generator) -> Choose:
-    """Return a function that draws settings from the policy.
-
-    Args:
-        n_settings: Number b of settings.
-        generator: Random generator.
-    """
+    """Return a function that draws settings from the policy."""
 
     def choose(task: Task, log_probs: Tensor) -> Tensor:
         every = log_probs.expand(n_settings, -1, -1)

@@ -49,12 +49,8 @@ class PpoConfig(FrozenConfig):
 
     Attributes:
         steps: Number of batches. Each is of one graph.
-        settings: Settings of a batch.
-        epochs: Updates of the weights from one batch.
         clip: Maximum relative change of a probability in an update.
         entropy: Weight of a decision's entropy, in nats, added to the objective.
-        learning_rate: Learning rate of Adam.
-        max_norm: Maximum norm of gradients.
     """
 
     steps: Positive = 100
@@ -99,13 +95,7 @@ def clipped_objective(
 
 
 class PpoTrainer:
-    """Improves a policy from the runtimes of the settings that the policy draws.
-
-    Args:
-        policy: Policy whose weights change in place.
-        config: Number of draws and updates, and their sizes.
-        seed: Seed of the draws.
-    """
+    """Improves a policy from the runtimes of the settings that the policy draws."""
 
     def __init__(self, policy: Policy, config: PpoConfig, *, seed: int) -> None:
         self._policy, self._config = policy, config
@@ -115,11 +105,7 @@ class PpoTrainer:
         self._rewards: dict[str, tuple[float, float]] = {}
 
     def draw(self, graph: DecisionGraph) -> PolicyOutput:
-        """Return settings (b, g) that the policy draws for a graph, with their probabilities.
-
-        Args:
-            graph: The graph.
-        """
+        """Return settings (b, g) that the policy draws for a graph, with their probabilities."""
         choose = sample_settings(self._config.settings, self._generator)
         with torch.no_grad():
             output: PolicyOutput = self._policy(graph, choose)
@@ -158,11 +144,7 @@ def train(
     """Improve a policy on graphs in turn, one per step.
 
     Args:
-        policy: Policy whose weights change in place.
-        graphs: Programs to learn from.
         reward: Function that returns the runtimes of settings over the baseline's.
-        config: Number of steps, and their sizes.
-        seed: Seed of the draws.
     """
     trainer = PpoTrainer(policy, config, seed=seed)
     for step in range(config.steps):
@@ -179,9 +161,7 @@ def go_search(policy: Policy, graph: DecisionGraph, n_configs: int, *, seed: int
 
     Args:
         policy: Pretrained policy. The search trains a copy.
-        graph: Program to search.
         n_configs: Maximum number of settings, the default included.
-        seed: Seed of the draws.
     """
     policy = copy.deepcopy(policy)
     trainer = PpoTrainer(policy, FINE_TUNING, seed=seed)

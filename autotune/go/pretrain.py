@@ -55,7 +55,6 @@ class OptionTable(NamedTuple):
     """Measured runtimes of `ALL_SETTINGS` of one program.
 
     Attributes:
-        description: The program's graph, knobs and facts.
         ratios: Median runtime over the default's, (96,). inf means that the setting failed.
     """
 
@@ -67,7 +66,6 @@ def measure_options(program: str, out: Path) -> OptionTable:
     """Measure all settings of a program's compiler options in rounds, the default twice.
 
     Args:
-        program: Name in the catalogue, or module:function.
         out: Folder of journals. The same call resumes.
     """
     settings = np.concatenate([ALL_SETTINGS[:1], ALL_SETTINGS])
@@ -94,8 +92,6 @@ def train_policy(
     """Return a new policy that PPO trained on measured tables.
 
     Args:
-        graphs: Programs to learn from.
-        tables: Measured runtimes by the name of the graph.
         seed: Seed of the draws. The caller seeds the weights.
     """
     policy = Policy(CONFIG)
@@ -109,13 +105,7 @@ def train_policy(
 
 
 def save_policy(path: Path, policy: Policy, scaler: NodeScaler) -> None:
-    """Write a policy and the scaling of its node features to a safetensors file.
-
-    Args:
-        path: The file.
-        policy: The policy.
-        scaler: Scaling of node features.
-    """
+    """Write a policy and the scaling of its node features to a safetensors file."""
     arrays = {f"{SCALER}{name}": getattr(scaler, name) for name in ("shift", "factor")}
     tensors = policy.state_dict() | {key: torch.from_numpy(a) for key, a in arrays.items()}
     metadata = {"config": policy.config.model_dump_json(), "programs": json.dumps(PROGRAMS)}
@@ -127,9 +117,6 @@ def load_policy(path: Path = POLICY) -> tuple[Policy, NodeScaler]:
 
     Args:
         path: File that `save_policy` wrote.
-
-    Raises:
-        PipelineError: The file is missing or damaged.
     """
     try:
         with safe_open(path, "pt") as file:

@@ -48,11 +48,6 @@ def random_search(space: Space, n_configs: int, rng: np.random.Generator) -> Sea
 
     If all knobs change, every edge needs a copy, and all runtimes are similar. A random share gives
     a wider range of runtimes. Some settings are measured again.
-
-    Args:
-        space: The space of settings.
-        n_configs: Number of settings.
-        rng: Random generator.
     """
     settings = np.repeat(space.default, n_configs, axis=0)
     for row in range(1, n_configs):
@@ -125,13 +120,7 @@ def _child(space: Space, one: Choices, two: Choices, rng: np.random.Generator) -
 
 
 def exhaustive_search(space: Space, n_configs: int, rng: np.random.Generator) -> Search:
-    """Yield the default and other settings of the only knob, all distinct.
-
-    Args:
-        space: The space of settings, with one knob.
-        n_configs: Maximum number of settings.
-        rng: Random generator.
-    """
+    """Yield the default and other settings of the only knob, all distinct."""
     others = 1 + rng.permutation(int(space.n_options[0]) - 1)[: n_configs - 1]
     yield np.concatenate([[0], others])[:, None]
 
@@ -145,15 +134,7 @@ SEARCHES: dict[str, Callable[[Space, int, np.random.Generator], Search]] = {
 
 @dataclass
 class Journal:
-    """Visits of one graph, in memory and in a file.
-
-    Attributes:
-        path: The file.
-        visits: Visit by config and round.
-        settings: Option of each knob, by config.
-        failed: Reason of a failure, by config.
-        codes: Digest of the machine code, by config.
-    """
+    """Visits of one graph, in memory and in a file."""
 
     path: Path
     visits: dict[tuple[int, int], Visit] = field(default_factory=dict)
@@ -176,11 +157,7 @@ class Journal:
         self.take(line)
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """Add a line of the file to memory.
-
-        Args:
-            line: The parsed line.
-        """
+        """Add a line of the file to memory."""
         config = int(line["config"])
         if "choice" in line:
             self.settings[config] = list(line["choice"])
@@ -204,12 +181,10 @@ def open_journal(path: Path, header: Mapping[str, Any]) -> Journal:
     """Open a journal, or begin it.
 
     Args:
-        path: File of the journal.
         header: Description of the measurement, the first line of the file.
 
     Raises:
         UsageError: The journal is of another measurement.
-        PipelineError: The journal is damaged, or cannot be read or written.
     """
     try:
         content = path.read_bytes() if path.is_file() else b""
@@ -256,15 +231,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 class Visitor:
-    """Visits configs that the journal does not have yet, and reports the progress.
-
-    Args:
-        session: Worker that times a setting.
-        journal: Journal of the visits.
-        label: Name in progress lines and errors.
-        total: Number of configs.
-        n_visits: Number of visits of each config.
-    """
+    """Visits configs that the journal does not have yet, and reports the progress."""
 
     def __init__(
         self, session: Session, journal: Journal, *, label: str, total: int, n_visits: int = 1
@@ -294,7 +261,6 @@ class Visitor:
         Raises:
             OutOfTime: The time is over.
             ProgramFailed: The first ten configs all failed.
-            PipelineError: The journal cannot be written.
         """
         known = self._journal.visits.get((config, turn))
         if known is not None:
@@ -324,10 +290,6 @@ class Visitor:
 
 def run_search(visitor: Visitor, search: Search) -> Choices:
     """Visit all settings of a search.
-
-    Args:
-        visitor: Visits each setting once.
-        search: The search.
 
     Returns:
         All settings with the failed ones, (c, g).
@@ -368,11 +330,6 @@ def measured(
     journal: Journal, n_configs: int, *, n_rounds: int
 ) -> tuple[list[int], NDArray[np.int64]]:
     """Gather the visits of the configs that never failed.
-
-    Args:
-        journal: Journal of the visits.
-        n_configs: Number of configs.
-        n_rounds: Number of rounds after the search.
 
     Returns:
         The numbers of the c configs, and their runtimes in ns by round, (r, c). Row 0 is of the

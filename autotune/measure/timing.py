@@ -60,9 +60,6 @@ class Visit(NamedTuple):
 
     Attributes:
         runtime_ns: Time of the shortest or the median run in ns.
-        n_runs: Number of runs.
-        is_stopped: Whether the host stopped the core during the visit.
-        code: Digest of the machine code.
     """
 
     runtime_ns: int
@@ -100,10 +97,8 @@ def time_visit(
 
     Args:
         run: Function to time. It returns when the work is done.
-        clock: Clock for a core without stops.
         stops: Stops of this core. With them, `wall` is read instead of `clock`. The stops and the
             wait before each run do not count for the budget.
-        wall: Clock for a core with stops.
         budget_ns: Time of all runs in ns, after which no new run begins.
         is_median: Whether the result is the median run. Use it for runs with several threads.
     """
@@ -129,10 +124,6 @@ def host_stops(cpu: Clock = CPU, wall: Clock = WALL) -> Stops | None:
 
     A gap in the wall time is a stop if the CPU time of the process has the same gap. Otherwise
     another process ran.
-
-    Args:
-        cpu: Clock of the CPU time.
-        wall: Clock of the wall time.
 
     Returns:
         The stops, or None if there are too few.

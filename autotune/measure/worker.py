@@ -64,9 +64,7 @@ class Description:
     Attributes:
         n_options: Number of options of each knob, (g,). Option 0 is the compiler's own.
         groups: Group of each knob, (g,). A search may give all knobs of a group the same option.
-        arrays: Arrays of the npz file that are the same for all configs.
         facts: Digest of the function, the device and versions, for the manifest.
-        spaces: Number of knobs of each space, in order.
         nodes: Node of each knob, (g,). -1 means the whole program.
         usual: Setting that names the usual layouts, (g,). None without layouts.
         names: Names of the n instructions. Empty for a kernel.
@@ -182,21 +180,13 @@ def serve(connection: Connection) -> None:
 
 
 def one_line(message: object) -> str:
-    """Return a message in one line of at most 400 characters, without frames of tracebacks.
-
-    Args:
-        message: A text or an error.
-    """
+    """Return a message in one line of at most 400 characters, without frames of tracebacks."""
     text = _FRAMES.sub("", str(message))
     return shorten(text, MAX_REASON, placeholder="…") or type(message).__name__
 
 
 def error_line(error: BaseException) -> str:
-    """Return the type and message of an error in one line.
-
-    Args:
-        error: The error.
-    """
+    """Return the type and message of an error in one line."""
     return one_line(f"{type(error).__name__}: {error}")
 
 
@@ -205,12 +195,6 @@ def open_device(device: str | None) -> dict[str, str]:
 
     Args:
         device: "cpu", "gpu" or "tpu". None lets JAX choose.
-
-    Returns:
-        The device and the versions, for the manifest.
-
-    Raises:
-        PipelineError: jax is not installed, or finds no such device.
     """
     if device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -280,8 +264,6 @@ class Session(AbstractContextManager["Session"]):
 
     Args:
         open_measurable: Function that opens the program in the worker. It must be picklable.
-        timeout_s: Seconds after which a config counts as failed.
-        label: Name of the program in error messages.
         on_all_cores: Whether the worker uses all cores, and returns the median wall time of a
             visit. Otherwise it uses one core, and returns the shortest time.
     """
@@ -303,9 +285,6 @@ class Session(AbstractContextManager["Session"]):
 
     def describe(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> Description:
         """Open the program and return the parts that do not depend on a setting.
-
-        Args:
-            timeout_s: Seconds that opening may take.
 
         Raises:
             UsageError: The program has no knobs in the requested spaces.

@@ -49,8 +49,6 @@ class Comparison(NamedTuple):
         ratio: The candidate's runtime over the default's. Its interval is over rounds if there is
             one process, and over processes if there are several.
         same: The default's runtime over its own.
-        n_processes: Number of fresh processes.
-        n_rounds: Number of rounds in all processes.
         default_ms: The default's shortest runtime in milliseconds.
         n_looks: Number of intervals that share the 5 % of error (Bonferroni).
     """
@@ -100,9 +98,7 @@ class Candidate:
         screened: Shortest screened runtime over the default's. inf if it was not screened.
         failure: Reason why it failed, or "".
         description: Decisions of the setting. Only verified candidates have it.
-        verified: Comparison by the process that verified the finalists.
         alone: Comparison on one thread, pooled over processes. None with less than two processes.
-        together: The same on all cores.
         needs_all_cores: True if a gain on one thread has to be checked on all cores.
     """
 
@@ -187,11 +183,7 @@ class Candidate:
 
 
 def setting_text(description: Decisions) -> str:
-    """Return the decisions of a setting in one line.
-
-    Args:
-        description: The decisions.
-    """
+    """Return the decisions of a setting in one line."""
     parts = []
     for kind, decided in description.decisions.items():
         if kind == "options":

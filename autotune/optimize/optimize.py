@@ -71,7 +71,6 @@ class Screening(NamedTuple):
 
     Attributes:
         candidates: Distinct candidates, the default first.
-        n_drawn: Number of candidates with repetitions.
         default_ns: The default's shortest runtime in ns.
         is_over: True if the search ended before its time did.
     """
@@ -87,11 +86,7 @@ class OptimizeResult:
     """All candidates of a call with their measurements.
 
     Attributes:
-        request: The request of the call.
-        spaces: Spaces in which the program has knobs.
         facts: The device, versions and the function's digest.
-        candidates: Screened candidates in their order.
-        n_drawn: Number of screened candidates with repetitions.
         is_over: True if the search ended before its time did.
         default: The default over itself, next to the finalists.
         default_description: The default's decisions, for example a kernel's first tile.
@@ -152,7 +147,6 @@ def optimize(
     """Screen and verify candidates, and confirm finalists until one is faster.
 
     Args:
-        request: Program and options of the call.
         out: Folder of the journals. The same call resumes, also with other `n_candidates`.
         minutes: Time limit. The search gets the time that verifying and confirming leave.
         pick: Ranker of layouts or tiles. One of a run's models also guides the search.
@@ -160,7 +154,6 @@ def optimize(
     Raises:
         UsageError: `out` has the journals of another call, or no space has knobs.
         ProgramFailed: The program cannot be opened, or its default does not run.
-        PipelineError: There is too little time to verify anything, or the disk is full.
     """
     with time_limit(minutes), request.open_worker() as worker:
         start = time.monotonic()
@@ -199,12 +192,7 @@ def optimize(
 
 
 def screen(session: OptimizeSession, needed_s: float) -> Screening:
-    """Visit candidates once, and the fastest several times.
-
-    Args:
-        session: The call.
-        needed_s: Seconds that verifying and confirming need.
-    """
+    """Visit candidates once, and the fastest several times."""
     request = session.request
     journal, is_over = session.journal("screen"), False
     visitor = Visitor(session.worker, journal, label=request.program, total=request.n_candidates)
@@ -252,13 +240,9 @@ def verify(
 
     Args:
         session: The call, whose journals get the visits.
-        finalists: Candidates of distinct code.
 
     Returns:
         The default over itself, and the comparison of each finalist that ran.
-
-    Raises:
-        PipelineError: There is too little time.
     """
     settings = np.array([session.default] * 2 + sorted(c.setting for c in finalists))
     least = MIN_VERIFY_ROUNDS if len(finalists) > 1 else MIN_ROUNDS
@@ -287,10 +271,6 @@ def confirm(session: OptimizeSession, candidate: Candidate) -> Candidate:
 
     Args:
         session: The call, whose journals get the visits.
-        candidate: Finalist, with all measurements.
-
-    Returns:
-        The candidate with the new measurements.
     """
     verified = {candidate.setting: candidate.comparison}
     for _ in range(MAX_BATCHES):

@@ -21,13 +21,6 @@ def pick_by(run: Path, request: OptimizeRequest) -> Pick:
     """Return a function that ranks configs by the models of a run.
 
     The function raises a PipelineError if the run has no models for layouts or tiles.
-
-    Args:
-        run: Folder of the run.
-        request: Request of the call.
-
-    Raises:
-        PipelineError: There is no such run.
     """
     if not run.is_dir():
         raise PipelineError(f"--run {run}: no such folder; expected one of `run`")

@@ -64,11 +64,8 @@ class OptimizeRequest:
         n_rounds: Rounds in which a pass compares the best candidate with the default. Finalists
             get 3/8 of them.
         timeout_s: Time after which a candidate counts as failed.
-        seed: Seed of the search and of the order of visits.
         device: "cpu", "gpu", "tpu", or None for JAX's setting.
         run: Folder of the run whose models propose candidates.
-        search: Name in SEARCHES.
-        inputs: Arguments of a user's program.
         open_decided: Function that opens the program in the worker from the name, the spaces, the
             device and the inputs.
     """
@@ -117,11 +114,7 @@ class OptimizeRequest:
                 raise UsageError(f"--program {self.program}: {reason}")
 
     def open_worker(self, *, on_all_cores: bool = False) -> Session:
-        """Return a session that opens the program in a fresh process.
-
-        Args:
-            on_all_cores: Whether the process uses all cores.
-        """
+        """Return a session that opens the program in a fresh process."""
         opener = partial(self.open_decided, self.program, self.spaces, self.device, self.inputs)
         return Session(
             opener, timeout_s=self.timeout_s, label=self.program, on_all_cores=on_all_cores
@@ -133,11 +126,8 @@ class OptimizeSession:
     """One call of `optimize`.
 
     Attributes:
-        request: Program and options of the call.
-        out: Folder of the journals and results.
         pick: Ranker of settings, or None.
         worker: The process that screens. It stays open.
-        description: The program, as the worker opened it.
     """
 
     request: OptimizeRequest
@@ -176,21 +166,13 @@ class OptimizeSession:
         return open_journal(self.out / JOURNALS / f"{name}.jsonl", header)
 
     def describe(self, setting: Setting) -> Decisions:
-        """Return the decisions of a setting.
-
-        Args:
-            setting: Option of each knob.
-        """
+        """Return the decisions of a setting."""
         if setting not in self._described:
             self._described[setting] = self.worker.describe_setting(np.array(setting))
         return self._described[setting]
 
     def code(self, setting: Setting) -> str:
-        """Return a digest of a setting's code, or the setting itself if it has none.
-
-        Args:
-            setting: Option of each knob.
-        """
+        """Return a digest of a setting's code, or the setting itself if it has none."""
         if setting not in self._codes:
             self._codes[setting] = repr(setting)
             with suppress(ConfigFailed):
@@ -214,9 +196,6 @@ class OptimizeSession:
 
         Returns:
             As `whole_rounds`.
-
-        Raises:
-            PipelineError: The default does not run, or the program has changed.
         """
         journal, request = self.journal(name), self.request
         known = whole_rounds(journal, len(settings))
@@ -274,10 +253,6 @@ class OptimizeSession:
 
         Each batch of processes of any candidate is one more chance of a lucky result. So all
         intervals share 5 % of error.
-
-        Args:
-            candidates: Candidates of the screening.
-            verified: Comparison of each finalist that ran.
         """
         stages = [self.confirming_processes(stage) for stage in (CONFIRM, ON_ALL_CORES)]
         n_looks = [sum(-(-len(own) // N_PROCESSES) for own in by.values()) for by in stages]
@@ -304,10 +279,6 @@ class OptimizeSession:
 
 def whole_rounds(journal: Journal, n_settings: int) -> tuple[list[int], Times]:
     """Return which settings never failed, and their runtimes in whole rounds.
-
-    Args:
-        journal: Visits of one process.
-        n_settings: Number of settings c that the process visits.
 
     Returns:
         Positions of the settings that ran, and runtimes (r, ran) in ns.

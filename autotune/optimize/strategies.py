@@ -28,9 +28,6 @@ N_RANKED, N_PICKS = 1_000, 15
 def search_for(session: OptimizeSession) -> tuple[Search, list[str]]:
     """Return the search of a call.
 
-    Args:
-        session: The call, with its request and program.
-
     Returns:
         The search, and the sources of its first settings. All later settings have the source
         `SEARCH`. Both are the same for any number of candidates, so a call with more resumes.

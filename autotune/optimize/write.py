@@ -29,10 +29,6 @@ def write_result(result: OptimizeResult, out: Path) -> dict[str, Any]:
 
     Args:
         result: Result of `optimize`.
-        out: Folder of the files.
-
-    Raises:
-        PipelineError: A file cannot be written.
     """
     content, best = as_json(result), result.best if result.is_faster else None
     program, script = (best.description.program, apply_text(result, best)) if best else (None, "")
@@ -97,7 +93,6 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
 
     Args:
         result: Result of `optimize`.
-        best: Candidate to apply.
     """
     program, description, comparison = result.request.program, best.description, best.comparison
     is_of_file, static = is_file(program), result.request.inputs.static
@@ -123,11 +118,7 @@ def apply_text(result: OptimizeResult, best: Candidate) -> str:
 
 
 def xla_flags(candidate: Candidate) -> str:
-    """Return the compiler options of a candidate as a value of XLA_FLAGS.
-
-    Args:
-        candidate: The candidate.
-    """
+    """Return the compiler options of a candidate as a value of XLA_FLAGS."""
     options = candidate.description.decisions.get("options", {})
     texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in options.items()}
     return " ".join(f"--{name}={text}" for name, text in texts.items())
@@ -144,11 +135,7 @@ def uncompared_text(result: OptimizeResult) -> str:
 
 
 def all_cores_text(candidate: Candidate) -> str:
-    """Return the comparison on all cores. "" if it is not needed.
-
-    Args:
-        candidate: The candidate.
-    """
+    """Return the comparison on all cores. "" if it is not needed."""
     if not (comparison := candidate.together):
         return "; not measured on all cores" * candidate.needs_all_cores
     verdict = ": neither a gain nor a loss is sure"
@@ -162,20 +149,12 @@ def all_cores_text(candidate: Candidate) -> str:
 
 
 def processes_text(comparison: Comparison) -> str:
-    """Return the number of fresh processes of a comparison.
-
-    Args:
-        comparison: The comparison.
-    """
+    """Return the number of fresh processes of a comparison."""
     return f"{comparison.n_processes} process{'es' * (comparison.n_processes > 1)}"
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio with its interval.
-
-    Args:
-        ratio: The ratio.
-    """
+    """Return a ratio with its interval."""
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 

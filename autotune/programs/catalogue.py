@@ -42,7 +42,6 @@ class ProgramInputs:
         static: Positions of the arguments of a function that are no arrays, from 0. The function
             is traced for their values.
         arguments: npz file with the arguments of a file's program. None draws them.
-        seed: Seed of the draw.
     """
 
     static: tuple[int, ...] = ()
@@ -118,9 +117,6 @@ def named_object(name: str) -> Any:
 
     Args:
         name: "module:object".
-
-    Raises:
-        PipelineError: The module cannot be imported, or has no such object.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
@@ -147,10 +143,8 @@ def load_function(name: str, static: tuple[int, ...] = ()) -> ProgramSource:
 
     Args:
         name: "module:function".
-        static: Positions of the arguments to bind.
 
     Raises:
-        PipelineError: The module cannot be imported, or has no example arguments.
         UsageError: "module:function" is no function.
     """
     function = named_object(name)
@@ -196,11 +190,6 @@ def bind_static(
     function: Callable[..., object], arguments: tuple[object, ...], static: tuple[int, ...]
 ) -> tuple[Callable[..., object], tuple[object, ...]]:
     """Return a function of the other arguments, and these arguments.
-
-    Args:
-        function: The function.
-        arguments: All example arguments.
-        static: Positions of the arguments to bind.
 
     Raises:
         UsageError: There is no such argument, or `jax.jit` cannot hash it.

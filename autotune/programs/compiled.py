@@ -34,14 +34,8 @@ _CUSTOM_CALL = re.compile(r"custom_call @\"?([^\s\"(]+)")
 def lower_program(source: ProgramSource) -> tuple[Callable[..., Any], Any, Any]:
     """Build and trace a program.
 
-    Args:
-        source: The program.
-
     Returns:
         The function, its arguments on the device, and the `jax.stages.Lowered`.
-
-    Raises:
-        PipelineError: The program cannot be built or traced, or returns no array.
     """
     import jax
 
@@ -70,11 +64,7 @@ def dump_module(name: str, lowered: Any) -> Any:
     """Compile a function once and return its HloModuleProto before layout assignment.
 
     Args:
-        name: Name in errors.
         lowered: The function as a `jax.stages.Lowered`.
-
-    Raises:
-        PipelineError: The function cannot be compiled or dumped.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -114,11 +104,7 @@ def digest_of(lowered: Any) -> str:
 
 
 def values_digest(arguments: Any) -> str:
-    """Return a digest of the values of arguments, 16 hex digits.
-
-    Args:
-        arguments: Tree of arrays.
-    """
+    """Return a digest of the values of arguments, 16 hex digits."""
     import jax
 
     digest = hashlib.blake2b(digest_size=8)
@@ -128,11 +114,7 @@ def values_digest(arguments: Any) -> str:
 
 
 def shapes_of(arguments: Any) -> str:
-    """Return types and shapes of arguments, for example "float32[4,2], int32[]".
-
-    Args:
-        arguments: Tree of arguments.
-    """
+    """Return types and shapes of arguments, for example "float32[4,2], int32[]"."""
     import jax
 
     return ", ".join(jax.typeof(leaf).str_short() for leaf in jax.tree.leaves(arguments))
@@ -145,9 +127,6 @@ def code_of(executable: Any) -> str:
     compiler options. Systems without ELF files, for example macOS, use the whole executable, so
     different code never has the same digest. An executable that cannot be serialized, for example
     because it sorts, has the digest "".
-
-    Args:
-        executable: Executable that XLA loaded.
     """
     import jax
 
@@ -170,11 +149,7 @@ def code_of(executable: Any) -> str:
 
 
 def raw(leaf: Any) -> Any:
-    """Return an argument as an array. A typed key of jax.random becomes its numbers.
-
-    Args:
-        leaf: One array of the arguments.
-    """
+    """Return an argument as an array. A typed key of jax.random becomes its numbers."""
     import jax
 
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
@@ -185,11 +160,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def share_finite(outputs: Any) -> float:
-    """Return the share of finite numbers in all floating-point outputs. 1 without such outputs.
-
-    Args:
-        outputs: Tree of arrays.
-    """
+    """Return the share of finite numbers in all floating-point outputs. 1 without such outputs."""
     import jax
 
     arrays = [np.asarray(raw(leaf)) for leaf in jax.tree.leaves(outputs)]
@@ -202,12 +173,7 @@ def export_flat(name: str, function: Callable[..., Any], arguments: Sequence[Any
     """Return a function of a list of arrays as a `jax.export.Exported`.
 
     Args:
-        name: Name in the error.
         function: The JAX function. The export takes and returns the leaves of its trees.
-        arguments: Example arguments.
-
-    Raises:
-        PipelineError: The function calls back into Python, or artifacts lack one of its types.
     """
     import jax
     from jax import export
@@ -233,12 +199,7 @@ def with_module(name: str, exported: Any, module: bytes) -> Any:
     """Return an export that computes another HLO module.
 
     Args:
-        name: Name in the error.
         exported: `jax.export.Exported` with the parameters and results of the module.
-        module: Serialized HloModuleProto.
-
-    Raises:
-        PipelineError: The module has an operation that only the compiler makes.
     """
     from jaxlib import _jax
     from jaxlib.mlir.dialects import stablehlo

@@ -51,10 +51,8 @@ def load_program(name: str, inputs: ProgramInputs = NO_INPUTS) -> ProgramSource:
 
     Args:
         name: Name in the catalogue, "module:function", FILE or FILE#MODULE.
-        inputs: Arguments of a user's program.
 
     Raises:
-        PipelineError: There is no such program or file, or its module cannot be imported.
         UsageError: "module:function" is no function, or the inputs do not fit.
     """
     if inputs.static and (is_file(name) or ":" not in name):
@@ -79,10 +77,6 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
 
     Args:
         name: FILE or FILE#MODULE, also of a folder that XLA dumped.
-        inputs: Arguments, or the seed to draw them.
-
-    Raises:
-        PipelineError: There is no such file.
     """
     path, chosen = split_choice(Path(name))
     if not path.exists():
@@ -108,15 +102,7 @@ def file_program(name: str, inputs: ProgramInputs) -> ProgramSource:
 def read_module(name: str) -> tuple[Any, list[Array], list[Array]]:
     """Read a module that can run without its host.
 
-    Args:
-        name: FILE or FILE#MODULE.
-
-    Returns:
-        The HloModuleProto, its parameters and its results, without tuples.
-
     Raises:
-        PipelineError: The module is damaged, lacks constants, or needs a host, an unknown type or
-            unknown sizes.
         UsageError: The file has several modules.
     """
     check_jaxlib(name)
@@ -164,17 +150,7 @@ def _signature(module: Any, source: str) -> tuple[list[Array], list[Array]]:
 def as_function(
     name: str, module: Any, parameters: list[Array], results: list[Array]
 ) -> Callable[..., Any]:
-    """Return a JAX function that computes a module.
-
-    Args:
-        name: Name in errors.
-        module: HloModuleProto.
-        parameters: Its parameters.
-        results: Its results.
-
-    Raises:
-        PipelineError: The module has an operation that only the compiler makes.
-    """
+    """Return a JAX function that computes a module."""
     import jax
 
     if any(array.dtype.itemsize == 8 for array in (*parameters, *results)):
@@ -195,9 +171,7 @@ def draw_arguments(
     """Draw arguments. Equal seeds give equal arguments.
 
     Args:
-        parameters: Shapes and types.
         limits: Smallest and largest float, and number of distinct integers from 0.
-        seed: Seed of the draws.
     """
     import jax.numpy as jnp
 
@@ -223,12 +197,7 @@ def load_arguments(path: Path, parameters: list[Array]) -> tuple[NDArray[Any], .
 
     Types that NumPy lacks, for example bfloat16, are stored as bytes of the same size.
 
-    Args:
-        path: The npz file.
-        parameters: Shapes and types.
-
     Raises:
-        PipelineError: The file cannot be read.
         UsageError: Number, shape or type of the arrays differ.
     """
     try:

@@ -34,7 +34,6 @@ class Draw:
 
     Args:
         rng: Random generator of the first run. None in later runs.
-        given: Arrays of the first run.
 
     Attributes:
         drawn: Arrays that the first run has drawn. Each `part` is a list within the list.
@@ -75,20 +74,11 @@ class Draw:
         return self.array(*shape, scale=max(1, int(np.prod(shape[:-1]))) ** -0.5)
 
     def affine(self, width: int) -> tuple[Any, Any]:
-        """Return a random scale and shift.
-
-        Args:
-            width: Number of values of each.
-        """
+        """Return a random scale and shift."""
         return self.array(width, scale=0.1, mean=1.0), self.array(width, scale=0.1)
 
     def dense(self, n_in: int, n_out: int) -> tuple[Any, Any]:
-        """Return the weight (n_in, n_out) and bias (n_out,) of a dense layer.
-
-        Args:
-            n_in: Number of input features.
-            n_out: Number of output features.
-        """
+        """Return the weight (n_in, n_out) and bias (n_out,) of a dense layer."""
         return self.weight(n_in, n_out), self.array(n_out, scale=0.1)
 
     def integers(self, high: int, *shape: int) -> Any:
@@ -110,7 +100,6 @@ def drawn(architecture: Callable[..., Any], *sizes: int) -> tuple[Network, tuple
 
     Args:
         architecture: Function of `w`, `inputs` and sizes.
-        *sizes: Batch size and, for some architectures, depth.
     """
     rng = np.random.default_rng(SEED)
     w, own_inputs = Draw(rng), Draw(rng)
@@ -126,7 +115,6 @@ def training_step(network: Network, arguments: tuple[Any, ...]) -> tuple[Network
     """Return a step of gradient descent on the squared error, and its example arguments.
 
     Args:
-        network: The network.
         arguments: Its example arguments. The target is added as the last one.
     """
 
@@ -243,12 +231,7 @@ def rescale(w: Draw, x: Any) -> Any:
 
 
 def normalised(x: Any, axes: tuple[int, ...]) -> Any:
-    """Normalise to mean 0 and variance 1.
-
-    Args:
-        x: The array.
-        axes: Axes over which mean and variance are computed.
-    """
+    """Normalise to mean 0 and variance 1."""
     centred = x - x.mean(axes, keepdims=True)
     variance = (centred * centred).mean(axes, keepdims=True)
     return centred * lax.rsqrt(variance + 1e-5)

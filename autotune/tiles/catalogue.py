@@ -60,7 +60,6 @@ def find_kernel(program: str) -> TileKernel:
             one.
 
     Raises:
-        PipelineError: There is no such kernel, or its module cannot be imported.
         UsageError: "module:name" is no kernel.
     """
     if ":" not in program:
@@ -91,13 +90,7 @@ def find_kernel(program: str) -> TileKernel:
 
 
 def make_kernel(family: str, extents: Mapping[str, int], name: str) -> TileKernel:
-    """Return a kernel of a family. Its sizes need not be in the catalogue.
-
-    Args:
-        family: A family of kernels.tsv.
-        extents: Size of each axis of the family.
-        name: Name of the kernel.
-    """
+    """Return a kernel of a family. Its sizes need not be in the catalogue."""
     row = families()[family]
     inputs, output = row["formula"].split("->")
     first, *others = inputs.split(",")

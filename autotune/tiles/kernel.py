@@ -35,7 +35,6 @@ class Operand:
     """An input array of a kernel.
 
     Attributes:
-        axes: Letters of the axes in order.
         halo: Elements beyond the extent of an axis. For example, a 3x3 window needs a halo of 2: an
             output tile of h rows reads h + 2 rows of the input.
     """
@@ -51,17 +50,12 @@ class TileKernel:
     Attributes:
         name: Unique name. It becomes a file name.
         family: Family of the kernel. All kernels of a family are in one split.
-        extents: Size of each axis.
         operands: Arguments of `combine`.
-        output: Axes of the output.
         tiled: Axes whose tile size is chosen, of the output or contracted by `combine`.
         combine: Function of blocks of the operands. Its blocks are summed over contracted tiles.
         epilogue: Function of the sum and the blocks of `extras` that returns the final block.
         extras: Further arguments of the epilogue, without contracted axes.
         has_weights: Whether the second operand is a weight. Its tile is the "kernel bounds".
-
-    Raises:
-        PipelineError: The name is no file name, or an axis has no extent of 1 or more.
     """
 
     name: str
@@ -104,9 +98,6 @@ class TileKernel:
         that overlaps its neighbour would be summed twice. The blocks of a step have at most 128 KiB
         in all, and the loop has 2 to 1,024 steps. The default is the choice of a compiler without a
         cost model: the fewest steps, then the largest blocks.
-
-        Raises:
-            PipelineError: Fewer than two tiles remain.
         """
         sizes = [_sizes(self.extents[axis], axis not in self.output) for axis in self.tiled]
         tiles = [
@@ -180,11 +171,7 @@ class TileKernel:
         return [self.block_shape(operand, whole) for operand in (*self.operands, *self.extras)]
 
     def whole(self, *arguments: Any) -> Any:
-        """Apply the kernel to whole arrays without a loop. Each tile must have this result.
-
-        Args:
-            *arguments: The operands, then the extras.
-        """
+        """Apply the kernel to whole arrays without a loop. Each tile must have this result."""
         n = len(self.operands)
         return self.epilogue(self.combine(*arguments[:n]), *arguments[n:])
 

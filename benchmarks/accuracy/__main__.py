@@ -43,11 +43,7 @@ def cells_of(
     """Yield the cells that can be trained here, seed by seed. Print the tasks without data.
 
     Args:
-        tasks: Keys of TASKS.
         names: Names of candidates, or of custom models "package.module:Class".
-        seeds: Seeds of the cells.
-        sources: Data folders.
-        overrides: Changed keys of the recipes.
     """
     reasons = {task: why_no_data(TASKS[task], sources) for task in tasks}
     for task, reason in reasons.items():
@@ -60,16 +56,7 @@ def cells_of(
 
 
 def run_cells(cells: Sequence[Cell], sources: Sources, out: Path) -> int:
-    """Run cells and print a line for each.
-
-    Args:
-        cells: Cells to run.
-        sources: Data folders.
-        out: Folder of the results.
-
-    Returns:
-        The number of cells that failed.
-    """
+    """Run cells and print a line for each."""
     failed = 0
     for number, cell in enumerate(cells, start=1):
         start = time.perf_counter()

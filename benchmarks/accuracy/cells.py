@@ -51,11 +51,8 @@ class Candidate:
 
     Attributes:
         models: Names of the models; none for the baseline, which ranks without training.
-        recipe: Recipe of all tasks but those on one program.
-        overrides: Changed keys of the recipe.
         tasks: Tasks that the models can learn; None for all.
         within_graph: Recipe and models of the tasks on new configs of a known program.
-        n_seeds: Number of seeds that are blended.
     """
 
     models: tuple[str, ...] = ()
@@ -121,11 +118,7 @@ CANDIDATES = {
 
 
 def candidates_of(task: str) -> list[str]:
-    """Return the names of the candidates that can learn a task.
-
-    Args:
-        task: Key of TASKS.
-    """
+    """Return the names of the candidates that can learn a task."""
     known = CANDIDATES[TASKS[task].kind]
     return [name for name, candidate in known.items() if task in (candidate.tasks or (task,))]
 
@@ -135,9 +128,7 @@ class Cell:
     """A training and its judgement.
 
     Attributes:
-        task: Key of TASKS.
         name: Name of the candidate, or of a custom network, "package.module:Class".
-        seed: Seed of folds and trainings.
         overrides: Recipe keys on top of the candidate's.
     """
 
@@ -168,11 +159,7 @@ class Cell:
         return {f"{model}-seed{seed}": (model, seed) for model in models for seed in seeds}
 
     def path(self, out: Path) -> Path:
-        """Return the path of the cell's JSON file.
-
-        Args:
-            out: Folder of the results.
-        """
+        """Return the path of the cell's JSON file."""
         return out / "cells" / f"{self.task}--{self.name}--{self.seed}.json"
 
     def recipe(self) -> Recipe:
@@ -183,11 +170,7 @@ class Cell:
         return load_recipe(self.candidate.recipe, overrides)
 
     def head(self, sources: Sources) -> dict[str, Any]:
-        """Return the inputs that decide the result, except the code of built-in models.
-
-        Args:
-            sources: Data folders.
-        """
+        """Return the inputs that decide the result, except the code of built-in models."""
         recipe, models = self.recipe(), self.candidate.models
         keys = ("name", "threads", "seeds", "features", "blend", *models)
         return {
@@ -203,17 +186,11 @@ class Cell:
 def run_cell(cell: Cell, sources: Sources, out: Path) -> bool:
     """Train and judge one cell, and write its file. An interrupted cell restarts.
 
-    Args:
-        cell: Cell to run.
-        sources: Data folders.
-        out: Folder of the results.
-
     Returns:
         True if the cell was trained, False if its file exists.
 
     Raises:
         UsageError: The file exists, but from another recipe or other data.
-        PipelineError: The training failed.
     """
     path, head = cell.path(out), cell.head(sources)
     if path.exists():
@@ -258,12 +235,7 @@ def _result(cell: Cell, sources: Sources, work: Path) -> dict[str, Any]:
 
 
 def read_judged(file: GraphFile, sources: Sources) -> Graph:
-    """Read a graph with its runtimes, also the withheld ones of the sample's test split.
-
-    Args:
-        file: Graph to read.
-        sources: Data folders.
-    """
+    """Read a graph with its runtimes, also the withheld ones of the sample's test split."""
     graph = read_graph(file)
     if graph.is_labelled:
         return graph
@@ -287,16 +259,9 @@ def _train(cell: Cell, part: Part, folder: Path) -> Ensemble:
 def judge(ranker: Ranker, graph: Graph) -> dict[str, Any]:
     """Return all metrics of one graph's scores, and its noise ceiling.
 
-    Args:
-        ranker: Model or ensemble.
-        graph: Graph with c configs and their runtimes.
-
     Returns:
         The metrics of `score_graph`, the noise ceiling and the processor seconds of ranking. The
         tile score is that of the five configs to measure, as in a submission.
-
-    Raises:
-        PipelineError: A score is not finite, or all runtimes are equal.
     """
     begin = time.process_time()
     scores = ranker.score(graph)

@@ -83,10 +83,6 @@ def estimate(values: NDArray[np.float64], families: Sequence[str]) -> Estimate:
 def values(cells: Sequence[CellResult], metric: str) -> tuple[NDArray[np.float64], list[str]]:
     """Return one metric of the graphs that all cells judge.
 
-    Args:
-        cells: The s cells of one candidate.
-        metric: Name of the metric.
-
     Returns:
         Values, (g, s), and the family of each graph, (g,).
     """
@@ -96,12 +92,7 @@ def values(cells: Sequence[CellResult], metric: str) -> tuple[NDArray[np.float64
 
 
 def estimate_of(cells: Sequence[CellResult], metric: str) -> Estimate:
-    """Estimate a metric of one candidate's cells. The interval ends at 1, a perfect score.
-
-    Args:
-        cells: Cells of the candidate, one per seed.
-        metric: Name of the metric.
-    """
+    """Estimate a metric of one candidate's cells. The interval ends at 1, a perfect score."""
     found = estimate(*values(cells, metric))
     if metric in SLOWDOWNS:
         return replace(found, low=float(np.maximum(found.low, 1.0)))  # nan stays
@@ -114,9 +105,7 @@ def difference(
     """Estimate the difference of two candidates, paired by graph and seed.
 
     Args:
-        cells: Cells of the first candidate.
         others: Cells of the second candidate.
-        metric: Name of the metric.
 
     Returns:
         The first candidate's metric minus the second's, or None if they share no seed.
@@ -130,11 +119,7 @@ def difference(
 
 
 def by_candidate(cells: Sequence[CellResult]) -> dict[str, dict[str, list[CellResult]]]:
-    """Return the cells of each task by candidate, sorted by seed, with custom models first.
-
-    Args:
-        cells: Cells of all tasks.
-    """
+    """Return the cells of each task by candidate, sorted by seed, with custom models first."""
     tasks: dict[str, dict[str, list[CellResult]]] = {}
     for task, known in TASKS.items():
         of_task = sorted((c for c in cells if c["task"] == task), key=lambda cell: cell["seed"])
@@ -152,14 +137,10 @@ def compare_with(out: Path, against: str) -> list[str]:
     """Compare the candidates of a folder with another folder, or with one candidate.
 
     Args:
-        out: Folder of results.
         against: Another such folder, or the name of a candidate in `out`.
 
     Returns:
         A line for each task and candidate, paired by graph and seed.
-
-    Raises:
-        PipelineError: There is no pair of the same task and seed.
     """
     own = by_candidate(read_cells(out))
     is_folder = Path(against).is_dir()
@@ -183,14 +164,7 @@ def compare_with(out: Path, against: str) -> list[str]:
 
 
 def read_cells(out: Path) -> list[CellResult]:
-    """Read every cell of a folder of results, sorted by file name.
-
-    Args:
-        out: Folder of the results.
-
-    Raises:
-        PipelineError: The folder has no cells.
-    """
+    """Read every cell of a folder of results, sorted by file name."""
     paths = sorted((out / "cells").glob("*.json"))
     if not paths:
         raise PipelineError(f"{out}: no results; train some first")
@@ -201,12 +175,7 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
     """Write accuracy.md and its picture.
 
     Args:
-        cells: Cells of all tasks.
-        folder: Folder of the page.
         options: Options of the command that writes the page. None for the page in docs/results.
-
-    Raises:
-        PipelineError: A file cannot be written.
     """
     by_task = by_candidate(cells)
     pictures = []
@@ -233,11 +202,7 @@ def write_report(cells: Sequence[CellResult], folder: Path, *, options: str | No
 
 
 def keys_set(cells: Sequence[CellResult]) -> dict[str, list[str]]:
-    """Return the names of the candidates by the keys of `--set` that changed their recipe.
-
-    Args:
-        cells: Cells of all tasks.
-    """
+    """Return the names of the candidates by the keys of `--set` that changed their recipe."""
     found: dict[str, set[str]] = {}
     for cell in cells:
         if keys := ", ".join(cell.get("set", ())):
@@ -249,7 +214,6 @@ def table_of(task: str, by_name: ByName) -> dict[str, Any]:
     """Return the results of one task: a row per candidate, and the counts of its graphs.
 
     Args:
-        task: Key of TASKS.
         by_name: Cells by candidate. If `default` has cells, each row has the difference to it.
     """
     labels = LABELS[TASKS[task].kind]
@@ -323,12 +287,7 @@ def _within(cell: CellResult, group_of: Callable[[str], str], group: str) -> Cel
 
 
 def draw(by_task: Mapping[str, ByName], path: Path) -> None:
-    """Draw a panel per task with a row per candidate, the simplest on top.
-
-    Args:
-        by_task: Cells by task and candidate.
-        path: File of the picture.
-    """
+    """Draw a panel per task with a row per candidate, the simplest on top."""
     n_rows = -(-len(by_task) // COLUMNS)
     with picture(path, (WIDTH_INCHES, ROW_INCHES * n_rows)) as figure:
         for number, (task, by_name) in enumerate(by_task.items()):
@@ -352,7 +311,6 @@ def draw_overview(by_name: ByName, path: Path) -> None:
 
     Args:
         by_name: Cells of the task "layouts" by candidate. Nothing is drawn if one has no cell.
-        path: File of the picture.
     """
     if not set(OVERVIEW_LABELS) <= set(by_name):
         return
@@ -378,8 +336,6 @@ def value_text(found: Estimate, metric: str, sign: str = "") -> str:
     """Format a mean with its interval: three digits of tau and OPA, four of other metrics.
 
     Args:
-        found: Mean and interval.
-        metric: Name of the metric.
         sign: "+" to print the sign of positive numbers as well.
     """
     form = f"{sign}.{3 if metric in RANKED else 4}f"
@@ -388,12 +344,7 @@ def value_text(found: Estimate, metric: str, sign: str = "") -> str:
 
 
 def lead_text(found: Estimate | None, metric: str) -> str:
-    """Format a difference in bold if its interval excludes 0, and None as "".
-
-    Args:
-        found: Difference and its interval.
-        metric: Name of the metric.
-    """
+    """Format a difference in bold if its interval excludes 0, and None as ""."""
     if found is None:
         return ""
     text = value_text(found, metric, "+")

@@ -40,7 +40,6 @@ class Sources:
     """Data folders, each with a folder npz/.
 
     Attributes:
-        sample: Folder of the embedded sample.
         real: Folder of real TpuGraphs files, if there are some.
     """
 
@@ -63,11 +62,8 @@ class Task:
 
     Attributes:
         kind: "layout" or "tile".
-        title: Title of the section.
         note: Description of the training and the held-out data.
-        files: Returns the source files.
         parts: Returns the trainings of a seed. It may write files into the folder.
-        needs_real: Whether the task needs real TpuGraphs files.
     """
 
     kind: str
@@ -79,12 +75,7 @@ class Task:
 
 
 def why_no_data(task: Task, sources: Sources) -> str | None:
-    """Return the reason why a task cannot run here, or None if its data is complete.
-
-    Args:
-        task: Task to check.
-        sources: Data folders.
-    """
+    """Return the reason why a task cannot run here, or None if its data is complete."""
     if task.needs_real and (sources.real is None or not sources.real.is_dir()):
         return "needs real TpuGraphs files; pass --real DIR or set TPUGRAPHS_REAL"
     missing = [file.path for file in task.files(sources) if not file.path.is_file()]
@@ -101,8 +92,6 @@ def labelled(
 
     Args:
         kind: "layout" or "tile".
-        sources: Data folders.
-        splits: Splits to list.
     """
     collections = tuple(collection for collection in COLLECTIONS if collection.kind == kind)
     return find_graphs(sources.sample, collections=collections, splits=splits)
@@ -121,12 +110,8 @@ def parts_by_family(files: Sequence[GraphFile], families: dict[str, str], seed: 
     """Split graphs into folds. All graphs of a family are in one fold.
 
     Args:
-        files: Graphs to learn from and to judge.
         families: Family by submission ID. A graph that has none is grouped by its name.
         seed: Seed of the order of families of equal size.
-
-    Returns:
-        One training per fold, at most FOLDS and at most one per family.
     """
     graph_families = [families.get(file.submission_id, family_of(file)) for file in files]
     n_folds = min(FOLDS, len(set(graph_families)))
@@ -155,9 +140,6 @@ def _folds(kind: str, sources: Sources, seed: int, folder: Path) -> list[Part]:
 def by_source(part: Part) -> list[Part]:
     """Split a training into one on programs of xla and one on programs of nlp.
 
-    Args:
-        part: Training to split.
-
     Returns:
         One or two trainings. A source without graphs to learn from or to judge has none.
     """
@@ -173,11 +155,7 @@ def by_source(part: Part) -> list[Part]:
 
 
 def sibling_files(sources: Sources) -> list[GraphFile]:
-    """List the labelled layout graphs of the sample whose program is there in two sizes.
-
-    Args:
-        sources: Data folders.
-    """
+    """List the labelled layout graphs of the sample whose program is there in two sizes."""
     from models.trees.siblings import signature_of
 
     files = labelled("layout", sources)
@@ -240,10 +218,6 @@ def _across_graphs(sources: Sources, seed: int, folder: Path) -> list[Part]:
 def split_distinct(n_distinct: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split distinct configs at random, a fifth of them held out.
 
-    Args:
-        n_distinct: Number of distinct configs, u.
-        seed: Seed of the split.
-
     Returns:
         Numbers of the h held-out configs, (h,) int64, and of the others, (u - h,) int64. Both are
         in random order, so the first ones are a sample.
@@ -263,11 +237,7 @@ def further_configs(
     """Return a training per graph on some of its distinct configs, judged on held-out ones.
 
     Args:
-        list_files: Returns the graphs.
         n_train: Number of distinct configs to learn from. None for all that are not held out.
-        sources: Data folders.
-        seed: Seed of the split.
-        folder: Folder for the files of both sets of configs.
     """
     parts = []
     for file in list_files(sources):

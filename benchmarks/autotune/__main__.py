@@ -36,7 +36,6 @@ def run_program(name: str, search: str, out: Path) -> None:
     Args:
         name: Key of `PROGRAMS`.
         search: Value of `--search`.
-        out: Folder of the result.
     """
     if (out / BEST).exists():
         return
@@ -51,7 +50,6 @@ def read_best(out: Path, name: str, search: str) -> dict[str, Any]:
     """Return the result of a program.
 
     Args:
-        out: Folder of all results.
         name: Key of `PROGRAMS`.
         search: Value of `--search`.
     """

@@ -36,11 +36,8 @@ class Job:
         arguments: Arguments of the function: paths and settings, which can be pickled; no arrays.
         weight: Amount of work, in training steps of a network. Heavier jobs begin first.
         threads: Processor threads, at least 1.
-        on_gpu: Whether the job needs a GPU for itself.
         after: Names of the jobs that must have ended before.
-        stage: Stage of the run to which the cost is added.
         repeats: Whether the function is called again and again, until it returns False.
-        n_bytes: Memory of the process that does the job.
     """
 
     name: str
@@ -70,11 +67,7 @@ class Cost:
 
 @contextmanager
 def measure_cost() -> Iterator[list[Cost]]:
-    """Measure the cost of a block.
-
-    Yields:
-        A list, which contains the cost after the block.
-    """
+    """Measure the cost of a block."""
     resets, start, before, costs = _reset_peak(), time.perf_counter(), os.times(), list[Cost]()
     yield costs
     # The first four times are user and system time of this process and of its children.
@@ -203,8 +196,6 @@ def run_jobs(jobs: Sequence[Job], executor: Executor) -> dict[str, Done]:
     jobs that wait for it are not done.
 
     Raises:
-        PipelineError: A job failed, or MAX_TRIES workers in a row died of the same call of a job.
-            The error is that of the first such job.
         OutOfTime: The time limit was reached. The same jobs resume where they stopped.
     """
     queue, done, losses = Queue(jobs), dict[str, Done](), Counter[str]()

@@ -51,12 +51,10 @@ class Workers:
         """Do jobs, see `run_jobs`.
 
         Args:
-            jobs: Jobs with different names.
             folder: Folder that the jobs write to. All machines of a Ray cluster must see it.
 
         Raises:
             UsageError: Ray is not installed, or its cluster cannot be reached.
-            PipelineError: A job failed, or its workers died again and again.
             OutOfTime: The time limit was reached.
         """
         return run_jobs(jobs, self._executor(jobs, folder)) if jobs else {}

@@ -34,10 +34,8 @@ def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -
     An existing file is not downloaded again.
 
     Args:
-        session: The HTTP session.
         url: Address of the file. Its query, which may be a signature, is neither printed nor
             stored.
-        target: The file to write.
         policy: Number of tries, and waits between them.
     """
     if target.exists():

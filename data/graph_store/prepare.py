@@ -39,9 +39,6 @@ def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
 
     Returns:
         The fault of each file; None if it is packed.
-
-    Raises:
-        PipelineError: The store cannot be written.
     """
     keep_freed_memory()
     return [_pack_one(file, store) for file in each(f"pack {len(files)} files", files)]
@@ -53,11 +50,7 @@ def file_weight(files: Sequence[GraphFile]) -> float:
 
 
 def blocks_of(files: Sequence[GraphFile]) -> Iterator[list[GraphFile]]:
-    """Split files into blocks of similar size in bytes. A large file is a block by itself.
-
-    Yields:
-        Consecutive files of at most BLOCK_BYTES, or one larger file, and at most BLOCK_FILES.
-    """
+    """Split files into blocks of similar size in bytes. A large file is a block by itself."""
     block: list[GraphFile] = []
     n_bytes = 0
     for file in files:
@@ -78,12 +71,6 @@ def prepare(
 
     A killed call resumes, and the store ends with the same bytes. Files that `name_faults` lists
     are left out. If another process prepares the same store, this call waits for it.
-
-    Returns:
-        One entry per file, in the order of the files.
-
-    Raises:
-        PipelineError: The store cannot be written.
     """
     faults: dict[GraphFile, str | None] = dict(name_faults(files))
     good = [file for file in files if file not in faults]
@@ -155,17 +142,7 @@ def stored_graphs(
     """Pack the graphs of a data folder, and list their files in the store.
 
     Args:
-        data_dir: The data folder.
-        collections: Collections to include.
-        splits: Splits to include.
         store: Folder of the store; None for the data folder's default.
-        workers: Workers that pack.
-
-    Returns:
-        The files of the store.
-
-    Raises:
-        PipelineError: A file is damaged, or the store cannot be written.
     """
     files = find_graphs(data_dir, collections=collections, splits=splits)
     graphs = []

@@ -84,9 +84,6 @@ def source_digest(file: GraphFile) -> str:
     """Digest the place, array names, sizes and checksums of an npz file, as 16 hex digits.
 
     Only the index of the archive is read. A file of the store contains the digest of its source.
-
-    Raises:
-        PipelineError: The file is damaged.
     """
     if file.path.suffix != ".npz":
         return read_facts(file.path).get("source", "")
@@ -99,11 +96,7 @@ def source_digest(file: GraphFile) -> str:
 
 
 def store_graph(source: GraphFile, stored: GraphFile) -> None:
-    """Pack one graph of the official tree into the store.
-
-    Raises:
-        PipelineError: The npz file is damaged, or the store cannot be written.
-    """
+    """Pack one graph of the official tree into the store."""
     facts = {"version": VERSION, "source": source_digest(source), "id": source.submission_id}
     text = json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)
     tensors = sorted(graph_tensors(source).items())
@@ -116,10 +109,6 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
 
     Returns:
         Tensors by name. Those of the store are read-only.
-
-    Raises:
-        PipelineError: The file is damaged. The message names the file, the key and the expected
-            content.
     """
     if is_stored(file):
         return open_tensors(file.path)
@@ -135,11 +124,7 @@ def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
 
 
 def read_graph(file: GraphFile) -> Graph:
-    """Read a graph from the tree or the store.
-
-    Raises:
-        PipelineError: The file is damaged. The message names the file, the key and the fault.
-    """
+    """Read a graph from the tree or the store."""
     return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
 
 
@@ -160,9 +145,6 @@ def read_facts(path: Path) -> dict[str, str]:
 
     Returns:
         Texts by key, for example the digest of the source.
-
-    Raises:
-        PipelineError: The file is missing or damaged.
     """
     with open_regular(path) as file:
         return _read_header(path, file)[0]
@@ -173,9 +155,6 @@ def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
     Returns:
         Tensors by name, read-only views of the mapped file.
-
-    Raises:
-        PipelineError: The file is damaged, or of another version of the store.
     """
     with open_regular(path) as file:
         state = os.fstat(file.fileno())

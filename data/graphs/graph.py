@@ -291,10 +291,6 @@ def sample_rows(graph: Graph, at_most: int) -> NDArray[np.int64]:
     Every row has the same chance. The rows of one config are numbered by runtime, and the rows with
     the lowest hashes of content and number are drawn.
 
-    Args:
-        graph: The graph.
-        at_most: Maximum number of rows.
-
     Returns:
         The rows, (min(c, at_most),), int64, ascending.
     """
@@ -340,9 +336,6 @@ def program_content(graph: LayoutGraph) -> str:
     The hash of a node covers its features, its opcode and its place in config order. In two rounds
     it also takes in the hashes of its operands and its readers. Two programs have the same hash
     only if all nodes have the same surroundings of two edges.
-
-    Args:
-        graph: The program.
 
     Returns:
         16 hex digits.

@@ -97,7 +97,6 @@ def choose(path: Path, names: Sequence[tuple[str, ...]], chosen: str | None) -> 
     """Return the position of the module of a file that has a name.
 
     Args:
-        path: The file, for messages.
         names: All names of each module. The first is its unique name.
         chosen: A name. None if the user gave none.
 
@@ -120,9 +119,6 @@ def find_dumped(folder: Path, chosen: str | None) -> Path:
     Args:
         folder: Folder that `--xla_dump_to` names.
         chosen: Name of the module, for example "jit_step", "module_0004" or "module_0004.jit_step".
-
-    Raises:
-        PipelineError: The folder has no modules, or not one of the name.
     """
     modules: dict[str, list[tuple[int, bool, str]]] = {}
     for path in folder.iterdir():
@@ -138,11 +134,7 @@ def find_dumped(folder: Path, chosen: str | None) -> Path:
 
 
 def read_content(path: Path) -> bytes:
-    """Return the content of a file, unpacked if gzip compressed it.
-
-    Raises:
-        PipelineError: The file cannot be read, is empty, damaged, or too large when unpacked.
-    """
+    """Return the content of a file, unpacked if gzip compressed it."""
     with open_regular(path) as file:
         content = file.read()
     try:
@@ -163,12 +155,6 @@ def split_modules(path: Path, content: bytes) -> list[ModuleText]:
     """Split a file that is no protobuf into its modules.
 
     An MLIR module without a function `main` gives a module for each public function.
-
-    Returns:
-        The modules, at least one, with unique names.
-
-    Raises:
-        PipelineError: The format is none that jaxlib parses.
     """
     form = next(form for form, start in _FORMATS.items() if re.match(start, content, re.DOTALL))
     if form == _JAX_EXPORT:
@@ -212,15 +198,7 @@ def _sections(form: str, content: bytes) -> list[tuple[int, bytes]]:
 
 
 def parse_module(module: ModuleText, source: str) -> bytes:
-    """Parse a module with jaxlib in a child process.
-
-    Returns:
-        The serialized HloModuleProto.
-
-    Raises:
-        PipelineError: jaxlib is missing, was not tested, or refuses the module, or it crashes or
-            takes more than five minutes.
-    """
+    """Parse a module with jaxlib in a child process."""
     version = check_jaxlib(f"{source}: is {module.form}")
     command = [sys.executable, "-P", jaxlib_parser.__file__, module.form]
     content, reason = module.for_parser(), f"not done after {MAX_PARSE_S:g} s"
@@ -238,14 +216,7 @@ def parse_module(module: ModuleText, source: str) -> bytes:
 
 
 def check_jaxlib(program: str) -> str:
-    """Check that jaxlib is installed and that its private functions were tested.
-
-    Returns:
-        The version of jaxlib.
-
-    Raises:
-        PipelineError: jaxlib is missing, or this release was not tested.
-    """
+    """Check that jaxlib is installed and that its private functions were tested."""
     version = ""
     with suppress(metadata.PackageNotFoundError):
         version = metadata.version("jaxlib")

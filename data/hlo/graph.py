@@ -77,10 +77,6 @@ def featurize_module(module: Any, *, source: str | None = None) -> HloGraph:
 
     Args:
         module: A HloModuleProto of this or another package, or its serialised bytes.
-        source: Name of the module, for messages.
-
-    Raises:
-        PipelineError: The bytes are no HLO module, or its parts do not fit each other.
     """
     module = _own_message(module, source)
     source = source or f"HLO module '{shown(module.name)}'"
@@ -219,7 +215,6 @@ def sequence_features(values: Sequence[int], width: int) -> list[int]:
     Sum and product wrap around at 64 bits, as they do in the dataset.
 
     Args:
-        values: The list.
         width: Number of values to return. A shorter list is padded with 0.
 
     Returns:

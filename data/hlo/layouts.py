@@ -81,10 +81,6 @@ def check_layouts(nodes: Sequence[ConfigurableNode], source: str) -> None:
 
     Args:
         nodes: The nodes. Tensors of other nodes may have any number of dimensions.
-        source: Name of the module, for messages.
-
-    Raises:
-        PipelineError: A tensor has more than six dimensions. The message names its instruction.
     """
     for node in nodes:
         if max(map(len, node.shapes)) > MAX_RANK:
@@ -146,9 +142,6 @@ def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
 def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
     """Number keys from 0. Equal keys have the same number.
 
-    Args:
-        keys: The keys.
-
     Returns:
         The numbers, (k,), int64.
     """
@@ -163,11 +156,6 @@ def candidate_configs(
 
     Nodes of one operation and shape take the same option in half of the draws. The last config is
     `usual_choice`.
-
-    Args:
-        nodes: The configurable nodes.
-        n_configs: Maximum number of configs.
-        seed: Seed of the draws.
 
     Returns:
         The configs, (c, k, 18), int8.

@@ -54,11 +54,7 @@ class TunedConfigs:
 
 
 def tuned_configs(entry: Any, n_nodes: int, source: str) -> TunedConfigs:
-    """Convert the runs of a ModuleTuningData to the config arrays of its kind.
-
-    Raises:
-        PipelineError: No run succeeded, or runs and module do not fit each other.
-    """
+    """Convert the runs of a ModuleTuningData to the config arrays of its kind."""
     kinds = {run.WhichOneof("config") for run in entry.runs}
     if len(kinds) != 1 or not kinds <= set(CONFIG_KINDS):
         raise PipelineError(
@@ -175,11 +171,7 @@ class HloProgram:
         return candidate_configs(self.nodes_at(positions), n_configs, seed=seed)
 
     def untuned_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of one config that leaves all layouts to the compiler.
-
-        Raises:
-            PipelineError: The module has no node with layouts to choose.
-        """
+        """Return the arrays of one config that leaves all layouts to the compiler."""
         nodes = configurable_nodes(self.module)
         if not nodes:
             raise PipelineError(
@@ -202,11 +194,7 @@ def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
         chosen: Name of the module or kernel to read. The default is all of a file. A folder needs
             a name if it has several modules.
 
-    Returns:
-        Its programs, at least one.
-
     Raises:
-        PipelineError: The file is damaged or of another type, or contains a kernel twice.
         UsageError: Not exactly one module has the name.
     """
     path, name = formats.split_choice(path)
@@ -322,11 +310,9 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
 
     Args:
         paths: The files. `FILE#NAME` is one module of a file or dump folder.
-        out: Folder to write to.
 
     Raises:
         UsageError: There is no file, or two files would have the same output.
-        PipelineError: A file is damaged. The files before it are written.
     """
     if not paths:
         raise UsageError(f"no file given; expected {formats.EXPECTED}")

@@ -66,15 +66,7 @@ def _with_unit_axes(header: ArrayHeader, shape: tuple[int | None, ...]) -> Array
 
 
 class Archive:
-    """An open npz file, used as a context manager.
-
-    Args:
-        path: The file.
-
-    Raises:
-        PipelineError: The file is no zip archive, or its index is damaged. The message names the
-            file.
-    """
+    """An open npz file, used as a context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,11 +118,7 @@ class Archive:
         raise PipelineError(f"{self.path}: key '{shown(key)}': {problem}")
 
     def require(self, keys: tuple[str, ...]) -> None:
-        """Check that members exist.
-
-        Raises:
-            PipelineError: A member is missing. The message names the first missing one.
-        """
+        """Check that members exist."""
         missing = [key for key in keys if key not in self._members]
         if missing:
             listed = ", ".join(map(shown, sorted(self._members)[:MAX_LISTED])) or "nothing"
@@ -146,10 +134,6 @@ class Archive:
             key: Name of the member.
             dtype: Type of the result. The member may have another type with the same numbers.
             shape: Expected lengths by axis; None for any length.
-
-        Raises:
-            PipelineError: The member is missing, damaged, pickled or too large, or has other
-                numbers or another shape.
         """
         with self._open(key, shape) as (stream, header):
             n_values, target = math.prod(header.shape), np.dtype(dtype)
@@ -331,11 +315,7 @@ NpzMember = NDArray[np.generic] | Streamed
 
 
 def write_npz(path: Path, members: Mapping[str, NpzMember]) -> None:
-    """Write an npz file. Equal content gives equal bytes, because no time is stored.
-
-    Raises:
-        PipelineError: The file cannot be written.
-    """
+    """Write an npz file. Equal content gives equal bytes, because no time is stored."""
     with (
         atomic_path(path) as temporary,
         zipfile.ZipFile(

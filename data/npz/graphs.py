@@ -36,14 +36,7 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
     """Read and check the fields of a TileGraph, or of a LayoutGraph except its configs.
 
     Args:
-        archive: The npz file.
         kind: "layout" or "tile".
-
-    Returns:
-        Arrays by field.
-
-    Raises:
-        PipelineError: The file is damaged. The message names the key and the expected content.
     """
     is_layout = kind == "layout"
     if set(archive.keys) == set(KEYS_OF["module"]):
@@ -58,18 +51,7 @@ def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
 
 
 def read_fields(archive: Archive, schema: Schema) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a schema. Axes with the same letter must have equal lengths.
-
-    Args:
-        archive: The npz file.
-        schema: Dtype and axes by field.
-
-    Returns:
-        Arrays by field.
-
-    Raises:
-        PipelineError: An array is missing, damaged or of another shape.
-    """
+    """Read the arrays of a schema. Axes with the same letter must have equal lengths."""
     arrays, lengths = dict[str, NDArray[Any]](), dict[str | int, int]()
     for field, (dtype, axes) in schema.items():
         shape = tuple(axis if isinstance(axis, int) else lengths.get(axis) for axis in axes)
@@ -84,16 +66,7 @@ def fail_field(archive: Archive, field: str, problem: str) -> NoReturn:
 
 
 def encode_configs(archive: Archive, n_configs: int, n_configurable: int) -> PackedConfigs:
-    """Pack the configs of an npz file while they are read.
-
-    Args:
-        archive: The npz file.
-        n_configs: Expected number of configs.
-        n_configurable: Expected number of configurable nodes.
-
-    Raises:
-        PipelineError: The array is damaged, or has values other than -1..5.
-    """
+    """Pack the configs of an npz file while they are read."""
     key = "node_config_feat"
     shape = (n_configs, n_configurable, N_LAYOUT_VALUES)
     encoder, at_once = ConfigEncoder(n_configurable), chunk_bytes(n_configurable)

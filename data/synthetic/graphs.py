@@ -159,9 +159,6 @@ def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
 
     Nodes of equal operation and shapes share a column, except for a few. The first option of each
     column leaves everything to the compiler.
-
-    Returns:
-        The options of each column.
     """
     columns: dict[tuple[object, ...], int] = {}
     options: list[NDArray[np.int64]] = []

@@ -46,11 +46,7 @@ class ProgramBuilder:
     def add(
         self, opcode: str, shape: Sequence[int], operands: Sequence[int] = (), **fields: Any
     ) -> int:
-        """Append an instruction.
-
-        Returns:
-            The position of the instruction.
-        """
+        """Append an instruction."""
         node = len(self.shapes)
         message = self._computation.instructions.add(
             name=f"{opcode}.{node}", opcode=opcode, id=node, operand_ids=operands, **fields
@@ -195,11 +191,7 @@ FAMILIES = {
 
 
 def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
-    """Return a family and a batch. Each number gives another family, width or batch.
-
-    Returns:
-        The family with its width, and the batch.
-    """
+    """Return a family and a batch. Each number gives another family, width or batch."""
     families = FAMILIES[source, split]
     growth, turn = divmod(number // len(families), len(BATCHES))
     family = families[number % len(families)]

@@ -204,7 +204,6 @@ def synthesize(
     Raises:
         UsageError: `out` contains other files or graphs of another seed, a graph is planned twice,
             or the number of nodes is too small for the configurable nodes.
-        PipelineError: The tree cannot be written.
     """
     if len(set(graphs)) < len(graphs):
         raise UsageError("a graph occurs twice; files are named by their size")
@@ -272,7 +271,6 @@ def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]
 
     Raises:
         UsageError: The number of nodes is too small for the configurable nodes.
-        PipelineError: The file cannot be written.
     """
     make = make_tile_graph if graph.collection.kind == "tile" else make_layout_graph
     result: LayoutGraph | TileGraph = make(graph, seed)

@@ -227,9 +227,6 @@ def default_row(graph: LayoutGraph) -> int:
 
     First it maximises the number of output layouts that are open or equal to the compiler's. Then
     it maximises the number of open tensors. A config that leaves all tensors open always wins.
-
-    Args:
-        graph: Graph with c layout configs.
     """
     default = minor_to_major(graph.node_feat)[graph.node_config_ids]  # (k, 6)
     vectors = graph.configs.vectors.reshape(-1, 3, default.shape[1])  # (u, 3, 6)
@@ -243,12 +240,7 @@ def default_row(graph: LayoutGraph) -> int:
 
 
 def shape_of(graph: NamedGraph, node: int) -> str:
-    """Return element type and sizes of a node's output, for example "f32[8,128]".
-
-    Args:
-        graph: Program of the node.
-        node: Number of the node.
-    """
+    """Return element type and sizes of a node's output, for example "f32[8,128]"."""
     row = graph.graph.node_feat[node : node + 1]
     sizes = ",".join(str(size) for size in dimension_sizes(row)[0].tolist() if size >= 0)
     return f"{ELEMENT_TYPES[int(row[0, ELEMENT_TYPE].argmax())]}[{sizes}]"

@@ -263,15 +263,8 @@ def _from_npz(path: Path, chosen: Collection | None) -> NamedGraph:
 def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
     """Read the instruction names of a graph from the file next to its npz file.
 
-    Args:
-        npz: File of the graph.
-        n_nodes: Number of nodes.
-
     Returns:
         Names, (n,), or None if there is no such file.
-
-    Raises:
-        PipelineError: The file cannot be read, or has another number of names.
     """
     path = names_beside(npz)
     if not path.is_file():
@@ -321,12 +314,7 @@ class NodeLayouts:
 
 
 def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
-    """Return the layouts of each configurable node in a config.
-
-    Args:
-        named: Program of layouts.
-        config: Row of the config.
-    """
+    """Return the layouts of each configurable node in a config."""
     assert isinstance(named.graph, LayoutGraph)
     names = named.instruction_names
     rows = named.graph.configs.rows(np.array([config]))[0]  # (k, 18)
@@ -349,10 +337,6 @@ def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
     """Return the tile sizes of a config by field: kernel, output and input bounds.
 
     Tuning data may also have iteration bounds, which models do not read.
-
-    Args:
-        named: Kernel with tile configs.
-        config: Row of the config.
     """
     assert isinstance(named.graph, TileGraph)
     bounds = named.graph.config_feat[config].reshape(-1, VALUES_PER_BOUNDS)[:, :RANK_MAX]
@@ -369,10 +353,6 @@ def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
 
 def without_end(values: list[int], padding: int) -> Order:
     """Return values without the padding at their end.
-
-    Args:
-        values: Values with padding.
-        padding: Value of the padding.
 
     >>> without_end([3, 0, 2, 1, -1, -1], -1)
     (3, 0, 2, 1)
@@ -399,7 +379,6 @@ def change_of(before: NodeLayouts, after: NodeLayouts) -> str:
     """Return the changed layouts of a node, for example "output {1,0} → {0,1}".
 
     Args:
-        before: Layouts in the first config.
         after: Layouts in the second config. A minus sign is the compiler's choice.
     """
     old, new = before.tensors, after.tensors
@@ -420,7 +399,6 @@ def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
 
     Raises:
         UsageError: The configs of the program are tiles.
-        PipelineError: The shape is wrong, there is no config, or a value is illegal.
     """
     graph, values = named.graph, np.asarray(configs)
     if not isinstance(graph, LayoutGraph):
@@ -465,15 +443,7 @@ def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> 
 
 
 def check_layout_configs(named: NamedGraph, source: str) -> None:
-    """Check that layout configs order distinct dimensions of the program's tensors.
-
-    Args:
-        named: Program with layout configs.
-        source: Name of the source of the configs for the error message.
-
-    Raises:
-        PipelineError: A layout is illegal. The message has the first such node.
-    """
+    """Check that layout configs order distinct dimensions of the program's tensors."""
     assert isinstance(named.graph, LayoutGraph)
     configs = named.graph.configs
     lists = configs.vectors.reshape(-1, len(TENSORS), RANK_MAX)  # (u, 3, 6)

@@ -348,12 +348,7 @@ def rank(
 
 
 def warm_up(ranker: Ensemble, graph: NamedGraph) -> None:
-    """Score one config, so that later times do not include the start of the libraries.
-
-    Args:
-        ranker: Trained models.
-        graph: Graph to score.
-    """
+    """Score one config, so that later times do not include the start of the libraries."""
     _check_fits(ranker, graph)
     whole = graph.graph
     if isinstance(whole, LayoutGraph):
@@ -382,7 +377,6 @@ def ranker_for(run: Path | None, graph: NamedGraph, trust: Container[str] = ()) 
         trust: Custom models that may be imported, as "package.module:Class".
 
     Raises:
-        PipelineError: See `load_ranker`.
         UsageError: See `load_ranker`.
     """
     if run is None:

@@ -190,13 +190,9 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
     Args:
         path: A CSV file of `request_text`, whose column `config_hash` may be missing, or any file
             of `load_graph` with configs and runtimes of the same program.
-        named: Graph with the configs.
 
     Returns:
         Config and runtime in ns of each measurement. inf is a config that failed.
-
-    Raises:
-        PipelineError: The file is damaged, of another program, or has no runtimes.
     """
     hashes = config_hashes(named.graph).tolist()
     suffixes = {suffix.lower() for suffix in path.suffixes}
@@ -263,12 +259,7 @@ def _cells(line: str, place: str) -> list[str]:
 
 
 def request_text(rows: Sequence[int], graph: Graph) -> str:
-    """Return the CSV text that `read_runtimes` reads, still without runtimes.
-
-    Args:
-        rows: Rows of the configs to measure.
-        graph: Graph of the configs.
-    """
+    """Return the CSV text that `read_runtimes` reads, still without runtimes."""
     hashes = config_hashes(graph)
     lines = [f"{row},{hashes[row]:016x},\n" for row in rows]
     return "".join([",".join(Measurement.model_fields), "\n", *lines])

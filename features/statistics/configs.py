@@ -52,7 +52,6 @@ def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
 
     Args:
         kind: "layout" or "tile".
-        chosen: Set of statistics.
     """
     return (STATISTICS if chosen == "plain" else ALL_STATISTICS)[kind]
 
@@ -125,10 +124,6 @@ def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
 
     Args:
         files: Graphs to read. Errors are those of `read_graph`.
-        folder: Folder for the parquet files.
-
-    Returns:
-        Paths of the files.
     """
     written = []
     for file in each("statistics", files):

@@ -67,10 +67,8 @@ class TrainingConfig(FrozenConfig):
 
     Attributes:
         steps: Number of updates of the weights, for example 12000 for the full dataset.
-        learning_rate: Highest learning rate, reached at the end of the warm-up.
         warmup_steps: Number of steps in which the learning rate rises from 0 to
             `learning_rate`.
-        weight_decay: Weight decay of AdamW.
         clip_norm: Largest norm of the gradients of a step. Larger gradients are scaled down to it.
         checkpoint_every: Number of steps between checkpoints. A stopped training resumes from the
             last checkpoint.
@@ -124,7 +122,6 @@ class LayoutGnnConfig(ModelConfig):
         configs_per_step: Number of configs of each graph in a training step, drawn at random.
         inference_tensor_mib: Limit in MiB for the largest tensor in ranking. Configs are ranked in
             chunks that respect the limit. The key changes speed and memory, but not the scores.
-        training: How the weights are trained.
     """
 
     loss: LossName = "pairwise_hinge"
@@ -138,13 +135,9 @@ class SageConfig(LayoutGnnConfig):
     """The keys that the layout networks for pruned and for whole graphs share.
 
     Attributes:
-        hidden: Number of channels of a node in one config.
-        blocks: Number of rounds of message passing.
-        opcode_width: Number of channels of an opcode's embedding.
         layout_width: Number of channels for each of the 18 numbers of a node's layouts.
         channel_reduction: Factor by which channel attention narrows `hidden`. For example, 8
             narrows 64 channels to 8.
-        cross_config: Use attention across the configs of a graph.
         fused: Use fused Triton kernels on a GPU. If false, the network uses plain PyTorch.
     """
 
@@ -161,7 +154,6 @@ class CrossConfigSageConfig(SageConfig):
     """The layout network for pruned graphs, in `models/layout/cross_config_sage.py`.
 
     Attributes:
-        statistics: Read the statistics of each config in addition to the graph.
         pool_by_bytes: Also sum the nodes weighted by the bytes of their outputs. The cost of a
             layout grows with its tensor, but a plain mean counts all nodes equally.
         dropout: Share of the channels of each node that a training step sets to 0, for example 0.2.
@@ -194,7 +186,6 @@ def step_configs(config: LayoutGnnConfig, n_nodes: float) -> int:
 
     Args:
         config: Config of the network. `cross_config_sage` limits the tensors of large graphs.
-        n_nodes: Number of nodes after pruning.
     """
     if not (isinstance(config, CrossConfigSageConfig) and config.step_tensor_mib):
         return config.configs_per_step
@@ -207,10 +198,8 @@ class SegmentSageConfig(SageConfig):
     """The layout network for whole graphs, trained by segments, in `models/segments/network.py`.
 
     Attributes:
-        segment_nodes: Largest number of nodes in a segment.
         keep_stale: Share of the stored segment embeddings that a training step uses, between 0 and
             1. The weight of the current segment compensates for the embeddings that are left out.
-        table_configs: Number of configs of each graph that are used in training and stored.
         head_steps: Number of final steps that train only the head, on fresh embeddings of all
             segments.
     """
@@ -225,10 +214,8 @@ class TgraphConfig(LayoutGnnConfig):
     """The layout model of the competition's winners, in `models/layout/tgraph.py`.
 
     Attributes:
-        hidden: Number of channels of a node in one config.
         blocks: Number of residual blocks after the two linear layers.
         dropout: Share of the activations that a training step sets to 0.
-        cross_config: Use attention across the configs of a batch.
         inference_configs: Largest number of configs in a ranking batch. The scores depend on it.
             This model does not read `inference_tensor_mib`.
         permutations: Number of random divisions into batches whose scores are averaged.
@@ -243,12 +230,7 @@ class TgraphConfig(LayoutGnnConfig):
 
 
 class BaselineGcnConfig(LayoutGnnConfig):
-    """The layout baseline of the dataset's authors, in `models/layout/gcn.py`.
-
-    Attributes:
-        hidden: Number of channels of a node in one config.
-        layers: Number of graph convolutions.
-    """
+    """The layout baseline of the dataset's authors, in `models/layout/gcn.py`."""
 
     hidden: Width = 32
     layers: Depth = 2
@@ -267,10 +249,6 @@ class TileGnnConfig(ModelConfig):
             docs/reference/statistics.md.
         relative_configs: Also read the difference between a config and the mean config of its
             kernel.
-        kernels_per_step: Number of kernels in a training step.
-        configs_per_kernel: Number of configs of each kernel in a training step.
-        opcode_width: Number of channels of an opcode's embedding.
-        training: How the weights are trained.
     """
 
     loss: TileLossName = "list_mle"
@@ -286,10 +264,8 @@ class LateFusionSageConfig(TileGnnConfig):
     """The tile network that joins configs after pooling, in `models/tile/late_fusion_sage.py`.
 
     Attributes:
-        hidden: Number of channels of a node, and of a config.
         blocks: Number of rounds of message passing, and number of blocks over configs after
             pooling.
-        cross_config: Use attention across the configs of a kernel.
     """
 
     hidden: Width = 64
@@ -301,8 +277,6 @@ class EarlyFusionSageConfig(TileGnnConfig):
     """The tile baseline of the dataset's authors, in `models/tile/early_fusion_sage.py`.
 
     Attributes:
-        hidden: Number of channels of a node in one config.
-        layers: Number of rounds of message passing.
         inference_tensor_mib: Limit in MiB for the largest tensor in ranking. Configs are ranked in
             chunks that respect the limit.
     """

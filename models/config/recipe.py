@@ -209,9 +209,6 @@ class Recipe(FrozenConfig):
         """Check a table, with the config classes of trusted custom models.
 
         Args:
-            table: The recipe as nested tables.
-            source: Origin of the table, for messages.
-            above: Text in front of the keys in messages.
             trust: Custom models that may be imported, as "package.module:Class". The tables of
                 other custom models are not checked, and `own_class` rejects these models.
 
@@ -408,7 +405,6 @@ def load_recipe(
         name_or_file: Name in `configs/`, or path of a file.
         overrides: Changes "dotted.key=value", which are applied before the check.
         seed: First seed of the recipe. The others follow it. None keeps the recipe's seeds.
-        trust: Custom models of a run's config.toml that may be imported too.
 
     Raises:
         UsageError: There is no such recipe, no TOML, an unknown key, a wrong value, or a custom

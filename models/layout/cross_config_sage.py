@@ -354,7 +354,6 @@ class CrossConfigSage(LayoutNetwork):
         """Score every config of a graph as if one forward pass had all configs.
 
         Args:
-            inputs: Inputs of the graph.
             chunk_configs: Number of configs of a chunk. None derives it from `ranking_bytes`.
             kept_bytes: Limit in bytes of the intermediate tensors. None derives it from
                 `ranking_bytes`.

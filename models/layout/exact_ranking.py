@@ -36,7 +36,6 @@ def score_in_chunks(
 
     Args:
         model: A `CrossConfigSage`, whose module imports this one.
-        inputs: Inputs of the graph.
         chunk_configs: Number of configs of a chunk. None derives it from `ranking_bytes`.
         kept_bytes: Limit in bytes of the intermediate tensors. None derives it from
             `ranking_bytes`.

@@ -100,8 +100,6 @@ class SplitAggregation(OnDevice):
 
     Attributes:
         varying: (k,) int64 nodes that differ between configs.
-        fixed: Aggregation over all n nodes except the varying ones.
-        of_varying: Aggregation over the varying nodes, m = k.
 
     Args:
         matrix: (r, 3n) rows of `joint_matrix`.
@@ -124,7 +122,6 @@ class SparseAggregation(SplitAggregation):
     """A graph's edges, ready for sums over each node, its operands and its users.
 
     Attributes:
-        every: Aggregation over all nodes.
         edge_index: (e, 2) int64 edges. A row [u, v] means that u consumes v.
     """
 
@@ -174,9 +171,6 @@ class NodeInputs(OnDevice):
 
         The method is DropEdge (Rong et al., "DropEdge: Towards Deep Graph Convolutional Networks
         on Node Classification", 2020). Means are over the edges that are left.
-
-        Args:
-            share: Chance of each edge to be left out.
         """
         edges, device = self.neighbours.edge_index, self.opcode.device
         kept = edges[(torch.rand(len(edges)) >= share).to(device)].cpu()
@@ -193,7 +187,6 @@ class ConfigInputs(OnDevice):
 
     Attributes:
         vectors: (v, 18) int64 distinct layout vectors of all configs, as embedding rows.
-        configs: All configs by row.
         first: (u,) int64 first row of each distinct config.
         group: (c,) int64 distinct config of each row.
         n_query_configs: Number of query configs, which are the last distinct configs. See
@@ -343,12 +336,8 @@ def layout_inputs(
     """Prune and scale a graph, and group its equal configs.
 
     Args:
-        graph: Layout graph.
-        rule: Name of a rule in features/pruning.py.
-        scaler: Scaler of the node features.
         padding: Padding of the node features, for `node_features`.
         repeats: Runtime of a config that was measured several times, for `merge_repeats`.
-        with_statistics: Also compute the tables of statistics.
     """
     pruned = prune_layout_graph(graph, rule=rule, padding=padding)
     scaled = scaler(pruned.node_feat)

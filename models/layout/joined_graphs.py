@@ -26,7 +26,6 @@ class JoinedGraphs(NodeInputs):
     size c. Samples are (g, c) positions among the distinct configs of each graph.
 
     Attributes:
-        graphs: The g graphs.
         vectors: (v, 18) int64 layout vectors of all graphs, as embedding rows.
     """
 
@@ -63,11 +62,7 @@ GraphInputs = LayoutInputs | JoinedGraphs
 
 
 def join_graphs(graphs: Sequence[LayoutInputs]) -> JoinedGraphs:
-    """Join graphs.
-
-    Args:
-        graphs: Graphs on one device.
-    """
+    """Join graphs."""
     names = "node_feat", "opcode", "layout", "vectors"
     joined = {name: torch.cat([getattr(graph, name) for graph in graphs]) for name in names}
     parts = list(zip(graphs, _starts(graph.opcode for graph in graphs), strict=True))

@@ -48,7 +48,6 @@ class LayoutNetwork(nn.Module, ABC):
     Attributes:
         Config: Class of the network's table in a recipe, whose values are in `config`.
         losses: Losses by the name in `config.loss`. A custom network may have more.
-        reads_statistics: True if the inputs have statistics of configs.
         is_recordable: True if a CUDA graph can record `forward`. It must run the same operations
             for any configs of a graph, without randomness and without a wait for the GPU.
         is_joinable: True if `forward` also takes JoinedGraphs with (g, c) configs, and returns
@@ -72,7 +71,6 @@ class LayoutNetwork(nn.Module, ABC):
 
         Args:
             features: Table `features` of the recipe.
-            scaler: Scaler of the node features.
         """
         return partial(
             layout_inputs,
@@ -164,12 +162,7 @@ class LayoutTask(HeldOutGraphs[LayoutInputs]):
 
 
 def joined_losses(model: Any, samples: Sequence[Sample]) -> Tensor:
-    """Compute the losses of g graphs, (g,), in one pass for each number of configs.
-
-    Args:
-        model: Layout network that is joinable.
-        samples: The g graphs and their configs.
-    """
+    """Compute the losses of g graphs, (g,), in one pass for each number of configs."""
     by_size: dict[int, list[Sample]] = {}
     for sample in samples:
         by_size.setdefault(len(sample[1]), []).append(sample)
@@ -189,9 +182,6 @@ def sample_loss(model: Any, inputs: LayoutInputs, sample: Positions | Tensor) ->
         model: Layout network.
         inputs: Inputs of one graph.
         sample: (c,) positions among the distinct configs.
-
-    Returns:
-        () loss.
     """
     return loss_of(model, model(inputs, sample), inputs.runtimes(sample))
 
@@ -200,10 +190,6 @@ def recorded_steps(model: LayoutNetwork, device: torch.device) -> "RecordedSteps
     """Return the recorder of a network's training steps, or None if it cannot record.
 
     Gradients of float16 have a scale factor that a recording cannot change.
-
-    Args:
-        model: Layout network, which moves to the device.
-        device: Device of the training.
     """
     precision = precision_on(device, model.config.training.precision)
     if device.type != "cuda" or precision == torch.float16 or not model.is_recordable:

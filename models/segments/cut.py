@@ -104,11 +104,6 @@ def segmented(
     """Prune and scale a graph like `layout_inputs`, and cut it.
 
     Args:
-        graph: Layout graph.
-        rule: Name of a rule in features/pruning.py.
-        scaler: Scaler of the node features.
-        segment_nodes: Largest number of nodes in a segment.
-        depth: Number of blocks of the network.
         padding: Padding of the node features, for `node_features`.
         repeats: Runtime of a config that was measured several times, for `merge_repeats`.
     """
@@ -150,10 +145,6 @@ def cut(n_nodes: int, segment_nodes: int) -> list[slice]:
     """Cut consecutive nodes into parts of nearly equal size.
 
     The dataset lists nodes after their operands, so parts follow the program.
-
-    Args:
-        n_nodes: Number of nodes.
-        segment_nodes: Largest number of nodes of a part.
     """
     parts = np.array_split(np.arange(n_nodes), max(1, -(-n_nodes // segment_nodes)))
     ends = np.cumsum([len(part) for part in parts]).tolist()
@@ -165,7 +156,6 @@ def receptive_field(neighbours: SparseAggregation, depth: int) -> ReceptiveField
 
     Args:
         neighbours: Edges on the CPU. Configs change the nodes `neighbours.varying`.
-        depth: Number of blocks.
     """
     n_nodes, config_ids = neighbours.n_nodes, neighbours.varying.numpy()
     matrix = joint_matrix(neighbours.edge_index, n_nodes)

@@ -178,7 +178,6 @@ class SegmentSage(nn.Module):
 
         Args:
             features: Table `features` of the recipe.
-            scaler: Scaler of the node features.
         """
         return partial(
             segmented,
@@ -254,7 +253,6 @@ class SegmentSage(nn.Module):
         `embed_configs`.
 
         Args:
-            graph: Graph in segments.
             chunk_configs: The argument of `embed_configs`.
 
         Returns:

@@ -114,9 +114,6 @@ def tile_inputs(
     """Scale a kernel's nodes, and compute its configs' statistics.
 
     Args:
-        graph: Tile kernel.
-        config: Config of the network, which names the statistics.
-        nodes: Scaler of the node features.
         padding: Padding of the node features, for `node_features`.
     """
     scaled = nodes(node_features(graph, padding))

@@ -71,7 +71,6 @@ class TileNetwork(nn.Module, ABC):
 
         Args:
             features: Table `features` of the recipe.
-            scaler: Scaler of the node features.
         """
         return partial(tile_inputs, config=self.config, nodes=scaler, padding=features.padding)
 

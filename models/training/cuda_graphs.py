@@ -55,9 +55,6 @@ class RecordedSteps:
             inputs: Inputs of the graph, on the GPU.
             rows: (c,) distinct configs of the step.
             share: Factor of the gradients.
-
-        Returns:
-            The graph's loss, (), without a gradient.
         """
         key, on_device = (id(inputs), len(rows)), uploaded(rows, self._device)
         if key not in self._recordings:

@@ -82,12 +82,7 @@ def sent(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
 
 
 def uploaded(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
-    """Return an array as a tensor on a device.
-
-    Args:
-        array: Array to move, or a tensor that is on the device already.
-        device: Device of the tensor.
-    """
+    """Return an array as a tensor on a device."""
     return array if isinstance(array, Tensor) else sent([array], device)[0]
 
 
@@ -108,9 +103,7 @@ def prepare_torch(
     A GPU lacks deterministic algorithms for a few operations, and uses others for them.
 
     Args:
-        seed: Seed of torch's random numbers.
         threads: Number of CPU threads.
-        device: Device of the computation.
         tf32: Allow TF32 on a GPU.
     """
     torch.manual_seed(seed)
@@ -137,8 +130,6 @@ def torch_prepared(
 
     Args:
         threads: Number of CPU threads.
-        device: Device of the computation.
-        seed: Seed of torch's random numbers.
         tf32: Allow TF32 on a GPU.
     """
     checks, filling = torch.sparse.check_sparse_tensor_invariants, torch.utils.deterministic
@@ -170,7 +161,6 @@ def ranking_bytes(device: torch.device, tensor_mib: int) -> tuple[int, int]:
     """Return the memory limits of ranking. On a GPU they depend on its free memory.
 
     Args:
-        device: Device of the network.
         tensor_mib: Key `inference_tensor_mib` of a recipe, in MiB.
 
     Returns:
@@ -192,8 +182,6 @@ def precision_on(
     """Return the type of stored activations.
 
     Args:
-        device: Device of the network.
-        precision: Key of a recipe.
         version: Compute capability of the GPU. None asks torch.
 
     Raises:
@@ -265,7 +253,6 @@ def log_device(recipe: Recipe) -> dict[str, Any]:
         The device, and on a GPU the precision, as plain values for a report.
 
     Raises:
-        PipelineError: torch has no code for the GPU.
         UsageError: The GPU lacks the precision of the recipe.
     """
     trainings = [t for t in map(recipe.training_of, recipe.all_models) if t is not None]
@@ -297,14 +284,7 @@ def to_halve(model: str, config: Any, keys: Sequence[str]) -> list[str]:
 def explain_memory_errors(
     work: str, model: str, config: Any, keys: Sequence[str]
 ) -> Iterator[None]:
-    """Raise a PipelineError with the keys to halve if the block exceeds a GPU's memory.
-
-    Args:
-        work: Name of the work for the message.
-        model: Name of the model's table.
-        config: Config of the model.
-        keys: Keys that may be halved.
-    """
+    """Raise a PipelineError with the keys to halve if the block exceeds a GPU's memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:

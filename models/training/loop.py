@@ -46,9 +46,7 @@ class TrainingTask(Protocol):
         """Return the loss of a batch, and the names of its graphs.
 
         Args:
-            model: Network in training mode.
             step: Number of the step, from 0.
-            rng: Generator of the step.
         """
 
 
@@ -120,15 +118,7 @@ def fit(
     At the end, the model has the best weights on held-out data if there are such, else the mean
     weights if they are averaged, else the last weights.
 
-    Args:
-        model: Network, which moves to the device.
-        task: Source of the losses, with tensors on the device.
-        config: Training config.
-        job: Seed and run folder of the training.
-        device: Device of the training.
-
     Raises:
-        PipelineError: A loss or a gradient is NaN or infinite, or a checkpoint is damaged.
         UsageError: The recipe has early stopping, and the task has no evaluation.
         OutOfTime: The time is over, and steps are left for the next call.
     """
@@ -169,7 +159,6 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
 
     Args:
         step: Number of the step, from 0.
-        config: Training config.
     """
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)
@@ -313,11 +302,7 @@ def _with_prefix(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Write named tensors, with facts as JSON and a checksum in the header.
-
-    Raises:
-        PipelineError: The file cannot be written.
-    """
+    """Write named tensors, with facts as JSON and a checksum in the header."""
     # The header has one key, because the library writes several in a changing order.
     header = {"facts": json.dumps({**facts, SEAL_KEY: UNSEALED}, sort_keys=True)}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -326,11 +311,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Read the tensors and facts of `save_tensors`.
-
-    Raises:
-        PipelineError: The file is missing or damaged.
-    """
+    """Read the tensors and facts of `save_tensors`."""
     check_seal(path, "remove it, and train again")
     content = read_bytes(path)
     length = int.from_bytes(content[:8], "little")
@@ -351,18 +332,7 @@ def save_network(model: nn.Module, scaler: NodeScaler, run_dir: Path) -> None:
 
 
 def load_network(model: nn.Module, run_dir: Path) -> NodeScaler:
-    """Load the weights of `save_network` into a network, for ranking.
-
-    Args:
-        model: Network with the config of the weights.
-        run_dir: Run folder.
-
-    Returns:
-        The scaler of the node features.
-
-    Raises:
-        PipelineError: The weights are missing, damaged or of another model.
-    """
+    """Load the weights of `save_network` into a network, for ranking."""
     path = run_dir / WEIGHTS
     tensors, facts = load_tensors(path)
     shift, factor = (tensors.pop(f"nodes.{name}").numpy() for name in ("shift", "factor"))

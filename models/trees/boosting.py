@@ -67,9 +67,6 @@ def train(job: TrainJob) -> None:
 
     The function writes booster.txt and importances.parquet, and linear.json if trees begin from its
     scores.
-
-    Raises:
-        PipelineError: No graph has two configs of different runtime, or the disk is full.
     """
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats)
@@ -169,9 +166,6 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     Returns:
         Columns statistic, gain (share of all gain) and splits (share of all splits), largest gain
         first. None if no folder has importances.
-
-    Raises:
-        PipelineError: A file is damaged.
     """
     paths = [run_dir / IMPORTANCES for run_dir in run_dirs if (run_dir / IMPORTANCES).exists()]
     if not paths:
@@ -187,11 +181,7 @@ def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
     """Read one booster of a run folder.
 
     Args:
-        path: File of the booster.
         *known: Lists of statistics. The booster must have one of them.
-
-    Raises:
-        PipelineError: The file is missing, damaged, or of other statistics.
     """
     try:
         text = read_bytes(path).decode()
@@ -249,11 +239,7 @@ class BoostingRanker:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load a trained booster.
-
-    Raises:
-        PipelineError: The model file is missing, damaged, or of other statistics.
-    """
+    """Load a trained booster."""
     config: BoostingConfig = getattr(recipe, name)
     known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
     booster = read_booster(run_dir / MODEL_FILE, *known)
@@ -276,9 +262,6 @@ def choose_capacity(
     The folds are trained in step. They stop after `early_stop` rounds without a better mean score
     of the held-out graphs. Larger trees follow as long as they have a better mean score. A fold
     with `start` begins from a linear ranker that has not learned the fold's held-out rows.
-
-    Returns:
-        The number of leaves, and the number of rounds.
     """
     import lightgbm
 

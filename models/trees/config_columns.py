@@ -84,8 +84,6 @@ class TreeSettings(NamedTuple):
 
     Attributes:
         rounds: Number of trees, as a share of `num_boost_round`.
-        min_rows_per_leaf: Smallest number of configs in a leaf.
-        parameters: Further parameters of LightGBM.
     """
 
     rounds: float
@@ -216,7 +214,6 @@ def train(job: TrainJob) -> None:
     """Learn the configs of train graphs. A resumed training skips the learned graphs.
 
     Raises:
-        PipelineError: No graph has two configs of different runtime, or the disk is full.
         OutOfTime: The time is over.
     """
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
@@ -354,9 +351,6 @@ class ConfigColumnsRanker:
     """The learned programs of a run folder. Trees are read for one graph at a time.
 
     Attributes:
-        archive: Archive of the run folder.
-        programs: Learned programs by folder of the archive.
-        statistics: Statistics that the trees read.
         threads: Number of threads.
     """
 
@@ -408,11 +402,7 @@ class ConfigColumnsRanker:
 
 
 def load(name: str, run_dir: Path, recipe: Recipe) -> ConfigColumnsRanker:
-    """Load the learned programs of a run folder.
-
-    Raises:
-        PipelineError: A file is missing or damaged.
-    """
+    """Load the learned programs of a run folder."""
     archive = run_dir / ARCHIVE
     with blame(archive, "features, and a weight for each ranker"):
         programs = {

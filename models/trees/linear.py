@@ -33,11 +33,7 @@ MAX_DEVIATIONS = 10.0
 
 
 def train(job: TrainJob) -> None:
-    """Train on labelled graphs of one kind, one in memory at a time, and write linear.json.
-
-    Raises:
-        PipelineError: No graph has two configs of different runtime, or the disk is full.
-    """
+    """Train on labelled graphs of one kind, one in memory at a time, and write linear.json."""
     config: LinearConfig = getattr(job.recipe, job.model)
     fit_linear(
         sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats), config
@@ -146,11 +142,7 @@ def of_other_statistics(path: Path) -> PipelineError:
 
 
 def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
-    """Read the ranker that `LinearRanker.write` wrote.
-
-    Raises:
-        PipelineError: The file is missing, damaged, or of other statistics.
-    """
+    """Read the ranker that `LinearRanker.write` wrote."""
     path = run_dir / MODEL_FILE
     weights = read_json(
         path, dict[str, tuple[float, float]], expected="a weight and a limit for each statistic"

@@ -76,13 +76,7 @@ def sample_rows(
     """Sample distinct configs of each graph in random order. Graphs without an order are left out.
 
     Args:
-        files: Graphs of one kind.
-        config: Config with the number of rows.
-        seed: Seed of the sample.
         repeats: Runtime of a config that was measured several times, for `merge_repeats`.
-
-    Raises:
-        PipelineError: No graph has two configs of different runtime.
     """
     sampled = []
     for number, file in enumerate(files):

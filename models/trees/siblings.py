@@ -24,11 +24,8 @@ class Signature(FrozenConfig):
     """The facts that decide whether two graphs are the same program or siblings.
 
     Attributes:
-        content: Hash of all nodes and edges.
         opcodes: Hash of the opcodes of the configurable nodes, in config order.
-        n_edges: Number of edges.
         log_size: Mean of log(1 + elements) over the outputs of the configurable nodes.
-        collection: Name of the collection.
     """
 
     content: str

@@ -239,7 +239,6 @@ def print_table(header: Sequence[str], rows: Rows, *, if_known: Sequence[str] = 
     """Print aligned columns; numbers to the right, None as a dash.
 
     Args:
-        header: Names of the columns.
         rows: Rows of text, numbers or None.
         if_known: Columns that are left out if every row has None.
     """

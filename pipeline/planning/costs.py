@@ -83,12 +83,7 @@ class NetworkCost:
 
     Attributes:
         moved: Tensors that a step reads or writes, by fused kernels where there are some.
-        plain_moved: The same for plain operations.
-        peak: Tensors in memory at the peak.
-        plain_peak: The same for plain operations.
-        flops: Operations of the products, by value and channel.
         cpu_ns: Nanoseconds on one thread of an AMD EPYC, by value.
-        cpu_channel_ns: Nanoseconds in addition, by value and channel.
     """
 
     moved: float
@@ -127,14 +122,7 @@ class MeasuredStep(FrozenConfig):
     """A training step that was timed on a GPU.
 
     Attributes:
-        model: Name of the network.
-        nodes: Nodes that the step computes, of all its graphs after pruning.
-        configs: Configs of each graph.
-        hidden: Channels of the network.
-        precision: Type of the activations.
-        step_ms: Wall time of a step, in milliseconds.
         host_ms: Time in which the host launches the kernels. It bounds a step of this time.
-        recorded: Whether the step was a CUDA graph.
     """
 
     model: str
@@ -185,9 +173,7 @@ class Step:
     """The training step of a network on each of some graphs.
 
     Attributes:
-        n_graphs: Graphs or kernels in one step.
         values: Values of one (nodes, configs, channels) tensor of all its graphs, (g,).
-        hidden: Channels.
     """
 
     n_graphs: int
@@ -201,7 +187,6 @@ class StepCosts:
 
     Attributes:
         card: The GPU. None for one thread of a processor.
-        times: Steps that were measured on a GPU.
     """
 
     card: Card | None
@@ -325,7 +310,6 @@ def find_step_costs(gpu: str | None, file: Path | None) -> StepCosts:
     """Choose the source of the costs of steps.
 
     Raises:
-        PipelineError: The file is missing or damaged.
         UsageError: The card is not known.
     """
     import torch

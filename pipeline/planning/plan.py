@@ -128,12 +128,8 @@ class ModelPlan:
         steps: Steps of one training of a network, else 0.
         step_ms: Mean time of a step's kernels, or of the processor without a GPU.
         host_ms: Mean time in which the host launches a step and reads its graphs.
-        train_hours: Hours of one training.
-        rank_hours: Hours to rank the valid and test split with all seeds.
         on_gpu: Whether the hours are those of a card.
         card_mib: Memory of a card in training, 0 without a GPU.
-        process_mib: Memory of the process in training.
-        files_bytes: Bytes of all trained models.
     """
 
     collection: str
@@ -346,12 +342,9 @@ class Plan:
     """The cost of a recipe.
 
     Attributes:
-        models: Cost of each model on each collection that it learns from.
-        collections: Cost of the other stages.
         card: The GPU, None without one.
         min_run_hours: Lower bound for the wall time of `run`, the largest of three: GPU time by
             cards, thread time by cores, the longest training.
-        source: Where the times of steps are from.
     """
 
     recipe: Recipe

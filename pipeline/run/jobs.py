@@ -51,8 +51,6 @@ def training_jobs(
     """Yield a job for each training.
 
     Args:
-        trainings: Trainings, each with the collection that it learns from.
-        has_gpu: Whether networks are computed on a GPU.
         resume: Whether a folder with a checkpoint is resumed.
     """
     folders = {training.run_dir for _, training in trainings}
@@ -169,10 +167,6 @@ def ranking_job(
     """Return the job that ranks the graphs of a split.
 
     Args:
-        recipe: The recipe.
-        files: Graphs of one split of a collection.
-        members: The member of each score file that is missing.
-        has_gpu: Whether networks are computed on a GPU.
         trained: Names of the training jobs. The job waits for those of its members.
     """
     name, split = f"predict {files[0].collection.name}", files[0].split
@@ -192,8 +186,6 @@ def rank(members: Mapping[Path, Member], files: Sequence[GraphFile], at_most: in
     """Write the score files of a split that are missing.
 
     Args:
-        members: The member of each score file.
-        files: Graphs of the split.
         at_most: Number of configs of a graph that are ranked, drawn by content. 0 = all.
     """
     scores_by_graph(

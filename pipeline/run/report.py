@@ -114,11 +114,7 @@ def write_report(out: Path, report: RunReport) -> Path:
 
 
 def draw_report(out: Path, report: RunReport) -> Path:
-    """Write the page of a report, its picture and the pages of graphs. Return the first path.
-
-    Raises:
-        PipelineError: A parquet file of the run is damaged, or a file cannot be written.
-    """
+    """Write the page of a report, its picture and the pages of graphs. Return the first path."""
     ranks = read_table(out / RANKS, RANKS_SCHEMA) if (out / RANKS).exists() else None
     write_report_page(report, out / REPORT_PAGE, ranks)
     write_overview(report, out / REPORT_PICTURE)
@@ -302,11 +298,7 @@ def _seed_values(
 
 
 def learning_curves(run: Path) -> list[LearningCurve]:
-    """Read the learning curves of a run's networks, each thinned to at most 60 points.
-
-    Raises:
-        PipelineError: A file is damaged.
-    """
+    """Read the learning curves of a run's networks, each thinned to at most 60 points."""
     curves = []
     for place in (LAYOUTS, *COLLECTIONS):
         for path in sorted((run / "models" / place.slug).glob(f"*/{METRICS}")):

@@ -64,8 +64,6 @@ class Inputs:
     """The graphs that a run reads.
 
     Attributes:
-        data_dir: Folder with npz/.
-        collections: The collections.
         store: Folder of packed graphs. None takes the default folder.
         skip_bad: Whether damaged files are left out and named in the report.
     """
@@ -76,11 +74,7 @@ class Inputs:
     skip_bad: bool = False
 
     def find(self, splits: Sequence[str]) -> list[GraphFile]:
-        """Return the files of some splits.
-
-        Raises:
-            PipelineError: There is no file, or a file has an invalid name and `skip_bad` is off.
-        """
+        """Return the files of some splits."""
         files = find_graphs(self.data_dir, collections=self.collections, splits=splits)
         faults = name_faults(files)
         if faults and not self.skip_bad:
@@ -101,18 +95,13 @@ def run(
     """Run a recipe and return its report, which does not depend on the workers.
 
     Args:
-        inputs: Graphs that the run reads.
-        out: Folder of the run.
-        recipe: The recipe.
         resume: Whether a run in `out` is resumed.
         models: Folder with run folders of trained models, at any depth. They are copied into the
             run, nothing is trained, and the train split is not read. None trains.
-        workers: Workers that do the jobs of the run.
         trackers: Trackers that show the run, see `known_trackers`.
 
     Raises:
         UsageError: `out` has another run, or the recipe needs a GPU and there is none.
-        PipelineError: Damaged files, no usable data, a full disk, or `models` lacks a model.
         OutOfTime: The time is over. The same call resumes.
     """
     splits = SPLITS if models is None else tuple(SUBMISSION)

@@ -52,19 +52,12 @@ def train_collection(
     With the recipe's `layout.together`, the models of a layout collection learn from all of them.
 
     Args:
-        data_dir: Folder of the data.
-        collection: The collection.
-        recipe: The recipe.
-        out: Folder of the models' folders.
         model: The model to train. None trains all models of the recipe.
-        resume: Whether interrupted trainings are resumed.
         earlier: Folder with the trained networks that a network starts from, at any depth.
-        workers: Workers that train.
         trackers: Trackers that show the trainings, see `known_trackers`.
 
     Raises:
         UsageError: There is no such model or no GPU, or a folder has another run.
-        PipelineError: Nothing to learn from, or a damaged file.
         OutOfTime: The time is over. The same call resumes.
     """
     place, whole = recipe.learned_as(collection), recipe

@@ -35,9 +35,7 @@ class Costs:
     """The costs of the stages of this call.
 
     Attributes:
-        seconds: Wall time of each stage.
         peak_mib: Peak of resident memory in each stage. None if the system has no such number.
-        cpu_seconds: Processor time of each stage, with that of its child processes.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -64,18 +62,9 @@ class RunState:
     """The state that the stages of one run share.
 
     Attributes:
-        recipe: The recipe.
-        out: Folder of the run.
-        files: Good files, packed.
-        costs: Costs of the stages.
         device: Device of the networks, as from `log_device`.
-        rows: Result of the audit for each file, bad files included.
-        config: config.toml of the run folder.
         digests: Digest of each good file by its place, see `source_digests`.
         missing: Each "collection/split" without a graph.
-        usable: Train graphs to learn from, by collection.
-        unusable: The other train graphs, with the reason.
-        sources: Models that rank each collection.
     """
 
     recipe: Recipe

@@ -104,9 +104,6 @@ TRACKERS: dict[str, Any] = {
 def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
     """Check that trackers are known and installed.
 
-    Returns:
-        The names, each once.
-
     Raises:
         UsageError: A tracker is unknown or not installed.
     """
@@ -133,7 +130,6 @@ def logged_to(names: Sequence[str], out: Path, config: Config) -> Iterator[None]
     Args:
         names: Names of trackers, from `known_trackers`.
         out: Folder of the run. It exists.
-        config: Recipe of the run, as in TOML.
     """
     end, done = Event(), Event()
     inputs = (out.absolute(), config, end, done)

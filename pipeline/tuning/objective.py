@@ -54,8 +54,6 @@ class StudyConfig(FrozenConfig):
     """The metric of trials: one model, cross-validated on a train split.
 
     Attributes:
-        collection: Name of the collection.
-        model: Name of the model in the recipe.
         folds: Number of folds. All graphs of a family are in one fold.
         seed: Seed of the folds and of the search. The training's is the recipe's first.
         pruner: "wilcoxon" ends a trial after a fold if its graphs are worse than the best
@@ -82,8 +80,6 @@ class Parameter(FrozenConfig):
 
     Attributes:
         choices: Possible values. Without them the parameter is a number.
-        low: Lower end of the range.
-        high: Upper end of the range.
         log: Whether the logarithm is drawn evenly, for example for a learning rate.
     """
 
@@ -141,11 +137,7 @@ class SearchSpace(FrozenConfig):
 
 
 def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
-    """Read a search space: a .toml file, or a name in configs/tune/.
-
-    Raises:
-        PipelineError: There is no such search space, or it is invalid.
-    """
+    """Read a search space: a .toml file, or a name in configs/tune/."""
     path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
     return space_from_table(read_toml(path, UsageError), recipe, source=str(path))
 
@@ -198,12 +190,9 @@ class TuningObjective:
     """The cross-validated metric of recipes on the train split. Processes can share it.
 
     Attributes:
-        recipe: Recipe that the search changes.
-        space: The search space.
         learned: Usable train graphs. They are of all layout collections if the models learn from
             all of them.
         folds: Graphs of the study's collection by fold. All graphs of a family are in one fold.
-        out: Folder of the trials.
     """
 
     recipe: Recipe
@@ -242,8 +231,6 @@ class TuningObjective:
             Kendall's tau, or the tile score, of held-out graphs: the mean over folds.
 
         Raises:
-            PipelineError: The folder is of another recipe, a score is not finite, the model does
-                not rank a held-out graph, or the training fails.
             OutOfTime: The time is over.
         """
         study = self.space.study
@@ -309,11 +296,7 @@ class TuningObjective:
 def tuning_objective(
     recipe: Recipe, space: SearchSpace, data_dir: Path, out: Path
 ) -> TuningObjective:
-    """Read the train split and return the objective with its folds.
-
-    Raises:
-        PipelineError: The data are damaged, or there are too few.
-    """
+    """Read the train split and return the objective with its folds."""
     collection = collection_named(space.study.collection)
     is_one = recipe.learned_as(collection) == collection
     needed = (collection,) if is_one else LAYOUT_COLLECTIONS

@@ -62,8 +62,6 @@ class SharedStorage:
     """A storage that several workers use at once.
 
     Attributes:
-        optuna: Optuna's storage.
-        locks: Folder of the files that workers lock, one for each try of a trial.
         has_heartbeats: Whether workers may be on machines that do not see the folder of locks.
     """
 
@@ -109,11 +107,7 @@ class SharedStorage:
         return False
 
     def study(self, name: str, pruner: "BasePruner | None" = None) -> "Study":
-        """Return an existing study.
-
-        Raises:
-            PipelineError: The storage has no such study.
-        """
+        """Return an existing study."""
         import optuna
 
         try:
@@ -132,9 +126,6 @@ def open_storage(place: Path | str, out: Path) -> Iterator[SharedStorage]:
         place: Path of a journal file, or a database URL, for example
             postgresql+psycopg://host/name.
         out: Folder of the search. It has the locks if the storage is a server.
-
-    Raises:
-        PipelineError: The storage cannot be opened, is damaged, or a database goes away.
     """
     import optuna
 
@@ -228,9 +219,6 @@ def requeue_lost(study: "Study", storage: SharedStorage) -> list[int]:
     A failed trial without a reason is a lost one. An interrupted trial is always retried. A trial
     whose worker died is retried `RETRIES` times, because the trial itself may have killed the
     worker. The caller must be in the block of `turn`.
-
-    Returns:
-        Numbers of the trials that were queued again.
     """
     import optuna
 

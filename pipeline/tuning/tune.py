@@ -70,9 +70,6 @@ class TrialRecord:
         state: "complete", "pruned", "fail", "running" or "waiting".
         value: Its cross-validated metric, higher is better. None unless complete.
         params: Values by dotted recipe key. Those of the baseline are in the space.
-        is_baseline: Whether it is the unchanged recipe.
-        reason: Why it failed or was pruned.
-        seconds: Wall time.
     """
 
     number: int
@@ -89,10 +86,7 @@ class TuneResult:
     """The result of a search so far.
 
     Attributes:
-        best_recipe: TOML file of the best trial's recipe.
-        best: The trial with the highest value.
         baseline_value: Value of the unchanged recipe. None if that trial failed.
-        trials: All trials.
     """
 
     best_recipe: Path
@@ -117,18 +111,11 @@ def tune(
     reason, and counts. An interrupted trial is retried, and resumes.
 
     Args:
-        recipe: The recipe.
-        space: The search space.
-        data_dir: Folder of the data.
         storage: Path of a journal file, for workers on one disk, or a database URL.
         trials: Number of trials, including earlier calls and other workers.
-        out: Folder of the trials.
-        workers: Workers that run trials, one each at a time.
 
     Raises:
         UsageError: The recipe does not fit, or `out` or the storage is of another study.
-        PipelineError: The data are damaged or too few, the storage cannot be opened, no trial
-            succeeded, or all workers were killed.
     """
     workers.check()
     objective = tuning_objective(
@@ -168,11 +155,7 @@ def tune(
 def _finish(
     work: Callable[[], object], objective: TuningObjective, place: Path | str, trials: int
 ) -> None:
-    """Work until all trials have ended, also those of killed workers, or the time is over.
-
-    Raises:
-        PipelineError: A trial of another worker does not end within the grace time.
-    """
+    """Work until all trials have ended, also those of killed workers, or the time is over."""
     is_over, n_before, waits_until = False, -1, 0.0
     while not is_over:
         try:
@@ -234,7 +217,6 @@ def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool
     """Run the next trial, and return False if none is left. Several workers may do this at once.
 
     Raises:
-        PipelineError: The storage is missing, or this machine cannot open it.
         OutOfTime: The time is over.
     """
 

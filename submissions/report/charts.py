@@ -126,9 +126,7 @@ class Chart(NamedTuple):
 
     Attributes:
         kind: Name of a function of FIGURES in figures.js.j2.
-        title: Title of the chart.
         description: Text for readers without the drawing.
-        data: Argument of the function.
     """
 
     kind: str
@@ -149,11 +147,7 @@ def library() -> str:
 
 
 def slowdown_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
-    """Return one chart of the slowdown over the number of configs, or none without curves.
-
-    Args:
-        collections: Reports by collection.
-    """
+    """Return one chart of the slowdown over the number of configs, or none without curves."""
     found = {name: part.slowdown_curve for name, part in collections.items()}
     curves = {name: curve for name, curve in found.items() if curve}
     description = "; ".join(
@@ -167,11 +161,7 @@ def slowdown_charts(collections: Mapping[str, CollectionReport]) -> list[Chart]:
 
 
 def learning_charts(curves: Sequence[LearningCurve]) -> list[Chart]:
-    """Return one chart of learning curves per collection and model.
-
-    Args:
-        curves: Learning curves of all trainings.
-    """
+    """Return one chart of learning curves per collection and model."""
     groups: dict[str, list[LearningCurve]] = {}
     for curve in curves:
         title = f"{curve.group}: {curve.member.rsplit('-seed', 1)[0]}"
@@ -192,7 +182,6 @@ def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Cha
     """Return a chart of runtime against predicted rank.
 
     Args:
-        graph: Name of the graph.
         points: Points from `rank_points`.
         members: Names of the m members, whose scores are shown.
     """
@@ -211,15 +200,7 @@ def ranks_chart(graph: str, points: pl.DataFrame, members: Sequence[str]) -> Cha
 
 @contextmanager
 def picture(path: Path, size_inches: tuple[float, float]) -> Iterator["Figure"]:
-    """Yield an empty figure without a window, and write it as a PNG.
-
-    Args:
-        path: File of the picture.
-        size_inches: Width and height.
-
-    Raises:
-        PipelineError: The file cannot be written.
-    """
+    """Yield an empty figure without a window, and write it as a PNG."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -253,15 +234,7 @@ def _draw_scores(axes: "Axes", judged: Mapping[str, CollectionReport]) -> None:
 
 
 def write_overview(report: RunReport, path: Path) -> None:
-    """Write the scores of a report as a picture.
-
-    Args:
-        report: Report of a run.
-        path: File of the picture.
-
-    Raises:
-        PipelineError: The file cannot be written.
-    """
+    """Write the scores of a report as a picture."""
     judged = {name: part for name, part in report.collections.items() if part.value is not None}
     score = f"{report.score:.4f}" if report.score else None
     facts = {"recipe": report.recipe, "score": score, "revision": report.revision}

@@ -38,12 +38,7 @@ def write_report_page(report: RunReport, path: Path, ranks: pl.DataFrame | None 
     """Write the page of a report. Equal reports give equal bytes.
 
     Args:
-        report: Report of a run.
-        path: File of the page.
         ranks: Points of each graph from `rank_points`.
-
-    Raises:
-        PipelineError: The file cannot be written.
     """
     collections = report.collections
     views = [_collection_view(name, part) for name, part in collections.items()]
@@ -104,10 +99,6 @@ def _graph_rows(
 def page_name(collection: str, graph: str) -> str:
     """Return the file name of a graph's page, without suffix, from letters that are legal in URLs.
 
-    Args:
-        collection: Name of the collection.
-        graph: Name of the graph.
-
     >>> page_name("layout:xla:random", "gru_b8")
     'layout-xla-random-gru_b8'
     """
@@ -118,12 +109,7 @@ def page_name(collection: str, graph: str) -> str:
 
 
 def graph_address(collection: str, graph: str) -> str:
-    """Return the address of a graph's page, relative to the report.
-
-    Args:
-        collection: Name of the collection.
-        graph: Name of the graph.
-    """
+    """Return the address of a graph's page, relative to the report."""
     return f"{FOLDER}/{page_name(collection, graph)}.html"
 
 
@@ -133,11 +119,7 @@ def graphs_with_pages(
     """List the graphs with a page: those with the lowest scores of each collection.
 
     Args:
-        collections: Reports by collection.
         ranks: Points from `rank_points`. A graph without points has no page.
-
-    Returns:
-        Collection and graph of each page.
     """
     known = set(ranks.select("collection", "graph").unique().iter_rows())
     pages = []
@@ -152,12 +134,7 @@ def write_graph_pages(out: Path, report: RunReport, ranks: pl.DataFrame) -> None
     """Write the pages of graphs into OUT/graphs. Equal reports give equal bytes.
 
     Args:
-        out: Folder of the run.
-        report: Content of report.json.
         ranks: Points from `rank_points`.
-
-    Raises:
-        PipelineError: A file cannot be written.
     """
     points = ranks.partition_by("collection", "graph", as_dict=True)
     pages = graphs_with_pages(report.collections, ranks)

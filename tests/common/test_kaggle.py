@@ -286,10 +286,7 @@ class Sending:
     """One kind of upload.
 
     Attributes:
-        send: Makes the upload.
-        method: The API method of the upload.
         look: The API method that shows whether the upload has arrived.
-        made: Returns the number of uploads that have arrived.
         in_doubt: The message if the outcome of the upload is unknown.
     """
 

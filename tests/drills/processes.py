@@ -53,7 +53,6 @@ class Watched:
 
     Attributes:
         stages: The start of each stage in seconds, and the line of the stage without its folder.
-        lines: The other lines of standard error.
     """
 
     def __init__(

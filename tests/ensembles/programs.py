@@ -25,7 +25,6 @@ def dense_module(*, deepest: int = 2, last: str = "broadcast") -> Any:
 
     Args:
         deepest: rank of the last value, which is ones but for 24.
-        last: operation of the last value.
     """
     build = ModuleBuilder("dense")
     build.computation("main")

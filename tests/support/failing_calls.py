@@ -31,10 +31,7 @@ def failing(
 
     Args:
         call: For example "read", see failing_calls.c.
-        number: Error number.
-        part: Part of the paths.
         nth: Number of the first call that fails in a process, from 1.
-        always: Whether later calls fail too.
     """
     assert number in errorcode
     wish = f"{call}:{number}:{nth}{'+' * always}:{part}"

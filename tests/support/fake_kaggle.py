@@ -37,9 +37,6 @@ class Answer:
     """An answer of the server.
 
     Attributes:
-        status: The HTTP status.
-        body: A JSON value, or a text.
-        headers: Additional HTTP headers.
         drop: True if the server closes the connection instead of an answer.
         acts: True if the server performs the request before the answer.
         hold_s: The delay of the answer in seconds.
@@ -90,14 +87,11 @@ class FakeKaggle(ThreadingHTTPServer):
     """A fake Kaggle server. It performs and stores requests, or sends queued answers.
 
     Attributes:
-        submissions: The entries of the list of submissions, oldest first.
         listed_after: The number of lists that do not include the submissions yet.
-        verdict: The fields of a scored submission.
         kernels: The latest version by "owner/slug".
         outputs: The addresses of the output files of each kernel, by file name.
         sessions: The output files of each version of some kernels. The version is running for one
             status, then complete. An empty output is a failure.
-        archive: The address of the competition's files.
     """
 
     daemon_threads = True

@@ -43,9 +43,6 @@ LIMITS = {"pages": Limits(5, 10), "packages": Limits(8, 6), "tests": Limits(8, 2
 def sentences(text: str) -> list[str]:
     """Split Markdown into sentences.
 
-    Args:
-        text: A page or a docstring.
-
     Returns:
         Sentences and table cells of at least MIN_WORDS words, without headings and code blocks.
     """

@@ -46,10 +46,7 @@ class Door(NamedTuple):
     """One function that reads a file, and may only raise PipelineError.
 
     Attributes:
-        suffix: The suffix of the files.
-        enter: Reads a file.
         seeds: Returns the contents of valid files, from which the fuzzer starts.
-        max_bytes: The largest input that the fuzzer tries.
     """
 
     suffix: str

@@ -46,9 +46,7 @@ class Line:
     Held-out values rise until the weight is `peak`, and fall beyond it.
 
     Args:
-        stop_at: The step that raises KeyboardInterrupt.
         spoil: Changes the loss of step 23, for example to NaN.
-        peak: The weight with the best held-out value.
     """
 
     def __init__(self, *, stop_at: int | None = None, spoil=None, peak: float = 3.0) -> None:
