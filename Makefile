@@ -88,11 +88,12 @@ CPU_avx512 := XLA_FLAGS=--xla_cpu_max_isa=AVX512 ATEN_CPU_CAPABILITY=avx512 ONED
 test-cpus: $(VENV)/.dev  ## the tests as on three older x86-64 processors
 	$(foreach cpu,$(CPUS),$(CPU_$(cpu)) $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS) &&) true
 
-lint: $(VENV)/.dev  ## ruff, formatting, types, imports, plain sentences and spelling
+lint: $(VENV)/.dev  ## ruff, formatting, types, imports, sizes, plain sentences and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.support.budget
 	$(BIN)/python -m tests.support.prose
 	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.toml' '*.j2' Makefile)
 
