@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms kaggle test-kaggle bench kernels rehearsal gpu accuracy sample clean
+.PHONY: help setup setup-collect run test test-cpus coverage docs fuzz test-slow lint platforms wheel kaggle test-kaggle bench kernels rehearsal gpu accuracy sample clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -119,6 +119,13 @@ $(KAGGLE)/.done: $(VENV)/.runtime requirements-kaggle.txt
 	$(BIN)/uv pip install --quiet --python $(KAGGLE)/bin/python -r requirements-kaggle.txt $(KAGGLE_TORCH) || \
 		$(KAGGLE)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-kaggle.txt $(KAGGLE_TORCH)
 	@touch $@
+
+WHEEL := runs/wheel
+wheel: setup  ## build and install the wheel, and run the recipe smoke in an empty folder
+	rm -rf $(WHEEL) && $(BIN)/python -m venv $(WHEEL)/venv && mkdir $(WHEEL)/empty
+	$(BIN)/uv build --out-dir $(WHEEL)
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/venv/bin/python $(WHEEL)/*.whl
+	cd $(WHEEL)/empty && XDG_CACHE_HOME=../cache ../venv/bin/fast-or-slow run --recipe smoke
 
 kaggle: setup  ## the recipe smoke with the packages of Kaggle's image (Python 3.11 and 3.12 have wheels of them)
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then $(MAKE) $(KAGGLE)/.done && \

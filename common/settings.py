@@ -16,6 +16,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
+import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import PipelineError, UsageError
@@ -23,7 +24,10 @@ from common.files import open_regular
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
-RAW_DATA = ROOT / "data" / "raw"
+# Stores and downloads are in a checkout, or in the cache folder of the user of an installed wheel.
+IS_CHECKOUT = (ROOT / "pyproject.toml").is_file()
+CACHE = ROOT / "data" if IS_CHECKOUT else platformdirs.user_cache_path("fast-or-slow")
+RAW_DATA = CACHE / "raw"
 SAMPLE = ROOT / "data" / "sample"
 RUN_CONFIG = "config.toml"
 
@@ -114,7 +118,7 @@ def default_store_dir(data_dir: Path) -> Path:
     """
     place = data_dir.resolve()
     digest = hashlib.blake2b(str(place).encode(), digest_size=4).hexdigest()
-    root = ROOT / "data" / "store"
+    root = CACHE / "store"
     if any(mount.is_dir() for mount in KAGGLE_MOUNTS):
         root = Path(tempfile.gettempdir()) / "pipeline-store"
     root = Path(os.environ.get("PIPELINE_STORE") or root)
