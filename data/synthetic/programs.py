@@ -5,7 +5,8 @@ the order of their positions, so a weight always comes after the tensor that it 
 """
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,20 +175,17 @@ class Family(NamedTuple):
     element_type: str  # "f32" or "bf16"
 
 
-def _families(source: str, split: str) -> Iterator[Family]:
-    with Path(__file__).with_name("families.tsv").open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream, delimiter="\t"):
-            if (row["source"], row["split"]) == (source, split):
-                sizes = int(row["width"]), int(row["extent"])
-                is_image = source == "xla"
-                yield Family(row["name"], row["layer"], *sizes, is_image, row["element_type"])
+def _read_families() -> Mapping[tuple[str, str], list[Family]]:
+    families: dict[tuple[str, str], list[Family]] = {}
+    lines = Path(__file__).with_name("families.tsv").read_text(encoding="utf-8").splitlines()
+    for row in csv.DictReader(lines, delimiter="\t"):
+        sizes, is_image = (int(row["width"]), int(row["extent"])), row["source"] == "xla"
+        family = Family(row["name"], row["layer"], *sizes, is_image, row["element_type"])
+        families.setdefault((row["source"], row["split"]), []).append(family)
+    return families
 
 
-FAMILIES = {
-    (source, split): tuple(_families(source, split))
-    for source in ("xla", "nlp")
-    for split in ("train", "valid", "test")
-}
+FAMILIES = _read_families()  # by source and split
 
 
 def sibling(source: str, split: str, number: int) -> tuple[Family, int]:
@@ -207,24 +205,19 @@ def sized_program(n_nodes: int, n_configurable: int, family: Family, batch: int 
     Raises:
         UsageError: The number of nodes is too small for the configurable nodes.
     """
-    b = _fitting_network(n_configurable, family, batch)
+    shallow, deeper = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
+    b = _network(
+        family, 1 + max(0, math.ceil((n_configurable - shallow) / (deeper - shallow))), batch
+    )
     if len(b.shapes) + 1 > n_nodes:
-        raise UsageError(f"a program of {n_nodes} nodes has no {n_configurable} configurable ones")
+        raise UsageError(
+            f"a program with {n_configurable} configurable nodes has {len(b.shapes) + 1} nodes, "
+            f"more than the {n_nodes} requested"
+        )
     candidates = _candidates(b)
     _update_weights(b, n_nodes - 1 - len(b.shapes))
     picks = np.linspace(0, len(candidates) - 1, n_configurable).round().astype(np.int64)
     return b.finish(candidates[picks].tolist())
-
-
-def min_nodes(n_configurable: int) -> int:
-    """Return the number of nodes of the smallest program with these configurable nodes."""
-    family = FAMILIES["nlp", "train"][0]
-    return len(_fitting_network(n_configurable, family, BATCHES[0]).shapes) + 1
-
-
-def _fitting_network(n_configurable: int, family: Family, batch: int) -> "ProgramBuilder":
-    one, two = (len(_candidates(_network(family, depth, batch))) for depth in (1, 2))
-    return _network(family, 1 + max(0, -(-(n_configurable - one) // (two - one))), batch)
 
 
 def sized_kernel(n_nodes: int, rng: np.random.Generator) -> Program:

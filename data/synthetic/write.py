@@ -22,8 +22,15 @@ from common.jobs.run_jobs import Job
 from common.jobs.workers import INLINE, Workers
 from common.progress import each, progress
 from common.reproducibility import generator
-from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, LayoutGraph, TileGraph
-from data.labels import WITHHELD, Labels, file_stem, read_withheld, write_withheld
+from data.graphs.graph import CONFIGURABLE_SHARE, N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
+from data.labels import (
+    WITHHELD,
+    Labels,
+    file_stem,
+    labels_of,
+    read_withheld,
+    write_withheld,
+)
 from data.npz.archive import NpzMember, Streamed, write_npz
 from data.npz.graphs import KEYS_OF
 from data.official.published import (
@@ -41,8 +48,8 @@ from data.synthetic.graphs import (
     make_tile_graph,
     sized_graph,
 )
-from data.synthetic.programs import BATCHES, min_nodes, sibling
-from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, check_splits, collection_named
+from data.synthetic.programs import BATCHES, Family, sibling
+from data.tree import COLLECTIONS, SPLITS, Collection, GraphFile, collection_named
 
 # About ten times the largest real sizes. A larger one is probably a typing error.
 MAX_NODES, MAX_CONFIGS = 500_000, 1_000_000
@@ -61,11 +68,7 @@ SEED_FILE = "seed.txt"
 
 
 def parse_size(text: str) -> GraphSize:
-    """Read a size, NODES:CONFIGURABLE:CONFIGS.
-
-    Raises:
-        UsageError: No graph has such a size.
-    """
+    """Read a size, NODES:CONFIGURABLE:CONFIGS."""
     match = re.fullmatch(r"([1-9]\d*):([1-9]\d*):([1-9]\d*)", text, re.ASCII)
     nodes, configurable, configs = map(int, match.groups()) if match else (0, 0, 0)
     if not 0 < configurable <= nodes <= MAX_NODES or configs > MAX_CONFIGS:
@@ -73,11 +76,6 @@ def parse_size(text: str) -> GraphSize:
             f"graph '{text}': expected NODES:CONFIGURABLE:CONFIGS, such as 14000:500:50000, each "
             f"at least 1; at most {MAX_NODES} nodes, no more configurable ones, and "
             f"{MAX_CONFIGS} configs"
-        )
-    if nodes < (least := min_nodes(configurable)):
-        raise UsageError(
-            f"graph '{text}': a program with {configurable} configurable nodes has {least} nodes, "
-            f"more than the {nodes} requested"
         )
     return GraphSize(nodes, configurable, configs)
 
@@ -104,27 +102,28 @@ def planned_graphs(plan: SyntheticPlan, seed: int = 0) -> Iterator[PlannedGraph]
     def draw(limits: Range, *labels: str) -> int:
         return int(generator(seed, "size", *labels).integers(*limits, endpoint=True))
 
-    for source, (split, n_graphs) in itertools.product(
-        ("xla", "nlp"), zip(SPLITS, plan.layout_graphs, strict=True)
-    ):
+    splits = list(zip(SPLITS, plan.layout_graphs, strict=True))
+    for source, (split, n_graphs) in itertools.product(("xla", "nlp"), splits):
         for number in range(n_graphs):
-            family, batch = sibling(source, split, number)
-            name = f"{family.name}_w{family.width}_b{batch}"
+            program = sibling(source, split, number)
+            name = _program_name(*program)
             n_nodes = draw(plan.nodes, name)
             for search in ("default", "random"):
                 collection = collection_named(f"layout:{source}:{search}")
                 n_configs = draw(plan.layout_configs, collection.name, name)
                 size = GraphSize(n_nodes, n_nodes // NODES_PER_CONFIGURABLE, n_configs)
-                stem = file_stem(name, split)
-                yield PlannedGraph(collection, split, stem, size, family, batch)
+                yield PlannedGraph(collection, split, file_stem(name, split), size, *program)
     for split, n_kernels in zip(SPLITS, plan.tile_kernels, strict=True):
         for number in range(n_kernels):
-            family, batch = sibling("xla", split, number // KERNELS_PER_PROGRAM)
-            program = f"{family.name}_w{family.width}_b{batch}"
-            digest = hashlib.blake2b(f"{program}/{number}".encode(), digest_size=8)
-            name = f"{program}_{digest.hexdigest()}"
+            program_name = _program_name(*sibling("xla", split, number // KERNELS_PER_PROGRAM))
+            digest = hashlib.blake2b(f"{program_name}/{number}".encode(), digest_size=8)
+            name = f"{program_name}_{digest.hexdigest()}"
             size = GraphSize(draw(KERNEL_NODES, name), 0, draw(plan.tile_configs, "tile", name))
             yield PlannedGraph(collection_named("tile:xla"), split, file_stem(name, split), size)
+
+
+def _program_name(family: Family, batch: int) -> str:
+    return f"{family.name}_w{family.width}_b{batch}"
 
 
 def published_graphs(
@@ -137,11 +136,7 @@ def published_graphs(
 
     `share` of each part is included, at even steps by size, but at least one graph, and two of a
     train split. `max_configs` limits the configs of train and valid graphs.
-
-    Raises:
-        UsageError: There is no such split.
     """
-    check_splits(splits)
     names = {collection.name for collection in collections}
     listed: list[PlannedGraph] = []
     for part in official_sizes():
@@ -159,22 +154,22 @@ def published_graphs(
 def _with_siblings(part: PartSize) -> Iterator[PlannedGraph]:
     """Yield the graphs of a part. Those nearest in size to a train graph become its siblings."""
     graphs, source = list(_part(part)), part.collection.split(":")[1]
-    n_alone = N_WITHOUT_SIBLING.get(f"{source}/{part.split}") if part.kind == "layout" else None
-    if n_alone is None:
+    if part.kind == "tile" or part.split == "train":
         yield from graphs
         return
-    parts = {(one.collection, one.split): one for one in official_sizes()}
+    parts = {(other.collection, other.split): other for other in official_sizes()}
     train = list(_part(parts[part.collection, "train"]))
 
     def nearest(graph: PlannedGraph) -> PlannedGraph:
-        return min(train, key=lambda one: _size_ratio(one, graph))
+        return min(train, key=lambda learned: _size_ratio(learned, graph))
 
     graphs.sort(key=lambda graph: _size_ratio(nearest(graph), graph))
-    yield from graphs[len(graphs) - n_alone :]
-    for graph in graphs[: len(graphs) - n_alone]:
+    n_siblings = len(graphs) - N_WITHOUT_SIBLING[f"{source}/{part.split}"]
+    yield from graphs[n_siblings:]
+    for graph in graphs[:n_siblings]:
         near = nearest(graph)
         size = replace(near.size, n_configs=graph.size.n_configs)
-        batch = next(one for one in BATCHES if one != near.batch)
+        batch = next(batch for batch in BATCHES if batch != near.batch)
         yield replace(graph, size=size, family=near.family, batch=batch)
 
 
@@ -207,16 +202,10 @@ def synthesize(
     """
     if len(set(graphs)) < len(graphs):
         raise UsageError("a graph occurs twice; files are named by their size")
-    seed_file = out / SEED_FILE
-    if not seed_file.exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UsageError(f"{out}: exists and is not an empty folder; give another one")
-        write_text(seed_file, f"{seed}\n")
-    elif seed_file.read_text() != f"{seed}\n":
-        raise UsageError(f"{out}: contains graphs of another seed; expected {seed} in {SEED_FILE}")
+    _claim(out, seed)
     for folder in {graph.file(out).path.parent for graph in graphs}:
         sweep(folder)
-    labels = dict(read_withheld(out)) if (out / WITHHELD).exists() else {}
+    labels = read_withheld(out) if (out / WITHHELD).exists() else {}
     missing = [
         graph
         for graph in graphs
@@ -236,62 +225,61 @@ def synthesize(
         for block in [*layouts, *blocks]
     ]
     is_inline = workers.are_inline(jobs)
-    new_labels = write_graphs(out, seed, missing) if is_inline else workers.do_in_order(jobs, out)
-    labels |= new_labels
+    labels |= write_graphs(out, seed, missing) if is_inline else workers.do_in_order(jobs, out)
     if labels:
         write_withheld(out / WITHHELD, labels)
+
+
+def _claim(out: Path, seed: int) -> None:
+    """Record the seed in a new or empty folder, or check the seed of an earlier call."""
+    seed_file = out / SEED_FILE
+    if not seed_file.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out}: exists and is not an empty folder; give another one")
+        write_text(seed_file, f"{seed}\n")
+    elif seed_file.read_text() != f"{seed}\n":
+        raise UsageError(f"{out}: contains graphs of another seed; expected {seed} in {SEED_FILE}")
 
 
 def write_sized(tree: Path, size: GraphSize, *, collection: Collection = RANDOM) -> GraphFile:
     """Write one labelled layout graph of exactly this size into a tree, whole or not at all."""
     graph = sized_graph(size, collection)
-    write_graph(tree, 0, graph)
+    write_graphs(tree, 0, [graph])
     return graph.file(tree)
 
 
 def write_graphs(tree: Path, seed: int, graphs: Sequence[PlannedGraph]) -> list[tuple[str, Labels]]:
     """Write graphs, and return the submission ID and labels of each test graph."""
     labels = []
-    for graph in each("synthesize", graphs):
-        runtime_ns = write_graph(tree, seed, graph)
-        if graph.split == "test":
-            is_tile = graph.collection.kind == "tile"
-            normalizers = np.full_like(runtime_ns, runtime_ns[0]) if is_tile else None
-            labels.append((graph.file(tree).submission_id, Labels(runtime_ns, normalizers)))
+    for planned in each("synthesize", graphs):
+        is_tile = planned.collection.kind == "tile"
+        graph = (make_tile_graph if is_tile else make_layout_graph)(planned, seed)
+        file = planned.file(tree)
+        members = _members(graph, is_withheld=planned.split == "test")
+        write_npz(file.path, {key: members[key] for key in KEYS_OF[file.collection.kind]})
+        if planned.split == "test":
+            labels.append((file.submission_id, labels_of(graph)))
     return labels
 
 
-def write_graph(tree: Path, seed: int, graph: PlannedGraph) -> NDArray[np.int64]:
-    """Write one graph into a tree, whole or not at all.
-
-    The file of a test graph has runtimes of 0, like the official files.
-
-    Returns:
-        The runtimes, (c,), in ns.
-
-    Raises:
-        UsageError: The number of nodes is too small for the configurable nodes.
-    """
-    make = make_tile_graph if graph.collection.kind == "tile" else make_layout_graph
-    result: LayoutGraph | TileGraph = make(graph, seed)
-    is_withheld = graph.split == "test"
+def _members(graph: Graph, *, is_withheld: bool) -> dict[str, NpzMember]:
+    """Return the arrays of a graph's file. Withheld runtimes are 0, as in the official files."""
     members: dict[str, NpzMember] = {
-        "node_feat": result.node_feat,
-        "node_opcode": result.node_opcode,
-        "edge_index": result.edge_index,
-        "config_runtime": 0 * result.runtime_ns if is_withheld else result.runtime_ns,
+        "node_feat": graph.node_feat,
+        "node_opcode": graph.node_opcode,
+        "edge_index": graph.edge_index,
+        "config_runtime": 0 * graph.runtime_ns if is_withheld else graph.runtime_ns,
     }
-    if isinstance(result, LayoutGraph):
-        shape = (result.n_configs, len(result.node_config_ids), N_LAYOUT_VALUES)
-        members["node_config_feat"] = Streamed(shape, np.float32, partial(_config_rows, result))
-        members |= {"node_config_ids": result.node_config_ids, "node_splits": result.node_splits}
-    else:
-        normalizers = result.runtime_normalizers
-        members["config_feat"] = result.config_feat
+    if isinstance(graph, TileGraph):
+        normalizers = graph.runtime_normalizers
+        members["config_feat"] = graph.config_feat
         members["config_runtime_normalizers"] = normalizers**0 if is_withheld else normalizers
-    keys = KEYS_OF[graph.collection.kind]
-    write_npz(graph.file(tree).path, {key: members[key] for key in keys})
-    return result.runtime_ns
+    else:
+        assert isinstance(graph, LayoutGraph)
+        shape = (graph.n_configs, len(graph.node_config_ids), N_LAYOUT_VALUES)
+        members["node_config_feat"] = Streamed(shape, np.float32, partial(_config_rows, graph))
+        members |= {"node_config_ids": graph.node_config_ids, "node_splits": graph.node_splits}
+    return members
 
 
 def _config_rows(graph: LayoutGraph) -> Iterator[NDArray[np.float32]]:
