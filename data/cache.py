@@ -19,9 +19,6 @@ def bytes_held(item: object) -> int:
     """Return the memory of all tensors and arrays that an object reaches, each buffer once.
 
     Memory-mapped files count as 0, because the system drops their pages when memory is short.
-
-    Returns:
-        The number of bytes.
     """
     import torch
 

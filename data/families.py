@@ -67,12 +67,7 @@ def family_of(file: GraphFile) -> str:
 def grouped_folds(
     files: Sequence[GraphFile], n_folds: int, seed: int
 ) -> tuple[tuple[GraphFile, ...], ...]:
-    """Assign graphs to folds as `family_folds`.
-
-    Args:
-        n_folds: Number of folds, at least 2.
-        seed: Seed of the order of families of equal size.
-    """
+    """Assign graphs to two or more folds as `family_folds`."""
     ordered = sorted(files, key=lambda file: file.name)
     fold_of = family_folds([family_of(file) for file in ordered], n_folds, seed)
     return tuple(
@@ -90,11 +85,7 @@ class HeldOut:
     by_config: bool = False
 
     def configs(self, n: int, *, judged: bool) -> NDArray[np.int64]:
-        """Return positions of distinct configs of a graph.
-
-        Returns:
-            The positions, (m,), ascending, int64. They depend on `n` only.
-        """
+        """Return positions (m,) of distinct configs of a graph, ascending; `n` decides them."""
         if not self.by_config:
             return np.arange(n)
         n_judged = round(n * HELD_OUT_SHARE) if n >= MIN_CONFIGS else 0

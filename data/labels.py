@@ -36,15 +36,10 @@ _NORMALIZER = "normalizer/"
 
 @dataclass(frozen=True)
 class Labels:
-    """Runtimes of the c configs of one graph.
+    """Runtimes of the c configs of one graph."""
 
-    Attributes:
-        runtime_ns: (c,) nanoseconds, all positive; all 0 if they are withheld.
-        normalizers: (c,) runtimes of the default config of a tile kernel, positive; None for
-            layouts.
-    """
-
-    runtime_ns: NDArray[np.int64]
+    runtime_ns: NDArray[np.int64]  # (c,) all positive; all 0 if they are withheld
+    # (c,) runtimes of the default config of a tile kernel, positive; None for layouts
     normalizers: NDArray[np.int64] | None = None
 
     @property
@@ -80,11 +75,7 @@ def read_labels_of(file: GraphFile) -> Labels:
 
 
 def read_labels(data_dir: Path, split: str, *, private: bool = False) -> Mapping[str, Labels]:
-    """Read the labels of a split.
-
-    Args:
-        private: Whether to read the withheld test runtimes instead, for any split.
-    """
+    """Read the labels of a split, or the withheld test runtimes if `private`."""
     if private:
         return read_withheld(data_dir)
     return {f.submission_id: read_labels_of(f) for f in find_graphs(data_dir, splits=(split,))}

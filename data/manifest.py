@@ -17,12 +17,7 @@ PARTS = ("environments", "graphs", "left_out")
 
 
 def read_manifest(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the manifest of a tree.
-
-    Returns:
-        "environments" by digest, "graphs" and "left_out" by submission ID. All are empty without a
-        file.
-    """
+    """Return the PARTS of a manifest, by digest or submission ID; all empty without a file."""
     path = out / MANIFEST
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     if path.is_file():
@@ -39,11 +34,7 @@ def platforms_of(out: Path) -> list[str]:
 
 
 def measured_of(path: Path) -> dict[str, Any]:
-    """Return the manifest's entry of a graph; empty if there is none.
-
-    Args:
-        path: File of the graph. Its folders name the data folder.
-    """
+    """Return the manifest's entry of a graph's file; empty if there is none."""
     try:
         file = file_from_path(path)
     except PipelineError:

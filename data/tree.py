@@ -91,14 +91,7 @@ def names_beside(path: Path) -> Path:
 
 
 def collection_named(name: str) -> Collection:
-    """Return a collection by name.
-
-    Args:
-        name: Name or slug, for example "layout:xla:default".
-
-    Raises:
-        UsageError: There is no such collection.
-    """
+    """Return a collection by its name or slug."""
     for collection in COLLECTIONS:
         if name in (collection.name, collection.slug):
             return collection
@@ -111,29 +104,19 @@ def collections_named(names: str | None) -> tuple[Collection, ...]:
 
     Args:
         names: Names or first parts of names, for example "layout:xla". None for all collections.
-
-    Raises:
-        UsageError: There is no such collection.
     """
     if names is None:
         return COLLECTIONS
     result = set[Collection]()
     for name in map(str.strip, names.split(",")):
         start = f"{name}:".replace("-", ":")
-        below = [one for one in COLLECTIONS if f"{one.name}:".startswith(start)]
+        below = [place for place in COLLECTIONS if f"{place.name}:".startswith(start)]
         result |= set(below or [collection_named(name)])
     return tuple(collection for collection in COLLECTIONS if collection in result)
 
 
 def splits_named(names: str | None) -> tuple[str, ...]:
-    """Return the splits of a comma-separated list, in order.
-
-    Args:
-        names: Names of splits; None for all.
-
-    Raises:
-        UsageError: There is no such split.
-    """
+    """Return the splits of a comma-separated list, in order; all for None."""
     split_list = SPLITS if names is None else [name.strip() for name in names.split(",")]
     check_splits(split_list)
     return tuple(split for split in SPLITS if split in split_list)
@@ -154,9 +137,6 @@ def find_graphs(
     """List graph files by collection, split and name.
 
     Missing collections and splits are left out. Hidden files are ignored.
-
-    Raises:
-        UsageError: There is no such split.
     """
     check_splits(splits)
     root = npz_root(data_dir)
@@ -168,11 +148,7 @@ def find_graphs(
     ]
     if not files:
         names = ", ".join(collection.name for collection in collections)
-        others = [
-            split
-            for split in SPLITS
-            if any(any(npz_files(root / one.folder / split)) for one in collections)
-        ]
+        others = [split for split in SPLITS if has_graphs(root, (split,), collections)]
         only = f" (only in {', '.join(others)})" if others else ""
         raise PipelineError(
             f"{root}: no graph of {names} found in {', '.join(splits)}{only}; expected files such "
@@ -187,9 +163,13 @@ def npz_files(folder: Path) -> Iterator[Path]:
     return folder.glob("[!.]*.npz")
 
 
-def has_graphs(root: Path, splits: Sequence[str] = SPLITS) -> bool:
-    """Return whether a folder `npz` has a graph of any collection in one of the splits."""
-    return any(any(npz_files(root / c.folder / split)) for c in COLLECTIONS for split in splits)
+def has_graphs(
+    root: Path,
+    splits: Sequence[str] = SPLITS,
+    collections: Sequence[Collection] = COLLECTIONS,
+) -> bool:
+    """Return whether a folder `npz` has a graph of these splits and collections."""
+    return any(any(npz_files(root / c.folder / split)) for c in collections for split in splits)
 
 
 def npz_root(data_dir: Path) -> Path:

@@ -35,11 +35,7 @@ class Prepared:
 
 
 def pack_in_turn(files: Sequence[GraphFile], store: Path) -> list[str | None]:
-    """Pack files into a store one by one.
-
-    Returns:
-        The fault of each file; None if it is packed.
-    """
+    """Pack files into a store one by one, and return the fault of each, None if it is packed."""
     keep_freed_memory()
     return [_pack_one(file, store) for file in each(f"pack {len(files)} files", files)]
 
@@ -139,11 +135,7 @@ def stored_graphs(
     store: Path | None = None,
     workers: Workers = INLINE,
 ) -> list[GraphFile]:
-    """Pack the graphs of a data folder, and list their files in the store.
-
-    Args:
-        store: Folder of the store; None for the data folder's default.
-    """
+    """Pack the graphs of a data folder, and list their files in the store; None is its default."""
     files = find_graphs(data_dir, collections=collections, splits=splits)
     graphs = []
     for entry in prepare(files, store or default_store_dir(data_dir), workers=workers):

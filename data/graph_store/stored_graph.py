@@ -105,11 +105,7 @@ def store_graph(source: GraphFile, stored: GraphFile) -> None:
 
 
 def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
-    """Return the tensors that the store has of a graph, or would have.
-
-    Returns:
-        Tensors by name. Those of the store are read-only.
-    """
+    """Return the tensors, by name, that the store has of a graph, or would have."""
     if is_stored(file):
         return open_tensors(file.path)
     with Archive(file.path) as archive:
@@ -141,21 +137,13 @@ def read_tile(file: GraphFile) -> TileGraph:
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Return the facts in the header of a file of the store.
-
-    Returns:
-        Texts by key, for example the digest of the source.
-    """
+    """Return the facts in the header of a stored file, for example the digest of its source."""
     with open_regular(path) as file:
         return _read_header(path, file)[0]
 
 
 def open_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Map the tensors of a file. The first call checks every byte.
-
-    Returns:
-        Tensors by name, read-only views of the mapped file.
-    """
+    """Map the tensors of a file as read-only views, by name. The first call checks every byte."""
     with open_regular(path) as file:
         state = os.fstat(file.fileno())
         _check_bytes_once(path, (state.st_ino, state.st_size, state.st_mtime_ns))

@@ -121,12 +121,7 @@ TILE: Schema = {
 
 
 def check_layout(arrays: Arrays, fail: Fail) -> None:
-    """Check the fields of a LayoutGraph except its configs.
-
-    Args:
-        arrays: Arrays by field, with the shapes and dtypes of LAYOUT.
-        fail: Raises the error about an array.
-    """
+    """Check the fields of a LayoutGraph except its configs; `arrays` follow LAYOUT."""
     _check_shared(arrays, fail)
     n_nodes = len(arrays["node_opcode"])
     ids = arrays["node_config_ids"]
@@ -145,12 +140,7 @@ def check_layout(arrays: Arrays, fail: Fail) -> None:
 
 
 def check_tile(arrays: Arrays, fail: Fail) -> None:
-    """Check the fields of a TileGraph.
-
-    Args:
-        arrays: Arrays by field, with the shapes and dtypes of TILE.
-        fail: Raises the error about an array.
-    """
+    """Check the fields of a TileGraph; `arrays` follow TILE."""
     _check_shared(arrays, fail)
     _check_finite("config_feat", arrays["config_feat"], fail)
 
@@ -174,12 +164,7 @@ def _check_shared(arrays: Arrays, fail: Fail) -> None:
 
 
 def check_runtimes(arrays: Arrays, fail: Fail) -> None:
-    """Check the runtimes of a graph, and the normalizers of a kernel.
-
-    Args:
-        arrays: Arrays by field, with the shapes and dtypes of LAYOUT or TILE.
-        fail: Raises the error about an array.
-    """
+    """Check the runtimes of a graph, and the normalizers of a kernel."""
     runtime_ns = arrays["runtime_ns"]
     if len(runtime_ns) == 0:
         fail("runtime_ns", "has zero configs; expected at least one")
@@ -204,14 +189,7 @@ def _check_finite(name: str, values: NDArray[np.float32], fail: Fail) -> None:
 
 
 def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fail) -> None:
-    """Check that values are positions of nodes.
-
-    Args:
-        name: Field of the graph, for the error.
-        values: The values, int64, of any shape.
-        n_nodes: Number of nodes.
-        fail: Raises the error about an array.
-    """
+    """Check that the values of a field, of any shape, are positions of nodes."""
     outside = (values < 0) | (values >= n_nodes)
     if outside.any():
         row = int(np.argwhere(outside)[0, 0])
@@ -220,15 +198,9 @@ def check_positions(name: str, values: NDArray[np.int64], n_nodes: int, fail: Fa
 
 
 def hash_rows(table: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """Hash each row of a table by its bytes.
+    """Hash each row of a table (c, …) by its bytes, as (c,) uint64.
 
     BLAKE2b shortened to 64 bits: for 100,000 configs a collision has a chance of 3e-10.
-
-    Args:
-        table: The rows, (c, …).
-
-    Returns:
-        The hashes, (c,), uint64.
     """
     contiguous = np.ascontiguousarray(table)
     digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in contiguous)
@@ -270,14 +242,11 @@ def distinct_configs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def graph_content(graph: Graph, hashes: NDArray[np.uint64]) -> str:
-    """Hash the nodes, edges and configs of a graph, without order of configs and runtimes.
+    """Hash nodes, edges and configs as 16 hex digits, without order of configs and runtimes.
 
     Args:
-        graph: The graph.
+        graph: Graph to hash.
         hashes: Its `config_hashes`, (c,), uint64.
-
-    Returns:
-        16 hex digits.
     """
     parts = [graph.node_opcode, graph.node_feat + np.float32(0), graph.edge_index, np.sort(hashes)]
     parts += [graph.node_config_ids] if isinstance(graph, LayoutGraph) else []
@@ -331,14 +300,11 @@ def merge_repeats(values: NDArray[Any], group: NDArray[np.int64], how: str) -> N
 
 
 def program_content(graph: LayoutGraph) -> str:
-    """Hash the nodes and edges of a program, without configs, runtimes and order of nodes.
+    """Hash nodes and edges as 16 hex digits, without configs, runtimes and order of nodes.
 
     The hash of a node covers its features, its opcode and its place in config order. In two rounds
     it also takes in the hashes of its operands and its readers. Two programs have the same hash
     only if all nodes have the same surroundings of two edges.
-
-    Returns:
-        16 hex digits.
     """
     place = np.full(graph.n_nodes, -1, dtype=np.int64)
     place[graph.node_config_ids] = np.arange(len(graph.node_config_ids))

@@ -53,7 +53,7 @@ class Noise:
 def measure_noise(
     runtime_ns: NDArray[np.int64], group: NDArray[np.int64], *, seed: int = 0, draws: int = DRAWS
 ) -> Noise | None:
-    """Compare repeated measurements of a graph's configs.
+    """Compare repeated measurements of a graph's configs; None if fewer than 10 were repeated.
 
     Each draw takes two different measurements of every repeated config at random, and one
     measurement of every distinct config. `tau` is the mean over draws, and the medians are those of
@@ -67,9 +67,6 @@ def measure_noise(
         group: The distinct config of each row, (c,), int64, 0..u-1, none empty.
         seed: Seed of the draws.
         draws: Number of draws.
-
-    Returns:
-        The noise; None if fewer than 10 configs were measured twice or more.
     """
     ordered, sizes = _in_plain_order(runtime_ns, group)
     starts = np.cumsum(sizes) - sizes
@@ -82,9 +79,9 @@ def measure_noise(
     for _ in range(draws):
         first, second = rng.integers(0, counts), rng.integers(0, counts - 1)
         second += second >= first  # two different measurements of each
-        one, other = ordered[places + first], ordered[places + second]
-        taus.append(kendall_tau(one, other))
-        same.append(np.abs(np.log(one / other)))
+        before, after = ordered[places + first], ordered[places + second]
+        taus.append(kendall_tau(before, after))
+        same.append(np.abs(np.log(before / after)))
         single = ordered[starts + rng.integers(0, sizes)]
         shuffled = rng.permutation(single)
         different.append(np.abs(np.log(shuffled / np.roll(shuffled, 1))))

@@ -60,13 +60,7 @@ def decode_vectors(codes: NDArray[np.int64]) -> NDArray[np.int8]:
 
 
 def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the codes of a file's vectors.
-
-    Args:
-        vectors: The vectors, (v, 18).
-
-    Returns:
-        The codes, (v,), int64.
+    """Return the codes (v,) int64 of a file's vectors (v, 18).
 
     Raises:
         UnknownValueError: A value is no layout value. The error names the first one.
@@ -83,16 +77,10 @@ def checked_codes(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def n_usual(vectors: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Count the layouts that each vector names.
+    """Count the layouts that each vector (u, 18) names, (u,); -1 if a layout is unusual.
 
     In a usual layout the last dimension is the most minor one, and the others follow in order. Most
     layouts of a compiler are usual.
-
-    Args:
-        vectors: The vectors, (u, 18).
-
-    Returns:
-        The counts, (u,); -1 if a layout is unusual.
     """
     tensors = vectors.reshape(len(vectors), N_TENSORS, -1)
     n_dimensions = (tensors >= 0).sum(axis=2, keepdims=True)
@@ -133,14 +121,7 @@ class PackedConfigs:
         return decode_vectors(self.codebooks.codes)
 
     def vector_ids(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions in `vectors` of the nodes' layouts.
-
-        Args:
-            index: Positions of configs, (r,).
-
-        Returns:
-            The positions, (r, k), int64.
-        """
+        """Return the positions (r, k) in `vectors` of the layouts of configs at `index` (r,)."""
         vectors = self.codebooks.vectors
         places = self.places(index) + np.arange(len(vectors)) * vectors.shape[1]
         return vectors.reshape(-1).take(places).take(self.codebooks.column_of, axis=1)
@@ -203,12 +184,7 @@ class TiedColumns:
     group_of: NDArray[np.int64]  # (k,) the group of each column
 
     def are_equal_in(self, content: bytes, first_columns: Words) -> bool:
-        """Return whether tied columns are equal in a chunk.
-
-        Args:
-            content: Bytes of r configs of k vectors.
-            first_columns: The first column of each group, (r, m, 9).
-        """
+        """Return whether tied columns equal the first one of their group, (r, m, 9), in a chunk."""
         expected = first_columns.take(self.group_of, axis=1, mode="clip")  # skips a check of bounds
         return content.startswith(expected.data)  # compares at the speed of the memory
 
@@ -237,10 +213,7 @@ class ConfigEncoder:
         self._n_configs = 0  # of `_chunks`
 
     def add(self, content: bytes) -> None:
-        """Encode a chunk of configs.
-
-        Args:
-            content: Bytes of whole configs: r · k layout vectors of 18 float32.
+        """Encode a chunk of whole configs: r · k layout vectors of 18 float32.
 
         Raises:
             UnknownValueError: A value is no layout value.
@@ -281,11 +254,7 @@ class ConfigEncoder:
         self._n_configs += len(codes)
 
     def packed(self) -> PackedConfigs:
-        """Return all configs packed, and remove them from this encoder.
-
-        Raises:
-            UnknownValueError: A value is no layout value.
-        """
+        """Return all configs packed, and remove them from this encoder."""
         self._look_up()
         first = self._columns.first
         column = np.arange(len(first))

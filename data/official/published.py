@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +86,8 @@ def graph_sizes(part: PartSize) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         Nodes (g,) and configs (g,) in one random order.
     """
     start = next(start for start in MIN_SIZES if part.collection.startswith(start))
-    rng, most = generator(0, "sizes", part.collection, part.split), 1
-    if part.kind == "tile":
-        most = MAX_TILE_RATIO
+    rng = generator(0, "sizes", part.collection, part.split)
+    most = MAX_TILE_RATIO if part.kind == "tile" else 1
     nodes, configs = (
         spread(part.graphs, mean, most * largest, least)
         for mean, largest, least in zip(
@@ -159,14 +159,6 @@ PUBLISHED_GRAPHS: dict[Part, int] = {
 
 
 def parts_named(collections: str | None, splits: str | None) -> list[Part]:
-    """Return the parts of comma-separated lists.
-
-    Args:
-        collections: Names of collections; None for all.
-        splits: Names of splits; None for all.
-
-    Raises:
-        UsageError: There is no such collection or split.
-    """
-    split_names = splits_named(splits)
-    return [Part(one, split) for one in collections_named(collections) for split in split_names]
+    """Return the parts of comma-separated lists; None for all collections or splits."""
+    pairs = product(collections_named(collections), splits_named(splits))
+    return [Part(collection, split) for collection, split in pairs]
