@@ -57,11 +57,11 @@ def node_features(graph: Graph, padding: str) -> NDArray[np.float32]:
     spatial = np.where(graph.node_opcode == OPCODES["convolution"], ranks - 2, 0)
     lists = [(slice(start, start + _SPATIAL_MAX), spatial) for start in _SPATIAL_STARTS]
     for columns, lengths in (*lists, (_DIMENSIONS, _dimension_counts(graph, ranks))):
-        own = node_feat[:, columns]
-        is_after = np.arange(own.shape[1]) >= lengths[:, None]
+        values = node_feat[:, columns]
+        is_after = np.arange(values.shape[1]) >= lengths[:, None]
         # No number is lost if a list is longer than its operation explains.
-        is_after &= np.maximum.accumulate(own[:, ::-1] > 0, axis=1)[:, ::-1] == 0
-        own[is_after] = -1
+        is_after &= np.maximum.accumulate(values[:, ::-1] > 0, axis=1)[:, ::-1] == 0
+        values[is_after] = -1
     return node_feat
 
 

@@ -90,8 +90,8 @@ def pruning_rule(name: str) -> PruningRule:
         return RULES[name]
     match = HOPS_RULE.fullmatch(name)
     if match is None:
-        known = ", ".join([*RULES, "hops-k (k = 1 to 99)"])
-        raise UsageError(f"pruning rule '{name}': no such rule; known: {known}")
+        rules = ", ".join([*RULES, "hops-k (k = 1 to 99)"])
+        raise UsageError(f"pruning rule '{name}': no such rule; known: {rules}")
     return partial(keep_hops, hops=int(match.group(1)))
 
 

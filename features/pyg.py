@@ -237,12 +237,12 @@ class TpuGraphsTile(Dataset):
         if collections is not None and not isinstance(collections, str):
             collections = ",".join(collections)
         named, folder = collections_named(collections), Path(store) if store else None
-        chosen = [collection for collection in named if collection.kind == self.kind]
-        if collections and len(chosen) < len(named):
+        same_kind = [collection for collection in named if collection.kind == self.kind]
+        if collections and len(same_kind) < len(named):
             raise UsageError(
                 f"collections '{collections}': expected those of {self.kind} configs alone"
             )
-        self.files = stored_graphs(Path(root), collections=chosen, splits=(split,), store=folder)
+        self.files = stored_graphs(Path(root), collections=same_kind, splits=(split,), store=folder)
         self.cache_mib, self.prune = cache_mib, prune
         self.scaler = scaling if isinstance(scaling, NodeScaler) else None
         super().__init__(str(root), transform)

@@ -40,18 +40,16 @@ ALL_TILE_CONFIGS = 13_000_000
 
 @dataclass(frozen=True)
 class PartSize:
-    """The size of one split of one collection. Nodes, edges and configs are means over graphs."""
+    """The size of one split of one collection. Nodes and configs are means over graphs."""
 
     collection: str
     split: str
     graphs: int
     nodes: int
     most_nodes: int  # nodes of the largest graph
-    edges: int
     configs: int
     most_configs: int  # configs of the graph with most configs
     repeated: float  # share of configs that repeat another one of their graph, in [0, 1]
-    counted_in: str  # source of the numbers of configs: "files" or "published averages"
 
     @property
     def kind(self) -> str:

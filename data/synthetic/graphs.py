@@ -100,11 +100,7 @@ def sized_graph(size: GraphSize, collection: Collection = RANDOM) -> PlannedGrap
 
 
 def make_layout_graph(graph: PlannedGraph, seed: int = 0) -> LayoutGraph:
-    """Make a labelled layout graph in memory.
-
-    Raises:
-        UsageError: The number of nodes is too small for the configurable nodes.
-    """
+    """Make a labelled layout graph in memory."""
     size, search = graph.size, graph.collection.name
     program = sized_program(size.n_nodes, size.n_configurable, graph.family, graph.batch)
     shared = generator(seed, "space", graph.name)
@@ -175,10 +171,8 @@ def layout_options(program: Program, rng: np.random.Generator) -> Codebooks:
             vectors = [_vector(combination) for combination in product(*orders)]
             options.append(np.unique([0, *vector_codes(np.array(vectors)).tolist()]))
         column_of.append(columns[signature])
-    codes, sizes = (
-        np.unique(np.concatenate(options)),
-        np.array([len(column_options) for column_options in options]),
-    )
+    codes = np.unique(np.concatenate(options))
+    sizes = np.array([len(column_options) for column_options in options])
     table = np.zeros((len(options), sizes.max()), np.int64)
     for row, column_options in zip(table, options, strict=True):
         row[: len(column_options)] = np.searchsorted(codes, column_options)
@@ -234,7 +228,7 @@ def _draw_choices(
 
 
 def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.float64]:
-    """Return the runtimes of configs without noise.
+    """Return the runtimes (c,) of configs in ns, without noise.
 
         runtime = overhead per node, and moving each tensor that no config lays out
                 + sum over the tensors of configurable nodes of their bytes / bandwidth, the minor
@@ -244,9 +238,6 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
     An unset output has its last dimension minor. An unset operand has the layout of its producer's
     output. Nodes that are not configurable pass on the layout of their first operand of the same
     shape.
-
-    Returns:
-        The runtimes in ns, (c,).
     """
     shapes, codebooks = program.shapes, configs.codebooks
     n_bytes = [program.element_bytes * math.prod(shape) for shape in shapes]
@@ -284,7 +275,7 @@ def layout_runtime_ns(program: Program, configs: PackedConfigs) -> NDArray[np.fl
 
 
 def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the runtimes of tile configs without noise.
+    """Return the runtimes (c,) of tile configs in ns, without noise.
 
     A kernel walks a grid of tiles:
 
@@ -292,9 +283,6 @@ def tile_runtime_ns(kernel: Program, config_feat: NDArray[np.float32]) -> NDArra
 
     A partly filled tile costs the same as a full one. The traffic of a tile above the scratch limit
     grows with the excess.
-
-    Returns:
-        The runtimes in ns, (c,).
     """
     tile = _tile_sizes(kernel, config_feat)
     steps = (-(-np.array(kernel.shapes[-1]) // tile)).prod(axis=1)

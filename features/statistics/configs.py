@@ -48,11 +48,7 @@ RowStatistics = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def statistics_names(kind: str, chosen: StatisticsSet) -> tuple[str, ...]:
-    """Return the names of a set's statistics in the order of the columns.
-
-    Args:
-        kind: "layout" or "tile".
-    """
+    """Return the names of the statistics of a kind, "layout" or "tile", in column order."""
     return (STATISTICS if chosen == "plain" else ALL_STATISTICS)[kind]
 
 
@@ -67,7 +63,8 @@ def statistics_of(graph: Graph, chosen: StatisticsSet) -> RowStatistics:
     assert isinstance(graph, TileGraph)
     table = tile_statistics(graph)
     if chosen == "all":
-        table = np.concatenate([table, tile_details(graph), _program(graph, len(table))], axis=1)
+        program = np.tile(program_statistics(graph).astype(np.float32), (len(table), 1))
+        table = np.concatenate([table, tile_details(graph), program], axis=1)
     return lambda rows: table[rows]
 
 
@@ -120,11 +117,7 @@ def statistics_frame(graph: Graph) -> "pl.DataFrame":
 
 
 def write_statistics(files: Sequence[GraphFile], folder: Path) -> list[Path]:
-    """Write the statistics of graphs as parquet files, with the folders of the data tree.
-
-    Args:
-        files: Graphs to read. Errors are those of `read_graph`.
-    """
+    """Write the statistics of graphs as parquet files, with the folders of the data tree."""
     written = []
     for file in each("statistics", files):
         path = folder / file.collection.folder / file.split / f"{file.name}.parquet"
@@ -159,7 +152,3 @@ def _rows_in_chunks(
         part = slice(start, start + chunk)
         values[part] = layout_rows(tables, graph.configs.places(rows[part]))
     return values
-
-
-def _program(graph: Graph, n_rows: int) -> NDArray[np.float32]:
-    return np.tile(program_statistics(graph).astype(np.float32), (n_rows, 1))

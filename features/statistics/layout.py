@@ -90,8 +90,8 @@ def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.float64]:
         (n,) float64, 0 for tuples and tokens.
     """
     types, bits = node_feat[:, ELEMENT_TYPE], node_feat[:, COLUMN_OF["element_size_in_bits"]]
-    known = types @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
-    unpacked = np.where(types.any(axis=1), known, 1.0)
+    by_type = types @ np.asarray(ELEMENT_BYTES, dtype=np.float32)
+    unpacked = np.where(types.any(axis=1), by_type, 1.0)
     return np.where(bits > 0, bits / 8, unpacked).astype(np.float64)
 
 
@@ -188,10 +188,10 @@ def tensor_roles(
         elif opcode == OPCODES["dot"] and len(nodes) > 1:
             roles, is_swapped = dot_roles(sizes[0], sizes[1], sizes[-1])
         else:
-            roles = tuple(len(own[1:]) * (ROWS,) + (COLUMNS,) for own in sizes[:2])
+            roles = tuple(len(dims[1:]) * (ROWS,) + (COLUMNS,) for dims in sizes[:2])
             is_swapped = False
-        for tensor, own in enumerate(roles):
-            role[place, tensor, 1 : len(own) + 1] = own
+        for tensor, dimension_roles in enumerate(roles):
+            role[place, tensor, 1 : len(dimension_roles) + 1] = dimension_roles
         if is_swapped:
             nodes[1:] = nodes[:0:-1]
         moved[place, : len(nodes)] = bytes_of[nodes]
@@ -242,8 +242,8 @@ def dot_roles(output: Sizes, first: Sizes, second: Sizes) -> tuple[tuple[Roles, 
             for left in _readings(lhs, tuple(batch), tuple(rows), ROWS):
                 for right in _readings(rhs, tuple(batch), tuple(columns), COLUMNS):
                     if _contracted(lhs, left) == _contracted(rhs, right):
-                        own = (BATCH,) * n_batch + (ROWS,) * n_rows + (COLUMNS,) * len(columns)
-                        return (own, left, right), bool(is_swapped)
+                        out = (BATCH,) * n_batch + (ROWS,) * n_rows + (COLUMNS,) * len(columns)
+                        return (out, left, right), bool(is_swapped)
     return (), False
 
 
@@ -251,14 +251,17 @@ def _contracted(sizes: Sizes, roles: Roles) -> list[int]:
     return sorted(size for size, role in zip(sizes, roles, strict=True) if role == CONTRACTED)
 
 
-def _readings(sizes: Sizes, batch: Sizes, own: Sizes, role: int) -> Iterator[Roles]:
+def _readings(sizes: Sizes, batch: Sizes, free: Sizes, role: int) -> Iterator[Roles]:
     # The usual readings come first.
-    places = list(combinations(range(len(sizes)), len(own)))
-    for chosen in places if role == ROWS else places[::-1]:
-        rest = [place for place in range(len(sizes)) if place not in chosen]
+    places = list(combinations(range(len(sizes)), len(free)))
+    for free_places in places if role == ROWS else places[::-1]:
+        rest = [place for place in range(len(sizes)) if place not in free_places]
         for shared in combinations(rest, len(batch)):
-            if tuple(sizes[p] for p in chosen) == own and tuple(sizes[p] for p in shared) == batch:
+            if (
+                tuple(sizes[p] for p in free_places) == free
+                and tuple(sizes[p] for p in shared) == batch
+            ):
                 yield tuple(
-                    role if p in chosen else BATCH if p in shared else CONTRACTED
+                    role if p in free_places else BATCH if p in shared else CONTRACTED
                     for p in range(len(sizes))
                 )

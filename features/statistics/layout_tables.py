@@ -154,7 +154,7 @@ def layout_tables(graph: LayoutGraph, *, with_details: bool = False) -> LayoutTa
     for number, name in enumerate(names):
         slots[..., number] = sums.get(name, 0)
     key = (columns.column_of[consumer] * m + columns.column_of[producer]) * N_CODES
-    pair, number_of = np.unique(key + columns.own[columns.ids][producer], return_inverse=True)
+    pair, number_of = np.unique(key + columns.defaults[columns.ids][producer], return_inverse=True)
     moved = _shares(columns.bytes_of[columns.ids][producer])
     opcode = graph.node_opcode[columns.ids][consumer]
     by_group = [moved * (opcode == OPCODES[name]) for name in OPCODE_GROUPS]
@@ -186,7 +186,7 @@ class _Columns:
     graph: LayoutGraph
     column_of: NDArray[np.int64]  # (k,) column of each configurable node
     codes: NDArray[np.int64]  # (m, a, 3) of each slot, by tensor
-    own: NDArray[np.int64]  # (n,) code of the compiler's layout
+    defaults: NDArray[np.int64]  # (n,) code of the compiler's layout
     position: NDArray[np.int64]  # (n,) place in config order, -1 if not configurable
     bytes_of: Values  # (n,) of each node's output
 
@@ -195,14 +195,14 @@ class _Columns:
         return self.graph.node_config_ids
 
     @cached_property
-    def every(self) -> csr_array:
+    def all_nodes(self) -> csr_array:
         """Return the matrix (m, k) that sums over all nodes of each column."""
         return self.members(np.arange(len(self.ids)))
 
     @property
-    def chosen(self) -> NDArray[np.int64]:
+    def outputs(self) -> NDArray[np.int64]:
         """Return the output's layout of each node by code, (k, 49): an open one is its default."""
-        return _where_open(self.own[self.ids])
+        return _where_open(self.defaults[self.ids])
 
     @property
     def accepted(self) -> NDArray[np.int64]:
@@ -233,19 +233,19 @@ class _Columns:
 def _columns_of(graph: LayoutGraph) -> _Columns:
     codebooks = graph.configs.codebooks
     codes = minor_codes(graph.configs.vectors)[codebooks.vectors].astype(np.int64)
-    own = minor_codes(minor_to_major(graph.node_feat))[:, 0].astype(np.int64)
-    bytes_of = output_bytes(graph.node_feat)
-    return _Columns(graph, codebooks.column_of, codes, own, config_positions(graph), bytes_of)
+    defaults = minor_codes(minor_to_major(graph.node_feat))[:, 0].astype(np.int64)
+    position, bytes_of = config_positions(graph), output_bytes(graph.node_feat)
+    return _Columns(graph, codebooks.column_of, codes, defaults, position, bytes_of)
 
 
 def _bits(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(codes == 0, 0, 1 << codes)
 
 
-def _where_open(own: NDArray[np.int64]) -> NDArray[np.int64]:
-    # (i, 49) layout by code of tensors whose default is `own` (i,).
+def _where_open(defaults: NDArray[np.int64]) -> NDArray[np.int64]:
+    # (i, 49) layout by code of tensors with these defaults (i,).
     codes = np.arange(N_CODES)
-    return np.where(codes == 0, own[:, None], codes)
+    return np.where(codes == 0, defaults[:, None], codes)
 
 
 def _shares(values: NDArray[Any]) -> Values:
@@ -259,29 +259,30 @@ def _role_sums(columns: _Columns) -> dict[str, Values]:
         (role[:, tensor] == number) * (bytes_share[:, tensor] * (opcode == OPCODES[group]))[:, None]
         for tensor, number, group in _ROLES
     ]
-    by_symbol = np.split(columns.every @ np.concatenate(terms, axis=1), len(_ROLES), axis=1)
+    by_symbol = np.split(columns.all_nodes @ np.concatenate(terms, axis=1), len(_ROLES), axis=1)
     minor = columns.codes // N_SYMBOLS
-    return {
-        f"{TENSORS[tensor]}_{ROLES[number]}_{group}": np.take_along_axis(own, minor[..., tensor], 1)
-        for (tensor, number, group), own in zip(_ROLES, by_symbol, strict=True)
-    }
+    sums = {}
+    for (tensor, number, group), by_minor in zip(_ROLES, by_symbol, strict=True):
+        name = f"{TENSORS[tensor]}_{ROLES[number]}_{group}"
+        sums[name] = np.take_along_axis(by_minor, minor[..., tensor], axis=1)
+    return sums
 
 
 def _node_sums(columns: _Columns) -> dict[str, Values]:
     ids, opcode = columns.ids, columns.graph.node_opcode[columns.ids]
     share = _shares(columns.bytes_of[ids])
     n_nodes = np.bincount(columns.column_of, minlength=len(columns.codes))
-    is_default = columns.chosen == columns.own[ids][:, None]
+    is_default = columns.outputs == columns.defaults[ids][:, None]
     growth = padding_growth(dimension_sizes(columns.graph.node_feat[ids]))
-    padding = np.take_along_axis(growth, columns.chosen, axis=1) * share[:, None]
+    padding = np.take_along_axis(growth, columns.outputs, axis=1) * share[:, None]
     sums = {
         "open_nodes": (columns.codes == 0).all(axis=2) * (n_nodes / len(ids))[:, None],
-        "log_padding": columns.by_code(columns.every, padding),
+        "log_padding": columns.by_code(columns.all_nodes, padding),
     }
     for group in OPCODE_GROUPS:
         weight = share * (opcode == OPCODES[group])
         sums[f"output_as_default_{group}"] = columns.by_code(
-            columns.every, is_default * weight[:, None]
+            columns.all_nodes, is_default * weight[:, None]
         )
     return sums
 
@@ -292,8 +293,8 @@ def _size_sums(columns: _Columns) -> dict[str, Values]:
     # A code contains the minor dimension and the second: 0 if open, 1 for dimension 0, …
     sizes = dimension_sizes(columns.graph.node_feat[ids])
     sizes = np.pad(sizes, ((0, 0), (1, 0)), constant_values=-1)
-    minor = np.take_along_axis(sizes, columns.chosen // N_SYMBOLS, axis=1)  # (k, 49)
-    second = np.take_along_axis(sizes, columns.chosen % N_SYMBOLS, axis=1)
+    minor = np.take_along_axis(sizes, columns.outputs // N_SYMBOLS, axis=1)  # (k, 49)
+    second = np.take_along_axis(sizes, columns.outputs % N_SYMBOLS, axis=1)
     is_large, is_whole = minor >= TILE_MINOR, minor % TILE_MINOR == 0
     second_large, second_whole = second >= TILE_SECOND, second % TILE_SECOND == 0
     terms = {
@@ -305,25 +306,25 @@ def _size_sums(columns: _Columns) -> dict[str, Values]:
         "second_size_whole_tiles": second_large & second_whole,
         "second_size_ragged": second_large & ~second_whole,
     }
-    return {name: columns.by_code(columns.every, term * share) for name, term in terms.items()}
+    return {name: columns.by_code(columns.all_nodes, term * share) for name, term in terms.items()}
 
 
 def _operand_sums(columns: _Columns) -> dict[str, Values]:
     edges, position = columns.graph.edge_index, columns.position
     consumer, operand = edges[position[edges[:, 0]] >= 0].T
     members = columns.members(position[consumer])
-    own, moved = columns.own[operand], columns.bytes_of[operand]
+    default, moved = columns.defaults[operand], columns.bytes_of[operand]
     # A scalar has no layout.
-    is_fixed = (position[operand] < 0) & (own != 0)
+    is_fixed = (position[operand] < 0) & (default != 0)
     weights = {"bytes": _shares(moved * is_fixed), "edges": _shares(is_fixed)}
     sums = {f"fixed_operand_copied_{what}": np.zeros(columns.codes.shape[:2]) for what in weights}
-    for layout in np.unique(own[is_fixed]):
+    for layout in np.unique(default[is_fixed]):
         is_copied = columns.accepted >> layout & 1 == 0  # (m, a)
         for what, weight in weights.items():
-            by_column = members @ (weight * (own == layout))
+            by_column = members @ (weight * (default == layout))
             sums[f"fixed_operand_copied_{what}"] += is_copied * by_column[:, None]
     growth = padding_growth(dimension_sizes(columns.graph.node_feat[operand]))  # (e, 49)
-    padding = np.take_along_axis(growth, _where_open(own), axis=1) * _shares(moved)[:, None]
+    padding = np.take_along_axis(growth, _where_open(default), axis=1) * _shares(moved)[:, None]
     for number, tensor in enumerate(TENSORS[1:], start=1):
         sums[f"log_{tensor}_padding"] = columns.by_code(members, padding, number)
     return sums
@@ -335,7 +336,7 @@ def _reader_sums(columns: _Columns) -> dict[str, Values]:
     sizes = dimension_sizes(columns.graph.node_feat)
     is_same = (sizes[reader] == sizes[producer]).all(axis=1)
     is_fixed = (position[reader] < 0) & is_same
-    is_copied = _where_open(columns.own[producer]) != columns.own[reader][:, None]  # (e, 49)
+    is_copied = _where_open(columns.defaults[producer]) != columns.defaults[reader][:, None]
     weights = {"bytes": _shares(columns.bytes_of[producer] * is_fixed), "edges": _shares(is_fixed)}
     members = columns.members(position[producer])
     return {

@@ -32,11 +32,7 @@ _GROUPS = COLUMN_OF["feature_group_count"]
 
 
 def program_statistics(graph: Graph) -> NDArray[np.float64]:
-    """Compute the statistics in PROGRAM_STATISTICS.
-
-    Returns:
-        (f,) float64.
-    """
+    """Compute the statistics in PROGRAM_STATISTICS, (f,)."""
     levels = node_levels(graph.edge_index, graph.n_nodes)
     bytes_of = output_bytes(graph.node_feat)
     opcode = graph.node_opcode

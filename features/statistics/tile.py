@@ -16,7 +16,7 @@ from features.statistics.layout import TILE_MINOR, TILE_SECOND, element_bytes, o
 from features.statistics.program import node_flops
 
 KERNEL_BOUNDS, OUTPUT_BOUNDS, INPUT_BOUNDS = slice(0, 6), slice(8, 14), slice(16, 22)
-COUNTED_OPCODES = ("convolution", "dot", "reshape", "parameter")
+KERNEL_OPCODES = ("convolution", "dot", "reshape", "parameter")
 TILE_STATISTICS = (
     *(
         f"log_{part}_bounds_{name}"
@@ -26,7 +26,7 @@ TILE_STATISTICS = (
     *("log_steps", "log_waste", "minor_bound_share"),
     *("log_nodes", "log_output_elements", "log_output_bytes", "log_parameter_bytes"),
     *(f"log_output_dimension_{i}" for i in range(RANK_MAX)),
-    *(f"log_count_{name}" for name in COUNTED_OPCODES),
+    *(f"log_count_{name}" for name in KERNEL_OPCODES),
 )
 TILE_DETAILS = (
     *("log_tile_volume", "log_tile_bytes", "log_tile_register_waste"),
@@ -38,11 +38,7 @@ TILE_DETAILS = (
 
 
 def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
-    """Compute the statistics in TILE_STATISTICS of all configs.
-
-    Returns:
-        (c, f) float32.
-    """
+    """Compute the statistics in TILE_STATISTICS of all configs, (c, f)."""
     root, bytes_of = output_node(graph), output_bytes(graph.node_feat)
     dimensions, effective, tiles = output_tiles(graph, root)
     log_steps = np.log(tiles).sum(axis=1)
@@ -55,7 +51,7 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
         bytes_of[root],
         bytes_of[graph.node_opcode == OPCODES["parameter"]].sum(),
         *np.maximum(dimension_sizes(graph.node_feat[root : root + 1])[0], 0),
-        *((graph.node_opcode == OPCODES[name]).sum() for name in COUNTED_OPCODES),
+        *((graph.node_opcode == OPCODES[name]).sum() for name in KERNEL_OPCODES),
     ]
     columns = [
         np.log1p(np.abs(graph.config_feat[:, :N_TILE_VALUES])),
@@ -66,11 +62,7 @@ def tile_statistics(graph: TileGraph) -> NDArray[np.float32]:
 
 
 def tile_details(graph: TileGraph) -> NDArray[np.float32]:
-    """Compute the statistics in TILE_DETAILS of all configs.
-
-    Returns:
-        (c, f) float32.
-    """
+    """Compute the statistics in TILE_DETAILS of all configs, (c, f)."""
     root = output_node(graph)
     _, effective, tiles = output_tiles(graph, root)
     bounds = graph.config_feat.astype(np.float64)
