@@ -103,7 +103,7 @@ def random_tile_graph(seed: int) -> TileGraph:
 def check_by_name(names: Iterable[str], row: NDArray[Any], want: Mapping[str, float]) -> None:
     """Compare a row of statistics with the values of a slow reference."""
     for name, value in zip(names, row.tolist(), strict=True):
-        assert value == pytest.approx(want[name], rel=2e-5, abs=2e-6), name
+        assert value == pytest.approx(want[name], rel=2e-5, abs=2e-5), name
 
 
 def node_bytes(graph: Graph, node: int) -> float:

@@ -16,7 +16,7 @@ from features.pruning import prune_layout_graph, pruning_rule
 from tests.features.graphs import random_layout_graph, random_nodes
 
 # The same examples in every run, however slow the machine.
-STEADY = settings(deadline=None, derandomize=True)
+STEADY = settings(deadline=None, derandomize=True, max_examples=40)
 
 Edges = NDArray[np.int64]
 

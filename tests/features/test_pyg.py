@@ -21,7 +21,6 @@ from features.pyg import ConfigSampler, TpuGraph, TpuGraphsLayout, TpuGraphsTile
 from features.scaling import fit_node_scaler
 from models.layout.inputs import layout_inputs
 from models.training.losses import pairwise_hinge
-from tests.support.real_data import REAL, requires_real_data
 
 DATASETS = {"layout": TpuGraphsLayout, "tile": TpuGraphsTile}
 
@@ -29,25 +28,25 @@ DATASETS = {"layout": TpuGraphsLayout, "tile": TpuGraphsTile}
 def check_against_npz(graph: TpuGraph, source: GraphFile, rows: np.ndarray) -> None:
     """Compare all fields of an unpruned, unscaled graph with the file's arrays."""
     stored = np.load(source.path)
-    is_layout = source.collection.kind == "layout"
-    np.testing.assert_array_equal(graph.x, stored["node_feat"])
-    np.testing.assert_array_equal(graph.opcode, stored["node_opcode"])
     consumer, producer = stored["edge_index"].T
-    np.testing.assert_array_equal(graph.edge_index, [producer, consumer])
-    taken = graph.take(rows)
     runtime = stored["config_runtime"].astype(float)
-    if is_layout:
+    if source.collection.kind == "layout":
         np.testing.assert_array_equal(graph.config_node_ids, stored["node_config_ids"])
-        feat = stored["node_config_feat"][rows].transpose(1, 0, 2)
-        assert taken.config_feat.dtype == torch.int8
+        feat = stored["node_config_feat"][rows].transpose(1, 0, 2).astype(np.int8)
     else:
         runtime = runtime / stored["config_runtime_normalizers"]
         feat = stored["config_feat"][None, rows]
-        assert taken.config_feat.dtype == torch.float32
-    np.testing.assert_array_equal(taken.config_feat, feat)
-    np.testing.assert_array_equal(taken.runtime, runtime[None, rows])
-    np.testing.assert_array_equal(taken.config_rows, rows)
-    np.testing.assert_array_equal(graph.configs.runtime, runtime)
+    taken = graph.take(rows)
+    for values, expected in (
+        (graph.x, stored["node_feat"]),
+        (graph.opcode, stored["node_opcode"]),
+        (graph.edge_index, [producer, consumer]),
+        (graph.configs.runtime, runtime),
+        (taken.runtime, runtime[None, rows]),
+        (taken.config_rows, rows),
+    ):
+        np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(taken.config_feat, feat, strict=True)
 
 
 @pytest.mark.parametrize("kind", DATASETS)
@@ -59,18 +58,6 @@ def test_it_holds_what_the_file_does(kind: str, tiny_tree: Path) -> None:
         assert (graph.name, graph.collection) == (source.name, source.collection.name)
         rows = np.random.default_rng(0).permutation(len(graph.configs))[:5]
         check_against_npz(graph, source, rows)
-
-
-@requires_real_data
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
-@pytest.mark.parametrize("kind", DATASETS)
-def test_it_holds_what_a_real_file_does(kind: str, split: str, tmp_path: Path) -> None:
-    dataset = DATASETS[kind](REAL, split, store=tmp_path)
-    for graph, packed in zip(dataset, dataset.files, strict=True):
-        source = REAL / "npz" / packed.collection.folder / split / f"{packed.name}.npz"
-        if source.stat().st_size < 8 << 20:
-            rows = np.array([len(graph.configs) - 1, 0])
-            check_against_npz(graph, replace(packed, path=source), rows)
 
 
 def test_a_batch_scores_as_its_graphs_do(tiny_tree: Path) -> None:
@@ -108,7 +95,7 @@ def test_a_recipes_network_is_given_the_same(layout_graph: LayoutGraph) -> None:
     assert set(own.keys()) - set(given.keys()) == {"name", "collection", "config_rows", "runtime"}
 
 
-def test_what_makes_no_sense_is_refused(layout_graph: LayoutGraph) -> None:
+def test_impossible_rows_and_samples_are_refused(layout_graph: LayoutGraph) -> None:
     for rows in ([], [-1], [10**6], [[0]], [True, False], [0.5]):
         with pytest.raises(UsageError, match=r"expected one or more rows from 0 to .* or a mask"):
             tpu_graph(layout_graph).take(rows)
@@ -177,19 +164,20 @@ def test_too_few_configs_are_filled_up_with_what_no_loss_counts(measured: TpuGra
 
 
 def test_a_seed_an_epoch_and_a_graph_decide(measured: TpuGraph) -> None:
-    def drawn(seed: int, epoch: int = 0, name: str = "a") -> list[int]:
+    def sample(seed: int, epoch: int = 0, name: str = "a") -> list[int]:
         sampler = ConfigSampler(8, seed=seed)
         sampler.set_epoch(epoch)
         measured.name = name
         torch.rand(1)  # torch's generator has no say
         return sampler(measured).config_rows.tolist()
 
-    assert drawn(0) == drawn(0)
-    assert len({tuple(d) for d in (drawn(0), drawn(1), drawn(0, 1), drawn(0, 0, "b"))}) == 4
+    assert sample(0) == sample(0)
+    others = (sample(1), sample(0, 1), sample(0, 0, "b"))
+    assert len({tuple(rows) for rows in (sample(0), *others)}) == 4
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"split": "dev"}, "split 'dev': expected one of train, valid, test"),
         ({"collections": "tile:xla"}, "'tile:xla': expected those of layout configs alone"),
@@ -200,8 +188,8 @@ def test_a_seed_an_epoch_and_a_graph_decide(measured: TpuGraph) -> None:
         ({"root": ROOT / "docs"}, "contains no npz"),
     ],
 )
-def test_what_is_not_known_is_refused(options: dict, told: str, tiny_tree: Path) -> None:
-    with pytest.raises(PipelineError, match=told):
+def test_unknown_options_are_refused(options: dict, message: str, tiny_tree: Path) -> None:
+    with pytest.raises(PipelineError, match=message):
         TpuGraphsLayout(**{"root": tiny_tree, **options})
 
 

@@ -59,7 +59,7 @@ def test_a_table_has_a_row_per_config(layout_graph: LayoutGraph, tile_graph: Til
 
 @pytest.mark.parametrize("draw", [random_layout_graph, random_tile_graph])
 def test_how_nodes_are_numbered_does_not_matter(draw: Callable[[int], Graph]) -> None:
-    for seed in range(30):
+    for seed in range(15):
         graph = draw(seed)
         order = np.random.default_rng(seed).permutation(graph.n_nodes)
         other = relabel_nodes(graph, order)
@@ -72,7 +72,7 @@ def test_how_nodes_are_numbered_does_not_matter(draw: Callable[[int], Graph]) ->
 
 
 def test_statistics_do_not_depend_on_the_other_configs_of_the_file() -> None:
-    for seed in range(30):
+    for seed in range(15):
         graph = random_layout_graph(seed)
         every = np.arange(graph.n_configs)
         rows = every[: 1 + len(every) // 2]

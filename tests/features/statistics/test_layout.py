@@ -171,10 +171,10 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def test_random_and_measured_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
-    random = [draw(seed) for draw in (random_layout_graph, tied_layout_graph) for seed in range(40)]
+    random = [draw(seed) for draw in (random_layout_graph, tied_layout_graph) for seed in range(20)]
     collections = [c for c in COLLECTIONS if c.kind == "layout"]
     files = find_graphs(SAMPLE, collections=collections, splits=["valid"])
-    measured = [read_layout(file) for file in files]
+    measured = [read_layout(file) for file in files[::2]]
     tables = [check(graph, np.arange(graph.n_configs)[:12]) for graph in (*random, *measured)]
     together = np.concatenate(tables)
     for column, name in enumerate(LAYOUT_STATISTICS):
@@ -187,7 +187,7 @@ def check_pairs(graph: LayoutGraph) -> None:
     assert sorted(pairs) == slow_pairs(graph, MAX_VISITED)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_pairs_equal_the_slow_search(seed: int) -> None:
     """Small, and large enough for the walk to be cut short."""
     graph = random_layout_graph(seed, n_nodes=400)
@@ -197,7 +197,7 @@ def test_pairs_equal_the_slow_search(seed: int) -> None:
         check_pairs(each)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(data=st.data())
 def test_a_dot_of_known_dimensions_is_read_off_its_sizes(data: st.DataObject) -> None:
     # The numbers of batch, row and column dimensions.
@@ -256,16 +256,14 @@ def test_types_newer_than_the_dataset_have_bytes() -> None:
     assert output_bytes(node_feat).tolist() == [40, 0, 10, 5]
 
 
-@pytest.mark.parametrize("split", ["train", "valid"])
-def test_all_dots_of_measured_programs_are_understood(split: str) -> None:
+def test_all_dots_of_measured_programs_are_understood() -> None:
     n_dots = 0
-    for file in find_graphs(SAMPLE, splits=[split]):
-        if file.collection.kind == "layout":
-            graph = read_layout(file)
-            role, bytes_share = tensor_roles(graph, output_bytes(graph.node_feat))
-            dots = graph.node_opcode[graph.node_config_ids] == OPCODES["dot"]
-            n_dots += int(dots.sum())
-            assert (role[dots][:, 0, 1] != OTHER).all(), file.submission_id
-            assert bytes_share.sum() == pytest.approx(1, abs=1e-4)
-            assert (bytes_share[dots] > 0).all()
+    for file in find_graphs(SAMPLE, collections=COLLECTIONS[1:], splits=["valid"]):
+        graph = read_layout(file)
+        role, bytes_share = tensor_roles(graph, output_bytes(graph.node_feat))
+        dots = graph.node_opcode[graph.node_config_ids] == OPCODES["dot"]
+        n_dots += int(dots.sum())
+        assert (role[dots][:, 0, 1] != OTHER).all(), file.submission_id
+        assert bytes_share.sum() == pytest.approx(1, abs=1e-4)
+        assert (bytes_share[dots] > 0).all()
     assert n_dots > 50

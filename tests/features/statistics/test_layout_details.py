@@ -128,7 +128,7 @@ def check(graph: LayoutGraph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def test_random_graphs_equal_the_loop() -> None:
     """And none of the statistics is idle: over the graphs, each takes several values."""
-    graphs = [draw(seed) for draw in (random_layout_graph, tied_layout_graph) for seed in range(30)]
+    graphs = [draw(seed) for draw in (random_layout_graph, tied_layout_graph) for seed in range(20)]
     layouts = [collection_named("layout:xla:random"), collection_named("layout:nlp:default")]
     for file in find_graphs(SAMPLE, collections=layouts, splits=("valid", "test")):
         check(read_layout(file), np.arange(3))

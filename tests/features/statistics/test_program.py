@@ -88,15 +88,15 @@ def check(graph: Graph) -> None:
 
 
 def test_random_programs_equal_the_loop() -> None:
-    for seed in range(30):
+    for seed in range(15):
         check(random_layout_graph(seed))
         check(random_tile_graph(seed))
 
 
 def test_sample_programs_equal_the_loop() -> None:
-    files = find_graphs(SAMPLE, splits=("valid",))
-    for file in files:
-        check(read_graph(file))
+    graphs = [read_graph(file) for file in find_graphs(SAMPLE, splits=("valid",))[::3]]
+    for graph in graphs:
+        check(graph)
     n_logs = sum("_share_" not in name for name in PROGRAM_STATISTICS)  # these come first
-    logs = np.asarray([program_statistics(read_graph(file))[:n_logs] for file in files])
+    logs = np.asarray([program_statistics(graph)[:n_logs] for graph in graphs])
     assert (np.ptp(logs, axis=0) > 0).all()

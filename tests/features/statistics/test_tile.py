@@ -18,7 +18,7 @@ from features.statistics.tile import (
     tile_details,
     tile_statistics,
 )
-from tests.features.graphs import node_bytes, random_tile_graph, sizes_of
+from tests.features.graphs import check_by_name, node_bytes, random_tile_graph, sizes_of
 from tests.features.statistics.test_program import slow_flops
 
 Fast = Callable[[TileGraph], NDArray[np.float32]]
@@ -113,16 +113,12 @@ def slow_details(graph: TileGraph, config: NDArray[np.float32]) -> dict[str, flo
 
 
 def check(
-    found: NDArray[np.float32], names: dict[str, str], slow: Slow, graph: TileGraph
+    table: NDArray[np.float32], names: tuple[str, ...], slow: Slow, graph: TileGraph
 ) -> NDArray[np.float32]:
-    assert found.dtype == np.float32
-    assert found.shape == (graph.n_configs, len(names))
-    for row, config in zip(found, graph.config_feat, strict=True):
-        want = slow(graph, config)
-        assert set(want) == set(names)
-        for name, value in zip(names, row.tolist(), strict=True):
-            assert value == pytest.approx(want[name], rel=2e-5, abs=2e-5), name
-    return found
+    assert table.dtype == np.float32
+    for row, config in zip(table, graph.config_feat, strict=True):
+        check_by_name(names, row, slow(graph, config))
+    return table
 
 
 @pytest.mark.parametrize(
@@ -133,13 +129,14 @@ def check(
     ],
 )
 def test_kernels_equal_the_loop(
-    statistics: Fast, names: dict[str, str], slow: Slow, at_least: int
+    statistics: Fast, names: tuple[str, ...], slow: Slow, at_least: int
 ) -> None:
     """And none of the statistics is idle: over the kernels, each takes several values."""
-    graphs = [random_tile_graph(seed) for seed in range(80)]
+    graphs = [random_tile_graph(seed) for seed in range(40)]
     together = np.concatenate([check(statistics(g), names, slow, g) for g in graphs])
     for column, name in enumerate(names):
         assert len(np.unique(together[:, column])) >= at_least, name
-    for file in find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("valid",)):
+    files = find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), splits=("valid",))
+    for file in files[::4]:
         graph = read_tile(file)
         check(statistics(graph), names, slow, graph)
