@@ -28,9 +28,9 @@ from data.hlo.choices import Space
 from data.labels import read_withheld
 from data.tree import find_graphs, npz_root
 from ensembles import load_graph, load_ranker
-from ensembles.picks import tile_places
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.suggest import suggest
+from ensembles.score_errors import tile_places
 from models.config.recipe import load_recipe
 from models.trees.linear import BASELINES
 from pipeline.run.run import Inputs, run

@@ -2,10 +2,9 @@
 
 The owner of the hardware measures, and this module chooses, like Optuna's ask-and-tell. The first
 configs are the compiler's own choice, if the file has a config that leaves all layouts open, and
-those of `top_k_to_measure`. Then runtimes correct the model of `ensembles.picks`. A score is a
-guess of the logarithm of a runtime, and the errors of similar configs correlate: a Gaussian process
-(Rasmussen and Williams, 2006). The size and the correlation of the errors and the noise of a
-measurement have their most likely values, so a ranker of no use is soon ignored.
+those of `top_k_to_measure`. Then runtimes correct a Gaussian process (ensembles.score_errors): a
+score is a guess of the logarithm of a runtime. The size and the correlation of the errors and the
+noise of a measurement have their most likely values, so a ranker of no use is soon ignored.
 
 c configs, u distinct configs, m measured ones, b candidates.
 """
@@ -27,24 +26,23 @@ from common.files import read_bytes
 from common.machine import thread_limits
 from common.progress import log
 from common.settings import FrozenConfig
-from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes, distinct_configs
-from ensembles.picks import (
-    JITTER,
-    LAYOUT_LENGTH,
-    MAX_CANDIDATES,
-    layout_distances,
-    lowest_minimum,
-    normal_draws,
-    tile_correlation,
-    tile_places,
-    top_k_to_measure,
-)
+from data.graphs.graph import Graph, LayoutGraph, config_hashes, distinct_configs
+from ensembles.picks import top_k_to_measure
 from ensembles.ranking.explain import default_row
 from ensembles.ranking.program import NamedGraph, load_graph
+from ensembles.score_errors import (
+    JITTER,
+    MAX_CANDIDATES,
+    Floats,
+    Ints,
+    correlations,
+    draw_errors,
+    lowest_minimum,
+)
 
 # Standard deviation of the error of a score, in standard deviations of the scores.
 ERRORS = (0.5, 1.0, 2.0, 4.0, 8.0)
-# Length scales of the correlation, relative to those of `ensembles.picks`.
+# Length scales of the correlation, relative to those of `ensembles.score_errors`.
 SCALES = (1 / 3, 1.0, 3.0)
 # Variance of a measurement's noise, relative to that of the errors.
 NOISES = (0.01, 0.1)
@@ -58,8 +56,6 @@ MAX_CONFIGS = 1024
 # Endings of tables. Only CSV files are read, and no packed ones.
 TABLES = {".csv", ".tsv", ".ods", ".xls", ".xlsx"}
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 # Runtimes in ns by config (its row in the file). inf is a config that failed.
 Runtimes = Mapping[int, Sequence[float]]
 
@@ -106,8 +102,8 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
     repeats = np.array([len(logs[config]) for config in learned.tolist()])
     # The matrices are small, so several threads would only wait for each other.
     with thread_limits(1, "blas"):
-        correlations = _correlations(graph, first[both])
-        promising, draws = draw_runtimes(correlations, prior[both], log_ns, repeats)
+        likenesses = correlations(graph, first[both], SCALES)
+        promising, draws = draw_runtimes(likenesses, prior[both], log_ns, repeats)
         fastest = np.zeros(draws.shape[1], np.float32)
         chosen = lowest_minimum(draws, fastest, [], min(k, len(draws)))
     return first[candidates[promising[chosen]]].tolist()
@@ -123,14 +119,14 @@ def _compilers_choice(graph: Graph) -> list[int]:
 
 
 def draw_runtimes(
-    correlations: Sequence[Floats], prior: Floats, log_ns: Floats, repeats: Ints
+    likenesses: Sequence[Floats], prior: Floats, log_ns: Floats, repeats: Ints
 ) -> tuple[Ints, NDArray[np.float32]]:
     """Draw log runtimes of the most promising candidates, given the measurements.
 
     A log runtime is mean + (score + error of the score + noise) / scale.
 
     Args:
-        correlations: Correlations of the errors to choose from, each (m + b, m + b), the measured
+        likenesses: Correlations of the errors to choose from, each (m + b, m + b), the measured
             configs first.
         prior: Scores, (m + b,), of mean 0 and variance 1.
         log_ns: Log runtimes, (m,).
@@ -139,9 +135,9 @@ def draw_runtimes(
     Returns:
         Positions of at most 256 candidates, (p,), and draws of their log runtimes, (p, draws).
     """
-    m, highest, mean, exact = len(log_ns), -np.inf, prior, correlations[0]
+    m, highest, mean, exact = len(log_ns), -np.inf, prior, likenesses[0]
     values = np.stack([prior[:m], log_ns - log_ns.mean()], axis=1)
-    for correlation, error, noise in product(correlations, ERRORS, NOISES):
+    for correlation, error, noise in product(likenesses, ERRORS, NOISES):
         covariance = error**2 * correlation + MEAN_VARIANCE
         factor = np.linalg.cholesky(covariance[:m, :m] + error**2 * np.diag(noise / repeats))
         expected, observed = solve_triangular(factor, values, lower=True).T
@@ -160,21 +156,8 @@ def draw_runtimes(
             exact = (covariance[m:, m:] - shared.T @ shared + jitter) / scale**2
     lowest = mean - np.sqrt(np.diagonal(exact))
     promising = np.argsort(lowest, kind="stable")[:MAX_CANDIDATES]
-    factor = np.linalg.cholesky(exact[np.ix_(promising, promising)]).astype(np.float32)
-    errors = factor @ normal_draws()[: len(promising)]
-    centre = mean[promising, None].astype(np.float32)
-    # Each draw also has its opposite, so the mean is exact.
-    return promising, np.concatenate([centre + errors, centre - errors], axis=1)
-
-
-def _correlations(graph: Graph, rows: Ints) -> list[Floats]:
-    """Return the correlation of the errors of some configs, (r, r), for each scale."""
-    if isinstance(graph, TileGraph):
-        places = tile_places(graph.config_feat)[rows]
-        return [tile_correlation(places / scale) for scale in SCALES]
-    assert isinstance(graph, LayoutGraph)
-    distances = layout_distances(graph.configs, rows)
-    return [np.exp(-distances / (LAYOUT_LENGTH * scale)) for scale in SCALES]
+    errors = draw_errors(exact[np.ix_(promising, promising)])
+    return promising, mean[promising, None].astype(np.float32) + errors
 
 
 def _limited(configs: Ints) -> Ints:

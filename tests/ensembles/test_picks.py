@@ -13,12 +13,8 @@ from data.graphs.graph import Graph, LayoutGraph, TileGraph, config_hashes
 from data.graphs.packing import pack_values
 from data.synthetic.graphs import GraphSize, make_layout_graph, sized_graph
 from data.tree import find_graphs
-from ensembles.picks import (
-    MAX_CANDIDATES,
-    first_layouts,
-    layout_distances,
-    top_k_to_measure,
-)
+from ensembles.picks import first_layouts, top_k_to_measure
+from ensembles.score_errors import MAX_CANDIDATES, layout_distances
 
 
 def tiles_at(*sizes: tuple[int, ...]) -> NDArray[np.float32]:

@@ -10,13 +10,8 @@ from numpy.typing import NDArray
 from data.graphs.graph import LayoutGraph, config_hashes
 from data.graphs.packing import pack_values
 from ensembles import picks as module
-from ensembles.picks import (
-    lowest_expected_minimum,
-    normal_draws,
-    tile_correlation,
-    tile_places,
-    top_k_to_measure,
-)
+from ensembles.picks import lowest_expected_minimum, top_k_to_measure
+from ensembles.score_errors import LAYOUT_LENGTH, normal_draws, tile_correlation, tile_places
 from tests.ensembles.test_picks import config
 
 Floats = NDArray[np.float64]
@@ -92,7 +87,7 @@ def test_layouts_are_chosen_among_the_first_fifth(k: int, layout_graph: LayoutGr
     differing = np.array(
         [[(values[i] != values[j]).any(axis=1).mean() for j in candidates] for i in candidates]
     )
-    correlation = np.exp(-differing / module.LAYOUT_LENGTH)
+    correlation = np.exp(-differing / LAYOUT_LENGTH)
     first = module.first_layouts(layout_graph.configs, candidates)
     expected = slow_choice(scores[rows], correlation, module.LAYOUT_ERROR, k, first)
     found = top_k_to_measure(scores, layout_graph, k)

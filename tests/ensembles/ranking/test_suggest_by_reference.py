@@ -9,9 +9,9 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal, norm, rankdata
 
 from data.graphs.graph import Graph, LayoutGraph, TileGraph, distinct_configs
-from ensembles.picks import normal_draws
 from ensembles.ranking import suggest as module
 from ensembles.ranking.suggest import suggest
+from ensembles.score_errors import normal_draws
 from tests.ensembles.test_picks import tiles_at, with_tiles
 
 Floats = NDArray[np.float64]
