@@ -57,6 +57,7 @@ MAX_SELECTED = 25
 MIN_GAIN = 1e-6
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 class ScoredGraph(NamedTuple):
@@ -77,22 +78,11 @@ class ScoredGraph(NamedTuple):
     runtime: Floats
 
     def value(self, scores: Floats) -> float:
-        """Return the metric of the competition, rounded to float32 as in score files.
-
-        Args:
-            scores: Score of each config, (c,), lower = faster.
-        """
+        """Return the metric of scores, (c,), that are rounded to float32 as in score files."""
         return ranking_score(self.kind, scores.astype(np.float32), self.runtime, as_submitted=True)
 
     def blended(self, weights: Floats) -> Floats:
-        """Blend the scores as `apply_blend` does.
-
-        Args:
-            weights: Weight of each member, (m,).
-
-        Returns:
-            Score of each config, (c,).
-        """
+        """Blend the scores to (c,) with weights, (m,), as `apply_blend` does."""
         is_present = ~np.isnan(self.scores[0])
         shares = weights * is_present
         shares = shares if shares.any() else is_present
@@ -101,21 +91,17 @@ class ScoredGraph(NamedTuple):
 
 def too_few(files: Sequence[GraphFile]) -> str | None:
     """Return the reason why graphs are too few for a choice, or None if they suffice."""
-    families = {family_of(file) for file in files}
-    if len(files) >= MIN_GRAPHS and len(families) >= MIN_FAMILIES:
+    n_families = len({family_of(file) for file in files})
+    if len(files) >= MIN_GRAPHS and n_families >= MIN_FAMILIES:
         return None
-    return (
-        f"{len(files)} labelled graphs of {len(families)} families; a choice needs "
-        f"{MIN_GRAPHS} of {MIN_FAMILIES}"
-    )
+    needed = f"a choice needs {MIN_GRAPHS} of {MIN_FAMILIES}"
+    return f"{len(files)} labelled graphs of {n_families} families; {needed}"
 
 
 def read_judged(files: Sequence[GraphFile]) -> dict[GraphFile, Labels]:
-    """Read the labels of the graphs that can be judged.
+    """Read the labels of all graphs but those that cannot be judged.
 
-    Returns:
-        Labels by graph. Graphs with withheld runtimes are left out, and layout graphs whose
-        runtimes are all equal.
+    These have withheld runtimes, or are layout graphs whose runtimes are all equal.
     """
     labels = {file: read_labels_of(file) for file in files}
     return {
@@ -151,6 +137,34 @@ def greedy_weights(value: Callable[[Floats], float], n_members: int) -> Floats:
     return best
 
 
+def cross_validate(
+    values_of: Callable[[Places, Places], Floats],
+    default: Floats,
+    families: Sequence[str],
+    *,
+    seed: int,
+) -> tuple[Floats, Floats, tuple[float, float]]:
+    """Compare a fitted choice with the default on graphs outside the fit.
+
+    Args:
+        values_of: Fits a choice to the graphs at some places, and returns its value at others.
+        default: Value of each graph by the default, (g,).
+        families: Family of each graph. All graphs of a family are in one fold.
+
+    Returns:
+        Values of the better of the two, (g,), the gain of the fitted choice, (g,), and the 99 %
+        interval of the mean gain. The fitted choice is better if the whole interval is above 0.
+    """
+    n_folds = min(MAX_FOLDS, len(set(families)))
+    fold_of, fitted = family_folds(families, n_folds, seed), np.empty(len(families))
+    for fold in each("choose a blend", range(n_folds)):
+        inside, outside = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+        fitted[outside] = values_of(inside, outside)
+    gain = fitted - default
+    interval = family_interval(gain, families, seed=seed, confidence=DECIDING_CONFIDENCE)
+    return fitted if interval[0] > 0 else default, gain, interval
+
+
 def choose_blend(
     graphs: Sequence[ScoredGraph], members: Sequence[str], *, seed: int = 0
 ) -> dict[str, Any]:
@@ -163,33 +177,28 @@ def choose_blend(
         interval `gain_ci99`. `recipe_value` and `member_values` are means over all graphs.
         `n_graphs` and `n_families` are counts.
     """
-    families = [graph.family for graph in graphs]
-    n_folds = min(MAX_FOLDS, len(set(families)))
-    fold_of = family_folds(families, n_folds, seed)
+    every, families = np.arange(len(graphs)), [graph.family for graph in graphs]
 
-    def values(weights: Floats, chosen: Sequence[ScoredGraph]) -> list[float]:
-        return [graph.value(graph.blended(weights)) for graph in chosen]
+    def values(weights: Floats, places: Places) -> Floats:
+        return np.array([graphs[g].value(graphs[g].blended(weights)) for g in places])
 
-    def fitted(chosen: Sequence[ScoredGraph]) -> Floats:
-        return greedy_weights(lambda w: float(np.mean(values(w, chosen))), len(members))
+    def fit(places: Places) -> Floats:
+        return greedy_weights(lambda w: float(values(w, places).mean()), len(members))
 
-    greedy = np.empty(len(graphs))
-    for fold in each("choose a blend", range(n_folds)):
-        weights = fitted([g for g, i in zip(graphs, fold_of, strict=True) if i != fold])
-        held_out = [g for g, i in zip(graphs, fold_of, strict=True) if i == fold]
-        greedy[fold_of == fold] = values(weights, held_out)
-    kept = np.array([graph.value(graph.kept) for graph in graphs])
-    gain_ci99 = family_interval(greedy - kept, families, seed=seed, confidence=DECIDING_CONFIDENCE)
+    recipe = np.array([graph.value(graph.kept) for graph in graphs])
+    best, gain, gain_ci99 = cross_validate(
+        lambda inside, outside: values(fit(inside), outside), recipe, families, seed=seed
+    )
     is_better = gain_ci99[0] > 0
-    best = greedy if is_better else kept
-    member_values = [float(np.mean(values(weights, graphs))) for weights in np.eye(len(members))]
+    weights = dict(zip(members, fit(every).tolist(), strict=True)) if is_better else {}
+    member_values = [float(values(row, every).mean()) for row in np.eye(len(members))]
     return {
         "chosen": GREEDY if is_better else RECIPE,
-        "weights": dict(zip(members, fitted(graphs).tolist(), strict=True)) if is_better else {},
+        "weights": weights,
         "held_out_value": float(best.mean()),
         "held_out_ci95": family_interval(best, families, seed=seed),
-        "recipe_value": float(kept.mean()),
-        "gain": float((greedy - kept).mean()),
+        "recipe_value": float(recipe.mean()),
+        "gain": float(gain.mean()),
         "gain_ci99": gain_ci99,
         "member_values": dict(zip(members, member_values, strict=True)),
         "n_graphs": len(graphs),
@@ -217,20 +226,18 @@ def choose_tile_error(
         fives = (top_k_to_measure(scores, kernel, TILE_PICKS, error) for error in TILE_ERRORS)
         rows.append([tile_score(five, runtime) for five in fives])
         families.append(family_of(file))
-    values, default = np.array(rows), TILE_ERRORS.index(TILE_ERROR)
-    fold_of = family_folds(families, min(MAX_FOLDS, len(set(families))), seed)
-    held_out = np.empty(len(values))
-    for fold in np.unique(fold_of):
-        best = values[fold_of != fold].mean(axis=0).argmax()
-        held_out[fold_of == fold] = values[fold_of == fold, best]
-    gain = held_out - values[:, default]
-    gain_ci99 = family_interval(gain, families, seed=seed, confidence=DECIDING_CONFIDENCE)
-    is_better = gain_ci99[0] > 0
+    values = np.array(rows)  # (g, errors)
+    best, _, gain_ci99 = cross_validate(
+        lambda inside, outside: values[outside, values[inside].mean(axis=0).argmax()],
+        values[:, TILE_ERRORS.index(TILE_ERROR)],
+        families,
+        seed=seed,
+    )
     means = values.mean(axis=0)
     return {
-        "tile_error": TILE_ERRORS[int(means.argmax())] if is_better else TILE_ERROR,
+        "tile_error": TILE_ERRORS[int(means.argmax())] if gain_ci99[0] > 0 else TILE_ERROR,
         "values": dict(zip(map(str, TILE_ERRORS), means.tolist(), strict=True)),
-        "held_out_value": float((held_out if is_better else values[:, default]).mean()),
+        "held_out_value": float(best.mean()),
         "gain_ci99": gain_ci99,
     }
 
@@ -238,11 +245,7 @@ def choose_tile_error(
 def scored_graphs(
     judged: Mapping[GraphFile, Labels], members: Mapping[str, pl.DataFrame], recipe: BlendSpec
 ) -> list[ScoredGraph]:
-    """Join labels and scores of graphs.
-
-    Returns:
-        The graphs, in the order of the scores of the member that ranks most graphs.
-    """
+    """Join labels and scores, in the order of the member that ranks most graphs."""
     by_name = {file.name: file for file in judged}
     tables = {name: t.filter(pl.col("graph").is_in([*by_name])) for name, t in members.items()}
     widest = max(tables, key=lambda name: tables[name].height)
@@ -274,29 +277,6 @@ def choosing_together(
     return [*groups.values()]
 
 
-def _chosen(
-    judged: Mapping[GraphFile, Labels],
-    members: Mapping[str, pl.DataFrame],
-    recipe: BlendSpec,
-    seed: int,
-) -> tuple[dict[str, Any], str]:
-    """Return the record of a choice, and a message about it."""
-    choice = choose_blend(scored_graphs(judged, members, recipe), [*members], seed=seed)
-    spec, note = recipe, KEPT_NOTE
-    message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
-    if choice["chosen"] != RECIPE:
-        spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
-        message = (
-            "uses fitted weights; their value on valid graphs outside the fit is "
-            f"{choice['held_out_value']:.4f}"
-        )
-    if next(iter(judged)).collection.kind == "tile":
-        error = choose_tile_error(judged, apply_blend(members, spec), seed=seed)
-        spec = spec._replace(tile_error=error["tile_error"])
-        choice["of_tile_error"] = error
-    return {**choice, **blend_record(spec), "note": note}, message
-
-
 def choose_in_run(
     out: Path,
     blending: BlendConfig,
@@ -313,29 +293,46 @@ def choose_in_run(
     members = list(next(iter(tables.values())))
     if all(path.exists() for path in paths) or len(members) < 2:
         return
-    names = " and ".join(collection.name for collection in files)
-    recipe = recipe_blend(blending, members)
     # Two searches have graphs with equal names, so graphs are joined by submission ID.
-    named = [replace(f, name=f.submission_id) for some in files.values() for f in some]
-    judged = read_judged(named)
-    reason = too_few([*judged])
-    if reason:
-        record = {
-            "chosen": RECIPE,
-            "reason": reason,
-            "held_out_value": None,
-            **blend_record(recipe),
-        }
+    judged = read_judged(
+        [replace(f, name=f.submission_id) for some in files.values() for f in some]
+    )
+    recipe = recipe_blend(blending, members)
+    if reason := too_few([*judged]):
+        record = {"chosen": RECIPE, "reason": reason, "held_out_value": None}
+        record |= blend_record(recipe)
         message = f"{reason}; uses the recipe's blend"
     else:
-        by_id = pl.col("graph")
-        every = {
+        by_id = {
             name: pl.concat(
-                tables[c][name].with_columns(graph=pl.lit(f"{c.name}:") + by_id) for c in files
+                tables[c][name].with_columns(graph=pl.lit(f"{c.name}:") + pl.col("graph"))
+                for c in files
             )
             for name in members
         }
-        record, message = _chosen(judged, every, recipe, seed)
-    log.info(f"{names}: {message}")
+        record, message = _choose(judged, by_id, recipe, seed)
+    names = [collection.name for collection in files]
+    log.info(f"{' and '.join(names)}: {message}")
     for path in paths:
-        write_choice(path, {**record, "of": [collection.name for collection in files]})
+        write_choice(path, {**record, "of": names})
+
+
+def _choose(
+    judged: Mapping[GraphFile, Labels],
+    members: Mapping[str, pl.DataFrame],
+    recipe: BlendSpec,
+    seed: int,
+) -> tuple[dict[str, Any], str]:
+    """Return the record of a choice, and a message about it."""
+    choice = choose_blend(scored_graphs(judged, members, recipe), [*members], seed=seed)
+    spec, note = recipe, KEPT_NOTE
+    message = "no weights beat the recipe's blend by more than noise; uses the recipe's blend"
+    if choice["chosen"] != RECIPE:
+        spec, note = BlendSpec(FITTED_SCALE, choice["weights"]), FITTED_NOTE
+        value = f"{choice['held_out_value']:.4f}"
+        message = f"uses fitted weights; their value on valid graphs outside the fit is {value}"
+    if next(iter(judged)).collection.kind == "tile":
+        error = choose_tile_error(judged, apply_blend(members, spec), seed=seed)
+        spec = spec._replace(tile_error=error["tile_error"])
+        choice["of_tile_error"] = error
+    return {**choice, **blend_record(spec), "note": note}, message

@@ -117,8 +117,9 @@ def test_members_that_complement_each_other_are_blended(kind: str) -> None:
     assert sum(chosen["weights"].values()) == pytest.approx(1)
 
 
-def test_value_of_fitted_weights_on_pure_noise_is_zero() -> None:
+def test_value_of_fitted_weights_on_pure_noise_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value on held-out graphs is honest: each fold is judged by weights without it."""
+    monkeypatch.setattr(choice, "MAX_SELECTED", 4)
     held_out = []
     for seed in range(12):
         graphs = noisy([np.inf] * 5, n_graphs=12, n_configs=20, seed=seed)
