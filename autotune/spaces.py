@@ -50,7 +50,6 @@ from common.errors import PipelineError, UsageError
 from data.graphs.graph import N_LAYOUT_VALUES, N_TILE_VALUES
 from data.hlo.compiler_options import DISABLED, GENES, N_OPTIONS, Options, joined, options_of
 from data.hlo.descriptor import message_class
-from data.hlo.formats import check_jaxlib
 from data.hlo.graph import featurize_module
 from data.hlo.layouts import (
     Order,
@@ -63,6 +62,7 @@ from data.hlo.layouts import (
     spell_choices,
     usual_choice,
 )
+from data.hlo.parse import check_jaxlib
 
 # Orders of output, input and kernel. An empty order leaves the layout to the compiler.
 Orders = tuple[Order, Order, Order]

@@ -28,7 +28,7 @@ from data.hlo.choices import Space
 from data.labels import read_withheld
 from data.tree import find_graphs, npz_root
 from ensembles import load_graph, load_ranker
-from ensembles.ranking.explain import default_row
+from ensembles.ranking.configs import default_row
 from ensembles.ranking.suggest import suggest
 from ensembles.score_errors import tile_places
 from models.config.recipe import load_recipe

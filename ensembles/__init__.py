@@ -7,7 +7,8 @@ All errors are a `PipelineError` with a message of one line. A wrong call raises
 from common.errors import PipelineError, UsageError
 from ensembles.ensemble import load_ranker
 from ensembles.ranking.explain import Explanation, explain
-from ensembles.ranking.program import NamedGraph, NodeLayouts, load_graph, load_graphs
+from ensembles.ranking.layouts import NodeLayouts
+from ensembles.ranking.program import NamedGraph, load_graph, load_graphs
 from ensembles.ranking.rank import Ranked, rank
 
 __all__ = [

@@ -27,21 +27,13 @@ KEYS = ["graph", "config_hash"]
 
 
 def minmax(score: pl.Expr) -> pl.Expr:
-    """Scale scores to 0..1 by minimum and maximum.
-
-    Args:
-        score: Scores of one graph. If all are equal, the result is 0.
-    """
+    """Scale the scores of one graph to 0..1 by minimum and maximum. Equal scores get 0."""
     span = score.max() - score.min()
     return pl.when(span > 0).then((score - score.min()) / span).otherwise(0.0)
 
 
 def rank_share(score: pl.Expr) -> pl.Expr:
-    """Scale scores to 0..1 by rank. Equal scores get their average rank.
-
-    Args:
-        score: Scores of one graph. A single config gets 0.
-    """
+    """Scale the scores of one graph to 0..1 by rank. Equal scores get their average rank."""
     last = (pl.len() - 1).clip(lower_bound=1)
     return (score.rank("average") - 1) / last
 
@@ -136,12 +128,7 @@ def _refuse_unscored(who: str, unscored: pl.DataFrame) -> None:
 def member_weights(
     members: Sequence[str], weights_by_model: Mapping[Any, float]
 ) -> dict[str, float]:
-    """Return the weight of each member: the weight of its model, shared by the model's seeds.
-
-    Args:
-        members: Names of members, "<model>-seed<number>" or the name of a model.
-        weights_by_model: Weights by model. A model without an entry has weight 1.
-    """
+    """Share the weight of each model, by default 1, among its members "<model>-seed<number>"."""
     models = [name.rsplit("-seed", 1)[0] for name in members]
     n_seeds = Counter(models)
     return {
@@ -167,8 +154,7 @@ def run_blend(
 
 def blend_record(spec: BlendSpec) -> dict[str, Any]:
     """Return the values of a blend for JSON."""
-    weights = {name: float(weight) for name, weight in spec.weights.items()}
-    return {"method": spec.method, "weights": weights, "tile_error": spec.tile_error}
+    return spec._asdict() | {"weights": {name: float(w) for name, w in spec.weights.items()}}
 
 
 class Choice(BaseModel):
@@ -186,24 +172,13 @@ def choice_file(out: Path, collection: Collection) -> Path:
 
 
 def write_choice(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a choice with a checksum, for the report and for resumed runs.
-
-    Args:
-        record: `method`, `weights` and further keys for the report.
-    """
+    """Write a choice with a checksum, for the report and for resumed runs."""
     text = json.dumps({**record, SEAL_KEY: UNSEALED}, indent=1, allow_nan=False) + "\n"
     write_sealed(path, text.encode())
 
 
 def read_choice(path: Path) -> dict[str, Any] | None:
-    """Read a choice.
-
-    Args:
-        path: File of `choice_file`.
-
-    Returns:
-        The keys of the choice, or None if there is no file.
-    """
+    """Read the keys of a choice, or return None if there is no file."""
     if not path.exists():
         return None
     remedy = "remove the file; the next run repeats the choice"

@@ -84,11 +84,7 @@ class Source(NamedTuple):
 def choose_source(
     collection: Collection, trainable: Container[str], reasons: Mapping[str, str]
 ) -> Source:
-    """Choose the models that rank a collection.
-
-    Args:
-        trainable: Names of collections with at least one graph to learn from.
-    """
+    """Choose the models that rank a collection. Models learn from `trainable` collections."""
     if collection.name in trainable:
         return Source(collection)
     reason = reasons.get(collection.name, "no train split")
@@ -131,11 +127,7 @@ def members_of(
 
 
 def scores_of_run(run: Path, collection: Collection, split: str) -> pl.DataFrame:
-    """Blend the scores of a run's members.
-
-    Args:
-        split: Split to read, "valid" or "test".
-    """
+    """Blend the scores of a run's members for the split "valid" or "test"."""
     check_finished(run)
     recipe = read_recipe(run)
     folder = scores_path(run, collection, BASELINE, split).parent.parent
@@ -161,21 +153,13 @@ class Ensemble:
         return f"<ranker of {self.collection.name}: {', '.join(self.rankers)}>"
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
-        """Score every config of one graph.
-
-        Returns:
-            Scores, (c,) float32, lower = faster.
-        """
+        """Return the score of every config of one graph, (c,) float32, lower = faster."""
         return self.blended(graph, self.member_scores(graph))
 
     def member_scores(self, graph: Graph) -> dict[str, NDArray[np.float32]]:
-        """Score every config of one graph with each member that ranks the graph.
-
-        Returns:
-            Scores by member, (c,) float32 each, lower = faster.
-        """
-        every = {name: ranker.score(graph) for name, ranker in self.rankers.items()}
-        scores = {name: own for name, own in every.items() if own is not None}
+        """Return the scores of one graph, (c,) float32, by each member that ranks the graph."""
+        by_member = ((name, ranker.score(graph)) for name, ranker in self.rankers.items())
+        scores = {name: scores for name, scores in by_member if scores is not None}
         if not scores:
             raise unranked(graph.file, [*self.rankers])
         return scores
@@ -183,15 +167,7 @@ class Ensemble:
     def blended(
         self, graph: Graph, members: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Blend the members' scores of a graph. Scores of a single member are not scaled.
-
-        Args:
-            graph: Graph of c configs.
-            members: Scores by member, (c,) each.
-
-        Returns:
-            Scores, (c,) float32, lower = faster.
-        """
+        """Blend the members' scores, (c,) each, to (c,). A single member's are not scaled."""
         tables = {
             name: scores_table(graph, scores, ranker=name) for name, scores in members.items()
         }

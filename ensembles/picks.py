@@ -47,7 +47,7 @@ def top_k_to_measure(
 
     Args:
         scores: Finite score of each config, (c,), lower = faster.
-        graph: Graph of the c configs. Its runtimes are not read.
+        graph: Graph of the configs. Its runtimes are not read.
         k: Number of configs to choose, at least 1.
         tile_error: Error of the scores of tiles, one of TILE_ERRORS.
 

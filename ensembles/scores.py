@@ -25,21 +25,12 @@ Tables = dict[str, pl.DataFrame]
 
 
 def scores_path(out: Path, collection: Collection, member: str, split: str) -> Path:
-    """Return the score file of one member for a split.
-
-    Args:
-        member: Name of the member, or "blend".
-        split: "valid" or "test".
-    """
+    """Return the score file of a member, or of "blend", for the split "valid" or "test"."""
     return out / "scores" / collection.slug / member / f"{split}.parquet"
 
 
 def begun_path(path: Path) -> Path:
-    """Return the file of the scores so far, as long as graphs are missing.
-
-    Args:
-        path: Score file of `scores_path`.
-    """
+    """Return the file with the scores so far, next to a score file of which graphs are missing."""
     return path.with_name(f"{path.stem}.begun.parquet")
 
 

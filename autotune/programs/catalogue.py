@@ -23,7 +23,7 @@ from typing import Any, Literal, cast, get_args
 
 from autotune.measure.worker import error_line
 from common.errors import PipelineError, UsageError
-from data.hlo.formats import split_choice
+from data.hlo.files import split_choice
 from data.hlo.programs import ENDINGS
 
 Source = Literal["xla", "nlp"]

@@ -5,7 +5,7 @@ not fused. TpuGraphs stores the same.
 
 A module becomes a function through `jax.export`: the serialized StableHLO of an export is replaced.
 Only the conversion of HLO to StableHLO is private to jaxlib. Only this file uses it, with releases
-that were tested (`data.hlo.formats.check_jaxlib`).
+that were tested (`data.hlo.parse.check_jaxlib`).
 """
 
 import hashlib

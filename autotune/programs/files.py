@@ -27,7 +27,8 @@ from autotune.programs.catalogue import (
 )
 from autotune.programs.compiled import export_flat, with_module
 from common.errors import PipelineError, UsageError
-from data.hlo.formats import EXPECTED, check_jaxlib, choose, split_choice
+from data.hlo.files import EXPECTED, choose, split_choice
+from data.hlo.parse import check_jaxlib
 from data.hlo.programs import program_name, read_programs
 
 # Operations that wait for the host.

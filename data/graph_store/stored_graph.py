@@ -104,35 +104,39 @@ def store_graph(source: GraphFile, stored: GraphFile) -> None:
     write_sealed(stored.path, content, durable=False)
 
 
-def graph_tensors(file: GraphFile) -> Mapping[str, NDArray[Any]]:
-    """Return the tensors, by name, that the store has of a graph, or would have."""
+def graph_tensors(file: GraphFile, archive: Archive | None = None) -> Mapping[str, NDArray[Any]]:
+    """Return the tensors, by name, that the store has of a graph, or would have.
+
+    Args:
+        archive: The npz file if it is open already.
+    """
     if is_stored(file):
         return open_tensors(file.path)
-    with Archive(file.path) as archive:
-        arrays = graph_arrays(archive, file.collection.kind)
+    with archive or Archive(file.path) as npz:
+        arrays = graph_arrays(npz, file.collection.kind)
         if file.collection.kind == "tile":
             return arrays
         n_configs, n_configurable = len(arrays["runtime_ns"]), len(arrays["node_config_ids"])
-        configs = encode_configs(archive, n_configs, n_configurable)
+        configs = encode_configs(npz, n_configs, n_configurable)
     codebooks = configs.codebooks
     parts = (codebooks.codes, codebooks.column_of, codebooks.vectors, codebooks.sizes)
     return arrays | dict(zip(CONFIGS, (*parts, configs.indices), strict=True))
 
 
-def read_graph(file: GraphFile) -> Graph:
-    """Read a graph from the tree or the store."""
-    return read_layout(file) if file.collection.kind == "layout" else read_tile(file)
+def read_graph(file: GraphFile, archive: Archive | None = None) -> Graph:
+    """Read a graph from the tree, the store, or the archive of its file."""
+    return (read_layout if file.collection.kind == "layout" else read_tile)(file, archive)
 
 
-def read_layout(file: GraphFile) -> LayoutGraph:
-    tensors: Mapping[str, Any] = graph_tensors(file)
+def read_layout(file: GraphFile, archive: Archive | None = None) -> LayoutGraph:
+    tensors: Mapping[str, Any] = graph_tensors(file, archive)
     fields = {name: tensors[name] for name in LAYOUT}
     *parts, indices = (tensors[name] for name in CONFIGS)
     return LayoutGraph(file=file, configs=PackedConfigs(Codebooks(*parts), indices), **fields)
 
 
-def read_tile(file: GraphFile) -> TileGraph:
-    tensors: Mapping[str, Any] = graph_tensors(file)
+def read_tile(file: GraphFile, archive: Archive | None = None) -> TileGraph:
+    tensors: Mapping[str, Any] = graph_tensors(file, archive)
     return TileGraph(file=file, **{name: tensors[name] for name in TILE})
 
 

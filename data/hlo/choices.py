@@ -33,16 +33,7 @@ class Space:
         return np.zeros((1, len(self.n_options)), np.int64)
 
     def redraw(self, choice: Choices, share: float, rng: np.random.Generator) -> Choices:
-        """Redraw a random share of the knobs, by group or one by one.
-
-        Args:
-            choice: The choice to change, (g,).
-            share: Probability that a knob or group is redrawn, in [0, 1].
-            rng: Source of randomness.
-
-        Returns:
-            The new choice, (g,).
-        """
+        """Redraw each knob of a choice (g,), or each group, with probability `share`."""
         if rng.random() < GROUP_CHANGE_SHARE:
             changed = rng.random(len(self._group_options)) < share
             options = rng.integers(0, self._group_options)[self._member]
@@ -52,11 +43,7 @@ class Space:
 
 
 def draw_choices(space: Space, n_choices: int, rng: np.random.Generator) -> Choices:
-    """Draw distinct choices, which leave random shares to the compiler. The first leaves all.
-
-    Returns:
-        The choices, (c, g). They may be fewer than `n_choices` in a small space.
-    """
+    """Draw distinct choices, (c, g), or all of a small space. The first leaves all unchosen."""
     default = space.default[0]
     n_choices = min(n_choices, prod(space.n_options.tolist()))
     distinct = {default.tobytes(): default}

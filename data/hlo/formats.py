@@ -1,39 +1,15 @@
-"""Program formats that only jaxlib can parse, compressed files, and the folders of XLA's dumps.
+"""Recognise texts of programs by their first bytes, and split them into modules.
 
-The format is recognised without jaxlib. jaxlib is optional, and its parsers are private. So only
-the tested releases are used, in a child process (`data.hlo.jaxlib_parser`).
+Only jaxlib can parse the modules (data.hlo.parse), but this module needs no jaxlib.
 """
 
-import gzip
-import io
 import re
-import subprocess
-import sys
-import zlib
-from collections.abc import Sequence
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from common.errors import PipelineError, UsageError
-from common.files import open_regular
-from common.settings import ROOT
-from data.hlo import jaxlib_parser
-from data.hlo.jaxlib_parser import HLO_TEXT, MLIR, REFUSED
-
-TESTED_JAXLIB = ("0.10.",)
-HOW_TO_INSTALL = (
-    f"`make setup-collect` installs it into {ROOT / '.venv'}; into another environment, "
-    f"pip install -r {ROOT / 'requirements-collect.txt'}"
-)
-EXPECTED = (
-    "tuning data, HLO (protobuf or text), StableHLO, a jax.export artifact, or a gzip file of one"
-)
-HOW_TO_DUMP = 'XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" writes modules'
-# A module of the dataset has at most 25 MB. The limits bound the memory and time of bad files.
-MAX_UNPACKED_BYTES = 1 << 30
-MAX_PARSE_S = 300.0
+from common.errors import PipelineError
+from data.hlo.files import EXPECTED, HOW_TO_DUMP
+from data.hlo.jaxlib_parser import HLO_TEXT, MLIR
 
 _BLANK = rb"(?>\s+|\xef\xbb\xbf|//[^\n]*|/\*.*?\*/)*+"  # a byte order mark, and comments too
 _BYTECODE = b"ML\xefR"
@@ -59,13 +35,6 @@ _MODULE_NAME = {
     MLIR: rb"^[^\S\n]*module\s+@\"?([\w.$-]+)",
 }
 _FUNCTION = rb"func\.func\s+(?:public\s+)?@([\w.$-]+)"
-# A module in a dump, at the steps of the compiler at which layouts are not fixed or all is done.
-_DUMPED = re.compile(
-    r"(module_\d+\..+?)\."
-    r"(\d{4}\..+\.before_layout-assignment|before_optimizations?"
-    r"|(?:sm_[\d.]+_gpu_|[^.]+_)?after_optimizations?)"
-    r"\.(hlo\.pb|hlo|txt)(?:\.gz)?"
-)
 
 
 class ModuleText(NamedTuple):
@@ -85,70 +54,6 @@ class ModuleText(NamedTuple):
         if self.function is not None:
             content = re.sub(rb"@" + re.escape(self.function) + rb"(?![\w.$-])", b"@main", content)
         return b"\n" * self.first_line + content
-
-
-def split_choice(path: Path) -> tuple[Path, str | None]:
-    """Split FILE#NAME into the file and the name. The name is None if FILE is the whole path."""
-    folder, mark, name = path.name.rpartition("#")
-    return (path.with_name(folder), name) if mark and folder and not path.exists() else (path, None)
-
-
-def choose(path: Path, names: Sequence[tuple[str, ...]], chosen: str | None) -> int:
-    """Return the position of the module of a file that has a name.
-
-    Args:
-        names: All names of each module. The first is its unique name.
-        chosen: A name. None if the user gave none.
-
-    Raises:
-        UsageError: Not exactly one module has the name. The message lists all.
-    """
-    found = [place for place, own in enumerate(names) if chosen is None or chosen in own]
-    if len(found) == 1:
-        return found[0]
-    fault = "and none chosen" if chosen is None else f"called '{chosen}'"
-    known = ", ".join(own[0] for own in names)
-    raise UsageError(
-        f"{path}: {len(found) or 'no'} modules {fault}; expected {path}#NAME with one of {known}"
-    )
-
-
-def find_dumped(folder: Path, chosen: str | None) -> Path:
-    """Return a module's file of a dump: before layouts are chosen if it has one, else unoptimized.
-
-    Args:
-        folder: Folder that `--xla_dump_to` names.
-        chosen: Name of the module, for example "jit_step", "module_0004" or "module_0004.jit_step".
-    """
-    modules: dict[str, list[tuple[int, bool, str]]] = {}
-    for path in folder.iterdir():
-        if match := _DUMPED.fullmatch(path.name):
-            module, step, form = match.groups()
-            order = ("after_opt" in step) - step[0].isdigit()
-            modules.setdefault(module, []).append((order, form != "hlo.pb", path.name))
-    if not modules:
-        raise PipelineError(f"{folder}: a folder without modules; expected a file; {HOW_TO_DUMP}")
-    names = sorted(modules)
-    place = choose(folder, [(name, *name.split(".", 1)) for name in names], chosen)
-    return folder / min(modules[names[place]])[2]
-
-
-def read_content(path: Path) -> bytes:
-    """Return the content of a file, unpacked if gzip compressed it."""
-    with open_regular(path) as file:
-        content = file.read()
-    try:
-        if content.startswith(b"\x1f\x8b"):
-            with gzip.open(io.BytesIO(content)) as file:
-                content = file.read(MAX_UNPACKED_BYTES + 1)
-            if len(content) > MAX_UNPACKED_BYTES:
-                limit = f"{MAX_UNPACKED_BYTES >> 20} MiB"
-                raise PipelineError(f"{path}: unpacks to over {limit}; expected {EXPECTED}")
-    except (OSError, EOFError, zlib.error) as error:
-        raise PipelineError(f"{path}: damaged gzip file: {error}; expected {EXPECTED}") from error
-    if not content:
-        raise PipelineError(f"{path}: is empty; expected {EXPECTED}")
-    return content
 
 
 def split_modules(path: Path, content: bytes) -> list[ModuleText]:
@@ -195,33 +100,3 @@ def _sections(form: str, content: bytes) -> list[tuple[int, bytes]]:
             sections.append((line, section))
         line += section.count(b"\n")
     return sections
-
-
-def parse_module(module: ModuleText, source: str) -> bytes:
-    """Parse a module with jaxlib in a child process."""
-    version = check_jaxlib(f"{source}: is {module.form}")
-    command = [sys.executable, "-P", jaxlib_parser.__file__, module.form]
-    content, reason = module.for_parser(), f"not done after {MAX_PARSE_S:g} s"
-    with suppress(subprocess.TimeoutExpired):
-        child = subprocess.run(  # noqa: S603
-            command, input=content, capture_output=True, timeout=MAX_PARSE_S, check=False
-        )
-        if child.returncode == 0:
-            return child.stdout
-        reason = f"the parser crashed ({child.returncode})"
-        if child.returncode == REFUSED:
-            reason = child.stdout.decode(errors="replace")
-    fault = f"jaxlib {version} cannot parse it as {module.form}: {reason}"
-    raise PipelineError(f"{source}: {fault}; expected a valid module; {HOW_TO_DUMP}")
-
-
-def check_jaxlib(program: str) -> str:
-    """Check that jaxlib is installed and that its private functions were tested."""
-    version = ""
-    with suppress(metadata.PackageNotFoundError):
-        version = metadata.version("jaxlib")
-    if not version.startswith(TESTED_JAXLIB):
-        fault = f"jaxlib {version} was not tested" if version else "jaxlib is not installed"
-        tested = ", ".join(f"{release}x" for release in TESTED_JAXLIB)
-        raise PipelineError(f"{program}: {fault}; expected {tested}; {HOW_TO_INSTALL}")
-    return version

@@ -192,11 +192,7 @@ def _check_instructions(instructions: list[Any], source: str) -> None:
 
 
 def node_features(instructions: Sequence[Any], roots: Iterable[int]) -> NDArray[np.float32]:
-    """Compute the features of instructions.
-
-    Returns:
-        The features, (n, 140), float32. Layouts are padded with 0.
-    """
+    """Return the features of instructions, (n, 140). Layouts are padded with 0."""
     # Every feature is an integer. The dataset has rounded it once, from int64 to float32.
     values = np.repeat(_ABSENT[None], len(instructions), axis=0)
     values[list(roots), COLUMN_OF["is_root"]] = 1
@@ -210,15 +206,9 @@ def node_features(instructions: Sequence[Any], roots: Iterable[int]) -> NDArray[
 
 
 def sequence_features(values: Sequence[int], width: int) -> list[int]:
-    """Return the first values of a list, and the sum and the product of all values.
+    """Return the first `width` values of a list, padded with 0, and the sum and product of all.
 
     Sum and product wrap around at 64 bits, as they do in the dataset.
-
-    Args:
-        width: Number of values to return. A shorter list is padded with 0.
-
-    Returns:
-        `width` + 2 numbers.
     """
     product = 1
     # The exact product of a long list would be huge, so each step wraps around.

@@ -36,11 +36,7 @@ class ConfigurableNode(NamedTuple):
 
 
 def _instructions(module: Any) -> list[Any]:
-    return [
-        instruction
-        for computation in module.computations
-        for instruction in computation.instructions
-    ]
+    return [i for computation in module.computations for i in computation.instructions]
 
 
 def node_positions(module: Any, instructions: Sequence[Any]) -> NDArray[np.int64]:
@@ -77,11 +73,7 @@ def nodes_at(module: Any, positions: Sequence[int]) -> list[ConfigurableNode]:
 
 
 def check_layouts(nodes: Sequence[ConfigurableNode], source: str) -> None:
-    """Check that the layouts of configurable nodes fit into the dataset's format.
-
-    Args:
-        nodes: The nodes. Tensors of other nodes may have any number of dimensions.
-    """
+    """Check that the layouts of configurable nodes fit into the dataset's format."""
     for node in nodes:
         if max(map(len, node.shapes)) > MAX_RANK:
             raise PipelineError(
@@ -101,11 +93,7 @@ def node_options(node: ConfigurableNode) -> NDArray[np.int8]:
 
 
 def spell_row(orders: Sequence[Order]) -> list[int]:
-    """Return the 18 values of a node.
-
-    Args:
-        orders: Orders of its tensors from major to minor; empty for the compiler's choice.
-    """
+    """Return the 18 values of a node, from the orders of its tensors."""
     padded = [*orders, *[UNSET] * (N_TENSORS - len(orders))]
     return [
         value for order in padded for value in [*reversed(order), *[-1] * (MAX_RANK - len(order))]
@@ -113,11 +101,7 @@ def spell_row(orders: Sequence[Order]) -> list[int]:
 
 
 def read_row(row: NDArray[np.int8]) -> tuple[Order, Order, Order]:
-    """Return the orders of output, input and kernel from major to minor.
-
-    Args:
-        row: Values of a node, (18,).
-    """
+    """Return the orders of output, input and kernel from the values of a node, (18,)."""
     output, operand, kernel = (
         tuple(int(v) for v in part[part >= 0][::-1]) for part in row.reshape(N_TENSORS, MAX_RANK)
     )
@@ -140,11 +124,7 @@ def node_groups(nodes: Sequence[ConfigurableNode]) -> NDArray[np.int64]:
 
 
 def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Number keys from 0. Equal keys have the same number.
-
-    Returns:
-        The numbers, (k,), int64.
-    """
+    """Number keys from 0, (k,). Equal keys have the same number."""
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], np.int64)
 
@@ -171,15 +151,7 @@ def candidate_configs(
 
 
 def spell_choices(options: Sequence[NDArray[np.int8]], choices: Choices) -> NDArray[np.int8]:
-    """Return choices as configs.
-
-    Args:
-        options: Options of each node, (o, 18).
-        choices: Position of the option of each node, (c, k).
-
-    Returns:
-        The configs, (c, k, 18).
-    """
+    """Return the configs, (c, k, 18), of choices, (c, k), among the options of nodes, (o, 18)."""
     return np.stack([rows[choices[:, node]] for node, rows in enumerate(options)], axis=1)
 
 
@@ -188,9 +160,6 @@ def usual_choice(options: Sequence[NDArray[np.int8]]) -> Choices:
 
     Compilers mostly choose usual layouts. So this choice is rarely slower than the default. It is
     faster if unnamed layouts are lost, for example in the body of a loop.
-
-    Args:
-        options: Options of each node, (o, 18).
     """
     return np.array([n_usual(rows).argmax() for rows in options], np.int64)
 

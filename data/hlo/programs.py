@@ -1,7 +1,7 @@
 """Read programs and their tuned configs from files, and write npz files (`featurize`).
 
 A file does not name its format, so the content decides. This module reads protobufs. jaxlib parses
-all other formats (`data.hlo.formats`).
+all other formats (data.hlo.formats, data.hlo.parse).
 """
 
 import re
@@ -16,11 +16,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from common.files import read_bytes
 from common.progress import log, progress
 from data.graphs.graph import N_LAYOUT_VALUES
 from data.graphs.node_columns import RANK_MAX
-from data.hlo import formats
+from data.hlo import parse
 from data.hlo.descriptor import message_class
+from data.hlo.files import EXPECTED, choose, find_dumped, split_choice, unpack
+from data.hlo.formats import split_modules
 from data.hlo.graph import HloGraph, featurize_module, sequence_features
 from data.hlo.layouts import (
     ConfigurableNode,
@@ -158,16 +161,7 @@ class HloProgram:
     def candidates(
         self, positions: NDArray[np.int64], n_configs: int, *, seed: int
     ) -> NDArray[np.int8]:
-        """Draw layout configs of nodes, see `candidate_configs`.
-
-        Args:
-            positions: Node positions, (k,).
-            n_configs: Maximum number of configs.
-            seed: Seed of the draws.
-
-        Returns:
-            The configs, (c, k, 18), int8.
-        """
+        """Draw configs, (c, k, 18), of nodes at positions, (k,), see `candidate_configs`."""
         return candidate_configs(self.nodes_at(positions), n_configs, seed=seed)
 
     def untuned_arrays(self) -> dict[str, NDArray[Any]]:
@@ -197,25 +191,30 @@ def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
     Raises:
         UsageError: Not exactly one module has the name.
     """
-    path, name = formats.split_choice(path)
+    path, name = split_choice(path)
     chosen = name if chosen is None else chosen
     if path.is_dir():
-        path, chosen = formats.find_dumped(path, chosen), None
-    content, stem = formats.read_content(path), program_name(path)
+        path, chosen = find_dumped(path, chosen), None
+    return parse_programs(path, read_bytes(path), chosen)
+
+
+def parse_programs(path: Path, content: bytes, chosen: str | None = None) -> list[HloProgram]:
+    """Parse the content of a file as `read_programs` does."""
+    content, stem = unpack(path, content), program_name(path)
     kind, message = _parse_protobuf(content)
     if kind:
         programs = _programs_of(message, kind, path)
         if chosen is None:
             return programs
-        names = [(one.name.removeprefix(f"{stem}_"), one.name, one.graph.name) for one in programs]
-        return [programs[formats.choose(path, names, chosen)]]
-    modules = formats.split_modules(path, content)
+        names = [(p.name.removeprefix(f"{stem}_"), p.name, p.graph.name) for p in programs]
+        return [programs[choose(path, names, chosen)]]
+    modules = split_modules(path, content)
     is_only, programs = len(modules) == 1, []
     if chosen is not None or len(modules) > MAX_MODULES:
-        modules = [modules[formats.choose(path, [(module.name,) for module in modules], chosen)]]
+        modules = [modules[choose(path, [(module.name,) for module in modules], chosen)]]
     for module in modules:
         source = str(path) if is_only else f"{path}#{module.name}"
-        message = message_class("HloModuleProto").FromString(formats.parse_module(module, source))
+        message = message_class("HloModuleProto").FromString(parse.parse_module(module, source))
         name = stem if is_only else f"{stem}_{module.name}"
         program = _untuned_program(name, source, message)
         programs.append(replace(program, lacks_constants=b"({...})" in module.content))
@@ -315,7 +314,7 @@ def featurize_files(paths: Sequence[Path], out: Path) -> list[FeaturizedGraph]:
         UsageError: There is no file, or two files would have the same output.
     """
     if not paths:
-        raise UsageError(f"no file given; expected {formats.EXPECTED}")
+        raise UsageError(f"no file given; expected {EXPECTED}")
     first: dict[str, Path] = {}
     for path in paths:
         other = first.setdefault(program_name(path), path)

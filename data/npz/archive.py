@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import IO, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -66,11 +66,15 @@ def _with_unit_axes(header: ArrayHeader, shape: tuple[int | None, ...]) -> Array
 
 
 class Archive:
-    """An open npz file, used as a context manager."""
+    """An open npz file, used as a context manager.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        file: The file if it is open already. The archive closes it.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes] | None = None) -> None:
         self.path = path
-        self._raw = open_regular(path)
+        self._raw = file or open_regular(path)
         try:
             self._zip = zipfile.ZipFile(self._raw)
             self._members = self._checked_index()
@@ -208,17 +212,17 @@ class Archive:
     @contextmanager
     def _open(
         self, key: str, shape: tuple[int | None, ...]
-    ) -> Iterator[tuple["_Member", ArrayHeader]]:
+    ) -> Iterator[tuple["_MemberStream", ArrayHeader]]:
         self.require((key,))
         try:
-            stream = _Member(self._zip, self._members[key])
+            stream = _MemberStream(self._zip, self._members[key])
             header = _with_unit_axes(self._read_header(key, stream), shape)
             self._check_header(key, header, shape, stream)
             yield stream, header
         except NOT_READABLE as error:
             self.fail(key, f"damaged: {_reason(error)}")
 
-    def _read_header(self, key: str, stream: "_Member") -> ArrayHeader:
+    def _read_header(self, key: str, stream: "_MemberStream") -> ArrayHeader:
         try:
             version = npy_format.read_magic(stream)
             # A warning of numpy means damage, so it becomes an error.
@@ -233,7 +237,7 @@ class Archive:
         return header
 
     def _check_header(
-        self, key: str, header: ArrayHeader, shape: tuple[int | None, ...], stream: "_Member"
+        self, key: str, header: ArrayHeader, shape: tuple[int | None, ...], stream: "_MemberStream"
     ) -> None:
         n_bytes = self._members[key].file_size
         n_held, shape_text = n_bytes - stream.position, str(header.shape)[:MAX_REASON]
@@ -255,7 +259,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 
-class _Member:
+class _MemberStream:
     """The bytes of one member. Its checksum is compared at the end."""
 
     def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:

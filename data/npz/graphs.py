@@ -33,11 +33,7 @@ KEYS = {"runtime_ns": "config_runtime", "runtime_normalizers": "config_runtime_n
 
 
 def graph_arrays(archive: Archive, kind: str) -> dict[str, NDArray[Any]]:
-    """Read and check the fields of a TileGraph, or of a LayoutGraph except its configs.
-
-    Args:
-        kind: "layout" or "tile".
-    """
+    """Read and check the fields of a TileGraph, or of a LayoutGraph except its configs."""
     is_layout = kind == "layout"
     if set(archive.keys) == set(KEYS_OF["module"]):
         raise PipelineError(

@@ -22,17 +22,15 @@ from common.reproducibility import generator
 from data.graphs.graph import LayoutGraph
 from data.graphs.node_columns import ELEMENT_TYPE, ELEMENT_TYPES
 from ensembles.ensemble import Ensemble
-from ensembles.ranking.program import (
-    COMPILERS_CHOICE,
+from ensembles.ranking.configs import (
     SPELLED_AT_ONCE,
-    NamedGraph,
-    NodeLayouts,
     add_query_configs,
-    change_of,
     check_layout_configs,
-    layouts_of,
+    default_row,
 )
-from features.padding import dimension_sizes, minor_to_major
+from ensembles.ranking.layouts import COMPILERS_CHOICE, NodeLayouts, change_of, layouts_of
+from ensembles.ranking.program import NamedGraph
+from features.padding import dimension_sizes
 
 # Approximate number of variants to score. Two pairs of orders may need more.
 VARIANTS = 1024
@@ -68,8 +66,8 @@ def shares(
 
 
 @dataclass(frozen=True)
-class Part:
-    """Part of one node in the score difference of two configs.
+class NodeEffect:
+    """Effect of one node in the score difference of two configs.
 
     Attributes:
         before: Layouts in the other config.
@@ -111,7 +109,7 @@ class Explanation:
     against: int
     baseline: str
     difference: float
-    parts: tuple[Part, ...]
+    parts: tuple[NodeEffect, ...]
     n_variants: int
     seconds: float
 
@@ -126,14 +124,7 @@ class Explanation:
         return f"config {self.config} against config {self.against}{baseline}: {result}"
 
     def said(self, score: float) -> tuple[str, str | None]:
-        """Format a score, and its share of the difference.
-
-        Args:
-            score: Part of the difference.
-
-        Returns:
-            For example "0.0123 faster" and "45%". The share is None if the difference is 0.
-        """
+        """Format a score and its share of the difference: "0.0123 faster" and "45%" or None."""
         effect = f"{abs(score):.4f} {'faster' if score < 0 else 'slower'}" if score else "as fast"
         return effect, f"{score / self.difference:z.0%}" if self.difference else None
 
@@ -163,18 +154,7 @@ def explain(
         UsageError: A config does not exist, the graph has one config, or its configs are tiles.
         PipelineError: The configs do not fit the program.
     """
-    whole = graph.graph
-    if ranker.collection.kind != "layout" or not isinstance(whole, LayoutGraph):
-        raise UsageError(f"{graph.name}: a tile is one choice for all nodes; expected layouts")
-    last, start = whole.n_configs - 1, time.perf_counter()
-    if not last:
-        raise UsageError(f"{graph.name}: has one config; expected another to compare it with")
-    other = default_row(whole) if against is None else against
-    for row in (config, other):
-        if not 0 <= row <= last:
-            raise UsageError(f"{graph.name}: no config {row}; expected 0..{last}")
-    check_layout_configs(graph, str(graph.path))
-    names = list(ranker.member_scores(whole.only(np.array([other]))))
+    start, (whole, other) = time.perf_counter(), _rows_to_compare(ranker, graph, config, against)
     before, after = whole.configs.rows(np.array([other, config]))  # (nodes, 18) each
     places = np.flatnonzero((before != after).any(axis=1))  # (k,) by config order
 
@@ -188,18 +168,19 @@ def explain(
     def value(masks: NDArray[np.bool_]) -> Values:
         return _scores(ranker, add_query_configs(whole, variants(masks)))[whole.n_configs :]
 
-    choice = f"the {COMPILERS_CHOICE}"
-    nearest = f"the nearest to {choice}" if against is None else ""
     scores, n_variants = shares(value, len(places), generator(0, "explain"))
+    names = list(ranker.member_scores(whole.only(np.array([other]))))
     old, new = layouts_of(graph, other), layouts_of(graph, config)
     parts = tuple(
-        Part(
+        NodeEffect(
             *(old[places[i]], new[places[i]], shape_of(graph, old[places[i]].node)),
             score=float(scores[i, 0]),
             members=dict(zip(names, scores[i, 1:].tolist(), strict=True)),
         )
         for i in np.argsort(-np.abs(scores[:, 0]), kind="stable")
     )
+    choice = f"the {COMPILERS_CHOICE}"
+    nearest = f"the nearest to {choice}" if against is None else ""
     return Explanation(
         *(graph, int(config), int(other)),
         baseline=nearest if (before >= 0).any() else choice,
@@ -208,6 +189,24 @@ def explain(
         n_variants=n_variants,
         seconds=time.perf_counter() - start,
     )
+
+
+def _rows_to_compare(
+    ranker: Ensemble, graph: NamedGraph, config: int, against: int | None
+) -> tuple[LayoutGraph, int]:
+    """Check the arguments of `explain`. Return the arrays and the row to compare with."""
+    whole = graph.graph
+    if ranker.collection.kind != "layout" or not isinstance(whole, LayoutGraph):
+        raise UsageError(f"{graph.name}: a tile is one choice for all nodes; expected layouts")
+    last = whole.n_configs - 1
+    if not last:
+        raise UsageError(f"{graph.name}: has one config; expected another to compare it with")
+    other = default_row(whole) if against is None else against
+    for row in (config, other):
+        if not 0 <= row <= last:
+            raise UsageError(f"{graph.name}: no config {row}; expected 0..{last}")
+    check_layout_configs(graph, str(graph.path))
+    return whole, other
 
 
 def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
@@ -220,23 +219,6 @@ def _scores(ranker: Ensemble, graph: LayoutGraph) -> Values:
     weights = np.array([ranker.spec.weights[name] for name in scores])
     shares = np.divide(weights / weights.sum(), span, out=np.zeros_like(span), where=span > 0)
     return np.concatenate([(columns * shares).sum(axis=1, keepdims=True), columns], axis=1)
-
-
-def default_row(graph: LayoutGraph) -> int:
-    """Return the row of the config that is nearest to the compiler's choice.
-
-    First it maximises the number of output layouts that are open or equal to the compiler's. Then
-    it maximises the number of open tensors. A config that leaves all tensors open always wins.
-    """
-    default = minor_to_major(graph.node_feat)[graph.node_config_ids]  # (k, 6)
-    vectors = graph.configs.vectors.reshape(-1, 3, default.shape[1])  # (u, 3, 6)
-    agrees = ((vectors[:, 0] < 0) | (vectors[:, 0] == default[:, None])).all(axis=2)  # (k, u)
-    n_open = (vectors < 0).all(axis=2).sum(axis=1)  # (u,)
-    nearness = agrees * (1 + vectors.shape[1] * len(default)) + n_open
-    codebooks, total = graph.configs.codebooks, np.zeros(graph.n_configs)
-    for of_node, column in zip(nearness, codebooks.column_of, strict=True):
-        total += of_node[codebooks.vectors[column]].take(graph.configs.indices[:, column])
-    return int(total.argmax())
 
 
 def shape_of(graph: NamedGraph, node: int) -> str:

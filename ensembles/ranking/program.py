@@ -1,13 +1,10 @@
 """Read a graph to rank, with its instruction names, kernels and runs.
 
-Sources are npz files, tuning data and HLO modules. Configs from elsewhere must fit the graph.
-Configs are printed in the compiler's terms: minor-to-major lists by instruction, or tile sizes.
-n nodes, c configs, k configurable nodes, u distinct layout vectors.
+Sources are npz files, tuning data and HLO modules. n nodes, c configs, k configurable nodes.
 """
 
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PipelineError, UsageError
+from common.files import open_regular
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import N_LAYOUT_VALUES, Graph, LayoutGraph, TileGraph
 from data.graphs.node_columns import OPCODE_NAMES, RANK_MAX
-from data.graphs.packing import HIGHEST, LOWEST, ConfigEncoder, pack_values
-from data.hlo.formats import EXPECTED, choose, split_choice
+from data.graphs.packing import pack_values
+from data.hlo.files import EXPECTED, choose, find_dumped, split_choice
 from data.npz.archive import Archive
 from data.tree import (
     Collection,
@@ -38,17 +36,6 @@ if TYPE_CHECKING:
 ANY_OF_KIND = {"layout": "layout:xla:default", "tile": "tile:xla"}
 ZIP_START = b"PK\x03\x04"
 MAX_CANDIDATE_BYTES = 2 << 30
-COMPILERS_CHOICE = "compiler's choice"
-# Of the configurable operations, only this one has no kernel.
-ONE_OPERAND = "reshape"
-TENSORS = ("output", "input", "kernel")
-TILE_BOUNDS = ("kernel_bounds", "output_bounds", "input_bounds")
-# Six sizes, their sum and their product.
-VALUES_PER_BOUNDS = 8
-# Number of configs that are unpacked at a time.
-SPELLED_AT_ONCE = 256
-
-Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -111,8 +98,8 @@ class NamedGraph:
         ranks[:, 0] = tensor_ranks(self.graph.node_feat)[positions]
         if self.program:
             for row, node in zip(ranks, self.program.nodes_at(positions), strict=True):
-                known = [len(shape) for shape in node.shapes[:3]]
-                row[: len(known)] = known
+                shapes = node.shapes[:3]
+                row[: len(shapes)] = [len(shape) for shape in shapes]
         return ranks
 
     def candidates(self, n_configs: int, *, seed: int = 0) -> NDArray[np.int8]:
@@ -167,17 +154,12 @@ def load_graphs(
     """
     path, name = split_choice(Path(path))
     kernel = name if kernel is None else kernel
-    chosen = collection_named(collection) if collection else None
-    if not path.is_file() and not path.is_dir():
+    given = collection_named(collection) if collection else None
+    if path.is_dir():
+        path, kernel = find_dumped(path, kernel), None
+    elif not path.exists():
         raise PipelineError(f"{path}: no such file; expected the npz file of a graph, {EXPECTED}")
-    if _is_npz(path):
-        graphs = [_from_npz(path, chosen)]
-        if kernel is not None:
-            choose(path, [(graphs[0].name,)], kernel)
-    else:
-        from data.hlo.programs import read_programs
-
-        graphs = [_from_program(program, path, chosen) for program in read_programs(path, kernel)]
+    graphs = _read_graphs(path, given, kernel)
     for graph in graphs:
         if graph.collection and graph.collection.kind != graph.kind:
             raise UsageError(
@@ -187,11 +169,19 @@ def load_graphs(
     return graphs
 
 
-def _is_npz(path: Path) -> bool:
-    if path.suffix == ".npz" or path.is_dir():
-        return path.is_file()
-    with path.open("rb") as stream:
-        return stream.read(4) == ZIP_START
+def _read_graphs(path: Path, given: Collection | None, kernel: str | None) -> list[NamedGraph]:
+    """Open a file once. Its first bytes decide the reader."""
+    with open_regular(path) as file:
+        if path.suffix == ".npz" or file.read(len(ZIP_START)) == ZIP_START:
+            graph = _from_npz(Archive(path, file), given)
+            if kernel is not None:
+                choose(path, [(graph.name,)], kernel)
+            return [graph]
+        from data.hlo.programs import parse_programs
+
+        file.seek(0)
+        programs = parse_programs(path, file.read(), kernel)
+    return [_from_program(program, path, given) for program in programs]
 
 
 def load_graph(
@@ -246,17 +236,16 @@ def _from_program(program: "HloProgram", path: Path, collection: Collection | No
     return NamedGraph(graph, collection, program, runs, has_configs=bool(configs))
 
 
-def _from_npz(path: Path, chosen: Collection | None) -> NamedGraph:
-    split, collection = "test", chosen
+def _from_npz(archive: Archive, given: Collection | None) -> NamedGraph:
+    path, split, collection = archive.path, "test", given
     # A file outside the official folders has no collection and split.
     with suppress(PipelineError):
         in_tree = file_from_path(path)
-        split, collection = in_tree.split, chosen or in_tree.collection
-    with Archive(path) as archive:
-        kind = "tile" if "config_feat" in archive.keys else "layout"
+        split, collection = in_tree.split, given or in_tree.collection
+    kind = "tile" if "config_feat" in archive.keys else "layout"
     any_of_kind = collection_named(ANY_OF_KIND[kind])
     read_as = collection if collection and collection.kind == kind else any_of_kind
-    graph = read_graph(GraphFile(read_as, split, path.stem, path))
+    graph = read_graph(GraphFile(read_as, split, path.stem, path), archive)
     return NamedGraph(graph, collection, names=read_names(path, graph.n_nodes))
 
 
@@ -278,193 +267,3 @@ def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
             f"{path}: has {len(names)} names; expected one for each node, {n_nodes}"
         )
     return names
-
-
-@dataclass(frozen=True)
-class NodeLayouts:
-    """Layouts that a config gives to the tensors of one instruction.
-
-    Attributes:
-        node: Number of the node.
-        name: Name of the instruction. None if the file has no names.
-        opcode: Operation, for example "convolution".
-        tensors: Minor-to-major order as XLA writes it, or None for the compiler's choice. Keys are
-            "output", "input" (left operand) and "kernel" (right operand, except for reshapes).
-            Tensors with more than six dimensions have only the six minor-most ones.
-    """
-
-    node: int
-    name: str | None
-    opcode: str
-    tensors: dict[str, Order | None]
-
-    @property
-    def is_left_open(self) -> bool:
-        """Return whether the compiler chooses all layouts."""
-        return all(order is None for order in self.tensors.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the layouts for JSON, with "compiler's choice" for open ones."""
-        named = {"name": self.name} if self.name is not None else {}
-        orders = {
-            tensor: COMPILERS_CHOICE if order is None else list(order)
-            for tensor, order in self.tensors.items()
-        }
-        return {"node": self.node, **named, "opcode": self.opcode, **orders}
-
-
-def layouts_of(named: NamedGraph, config: int) -> tuple[NodeLayouts, ...]:
-    """Return the layouts of each configurable node in a config."""
-    assert isinstance(named.graph, LayoutGraph)
-    names = named.instruction_names
-    rows = named.graph.configs.rows(np.array([config]))[0]  # (k, 18)
-    return tuple(
-        NodeLayouts(
-            node,
-            names[node] if names else None,
-            opcode := named.opcode(node),
-            {
-                tensor: without_end(values.tolist(), -1) or None
-                for tensor, values in zip(TENSORS, row.reshape(-1, RANK_MAX), strict=True)
-                if tensor != "kernel" or opcode != ONE_OPERAND or values[0] >= 0
-            },
-        )
-        for node, row in zip(named.graph.node_config_ids.tolist(), rows, strict=True)
-    )
-
-
-def tile_of(named: NamedGraph, config: int) -> dict[str, Order]:
-    """Return the tile sizes of a config by field: kernel, output and input bounds.
-
-    Tuning data may also have iteration bounds, which models do not read.
-    """
-    assert isinstance(named.graph, TileGraph)
-    bounds = named.graph.config_feat[config].reshape(-1, VALUES_PER_BOUNDS)[:, :RANK_MAX]
-    tile = {
-        field: without_end([int(size) for size in sizes], 0)
-        for field, sizes in zip(TILE_BOUNDS, bounds.tolist(), strict=True)
-    }
-    if named.program and named.run_numbers is not None:
-        run = named.program.runs[int(named.run_numbers[config])]
-        iteration = tuple(run.op_config.tile_size_config.iteration_bounds)
-        tile |= {"iteration_bounds": iteration} if iteration else {}
-    return tile
-
-
-def without_end(values: list[int], padding: int) -> Order:
-    """Return values without the padding at their end.
-
-    >>> without_end([3, 0, 2, 1, -1, -1], -1)
-    (3, 0, 2, 1)
-    """
-    n = len(values)
-    while n and values[n - 1] == padding:
-        n -= 1
-    return tuple(values[:n])
-
-
-def spelled(order: Order | None) -> str | None:
-    """Return an order as XLA writes it.
-
-    Args:
-        order: Minor-to-major order. None stays None.
-
-    >>> spelled((1, 0))
-    '{1,0}'
-    """
-    return None if order is None else "{" + ",".join(map(str, order)) + "}"
-
-
-def change_of(before: NodeLayouts, after: NodeLayouts) -> str:
-    """Return the changed layouts of a node, for example "output {1,0} → {0,1}".
-
-    Args:
-        after: Layouts in the second config. A minus sign is the compiler's choice.
-    """
-    old, new = before.tensors, after.tensors
-    return ", ".join(
-        f"{tensor} {spelled(old.get(tensor)) or '-'} → {spelled(new.get(tensor)) or '-'}"
-        for tensor in TENSORS
-        if old.get(tensor) != new.get(tensor)
-    )
-
-
-def with_configs(named: NamedGraph, configs: NDArray[Any]) -> NamedGraph:
-    """Return a program with other layout configs.
-
-    Args:
-        named: Program of layouts.
-        configs: Minor-to-major orders of output, input and kernel of each configurable node,
-            (c, k, 18). Each order has six values from -1 to 5, and -1 is the compiler's choice.
-
-    Raises:
-        UsageError: The configs of the program are tiles.
-    """
-    graph, values = named.graph, np.asarray(configs)
-    if not isinstance(graph, LayoutGraph):
-        raise UsageError(f"{named.name}: its configs are tiles; expected a program of layouts")
-    n_nodes, source = len(graph.node_config_ids), f"configs of {named.name}"
-    if values.shape[1:] != (n_nodes, N_LAYOUT_VALUES) or not len(values):
-        expected = f"(c, {n_nodes}, {N_LAYOUT_VALUES})"
-        raise PipelineError(f"{source}: have shape {values.shape}; expected {expected}")
-    wrong = np.argwhere((values != np.rint(values)) | (values < LOWEST) | (values > HIGHEST))
-    if len(wrong):
-        config, node, value = wrong[0].tolist()
-        raise PipelineError(
-            f"{source}: config {config}, node {node}, value {value} is "
-            f"{values[config, node, value]}; expected a whole number from {LOWEST} to {HIGHEST}"
-        )
-    runtime_ns = np.zeros(len(values), np.int64)
-    whole = replace(graph, configs=pack_values(values.astype(np.int8)), runtime_ns=runtime_ns)
-    result = replace(named, graph=whole, run_numbers=None, has_configs=True)
-    check_layout_configs(result, "configs")
-    return result
-
-
-def add_query_configs(graph: LayoutGraph, added: Iterable[NDArray[np.int8]]) -> LayoutGraph:
-    """Return a graph with query configs after its own configs.
-
-    Args:
-        graph: Graph with layout configs.
-        added: Batches of legal configs, (r, k, 18) each.
-    """
-    encoder = ConfigEncoder(len(graph.node_config_ids))
-    for start in range(0, graph.n_configs, SPELLED_AT_ONCE):
-        rows = np.arange(start, min(start + SPELLED_AT_ONCE, graph.n_configs))
-        encoder.add(graph.configs.rows(rows).astype(np.float32).tobytes())
-    for values in added:
-        encoder.add(np.ascontiguousarray(values, np.float32).tobytes())
-    packed = encoder.packed()
-    n_query_configs = packed.n_configs - graph.n_configs
-    runtime_ns = np.pad(graph.runtime_ns, (0, n_query_configs))
-    return replace(
-        graph, configs=packed, runtime_ns=runtime_ns, rows=None, n_query_configs=n_query_configs
-    )
-
-
-def check_layout_configs(named: NamedGraph, source: str) -> None:
-    """Check that layout configs order distinct dimensions of the program's tensors."""
-    assert isinstance(named.graph, LayoutGraph)
-    configs = named.graph.configs
-    lists = configs.vectors.reshape(-1, len(TENSORS), RANK_MAX)  # (u, 3, 6)
-    ordered = np.sort(lists, axis=2)
-    repeats = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(axis=2)
-    has_hole = np.asarray(((lists[..., 1:] >= 0) & (lists[..., :-1] < 0)).any(axis=2))  # (u, 3)
-    highest = lists.max(axis=2)  # (u, 3)
-    columns = configs.codebooks
-    for place, (column, ranks) in enumerate(
-        zip(columns.column_of.tolist(), named.tensor_ranks, strict=True)
-    ):
-        taken = columns.vectors[column, : columns.sizes[column]]
-        wrong = repeats[taken] | has_hole[taken] | (highest[taken] >= ranks)
-        if wrong.any():
-            which, tensor = (int(i) for i in np.argwhere(wrong)[0])
-            order, rank = lists[taken[which], tensor].tolist(), int(ranks[tensor])
-            node = int(named.graph.node_config_ids[place])
-            name = f" '{named.instruction_names[node]}'" if named.instruction_names else ""
-            raise PipelineError(
-                f"{source}: {named.opcode(node)}{name} (node {node}): {TENSORS[tensor]} is given "
-                f"the order {list(without_end(order, -1))}; expected distinct dimensions of "
-                f"0..{rank - 1}{', or none' if rank else '; it has none'}: are these configs of "
-                "another program?"
-            )

@@ -19,17 +19,9 @@ from data.tree import collection_named
 from ensembles.blend import BlendSpec
 from ensembles.ensemble import BASELINE, Ensemble, load_ranker
 from ensembles.picks import TILE_ERROR, top_k_to_measure
-from ensembles.ranking.explain import default_row
-from ensembles.ranking.program import (
-    ANY_OF_KIND,
-    NamedGraph,
-    NodeLayouts,
-    Order,
-    check_layout_configs,
-    layouts_of,
-    tile_of,
-    with_configs,
-)
+from ensembles.ranking.configs import check_layout_configs, default_row, with_configs
+from ensembles.ranking.layouts import NodeLayouts, Order, layouts_of, tile_of
+from ensembles.ranking.program import ANY_OF_KIND, NamedGraph
 from models.trees.linear import BASELINES
 
 MEASURED_PICKS = (1, 5, 10)

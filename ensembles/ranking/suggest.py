@@ -28,7 +28,7 @@ from common.progress import log
 from common.settings import FrozenConfig
 from data.graphs.graph import Graph, LayoutGraph, config_hashes, distinct_configs
 from ensembles.picks import top_k_to_measure
-from ensembles.ranking.explain import default_row
+from ensembles.ranking.configs import default_row
 from ensembles.ranking.program import NamedGraph, load_graph
 from ensembles.score_errors import (
     JITTER,

@@ -186,7 +186,7 @@ def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation"
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
-    from ensembles.ranking.program import with_configs
+    from ensembles.ranking.configs import with_configs
 
     if candidates is None and graph.has_configs:
         return graph
@@ -251,7 +251,7 @@ def _chance(report: "RunReport | None", ranked: "Ranked") -> dict[str, Any] | No
 
 
 def _print_configs(entries: list[dict[str, Any]]) -> None:
-    from ensembles.ranking.program import TILE_BOUNDS
+    from ensembles.ranking.layouts import TILE_BOUNDS
 
     fields, rows = (*TILE_BOUNDS, "iteration_bounds"), []
     for entry in entries:

@@ -15,7 +15,7 @@ from autotune.same_outputs import SameOutputs
 from autotune.spaces import DecidedProgram, edited_module, fusible, menu, open_program
 from common.errors import PipelineError, UsageError
 from data.graphs.node_columns import OPCODES, SHAPE_DIMENSIONS
-from data.hlo import formats
+from data.hlo import parse
 from data.hlo.compiler_options import GENES
 from data.hlo.layouts import CONFIGURABLE, read_row, spell_row
 
@@ -256,7 +256,7 @@ def test_programs_that_cannot_be_opened_are_named_in_one_line(
         DecidedProgram(source_of(fails, name="broken"), ["layouts"])
     with pytest.raises(PipelineError, match=r"^ends: cannot be compiled: SystemExit: 3"):
         DecidedProgram(source_of(lambda: sys.exit(3), name="ends"), ["layouts"])
-    monkeypatch.setattr(formats, "TESTED_JAXLIB", ("0.1.",))
+    monkeypatch.setattr(parse, "TESTED_JAXLIB", ("0.1.",))
     message = r"jaxlib .* was not tested; expected 0\.1\.x; `make setup-collect` installs"
     with pytest.raises(PipelineError, match=message):
         DecidedProgram(source_of(fails), ["layouts"])

@@ -13,7 +13,7 @@ from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import Graph, distinct_configs, group_means
 from data.tree import GraphFile, find_graphs
-from ensembles.ranking.program import add_query_configs
+from ensembles.ranking.configs import add_query_configs
 from models.config.custom import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry

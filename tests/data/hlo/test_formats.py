@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.errors import PipelineError, UsageError
-from data.hlo import formats
+from data.hlo import files, parse
 from data.hlo.descriptor import message_class
 from data.hlo.formats import split_modules
 from data.hlo.graph import featurize_module
@@ -167,7 +167,7 @@ def test_dump_folder_lists_its_modules(tmp_path: Path) -> None:
 def test_snapshots_and_gzip_files_need_no_jaxlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "parse_module", None)
+    monkeypatch.setattr(parse, "parse_module", None)
     snapshot = message_class("HloSnapshot")()
     snapshot.hlo.hlo_module.CopyFrom(small_module())
     content = snapshot.SerializeToString() + b"\x22\x04Host"  # its platform, field 4
@@ -182,7 +182,7 @@ def test_snapshots_and_gzip_files_need_no_jaxlib(
     assert only(Path(f"{kernels}#abc")).name == "kernels_abc"
     cut = gzip.compress(content)[:-20]
     assert "damaged gzip file" in refusal(put(tmp_path / "cut.gz", cut))
-    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 1 << 20)
     bomb = put(tmp_path / "bomb.gz", gzip.compress(bytes(2 << 20)))
     assert "unpacks to over 1 MiB" in refusal(bomb)
 
@@ -215,16 +215,16 @@ def test_parser_that_hangs_or_is_missing_is_one_line(
 ) -> None:
     path = put(tmp_path / "one.txt", ONE)
     with monkeypatch.context() as patch:
-        patch.setattr(formats, "MAX_PARSE_S", 0.01)
+        patch.setattr(parse, "MAX_PARSE_S", 0.01)
         assert "cannot parse it as HLO text: not done after 0.01 s" in refusal(path)
     with monkeypatch.context() as patch:
-        patch.setattr(formats, "TESTED_JAXLIB", ("0.1.",))
+        patch.setattr(parse, "TESTED_JAXLIB", ("0.1.",))
         assert "was not tested; expected 0.1.x; `make setup-collect`" in refusal(path)
 
     def missing(name: str) -> str:
-        raise formats.metadata.PackageNotFoundError(name)
+        raise parse.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(formats.metadata, "version", missing)
+    monkeypatch.setattr(parse.metadata, "version", missing)
     line = refusal(path)
     assert "is HLO text: jaxlib is not installed; expected 0.10.x; `make setup-collect`" in line
 
@@ -237,24 +237,3 @@ def test_new_operations_and_types_are_named(
     with caplog.at_level("INFO", logger="fast_or_slow"):
         assert only(path).graph.node_opcode.tolist() == [63, 0]
     assert f"note: {path}: the dataset of 2023 has no number for erf, f8e4m3fn" in caplog.text
-
-
-def test_node_order_may_differ_but_names_do_not(tmp_path: Path) -> None:
-    """Optimized text is in the order of the schedule. Layouts of a config belong to names."""
-    body = (
-        (
-            "  {0}\n  {1}\n  ROOT t = (f32[8,4]{{1,0}}, f32[4,8]{{1,0}}) tuple(x, y)\n}}\n".replace(
-                "{0}", "x = f32[8,4]{{1,0}} reshape(a)"
-            ).replace("{1}", "y = f32[4,8]{{1,0}} reshape(a)")
-        )
-        .replace("{{", "{")
-        .replace("}}", "}")
-    )
-    head = "HloModule m, is_scheduled=true\nENTRY main {\n  a = f32[32]{0} parameter(0)\n"
-    lines = body.splitlines(keepends=True)
-    swapped = "".join([lines[1], lines[0], *lines[2:]])
-    names = [
-        only(put(tmp_path / "m.txt", head + text)).graph.instruction_names
-        for text in (body, swapped)
-    ]
-    assert sorted(names[0]) == sorted(names[1]) == ["a", "t", "x", "y"]

@@ -20,7 +20,8 @@ from common.files import checksum_of, read_json
 from common.settings import CONFIGS, SAMPLE
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
-from data.hlo.formats import read_content, split_modules
+from data.hlo.files import unpack
+from data.hlo.formats import split_modules
 from data.hlo.programs import read_programs
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph, load_graph
@@ -109,7 +110,7 @@ def _hlo_seeds() -> Iterator[bytes]:
 
 
 def _enter_text(path: Path) -> None:
-    for module in split_modules(path, read_content(path)):
+    for module in split_modules(path, unpack(path, path.read_bytes())):
         module.for_parser()
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from common.errors import UsageError
 from common.reproducibility import generator
 from ensembles import explain, load_graph, load_ranker, rank
-from ensembles.ranking.explain import default_row, shares
-from ensembles.ranking.program import add_query_configs, with_configs
+from ensembles.ranking.configs import add_query_configs, default_row, with_configs
+from ensembles.ranking.explain import shares
 from features.padding import minor_to_major
 from tests.ensembles.programs import (
     LAYOUT_MODEL,

@@ -12,7 +12,7 @@ import pytest
 from data.tree import GraphFile
 from ensembles import load_graph, load_ranker, rank
 from ensembles.picks import top_k_to_measure
-from ensembles.ranking import program as told
+from ensembles.ranking import layouts as printing
 from features.statistics.configs import statistics_of
 from tests.ensembles.programs import (
     LAYOUT_MODEL,
@@ -217,7 +217,7 @@ def test_tiles_of_a_protobuf_by_kernel_and_field(rankers: Path, tmp_path: Path) 
     assert table.count("kernel      program_") == 2
     assert "3 x 4" in table
     assert "2 x 7" in table
-    assert doctest.testmod(told) == (0, 2)
+    assert doctest.testmod(printing) == (0, 2)
 
 
 def test_an_hlo_module_ranks_candidates_that_are_legal(rankers: Path, tmp_path: Path) -> None:

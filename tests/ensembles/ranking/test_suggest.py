@@ -13,9 +13,9 @@ from common.errors import PipelineError
 from common.settings import SAMPLE
 from data.graphs.graph import LayoutGraph, TileGraph, distinct_configs
 from ensembles import load_graph
-from ensembles.picks import lowest_expected_minimum, top_k_to_measure
+from ensembles.picks import top_k_to_measure
 from ensembles.ranking import suggest as module
-from ensembles.ranking.explain import default_row
+from ensembles.ranking.configs import default_row
 from ensembles.ranking.suggest import read_runtimes, request_text, suggest
 from models.run_folder import REPORT
 from tests.ensembles.programs import LAYOUT_MODEL, LAYOUTS, TILES, first_of
@@ -155,11 +155,6 @@ def test_command_asks_and_is_told(rankers: Path, tiny_tree: Path, tmp_path: Path
     assert "all configs are measured" in call(*words, "--measured", file.path)
     tile = first_of(tiny_tree, TILES).path
     assert len(json.loads(call("suggest", "--program", tile, "--json"))["configs"]) == 5
-
-
-def test_lowest_expected_minimum_keeps_its_first_config() -> None:
-    scores = np.array([0, 0.1, 5], np.float32)
-    assert lowest_expected_minimum(scores, np.eye(3), 1.0, 2, first=2).tolist() == [2, 0]
 
 
 def test_rank_tells_the_chance_of_a_gain(rankers: Path, tiny_tree: Path, tmp_path: Path) -> None:
