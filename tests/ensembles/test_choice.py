@@ -42,6 +42,11 @@ KERNELS = find_graphs(SAMPLE, collections=(collection_named("tile:xla"),), split
 BAG = 8
 
 
+@pytest.fixture(autouse=True)
+def short_selection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "MAX_SELECTED", BAG)
+
+
 def noisy(
     noise: Sequence[float],
     *,
@@ -94,10 +99,7 @@ def slow_greedy(graphs: Sequence[ScoredGraph]) -> list[float]:
 
 
 @pytest.mark.parametrize(("seed", "n_configs"), [(0, 12), (1, 12), (12, 6), (13, 6), (12, 4)])
-def test_greedy_selection_equals_the_slow_reference(
-    seed: int, n_configs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choice, "MAX_SELECTED", BAG)
+def test_greedy_selection_equals_the_slow_reference(seed: int, n_configs: int) -> None:
     graphs = noisy([0.8, 1.0, 1.5, np.inf], n_graphs=4, n_configs=n_configs, seed=seed)
     assert greedy_weights(partial(mean_tau, graphs), 4).tolist() == slow_greedy(graphs)
 
@@ -117,19 +119,18 @@ def test_members_that_complement_each_other_are_blended(kind: str) -> None:
     assert sum(chosen["weights"].values()) == pytest.approx(1)
 
 
-def test_value_of_fitted_weights_on_pure_noise_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_of_fitted_weights_on_pure_noise_is_zero() -> None:
     """The value on held-out graphs is honest: each fold is judged by weights without it."""
-    monkeypatch.setattr(choice, "MAX_SELECTED", 4)
     held_out = []
     for seed in range(12):
-        graphs = noisy([np.inf] * 5, n_graphs=12, n_configs=20, seed=seed)
+        graphs = noisy([np.inf] * 3, n_graphs=10, n_configs=12, seed=seed)
         chosen = choose_blend(graphs, names_of(graphs))
         held_out.append(chosen["gain"] + chosen["recipe_value"])
     assert abs(np.mean(held_out)) < 3 * np.std(held_out) / np.sqrt(12)
 
 
 def test_blend_of_recipe_stays_unless_it_is_beaten() -> None:
-    equal = {"n_graphs": 16, "n_configs": 60, "seed": 3}
+    equal = {"n_graphs": 12, "n_configs": 40, "seed": 3}
     good = noisy([1.0, 1.0, 1.0], recipe=[1 / 3] * 3, **equal)
     kept = choose_blend(good, names_of(good))
     assert (kept["chosen"], kept["weights"]) == (RECIPE, {})

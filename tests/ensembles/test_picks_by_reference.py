@@ -1,18 +1,15 @@
 """The configs to measure, against loops over draws and over pairs of configs."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from data.graphs.graph import LayoutGraph, config_hashes
-from data.graphs.packing import pack_values
 from ensembles import picks as module
 from ensembles.picks import lowest_expected_minimum, top_k_to_measure
 from ensembles.score_errors import LAYOUT_LENGTH, normal_draws, tile_correlation, tile_places
-from tests.ensembles.test_picks import config
 
 Floats = NDArray[np.float64]
 
@@ -92,20 +89,3 @@ def test_layouts_are_chosen_among_the_first_fifth(k: int, layout_graph: LayoutGr
     expected = slow_choice(scores[rows], correlation, module.LAYOUT_ERROR, k, first)
     found = top_k_to_measure(scores, layout_graph, k)
     assert found.tolist() == rows[expected].tolist()
-
-
-def test_named_layouts_come_first_if_the_best_config_leaves_all_open(
-    layout_graph: LayoutGraph,
-) -> None:
-    rows, cube = (1, 0), (2, 1, 0)
-    configs = [config(*layouts) for layouts in (((),) * 6, (rows, *[()] * 5), (cube, rows) * 3)]
-    graph = replace(
-        layout_graph,
-        configs=pack_values(np.stack([*configs, config(*[(0, 1)] * 6)])),
-        node_config_ids=layout_graph.node_config_ids[:2],
-        runtime_ns=np.ones(4, np.int64),
-    )
-    scores = np.array([0.0, 0.1, 0.2, 0.3], np.float32)
-    assert top_k_to_measure(scores, graph, 1).tolist() == [0]
-    assert top_k_to_measure(scores, graph, 3)[0] == 2
-    assert top_k_to_measure(-scores, graph, 4)[0] == 3

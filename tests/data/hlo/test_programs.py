@@ -26,7 +26,7 @@ from tests.data.npz.damaged_archives import (
 from tests.features.hlo_modules import layout_tuning, small_module, tile_tuning
 from tests.support.real_data import REAL, real_file
 
-N_DAMAGED = 100
+N_DAMAGED = 40
 
 PROTOBUFS = REAL / "pb"
 TWIN = "layout:xla:default:unet_3d.4x4.bf16"
