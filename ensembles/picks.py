@@ -71,8 +71,8 @@ def top_k_to_measure(
             candidates = rows[: min(n_candidates, MAX_CANDIDATES)]
             error, first = LAYOUT_ERROR, first_layouts(graph.configs, candidates)
         [correlation] = correlations(graph, candidates)
-        chosen = lowest_expected_minimum(scores[rows], correlation, error, k, first)
-    return np.concatenate([rows[chosen], np.delete(rows, chosen)])[:k]
+        picks = lowest_expected_minimum(scores[rows], correlation, error, k, first)
+    return np.concatenate([rows[picks], np.delete(rows, picks)])[:k]
 
 
 def lowest_expected_minimum(

@@ -109,23 +109,23 @@ def draw_errors(covariance: Floats) -> NDArray[np.float32]:
 
 
 def lowest_minimum(
-    runtimes: NDArray[np.float32], fastest: NDArray[np.float32], chosen: list[int], k: int
+    runtimes: NDArray[np.float32], fastest: NDArray[np.float32], first: Sequence[int], k: int
 ) -> list[int]:
     """Choose configs in turn, so that the best of them has the lowest mean runtime.
 
     Args:
         runtimes: Draws of the runtimes of m candidates, (m, draws).
-        fastest: Runtime of the best known config in each draw, (draws,).
-        chosen: Positions that are chosen already, part of the k.
+        fastest: Runtime of the best config so far in each draw, (draws,).
+        first: Positions that come first, part of the k.
         k: Number of configs to choose, at most m.
 
     Returns:
         Positions of the k configs, in the order of choice.
     """
-    chosen, minimum = [*chosen], np.empty_like(runtimes)
-    while len(chosen) < k:
+    picks, minimum = [*first], np.empty_like(runtimes)
+    while len(picks) < k:
         expected = np.minimum(fastest, runtimes, out=minimum).mean(axis=1)  # (m,)
-        expected[chosen] = np.inf
-        chosen.append(int(np.argmin(expected)))
-        fastest = np.minimum(fastest, runtimes[chosen[-1]])
-    return chosen
+        expected[picks] = np.inf
+        picks.append(int(np.argmin(expected)))
+        fastest = np.minimum(fastest, runtimes[picks[-1]])
+    return picks

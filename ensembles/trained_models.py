@@ -39,7 +39,7 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected a folder with run folders")
-    found: dict[Key, Path] = {}
+    folders: dict[Key, Path] = {}
     # Links are followed, so a folder may appear twice or contain itself.
     seen = set[str]()
     for place, below, files in os.walk(root, followlinks=True):
@@ -64,16 +64,16 @@ def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -
             raise PipelineError(f"{folder / CONFIG}: names {'/'.join(key)!r}; {expected}")
         if not is_wanted(key):
             continue
-        if is_done(folder) > is_done(found.setdefault(key, folder)):
-            found[key] = folder
-    return found
+        if is_done(folder) > is_done(folders.setdefault(key, folder)):
+            folders[key] = folder
+    return folders
 
 
 def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[Path]:
     """Copy the models of an earlier training, finished or not, to resume them."""
     folders = {collection.slug: out, f"{collection.slug}{FINAL}": out / FINAL_FOLDER}
-    found = find_models(earlier, lambda key: key[0] in folders)
-    return take_models({folders[place] / member: path for (place, member), path in found.items()})
+    models = find_models(earlier, lambda key: key[0] in folders)
+    return take_models({folders[place] / member: path for (place, member), path in models.items()})
 
 
 def models_to_take(
@@ -114,9 +114,9 @@ def models_to_take(
     return {wanted[key][0]: folder for key, folder in models.items()}
 
 
-def take_models(found: Mapping[Path, Path]) -> list[Path]:
-    """Copy run folders."""
-    missing = {target: folder for target, folder in found.items() if not target.exists()}
+def take_models(sources: Mapping[Path, Path]) -> list[Path]:
+    """Copy run folders from their sources, by target."""
+    missing = {target: folder for target, folder in sources.items() if not target.exists()}
     for target, folder in missing.items():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -180,38 +180,38 @@ class HloProgram:
         }
 
 
-def read_programs(path: Path, chosen: str | None = None) -> list[HloProgram]:
+def read_programs(path: Path, wanted: str | None = None) -> list[HloProgram]:
     """Read tuning data or HLO modules. The content decides the type of the file.
 
     Args:
         path: The file, or a folder that XLA dumped. `FILE#NAME` is one module of it.
-        chosen: Name of the module or kernel to read. The default is all of a file. A folder needs
+        wanted: Name of the module or kernel to read. The default is all of a file. A folder needs
             a name if it has several modules.
 
     Raises:
         UsageError: Not exactly one module has the name.
     """
     path, name = split_choice(path)
-    chosen = name if chosen is None else chosen
+    wanted = name if wanted is None else wanted
     if path.is_dir():
-        path, chosen = find_dumped(path, chosen), None
-    return parse_programs(path, read_bytes(path), chosen)
+        path, wanted = find_dumped(path, wanted), None
+    return parse_programs(path, read_bytes(path), wanted)
 
 
-def parse_programs(path: Path, content: bytes, chosen: str | None = None) -> list[HloProgram]:
+def parse_programs(path: Path, content: bytes, wanted: str | None = None) -> list[HloProgram]:
     """Parse the content of a file as `read_programs` does."""
     content, stem = unpack(path, content), program_name(path)
     kind, message = _parse_protobuf(content)
     if kind:
         programs = _programs_of(message, kind, path)
-        if chosen is None:
+        if wanted is None:
             return programs
         names = [(p.name.removeprefix(f"{stem}_"), p.name, p.graph.name) for p in programs]
-        return [programs[choose(path, names, chosen)]]
+        return [programs[choose(path, names, wanted)]]
     modules = split_modules(path, content)
     is_only, programs = len(modules) == 1, []
-    if chosen is not None or len(modules) > MAX_MODULES:
-        modules = [modules[choose(path, [(module.name,) for module in modules], chosen)]]
+    if wanted is not None or len(modules) > MAX_MODULES:
+        modules = [modules[choose(path, [(module.name,) for module in modules], wanted)]]
     for module in modules:
         source = str(path) if is_only else f"{path}#{module.name}"
         message = message_class("HloModuleProto").FromString(parse.parse_module(module, source))

@@ -88,12 +88,12 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
     for row, values in runtimes.items():
         logs.setdefault(int(group[row]), []).extend(np.log(values).tolist())
     left = np.setdiff1d(np.arange(len(first)), [*logs])
-    mean = {config: float(np.mean(own)) for config, own in logs.items()}
+    mean = {config: float(np.mean(values)) for config, values in logs.items()}
     ran = sorted((config for config in mean if np.isfinite(mean[config])), key=mean.__getitem__)
     if not (len(left) and ran):
         ranked = top_k_to_measure(scores, graph, k + len(logs) + 1)
         order = dict.fromkeys(group[[*_compilers_choice(graph), *ranked]].tolist())
-        return first[[one for one in order if one not in logs][:k]].tolist()
+        return first[[config for config in order if config not in logs][:k]].tolist()
     prior = norm.ppf((rankdata(scores[first]) - 0.5) / len(first))
     learned = _limited(np.array(ran))
     candidates = _limited(left[np.argsort(prior[left], kind="stable")])
@@ -105,8 +105,8 @@ def suggest(scores: NDArray[np.float32], graph: Graph, runtimes: Runtimes, k: in
         likenesses = correlations(graph, first[both], SCALES)
         promising, draws = draw_runtimes(likenesses, prior[both], log_ns, repeats)
         fastest = np.zeros(draws.shape[1], np.float32)
-        chosen = lowest_minimum(draws, fastest, [], min(k, len(draws)))
-    return first[candidates[promising[chosen]]].tolist()
+        picks = lowest_minimum(draws, fastest, [], min(k, len(draws)))
+    return first[candidates[promising[picks]]].tolist()
 
 
 def _compilers_choice(graph: Graph) -> list[int]:
@@ -182,20 +182,23 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
     if suffixes & TABLES and path.suffix.lower() != ".csv":
         raise PipelineError(f"{path}: expected a .csv file; save or unpack the table as one")
     if ".csv" in suffixes:
-        found = _read_csv(path, hashes)
+        measured = _read_csv(path, hashes)
     else:
         graph = load_graph(path).graph
         row_of = {content: row for row, content in enumerate(hashes)}
         rows = [row_of.get(content, -1) for content in config_hashes(graph).tolist()]
         arrays = ("node_opcode", "edge_index", "node_feat", "node_config_ids")
-        pairs = [[getattr(one, name, 0) for one in (graph, named.graph)] for name in arrays]
-        if -1 in rows or not all(np.array_equal(one, other) for one, other in pairs):
+        is_same = all(
+            np.array_equal(getattr(graph, name, 0), getattr(named.graph, name, 0))
+            for name in arrays
+        )
+        if -1 in rows or not is_same:
             raise PipelineError(f"{path}: expected the program and configs of {named.path}")
         runtimes = graph.runtime_ns.astype(float).tolist() if graph.is_labelled else ()
-        found = [*zip(rows, runtimes, strict=False)]
-    if not found:
+        measured = [*zip(rows, runtimes, strict=False)]
+    if not measured:
         raise PipelineError(f"{path}: has no runtimes; expected measured ones")
-    return found
+    return measured
 
 
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
