@@ -104,12 +104,9 @@ def test_greedy_selection_equals_the_slow_reference(seed: int, n_configs: int) -
     assert greedy_weights(partial(mean_tau, graphs), 4).tolist() == slow_greedy(graphs)
 
 
-@pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_members_that_complement_each_other_are_blended(kind: str) -> None:
+def test_members_that_complement_each_other_are_blended() -> None:
     """Members that err independently are better together than the best alone."""
-    sizes = {"layout": {"n_graphs": 16, "n_configs": 60, "per_family": 2, "seed": 0}}
-    sizes["tile"] = {"n_graphs": 60, "n_configs": 100, "seed": 2}
-    graphs = noisy([1.5, 1.5, np.inf], kind=kind, **sizes[kind])
+    graphs = noisy([1.5, 1.5, np.inf], kind="tile", n_graphs=60, n_configs=100, seed=2)
     chosen = choose_blend(graphs, names_of(graphs))
     assert chosen["chosen"] == GREEDY
     assert min(chosen["weights"][name] for name in ("model0", "model1")) > 0.2
@@ -117,27 +114,6 @@ def test_members_that_complement_each_other_are_blended(kind: str) -> None:
     assert chosen["gain"] > chosen["gain_ci99"][0] > 0
     assert chosen["held_out_value"] > max(chosen["member_values"].values())
     assert sum(chosen["weights"].values()) == pytest.approx(1)
-
-
-def test_value_of_fitted_weights_on_pure_noise_is_zero() -> None:
-    """The value on held-out graphs is honest: each fold is judged by weights without it."""
-    held_out = []
-    for seed in range(12):
-        graphs = noisy([np.inf] * 3, n_graphs=10, n_configs=12, seed=seed)
-        chosen = choose_blend(graphs, names_of(graphs))
-        held_out.append(chosen["gain"] + chosen["recipe_value"])
-    assert abs(np.mean(held_out)) < 3 * np.std(held_out) / np.sqrt(12)
-
-
-def test_blend_of_recipe_stays_unless_it_is_beaten() -> None:
-    equal = {"n_graphs": 12, "n_configs": 40, "seed": 3}
-    good = noisy([1.0, 1.0, 1.0], recipe=[1 / 3] * 3, **equal)
-    kept = choose_blend(good, names_of(good))
-    assert (kept["chosen"], kept["weights"]) == (RECIPE, {})
-    assert kept["held_out_value"] == kept["recipe_value"]
-    bad = noisy([1.0, 1.0, 1.0], recipe=[-1.0], **equal)
-    replaced = choose_blend(bad, names_of(bad))
-    assert replaced["chosen"] == GREEDY and replaced["gain"] > 1
 
 
 def scored(files: list[GraphFile], by: Callable[[NDArray[np.int64]], NDArray[Any]]) -> pl.DataFrame:

@@ -38,5 +38,7 @@ def test_choices_have_the_values_of_held_out_families(
     if expected == GREEDY:
         whole = greedy_weights(lambda w: mean_tau(graphs, w), len(noise))
         assert [*found["weights"].values()] == whole.tolist()
+    else:
+        assert found["weights"] == {} and found["held_out_value"] == found["recipe_value"]
     alone = [mean_tau(graphs, weights) for weights in np.eye(len(noise))]
     assert [*found["member_values"].values()] == pytest.approx(alone)

@@ -35,16 +35,15 @@ def by_content(graph: Graph) -> NDArray[np.float32]:
     return (config_hashes(graph) % np.uint64(29)).astype(np.float32)
 
 
-def test_second_choice_is_unlike_the_best(tile_graph: TileGraph) -> None:
+@pytest.mark.parametrize(
+    ("error", "rows"), [(2.0, [0, 3]), (0.0, [0, 1])], ids=["unlike the best", "by score"]
+)
+def test_second_choice_depends_on_the_error(
+    error: float, rows: list[int], tile_graph: TileGraph
+) -> None:
     graph = with_tiles(tile_graph, tiles_at((64, 64), (64, 63), (63, 64), (1, 64)))
-    scores = np.array([0.0, 0.1, 0.1, 0.2], np.float32)
-    assert top_k_to_measure(scores, graph, 2).tolist() == [0, 3]
-
-
-def test_without_an_error_the_first_by_score_are_chosen(tile_graph: TileGraph) -> None:
-    graph = with_tiles(tile_graph, tiles_at((64, 64), (64, 63), (63, 64), (1, 64)))
-    scores = np.array([0.3, 0.1, 0.1, 0.2], np.float32)
-    assert sorted(top_k_to_measure(scores, graph, 3, 0.0).tolist()) == [1, 2, 3]
+    scores = np.array([0.0, 0.1, 0.15, 0.2], np.float32)
+    assert top_k_to_measure(scores, graph, 2, error).tolist() == rows
 
 
 @pytest.mark.parametrize("n", [1, 5, MAX_CANDIDATES + 50])

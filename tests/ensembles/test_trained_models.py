@@ -126,20 +126,3 @@ def test_of_unfinished_trainings_one_is_continued_unless_one_is_finished(tmp_pat
     assert copied == tmp_path / "out" / "a-seed0"
     names = {path.name for path in copied.iterdir()}
     assert names == {"DONE", "config.toml", "checkpoint.safetensors"}
-
-
-def test_a_run_with_given_models_equals_the_run_that_trained_them(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    tree = tmp_path / "tree"
-    shutil.copytree(tiny_tree / "npz" / "tile", tree / "npz" / "tile")
-    arguments = ["run", "--recipe", "smoke", "--set", 'tile.models=["tile_linear"]']
-    call(*arguments, "--data", tree, "--out", tmp_path / "whole")
-    shutil.rmtree(tree / "npz" / "tile" / "xla" / "train")  # not needed any more
-    given = ["--models", tmp_path / "whole", "--out", tmp_path / "given"]
-    call(*arguments, "--data", tree, *given)
-    first, second = (tmp_path / run / "submission.csv" for run in ("whole", "given"))
-    assert first.read_bytes() == second.read_bytes()
-    said = call(*arguments, "--data", tree, "--models", tree, "--out", tmp_path / "no", expect=1)
-    assert "no trained model tile-xla/tile_linear-seed0" in said
-    assert not (tmp_path / "no").exists()
