@@ -11,10 +11,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict
 
 from common.errors import PipelineError
 from common.files import SEAL_KEY, UNSEALED, check_seal, read_json, write_sealed
@@ -86,15 +85,11 @@ def joined(
     *,
     rows_of: str,
 ) -> pl.DataFrame:
-    """Join the scaled scores of members by config.
+    """Join the scaled scores of members by config, in the order of `rows`.
 
     Args:
-        scale: Scales the scores of one graph to 0..1.
+        scale: Scales the scores of one graph to 0..1. A graph that a member leaves out has null.
         rows_of: Name of the source of `rows` for error messages.
-
-    Returns:
-        Table in the order of `rows`, with a column of scaled scores per member. The column is null
-        for the graphs that the member does not rank.
     """
     result = rows.select("graph", "config", "config_hash")
     distinct = not result.select(KEYS).is_duplicated().any()
@@ -148,23 +143,14 @@ def run_blend(
     """Return the chosen blend of a run, or the recipe's blend if there is no choice."""
     record = read_choice(choice_file(out, collection)) if blending.choose else None
     if record is not None and set(record["weights"]) == set(members):
-        return BlendSpec(record["method"], record["weights"], record["tile_error"])
+        tile_error = record.get("tile_error", TILE_ERROR)
+        return BlendSpec(record["method"], record["weights"], tile_error)
     return recipe_blend(blending, members)
 
 
 def blend_record(spec: BlendSpec) -> dict[str, Any]:
     """Return the values of a blend for JSON."""
     return spec._asdict() | {"weights": {name: float(w) for name, w in spec.weights.items()}}
-
-
-class Choice(BaseModel):
-    """Content of a choice file. The report reads its other keys."""
-
-    model_config = ConfigDict(extra="allow")
-
-    method: Literal["minmax-mean", "rank-mean"]
-    weights: dict[str, float]
-    tile_error: float = TILE_ERROR
 
 
 def choice_file(out: Path, collection: Collection) -> Path:
@@ -183,5 +169,6 @@ def read_choice(path: Path) -> dict[str, Any] | None:
         return None
     remedy = "remove the file; the next run repeats the choice"
     check_seal(path, remedy)
-    record = read_json(path, Choice, expected=f"a choice with method and weights; {remedy}")
-    return record.model_dump(exclude={SEAL_KEY})
+    record = read_json(path, dict[str, Any], expected=f"a choice with method and weights; {remedy}")
+    record.pop(SEAL_KEY, None)
+    return record

@@ -33,9 +33,7 @@ Key = tuple[str, str]
 def find_models(root: Path, is_wanted: Callable[[Key], bool] = lambda _: True) -> dict[Key, Path]:
     """Find the run folders of models below a folder.
 
-    Returns:
-        Run folder by key. If a model has several folders, the first finished one counts, sorted
-        by path.
+    If a model has several folders, the first finished one counts, sorted by path.
     """
     if not root.is_dir():
         raise PipelineError(f"{root}: no such folder; expected a folder with run folders")
@@ -79,11 +77,7 @@ def continue_earlier(earlier: Path, collection: Collection, out: Path) -> list[P
 def models_to_take(
     source: Path, recipe: Recipe, collections: Iterable[Collection], out: Path
 ) -> dict[Path, Path]:
-    """Find the trained models that a run folder lacks.
-
-    Returns:
-        Folder to copy from, by the new folder in `out`.
-    """
+    """Return the folder of each trained model that a run folder lacks, by its place in `out`."""
     wanted = {
         (member.folder.parent.name, member.name): (member.folder, settings)
         for collection in collections

@@ -250,11 +250,7 @@ def _from_npz(archive: Archive, given: Collection | None) -> NamedGraph:
 
 
 def read_names(npz: Path, n_nodes: int) -> tuple[str, ...] | None:
-    """Read the instruction names of a graph from the file next to its npz file.
-
-    Returns:
-        Names, (n,), or None if there is no such file.
-    """
+    """Return the instruction names, (n,), in the file next to an npz file, if it exists."""
     path = names_beside(npz)
     if not path.is_file():
         return None

@@ -361,16 +361,7 @@ def _check_fits(ranker: Ensemble, graph: NamedGraph) -> None:
 
 
 def ranker_for(run: Path | None, graph: NamedGraph, trust: Container[str] = ()) -> Ensemble:
-    """Load the models of a run that rank a graph.
-
-    Args:
-        run: Folder of a run, or of one model. None for the untrained baseline.
-        graph: Graph to rank. Its collection selects the models, if it is known.
-        trust: Custom models that may be imported, as "package.module:Class".
-
-    Raises:
-        UsageError: See `load_ranker`.
-    """
+    """Load the models of a run that rank a graph, or the untrained baseline if `run` is None."""
     if run is None:
         spec = BlendSpec("minmax-mean", {BASELINE: 1.0})
         collection = collection_named(ANY_OF_KIND[graph.kind])

@@ -202,7 +202,7 @@ def read_runtimes(path: Path, named: NamedGraph) -> list[tuple[int, float]]:
 
 
 def _read_csv(path: Path, hashes: Sequence[int]) -> list[tuple[int, float]]:
-    """Check every row, also the rows without a runtime, which are then left out."""
+    """Check every row, and leave out those without a runtime."""
     try:
         lines = read_bytes(path).decode("utf-8-sig").splitlines() or [""]
     except UnicodeDecodeError:
