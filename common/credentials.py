@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from common.errors import PipelineError, escaped
 from common.files import open_regular
@@ -47,17 +48,28 @@ def key_file() -> Path:
     return next(filter(Path.exists, files), files[0])
 
 
-def clean_variables() -> dict[str, str]:
-    """Return Kaggle's credentials in the environment, without blanks and line ends around them.
+class Login(NamedTuple):
+    """Credentials of a user; "" for each that is missing."""
+
+    username: str
+    key: str
+    token: str
+
+
+def find_login() -> Login:
+    """Find the user's credentials, without blanks and line ends around them.
 
     A new token begins with KGAT_ and is no key, but many users put it in the place of the key.
     """
-    names = ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY")
-    clean = {name: os.environ[name].strip() for name in names if name in os.environ}
-    key = clean.get("KAGGLE_KEY") or texts_in(key_file()).get("key", "")
-    if key.startswith("KGAT_") and not clean.get("KAGGLE_API_TOKEN"):
-        clean["KAGGLE_API_TOKEN"] = key
-    return clean
+    from kagglesdk.kaggle_env import get_access_token_from_env
+
+    table = texts_in(key_file())
+    username = os.environ.get("KAGGLE_USERNAME") or table.get("username", "")
+    key = (os.environ.get("KAGGLE_KEY") or table.get("key", "")).strip()
+    token = (get_access_token_from_env()[0] or "").strip()
+    if key.startswith("KGAT_") and not token:
+        token = key
+    return Login(username.strip(), key, token)
 
 
 def redact(text: str) -> str:

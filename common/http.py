@@ -1,19 +1,13 @@
-"""HTTP requests with limits on time and size, and with retries.
-
-No server decides when a command ends.
-"""
+"""Retries of HTTP requests, and words for the faults of a network."""
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json import JSONDecodeError
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from requests import PreparedRequest, Response, Session
-from requests.adapters import HTTPAdapter
 from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
 from requests.exceptions import ConnectionError as NoConnection
-from urllib3.exceptions import HTTPError as TransportError
 from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
@@ -22,53 +16,10 @@ from common.progress import log
 
 T = TypeVar("T")
 
-ANSWER_WITHIN_S = 120.0
-MAX_ANSWER_BYTES = 2**27
-_PIECE_BYTES = 2**16
 UNREACHED = "cannot reach"
 MIN_GAIN_BYTES = 2**18
 # Another try may succeed: the server is busy, restarts, or waited too long for the request.
 PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-
-def read_pieces(answer: Response, max_bytes: int) -> Iterator[bytes]:
-    """Yield the body of an answer, each piece as soon as it has arrived.
-
-    Raises:
-        RequestException: The connection breaks, or the server is too slow.
-    """
-    n_bytes = 0
-    try:
-        while piece := answer.raw.read1(_PIECE_BYTES, decode_content=True):
-            n_bytes += len(piece)
-            if n_bytes > max_bytes:
-                raise PipelineError(
-                    f"a server's answer has over {max_bytes} bytes, more than any that is "
-                    "expected; nothing of it was used; check the address and the proxy"
-                )
-            yield piece
-    except TransportError as error:
-        raise ChunkedEncodingError(error) from None
-
-
-class LimitedAdapter(HTTPAdapter):
-    """Limits the time of each request, and the size of each answer that is not streamed."""
-
-    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
-        options["timeout"] = options.get("timeout") or ANSWER_WITHIN_S
-        answer = super().send(request, *args, **options)
-        if answer.is_redirect or not options.get("stream"):
-            # `requests` has no public way to give an answer its body.
-            answer._content = b"".join(read_pieces(answer, MAX_ANSWER_BYTES))
-        return answer
-
-
-def limited_session() -> Session:
-    """Return a session whose requests have the limits of `LimitedAdapter`."""
-    session = Session()
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, LimitedAdapter())
-    return session
 
 
 class RetryableError(Exception):

@@ -1,37 +1,31 @@
-"""An authenticated Kaggle client, whose messages contain no secrets.
+"""An authenticated session with Kaggle, whose messages contain no secrets.
 
-The client finds its credentials itself: KAGGLE_API_TOKEN, KAGGLE_USERNAME with KAGGLE_KEY, or a key
-file. It prints and exits where it should raise, and it logs in on import. Only `kaggle_session`
-deals with that. No other module handles the client's kinds of errors.
+No other module handles the kinds of errors of Kaggle's client.
 
 Submissions, kernels and datasets are uploaded in three steps. `ask` reads the state of Kaggle,
 `upload_file` uploads the files, and `send_once` sends the one request that uses them. If the answer
 is lost, `send_once` checks whether the request has arrived.
 """
 
-import io
-import os
-import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 
+import requests
+from requests.adapters import HTTPAdapter
 from requests.exceptions import HTTPError, RequestException
 
-from common.credentials import clean_variables, key_file, one_line, redact, texts_in
+from common.credentials import Login, find_login, key_file, one_line, redact
 from common.errors import PipelineError
 from common.http import (
     PASSING_STATUS,
     UNREACHED,
-    LimitedAdapter,
     RetryableError,
     RetryPolicy,
     chain,
-    limited_session,
     network_fault,
     retry,
     retry_after_s,
@@ -41,6 +35,8 @@ from common.progress import in_one_step, log
 T = TypeVar("T")
 
 POLICY = RetryPolicy(attempts=4, first_wait_s=2.0)
+# Limit of a request, and between two pieces of its answer.
+ANSWER_WITHIN_S = 120.0
 
 _APIS = {
     "blobs": "blob_api",
@@ -71,24 +67,25 @@ _ADVICE = {
 }
 _SERVER_FAULT = "Kaggle's server failed; try again in a few minutes"
 _OTHER = "Kaggle refused the request"
-# These variables are hidden from the client's import. With them it would log in without a time
-# limit, create folders in a home folder that may be missing, and log signed addresses.
-_HIDDEN_AT_IMPORT = re.compile("KAGGLE_.*|VERBOSE|VERBOSE_OUTPUT|HOME")
 
 
-@dataclass(frozen=True)
+@dataclass
 class KaggleSession:
-    """An authenticated client, the name of the present action and a policy of retries."""
+    """A client, the name of the present action and a policy of retries.
 
-    api: Any  # KaggleApi, whose import is heavy and untyped
-    action: str  # the start of every line that is logged or raised ("upload a.csv to …")
-    policy: RetryPolicy  # for requests that may be repeated
+    Attributes:
+        action: The start of every line that is logged or raised, for example "upload a.csv to …".
+        policy: Policy for requests that may be repeated.
+        client: A `kagglesdk.KaggleClient`, whose import is slow and untyped; None before the login.
+        username: Name of the user; "" before the login.
+    """
 
-    @property
-    def username(self) -> str:
-        return str(self.api.config_values.get("username", ""))
+    action: str
+    policy: RetryPolicy
+    client: Any = None
+    username: str = ""
 
-    def own(self, name: str) -> str:
+    def with_owner(self, name: str) -> str:
         """Return "owner/slug" of a kernel or dataset. A slug without owner belongs to the user."""
         return name if "/" in name else f"{self.username}/{name}"
 
@@ -103,73 +100,78 @@ class KaggleSession:
         api = _APIS[service]
         types = import_module(f"kagglesdk.{service}.types.{api}_service")
         request = getattr(types, f"Api{method.title().replace('_', '')}Request").from_dict(facts)
-        with self.api.build_kaggle_client() as client:
-            return getattr(getattr(getattr(client, service), f"{api}_client"), method)(request)
+        return getattr(getattr(getattr(self.client, service), f"{api}_client"), method)(request)
+
+    def log_in(self) -> None:
+        """Log in with a token, with a key, or like the `kaggle auth login` before."""
+        from kagglesdk.kaggle_creds import KaggleCredentials
+
+        login = find_login()
+        if login.token:
+            self.client = _client(api_token=login.token)
+            self.username = _user_of(self.client, login.token)
+        elif login.username and login.key:
+            self.client = _client(username=login.username, password=login.key)
+            self.username = login.username
+        elif credentials := KaggleCredentials.load(_client()):
+            self.client = _client(api_token=credentials.get_access_token())
+            self.username = credentials.get_username()
+        if not self.username:
+            raise PipelineError(f"{self.action}: {_no_login(login)}; {_HOW_TO_LOG_IN}")
 
 
 @contextmanager
 def kaggle_session(action: str, policy: RetryPolicy = POLICY) -> Iterator[KaggleSession]:
-    """Yield an authenticated client. Every error of the block becomes one line without secrets.
+    """Yield an authenticated session. Every error of the block becomes one line without secrets.
 
-    The client's output is discarded, because it may contain signed addresses and authorization
-    headers. An error has no cause, because the cause may contain credentials.
+    An error has no cause, because the cause may contain credentials.
     """
+    session = KaggleSession(action, policy)
     try:
-        with redirect_stdout(io.StringIO()):
-            session = KaggleSession(_limited_client(), action, policy)
-            ask(session, lambda: _log_in(session))
+        ask(session, session.log_in)
+        with session.client:
             yield session
     except PipelineError as error:
         raise type(error)(redact(str(error))) from None
-    except SystemExit as error:
-        raise PipelineError(f"{action}: the Kaggle client gave up (exit {error.code})") from None
     except Exception as error:
         raise PipelineError(redact(str(_explain(error, action)))) from None
 
 
-def _log_in(session: KaggleSession) -> None:
-    before = dict(os.environ)
+class _TimedAdapter(HTTPAdapter):
+    """Limits the time of a request, for which the client has no setting."""
+
+    def send(self, *args: Any, **options: Any) -> requests.Response:
+        return super().send(*args, **{**options, "timeout": ANSWER_WITHIN_S})
+
+
+def _client(**login: str) -> Any:
+    from kagglesdk import KaggleClient, KaggleEnv
+
+    client = KaggleClient(KaggleEnv.PROD, **login)
+    http = client.http_client().__enter__()
+    for scheme in ("http://", "https://"):
+        http._session.mount(scheme, _TimedAdapter())
+    return client
+
+
+def _user_of(client: Any, token: str) -> str:
+    """Return the name of the user of a token; "" if Kaggle does not know the token."""
+    from kagglesdk.security.types.oauth_service import IntrospectTokenRequest
+
+    request = IntrospectTokenRequest.from_dict({"token": token})
     try:
-        os.environ |= clean_variables()
-        session.api.authenticate()
-    # A damaged key file raises one of the last two.
-    except (SystemExit, TypeError, UnicodeError):
-        path = Path(session.api.config)
-        reason = f"{path} does not contain them" if path.exists() else "none found or accepted"
-        message = f"no Kaggle credentials: {reason}; {_HOW_TO_LOG_IN}"
-        raise PipelineError(f"{session.action}: {message}") from None
-    finally:
-        os.environ.clear()
-        os.environ |= before
+        answer = client.security.oauth_client.introspect_token(request)
+    except Exception as error:
+        if is_refused(error, (400, 403, 404)):
+            return ""
+        raise
+    return str(answer.username or "") if answer.active else ""
 
 
-def _limited_client() -> Any:
-    before = dict(os.environ)
-    try:
-        for name in filter(_HIDDEN_AT_IMPORT.fullmatch, before):
-            del os.environ[name]
-        with TemporaryDirectory() as folder:
-            os.environ |= {"HOME": folder, "KAGGLE_CONFIG_DIR": folder}
-            from kaggle.api.kaggle_api_extended import KaggleApi
-    finally:
-        os.environ.clear()
-        os.environ |= before
-
-    class LimitedApi(KaggleApi):
-        config = str(key_file())
-
-        def read_config_file(self, *_: Any, **__: Any) -> dict[str, str]:
-            return texts_in(Path(self.config))
-
-        def build_kaggle_client(self) -> Any:
-            client = super().build_kaggle_client()
-            http = client.http_client().__enter__()
-            for scheme in ("http://", "https://"):
-                # The client has no setting for it.
-                http._session.mount(scheme, LimitedAdapter())
-            return client
-
-    return LimitedApi()
+def _no_login(login: Login) -> str:
+    is_in_file = not login.token and key_file().exists()
+    reason = f"{key_file()} does not contain them" if is_in_file else "none found or accepted"
+    return f"no Kaggle credentials: {reason}"
 
 
 class Refusal(NamedTuple):
@@ -278,8 +280,8 @@ def upload_file(
     def attempt() -> str:
         upload = session.call(service, method, {**fields, **facts})
         step = in_one_step(f"upload {path.name}")
-        with step, limited_session() as http, path.open("rb") as stream:
-            answer = http.put(upload.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
+        with step, path.open("rb") as stream:
+            answer = requests.put(upload.create_url, data=stream, timeout=_STORAGE_TIMEOUT_S)
         status = answer.status_code
         if status in PASSING_STATUS:
             raise RetryableError(f"Kaggle's storage answers HTTP {status}")
@@ -320,7 +322,7 @@ def _explain(error: BaseException, action: str) -> PipelineError:
     # For example, the answer contains a state that this version of the client does not know.
     elif isinstance(error, LookupError | TypeError | AttributeError):
         line = f"the Kaggle client does not understand the answer: {one_line(repr(error))}"
-        line += "; a newer one may: pip install --upgrade kaggle"
+        line += "; a newer one may: pip install --upgrade kagglesdk"
     else:
         # Messages of `requests` may quote signed addresses and headers.
         said = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"

@@ -185,7 +185,7 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     known = read_json(path, DatasetMetadata, expected=expected)
     files = sent_files(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
-        dataset_id = session.own(known.id)
+        dataset_id = session.with_owner(known.id)
         before = ask(session, lambda: _version(session, dataset_id))
         tokens = _upload(session, folder, files)
         owner, slug = dataset_id.split("/")

@@ -6,15 +6,16 @@ Paths of an output are checked. An interrupted download resumes.
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+from requests import Session
 
 from common.credentials import content_to_send, one_line
 from common.errors import PipelineError, UsageError
 from common.files import read_json, write_text
-from common.http import RetryPolicy, limited_session
+from common.http import RetryPolicy
 from common.kaggle import POLICY, KaggleSession, ask, is_refused, kaggle_session, send_once
 from common.progress import progress
 from data.fetch.download import download
@@ -29,8 +30,6 @@ _IN_DOUBT = (
 _SOURCES = ("dataset", "competition", "kernel", "model")
 
 NOTE_FILE = "kernel.json"
-# Limit of a file name on most disks.
-MAX_NAME_BYTES = 255
 OUTPUT_POLICY = RetryPolicy()
 _ENDED_BADLY = ("error", "cancel_acknowledged")
 
@@ -40,7 +39,10 @@ class KernelVersion(NamedTuple):
 
     kernel_id: str
     version: int
-    url: str
+
+    @property
+    def url(self) -> str:
+        return f"https://www.kaggle.com/code/{self.kernel_id}"
 
 
 class KernelStatus(NamedTuple):
@@ -93,44 +95,46 @@ def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     if not source.is_file():
         raise PipelineError(f"{source}: no such file; build the kernel again")
     content_to_send(metadata_file)
-    code = content_to_send(source)
-    with (
-        kaggle_session(f"push kernel {folder}", policy) as session,
-        TemporaryDirectory(prefix="kernel-push-") as copy,
-    ):
-        kernel_id = session.own(metadata.id)
-        with_owner = metadata.model_copy(update={"id": kernel_id})
-        Path(copy, METADATA_FILE).write_text(with_owner.text, encoding="utf-8")
-        Path(copy, source.name).write_bytes(code)
+    code = content_to_send(source).decode()
+    with kaggle_session(f"push kernel {folder}", policy) as session:
+        kernel_id = session.with_owner(metadata.id)
+        request = {**_settings(metadata), "slug": kernel_id, "text": code}
         last = ask(session, lambda: _version(session, kernel_id))
 
         def send() -> int:
-            return _accepted(kernel_id, session.api.kernels_push(copy))
+            return _accepted(kernel_id, session.call("kernels", "save_kernel", request))
 
         def arrived() -> int | None:
             version = _version(session, kernel_id)
             return version if version > last else None
 
         version = send_once(session, send, arrived, _IN_DOUBT)
-    return KernelVersion(kernel_id, version, f"https://www.kaggle.com/code/{kernel_id}")
+    return KernelVersion(kernel_id, version)
+
+
+def _settings(metadata: KernelMetadata) -> dict[str, Any]:
+    """Return the metadata of a kernel by the JSON keys of a request."""
+    names = {"title": "new_title", "keywords": "category_ids"}
+    names |= {f"{kind}_sources": f"{kind}_data_sources" for kind in _SOURCES}
+    facts = metadata.model_dump(mode="json", exclude={"id", "code_file"}, exclude_none=True)
+    return {to_camel(names.get(key, key)): value for key, value in facts.items()}
 
 
 def latest_version(kernel_id: str) -> KernelVersion:
     """Return the latest version of a kernel, 0 for an unknown kernel."""
     with kaggle_session(f"version of kernel {kernel_id}") as session:
-        full_id = session.own(kernel_id)
-        version = ask(session, lambda: _version(session, full_id))
-    return KernelVersion(full_id, version, f"https://www.kaggle.com/code/{full_id}")
+        full_id = session.with_owner(kernel_id)
+        return KernelVersion(full_id, ask(session, lambda: _version(session, full_id)))
 
 
 def status(kernel_id: str) -> KernelStatus:
     """Return the status of the latest run of a kernel."""
     with kaggle_session(f"status of kernel {kernel_id}") as session:
-        return ask(session, lambda: _status(session, session.own(kernel_id)))
+        return ask(session, lambda: _status(session, session.with_owner(kernel_id)))
 
 
 def _status(session: KaggleSession, kernel_id: str) -> KernelStatus:
-    answer = session.api.kernels_status(kernel_id)
+    answer = session.call("kernels", "get_kernel_session_status", _names(kernel_id))
     state = answer.status.name.lower()
     return KernelStatus(kernel_id, state, one_line(answer.failure_message or ""))
 
@@ -148,20 +152,17 @@ def _version(session: KaggleSession, kernel_id: str) -> int:
 
 def _output(session: KaggleSession, kernel_id: str) -> tuple[list[tuple[str, str]], str]:
     # Names and signed addresses of the files of the latest session, and its log.
-    files, log, tokens = [], "", [""]
-    while len(tokens) <= _MAX_PAGES:
-        request = {**_names(kernel_id), "pageSize": _PAGE, "pageToken": tokens[-1]}
+    files, log, token = [], "", ""
+    for _ in range(_MAX_PAGES):
+        request = {**_names(kernel_id), "pageSize": _PAGE, "pageToken": token}
         page = session.call("kernels", "list_kernel_session_output", request)
         files += [(item.file_name, item.url) for item in page.files or []]
-        log = log or page.log or ""
-        if not page.next_page_token:
+        log, token = log or page.log or "", page.next_page_token
+        if not token:
             return files, log
-        if page.next_page_token in tokens:
-            break
-        tokens.append(page.next_page_token)
     raise PipelineError(
-        f"kernel {kernel_id}: Kaggle's list of its files does not end (page {len(tokens)}); "
-        "nothing was fetched; try again later"
+        f"kernel {kernel_id}: has over {_MAX_PAGES * _PAGE} files; nothing was fetched; let the "
+        "kernel pack them"
     )
 
 
@@ -208,7 +209,7 @@ def fetch_output(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: is in the way; expected a new or empty folder")
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
-        full_id = session.own(kernel_id)
+        full_id = session.with_owner(kernel_id)
         status = ask(session, lambda: _status(session, full_id))
         if status.state not in ("complete", *_ENDED_BADLY):
             raise PipelineError(
@@ -223,7 +224,7 @@ def fetch_output(
     mark = f"{full_id.replace('/', '-')}-{version}"
     whole = out.absolute().with_name(f".{out.name}.{mark}.part")
     whole.mkdir(parents=True, exist_ok=True)
-    with limited_session() as http:
+    with Session() as http:
         for number, (name, address) in enumerate(files):
             download(http, address, whole / name, policy=policy)
             progress("download", number + 1, len(files))
@@ -248,19 +249,11 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         is_plain = name == path.as_posix() and name.isprintable() and "\\" not in name
-        is_plain &= all(len(part.encode(errors="replace")) <= MAX_NAME_BYTES for part in path.parts)
         is_below = name != "." and not path.is_absolute() and ".." not in path.parts
         if not (is_plain and is_below):
             raise PipelineError(
-                f"file {name[:80]!a}: expected a path within the output, no name of over "
-                f"{MAX_NAME_BYTES} bytes; nothing kept"
+                f"file {name[:80]!a}: expected a path within the output; nothing kept"
             )
-    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
-    for name in folders.intersection(names):
-        raise PipelineError(
-            f"file {name[:80]!a}: is also a folder of the output, and a disk cannot have both; "
-            "nothing kept; name one of them differently in the kernel"
-        )
 
 
 def _keep_log(failed: KernelStatus, log: str, log_file: Path) -> NoReturn:

@@ -110,7 +110,8 @@ def _rows(session: KaggleSession) -> Iterator[Submission]:
 
 
 def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
-    listed = session.api.competition_submissions(COMPETITION, page_size=size, page_number=number)
+    request = {"competitionName": COMPETITION, "pageSize": size, "page": number}
+    listed = session.call("competitions", "list_submissions", request).submissions
     return [
         Submission(
             ref=item.ref,

@@ -16,13 +16,13 @@ from common.http import (
     RetryableError,
     RetryPolicy,
     network_fault,
-    read_pieces,
     retry,
     retry_after_s,
 )
 from common.progress import progress
 
 _TIMEOUT_S = (15, 60)  # to connect; between two pieces of the answer
+_PIECE_BYTES = 2**16
 _MAX_BYTES = 2**36  # several times the whole dataset
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LATER = "run the same command again: it resumes"
@@ -104,8 +104,13 @@ def _attempt(session: Session, url: str, target: Path) -> None:
 def _store(answer: Response, part: Path, n_bytes: int, total: int | None) -> int:
     try:
         with part.open("ab") as file:
-            for piece in read_pieces(answer, _MAX_BYTES - n_bytes):
+            for piece in answer.iter_content(_PIECE_BYTES):
                 n_bytes += file.write(piece)
+                if n_bytes > _MAX_BYTES:
+                    raise PipelineError(
+                        f"{_shown(answer.url)}: the file has over {_MAX_BYTES} bytes, more than "
+                        "any that is expected; check the address and the proxy"
+                    )
                 progress(
                     f"download {part.name.partition('.part')[0]}", n_bytes, total or n_bytes + 1
                 )

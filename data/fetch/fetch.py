@@ -18,7 +18,7 @@ from requests import Session
 
 from common.errors import PipelineError
 from common.files import atomic_path, sweep, write_text
-from common.http import RetryPolicy, limited_session
+from common.http import RetryPolicy
 from common.progress import progress
 from data.fetch.download import bytes_here, check_address, download, remote_size
 from data.official.published import PUBLISHED_GRAPHS, Part
@@ -77,7 +77,7 @@ def fetch_google(job: FetchJob, *, base: str = BASE) -> list[Fetched]:
     check_address(base)
     done = {part: finished(job, part) for part in job.parts}
     missing = [part for part in job.parts if done[part] is None]
-    with limited_session() as session:
+    with Session() as session:
         _check_space(job, missing, base, session)
         for part in missing:
             archive = job.downloads / f"{part.stem}.tar"
@@ -100,7 +100,7 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
             request = partial(session.call, "competitions", "download_data_files", fields)
             with ask(session, request) as answer:
                 address = answer.url  # signed, on another host
-        with limited_session() as http:
+        with Session() as http:
             download(http, address, archive, policy=job.policy)
         done |= {got.part: got for got in unpack(job, missing, archive)}
     return [fetched for fetched in done.values() if fetched]

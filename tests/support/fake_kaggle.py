@@ -305,13 +305,6 @@ def point_client_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(endpoints, kaggle_env.KaggleEnv.PROD, f"{url}/api")
 
 
-def make_client_verbose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the client print each request with its headers, as with VERBOSE=1 at its import."""
-    from kaggle.api.kaggle_api_extended import KaggleApi
-
-    monkeypatch.setattr(KaggleApi, "args", ["--verbose"])
-
-
 @contextmanager
 def logged_in_at(server: FakeKaggle, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     """Serve, point the client at the server, and log in with a planted user name and key."""

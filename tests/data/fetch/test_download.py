@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from requests import Session
 
 from common.errors import PipelineError, UsageError
-from common.http import limited_session
 from data.fetch.download import check_address, download
 from tests.data.fetch.conftest import POLICY
 from tests.support.file_server import FileServer, Trouble
@@ -23,7 +23,7 @@ def served(files: FileServer) -> None:
 def fetch(files: FileServer, folder: Path, query: str = "") -> bytes:
     """Download PATH, with up to four tries without progress, and return the content."""
     target = folder / "a.tar"
-    with limited_session() as session:
+    with Session() as session:
         download(session, f"{files.url}{PATH}{query}", target, policy=POLICY)
     assert [path.name for path in folder.iterdir()] == ["a.tar"]
     return target.read_bytes()
