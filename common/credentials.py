@@ -111,14 +111,9 @@ def content_to_send(path: Path) -> bytes:
 
 
 def texts_in(file: Path) -> dict[str, str]:
-    """Read the texts of a key file.
+    """Return the texts of a JSON file by key, or {"key": all text} of another file.
 
-    Args:
-        file: A JSON file in any Unicode encoding, or a plain text file.
-
-    Returns:
-        The texts of the JSON object by key, or {"key": all text} of a plain file. The result is
-        empty if the file cannot be read.
+    The result is empty if the file cannot be read.
     """
     try:
         content = file.read_bytes()

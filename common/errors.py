@@ -13,10 +13,8 @@ class PipelineError(Exception):
     """The input or the environment is at fault: a bad file, a refused upload, a full disk.
 
     The message is one line: the place (file, key, row), the problem, the expected content and, if
-    needed, the remedy. The command line prints it and exits with 1.
-
-    Unprintable characters are escaped, and a long message is cut in its middle. Credentials in
-    addresses are removed.
+    needed, the remedy. Unprintable characters are escaped, credentials in addresses are removed,
+    and a long message is cut in its middle. The command line exits with 1.
     """
 
     def __init__(self, message: str) -> None:

@@ -170,11 +170,7 @@ def sweep(folder: Path, pattern: str = TEMPORARY) -> None:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file to read bytes. An error of a read is an UnreadableError too.
-
-    Raises:
-        UnreadableError: The file cannot be opened.
-    """
+    """Open a regular file to read bytes. An error raises an UnreadableError, also while reading."""
 
     def opened() -> "_Reader":
         if not stat.S_ISREG(path.stat().st_mode):
@@ -235,11 +231,9 @@ def map_file(file: IO[bytes]) -> mmap.mmap:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock a folder while the block runs. The lock works across threads, processes and hosts.
+    """Lock a folder for a thread, process or host. A line reports a long wait.
 
-    The system releases the lock of a dead process.
-
-    The file of the lock is in the folder, and may remain afterwards. A line reports a long wait.
+    The system releases the lock of a dead process. The file of the lock may remain.
 
     Raises:
         UsageError: Another process has the lock, and `wait` is false.
@@ -272,9 +266,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock a run folder for this process while the block runs.
-
-    Temporary files of killed processes are removed first.
+    """Lock a run folder for this process, and remove temporary files of killed processes.
 
     Raises:
         UsageError: Another process works in the folder.

@@ -83,12 +83,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def network_fault(error: BaseException, server: str) -> str:
-    """Describe the network fault behind an error.
+    """Describe the network fault behind an error; "" if it is none.
 
     The text of the error is not quoted, because it may contain signed addresses.
-
-    Returns:
-        The description; "" if the error is no network fault.
     """
     for link in chain(error):
         if isinstance(link, SSLError) and "CERTIFICATE" in str(link):
@@ -108,11 +105,7 @@ def network_fault(error: BaseException, server: str) -> str:
 
 
 def retry_after_s(header: str) -> float | None:
-    """Parse a Retry-After header.
-
-    Returns:
-        The wait in seconds; None if the header is neither.
-    """
+    """Return the seconds of a Retry-After header; None if it has neither seconds nor a date."""
     try:
         return Retry().parse_retry_after(header)
     except (InvalidHeader, ValueError, OverflowError):

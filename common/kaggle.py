@@ -18,7 +18,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import HTTPError, RequestException
 
-from common.credentials import Login, find_login, key_file, one_line, redact
+from common.credentials import find_login, key_file, one_line, redact
 from common.errors import PipelineError
 from common.http import (
     PASSING_STATUS,
@@ -44,6 +44,7 @@ _APIS = {
     "datasets": "dataset_api",
     "kernels": "kernels_api",
 }
+_NO_LOGIN = "none found or accepted"
 _HOW_TO_LOG_IN = (
     "set KAGGLE_API_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, or put access_token with the first, "
     "or kaggle.json with the others into ~/.kaggle (made in the account's settings on kaggle.com)"
@@ -71,17 +72,12 @@ _OTHER = "Kaggle refused the request"
 
 @dataclass
 class KaggleSession:
-    """A client, the name of the present action and a policy of retries.
+    """A client of Kaggle, and how its requests are reported and repeated."""
 
-    Attributes:
-        action: The start of every line that is logged or raised, for example "upload a.csv to …".
-        policy: Policy for requests that may be repeated.
-        client: A `kagglesdk.KaggleClient`, whose import is slow and untyped; None before the login.
-        username: Name of the user; "" before the login.
-    """
-
+    # The start of every line that is logged or raised, for example "upload a.csv to …".
     action: str
     policy: RetryPolicy
+    # A KaggleClient, whose import is slow and untyped. Until the login there is none.
     client: Any = None
     username: str = ""
 
@@ -90,12 +86,9 @@ class KaggleSession:
         return name if "/" in name else f"{self.username}/{name}"
 
     def call(self, service: str, method: str, facts: Mapping[str, Any]) -> Any:
-        """Call a method of a Kaggle service.
+        """Call a method of a Kaggle service, for example "get_kernel" of "kernels".
 
-        Args:
-            service: Name of the service, for example "kernels".
-            method: Name of the method, for example "get_kernel".
-            facts: Fields of the request by their JSON keys.
+        `facts` are the fields of the request by their JSON keys.
         """
         api = _APIS[service]
         types = import_module(f"kagglesdk.{service}.types.{api}_service")
@@ -103,7 +96,7 @@ class KaggleSession:
         return getattr(getattr(getattr(self.client, service), f"{api}_client"), method)(request)
 
     def log_in(self) -> None:
-        """Log in with a token, with a key, or like the `kaggle auth login` before."""
+        """Log in with a token, with a key, or as `kaggle auth login` has done before."""
         from kagglesdk.kaggle_creds import KaggleCredentials
 
         login = find_login()
@@ -117,7 +110,9 @@ class KaggleSession:
             self.client = _client(api_token=credentials.get_access_token())
             self.username = credentials.get_username()
         if not self.username:
-            raise PipelineError(f"{self.action}: {_no_login(login)}; {_HOW_TO_LOG_IN}")
+            is_in_file = not login.token and key_file().exists()
+            fault = f"{key_file()} does not contain them" if is_in_file else _NO_LOGIN
+            raise PipelineError(f"{self.action}: no Kaggle credentials: {fault}; {_HOW_TO_LOG_IN}")
 
 
 @contextmanager
@@ -168,53 +163,35 @@ def _user_of(client: Any, token: str) -> str:
     return str(answer.username or "") if answer.active else ""
 
 
-def _no_login(login: Login) -> str:
-    is_in_file = not login.token and key_file().exists()
-    reason = f"{key_file()} does not contain them" if is_in_file else "none found or accepted"
-    return f"no Kaggle credentials: {reason}"
-
-
 class Refusal(NamedTuple):
-    """An answer with which Kaggle refused a request, or its server failed.
-
-    Attributes:
-        status: The HTTP status. Some refusals come as a 200 whose body has the status.
-        retry_after: The Retry-After header, "" if there is none.
-        message: Kaggle's message, printable; "" if there is none.
-    """
+    """An answer with which Kaggle refused a request, or its server failed."""
 
     status: int
+    # The Retry-After header; "" if there is none.
     retry_after: str
-    message: str
-
-    @property
-    def quote(self) -> str:
-        return f"; Kaggle says: {self.message}" if self.message else ""
+    # Kaggle's message as the end of a line; "" if there is none.
+    quote: str
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
-    """Return the refusal behind an error of the client.
-
-    Returns:
-        The refusal; None if Kaggle did not answer.
-    """
-    for link in chain(error):
-        if isinstance(link, HTTPError) and link.response is not None:
-            answer = link.response
-            try:
-                content = answer.json()
-            except (ValueError, RecursionError):
-                content = None
-            table = content if isinstance(content, dict) else {}
-            # Some answers have these keys in an object "error", or a text there.
-            inner = table.get("error", table)
-            table = inner if isinstance(inner, dict) else {"message": inner} | table
-            code = table.get("code")
-            status = code if isinstance(code, int) else 500
-            status = status if answer.ok else answer.status_code
-            message = one_line(str(table.get("message") or ""))
-            return Refusal(status, answer.headers.get("Retry-After", ""), message)
-    return None
+    """Return the refusal behind an error of the client; None if Kaggle did not answer."""
+    answers = (link.response for link in chain(error) if isinstance(link, HTTPError))
+    answer = next((answer for answer in answers if answer is not None), None)
+    if answer is None:
+        return None
+    try:
+        content = answer.json()
+    except (ValueError, RecursionError):
+        content = None
+    table = content if isinstance(content, dict) else {}
+    # Some answers have these keys in an object "error", or a text there.
+    inner = table.get("error", table)
+    table = inner if isinstance(inner, dict) else {"message": inner}
+    # Some refusals come as a 200 whose body has the status.
+    status = table.get("code", 500) if answer.ok else answer.status_code
+    message = one_line(str(table.get("message") or ""))
+    quote = f"; Kaggle says: {message}" if message else ""
+    return Refusal(int(status), answer.headers.get("Retry-After", ""), quote)
 
 
 def ask(session: KaggleSession, call: Callable[[], T]) -> T:
@@ -226,13 +203,13 @@ def ask(session: KaggleSession, call: Callable[[], T]) -> T:
         except (PipelineError, RetryableError):
             raise
         except Exception as error:
-            asked_s, quote, reason = None, "", network_fault(error, "Kaggle")
-            if refusal := refusal_of(error):
+            refusal, reason = refusal_of(error), network_fault(error, "Kaggle")
+            if refusal:
                 reason = f"HTTP {refusal.status}" if refusal.status in PASSING_STATUS else ""
-                asked_s = retry_after_s(refusal.retry_after)
-                quote = refusal.quote
+            asked_s = retry_after_s(refusal.retry_after) if refusal else None
             if not reason or (asked_s or 0) > session.policy.max_asked_wait_s:
                 raise _explain(error, session.action) from None
+            quote = refusal.quote if refusal else ""
             raise RetryableError(reason, retry_after_s=asked_s, quote=quote) from None
 
     advice = "try again in a few minutes"
@@ -312,11 +289,9 @@ def _look(session: KaggleSession, arrived: Callable[[], T | None]) -> T | None:
 def _explain(error: BaseException, action: str) -> PipelineError:
     refusal, network = refusal_of(error), network_fault(error, "Kaggle")
     if refusal:
-        advice = _SERVER_FAULT if refusal.status >= 500 else _OTHER
-        advice = _ADVICE.get(refusal.status, advice)
+        advice = _ADVICE.get(refusal.status, _SERVER_FAULT if refusal.status >= 500 else _OTHER)
         advice = advice.format(wait=one_line(refusal.retry_after) or "a few minutes")
-        line = f"HTTP {refusal.status}: {advice}"
-        line += refusal.quote
+        line = f"HTTP {refusal.status}: {advice}{refusal.quote}"
     elif network:
         line = f"{network}; check the network and proxy settings and try again"
     # For example, the answer contains a state that this version of the client does not know.
@@ -325,8 +300,8 @@ def _explain(error: BaseException, action: str) -> PipelineError:
         line += "; a newer one may: pip install --upgrade kagglesdk"
     else:
         # Messages of `requests` may quote signed addresses and headers.
-        said = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"
-        line = f"the Kaggle client failed: {type(error).__name__}{said}"
+        quote = "" if isinstance(error, RequestException) else f": {one_line(str(error))}"
+        line = f"the Kaggle client failed: {type(error).__name__}{quote}"
     return PipelineError(f"{action}: {line}")
 
 

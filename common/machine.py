@@ -22,11 +22,8 @@ MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss
 def granted(root: Path = Path("/")) -> tuple[int, int]:
     """Return the number of cores and the bytes of memory that this process may use.
 
-    Args:
-        root: Folder with proc/self and the mount points of the control groups.
-
-    Returns:
-        The number of cores, at least 1, and the bytes, `sys.maxsize` if the system hides them.
+    The bytes are `sys.maxsize` if the system hides them. `root` has proc/self and the mount points
+    of the control groups.
     """
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux only
     n_cores, n_bytes = len(affinity(0)) if affinity else os.cpu_count() or 1, _installed_bytes()
@@ -69,13 +66,9 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 
 def thread_limits(n_threads: int, user_api: str | None = None) -> AbstractContextManager[object]:
-    """Bound the threads of the libraries that are loaded.
+    """Bound the threads of the loaded libraries: of kind "blas" or "openmp", or of all.
 
-    Args:
-        user_api: "blas" or "openmp" for libraries of that kind; None for all.
-
-    Returns:
-        The context. It changes nothing on a Linux without /proc, which lists no libraries.
+    A Linux without /proc lists no libraries, so nothing changes.
     """
     try:
         return _thread_pools(len(sys.modules)).limit(limits=n_threads, user_api=user_api)

@@ -10,13 +10,9 @@ PARTS = Path(__file__).with_name("page_parts")  # any page may import parts.html
 
 
 def render_page(template: Path, **values: object) -> str:
-    """Render a page from a template.
+    """Render a page from a template. Values are escaped as HTML unless its name ends in .md.j2.
 
-    Args:
-        template: The template file. Values are escaped as HTML unless the name ends in .md.j2.
-
-    Returns:
-        The page. Its filters are `number`, `percent` and, for Markdown, `table`.
+    A template can use the filters `number`, `percent` and, in Markdown, `table`.
     """
     return _environment(template.parent).get_template(template.name).render(**values)
 

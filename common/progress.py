@@ -24,11 +24,7 @@ _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 def progress(what: str, done: int, total: int) -> None:
-    """Report progress to the watcher, if there is one.
-
-    Args:
-        done: Number of finished steps. 0 means that the work begins.
-    """
+    """Report to the watcher, if any, how many steps are done. 0 means that the work begins."""
     watcher = _watcher.get()
     if watcher:
         watcher(what, done, total)

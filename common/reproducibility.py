@@ -37,10 +37,6 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def generator(seed: int, *labels: str) -> np.random.Generator:
-    """Return a random generator that depends on its arguments only.
-
-    Args:
-        labels: Names of the use, for example a stage and a graph.
-    """
+    """Return a random generator of a seed and of labels, for example a stage and a graph."""
     digest = hashlib.blake2b("/".join(labels).encode(), digest_size=8).digest()
     return np.random.default_rng([seed, int.from_bytes(digest, "big")])

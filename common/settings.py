@@ -144,13 +144,10 @@ def read_toml(path: Path, fault: type[PipelineError] = PipelineError) -> dict[st
 
 
 def recipe_path(name_or_file: str, *, folder: Path = CONFIGS, what: str = "recipe") -> Path:
-    """Find a recipe by its path or name.
-
-    Args:
-        name_or_file: Name of a recipe in `folder`, or path of a .toml file.
+    """Find a recipe by its name in `folder`, or by the path of a .toml file.
 
     Raises:
-        UsageError: There is no such file. The message lists the known names.
+        UsageError: There is no such file. The message lists the names in the folder.
     """
     is_file = name_or_file.endswith(".toml")
     path = Path(name_or_file) if is_file else folder / f"{name_or_file}.toml"
@@ -183,10 +180,9 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
 
 
 def set_value(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value of a dotted key in place.
+    """Set the value of a dotted key in place, and create missing parents.
 
-    Args:
-        key: The dotted key. Missing parents are created. A part in double quotes may contain dots.
+    A part of the key in double quotes may contain dots.
 
     Raises:
         UsageError: A parent of the key is not a table.

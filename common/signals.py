@@ -42,11 +42,11 @@ def handle(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
 
     A process that ignores SIGINT, for example one that a kernel started, still ignores it.
     """
-    before = {number: signal.getsignal(number) for number in LINES}
-    handled = {number: one for number, one in before.items() if one is not signal.SIG_IGN}
-    for number in handled:
+    former = {number: signal.getsignal(number) for number in LINES}
+    replaced = {number: old for number, old in former.items() if old is not signal.SIG_IGN}
+    for number in replaced:
         signal.signal(number, handler)
-    return handled
+    return replaced
 
 
 @contextmanager

@@ -130,12 +130,7 @@ class KernelMetadata(FrozenConfig):
 
 
 def kind_named(name: str, collection: str | None = None, max_minutes: float | None = None) -> Kind:
-    """Return a kind of kernel.
-
-    Args:
-        collection: Name of the collection, only for "train".
-        max_minutes: Minutes until the command stops itself. The default is 690.
-    """
+    """Return a kind of kernel. Only the kind "train" has a collection."""
     if name not in KINDS:
         raise UsageError(f"--kind {name}: expected one of {', '.join(KINDS)}")
     minutes = DEFAULT_MAX_MINUTES if max_minutes is None else max_minutes
@@ -178,9 +173,9 @@ def build(
     """
     title = title_of(recipe_name, kind, title)
     _check_sources(kind, dataset_sources, kernel_sources)
-    own_models = [model for model, _ in named_models(recipe_table).values() if is_own(model)]
+    custom_models = [model for model, _ in named_models(recipe_table).values() if is_own(model)]
     recipe_file = f"configs/{recipe_name}.toml"
-    files = {**own_packages(own_models, beside), **collect_files(root)}
+    files = {**custom_packages(custom_models, beside), **collect_files(root)}
     files[recipe_file] = tomli_w.dumps(recipe_table).encode()
     script = _rendered(kind, files, recipe_file)
     if (script_bytes := len(script.encode())) > SOURCE_LIMIT_BYTES:
@@ -222,10 +217,11 @@ def _rendered(kind: Kind, files: Mapping[str, bytes], recipe_file: str) -> str:
     return script.replace('ARCHIVE = ""', f'ARCHIVE = """\n{archive}"""', 1)
 
 
-def title_of(recipe_name: str, kind: Kind, chosen: str) -> str:
-    spoken = re.sub("[_.]", " ", recipe_name)
+def title_of(recipe_name: str, kind: Kind, title: str = "") -> str:
+    """Return the title of a kernel: a title or that of a recipe, and the words of the kind."""
     ending = f" {kind.words}" if kind.words else ""
-    title = (chosen.strip() or f"Fast or slow {spoken}") + ending
+    recipe_words = re.sub("[_.]", " ", recipe_name)
+    title = (title.strip() or f"Fast or slow {recipe_words}") + ending
     fits = len(slug_of(title)) >= _MIN_TITLE and len(title) <= _MAX_TITLE
     if not (fits and title.isascii() and title.isprintable()):
         raise UsageError(
@@ -263,16 +259,13 @@ def collect_files(root: Path) -> dict[str, bytes]:
         files[PINS_FILE] = pins.read_bytes()
     if ENTRY not in files:
         raise PipelineError(f"{root / ENTRY}: no such file; expected the project's own folder")
-    known = revision(root)
-    return {**files, REVISION_FILE: f"{known}\n".encode()} if known else files
+    if git_revision := revision(root):
+        files[REVISION_FILE] = f"{git_revision}\n".encode()
+    return files
 
 
-def own_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
-    """Read the packages of custom models.
-
-    Args:
-        places: Custom models, for example "my_pkg.gat:Gat".
-    """
+def custom_packages(places: Iterable[str], beside: Path) -> dict[str, bytes]:
+    """Read the packages of custom models, for example of "my_pkg.gat:Gat"."""
     files: dict[str, bytes] = {}
     tops = {place.partition(":")[0].partition(".")[0] for place in places}
     for top in sorted(tops.difference(PACKAGES)):

@@ -42,11 +42,7 @@ class Before(BaseModel):
 
 
 class Link(NamedTuple):
-    """A kernel of a chain.
-
-    Attributes:
-        kernel_id: "owner/slug".
-    """
+    """A kernel of a chain."""
 
     kernel_id: str
     kind: Kind
@@ -77,7 +73,7 @@ def run_chain(
     """
 
     def link(kind: Kind, models: Sequence[str], sources: tuple[str, ...] = ()) -> Link:
-        slug = slug_of(title_of(recipe.name, kind, ""))
+        slug = slug_of(title_of(recipe.name, kind))
         kernel_id = latest_version(slug).kernel_id
         return Link(kernel_id, kind, any(map(recipe.training_of, models)), out / slug, sources)
 
@@ -96,11 +92,10 @@ def run_chain(
 
     # A model that learns from several collections is trained in one kernel. The last collections
     # are the largest, so their kernels start first.
-    ranked = [one for one in reversed(COLLECTIONS) if recipe.models_of(one.kind)]
-    groups = {recipe.learned_as(one): one for one in ranked}
+    groups = {recipe.learned_as(c): c for c in reversed(COLLECTIONS) if recipe.models_of(c.kind)}
     trains = [
-        link(kind_named("train", one.name, max_minutes), recipe.models_of(one.kind))
-        for one in groups.values()
+        link(kind_named("train", group.name, max_minutes), recipe.models_of(group.kind))
+        for group in groups.values()
     ]
     _finish(trains, send, n_sessions)
     infer = kind_named("infer", None, max_minutes)
@@ -163,5 +158,5 @@ def _push(step: Link, folder: Path) -> None:
     is_first = before is None or (before.is_first and version <= before.version)
     record = Before(version=version, is_first=is_first)
     write_text(step.folder / BEFORE, record.model_dump_json() + "\n")
-    sent = push(folder)
-    log.info(f"kernel {sent.kernel_id}: pushed version {sent.version}: {sent.url}")
+    pushed = push(folder)
+    log.info(f"kernel {pushed.kernel_id}: pushed version {pushed.version}: {pushed.url}")

@@ -31,7 +31,7 @@ from common.kaggle import (
 from common.settings import FrozenConfig
 from ensembles.trained_models import find_models
 from kernels.build import LACKING, Text, slug_of
-from kernels.remote import UNKNOWN
+from kernels.remote import UNKNOWN, require_free
 from models.run_folder import CONFIG, DONE, is_done
 
 DATASET_METADATA_FILE = "dataset-metadata.json"
@@ -53,12 +53,8 @@ _IN_DOUBT = (
 
 
 def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
-    """Write a new dataset folder with trained models and its metadata.
-
-    Returns:
-        "COLLECTION/MEMBER" of each model.
-    """
-    _require_free(out)
+    """Write a dataset folder with trained models, and return "COLLECTION/MEMBER" of each model."""
+    require_free(out)
     subtitle = "Trained models that rank XLA compiler configurations"
     metadata = dataset_metadata(title, subtitle=subtitle, licence="CC-BY-4.0")
     models = dict(sorted(find_models(run).items()))
@@ -80,7 +76,7 @@ def write_weights(run: Path, out: Path, *, title: str) -> list[str]:
 
 def write_wheels(out: Path, newer: Sequence[str] = ()) -> list[Path]:
     """Download wheels for Kaggle's Python into a new dataset folder, and write its metadata."""
-    _require_free(out)
+    require_free(out)
     wanted = [*LACKING, *newer]
     command = [*_pip(), "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary", ":all:", "--python-version", KAGGLE_PYTHON]
@@ -138,12 +134,6 @@ def dataset_metadata(title: str, *, subtitle: str, licence: str) -> DatasetMetad
     return DatasetMetadata(id=slug, title=title, subtitle=subtitle, licenses=licences)
 
 
-def _require_free(out: Path) -> None:
-    # A push would also send old files.
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: is in the way; expected a new or empty folder")
-
-
 def seal(folder: Path, metadata: DatasetMetadata) -> None:
     """Check the files of a dataset folder, and write its metadata.
 
@@ -155,23 +145,27 @@ def seal(folder: Path, metadata: DatasetMetadata) -> None:
 
 def sent_files(folder: Path) -> list[str]:
     """Return the names of the files to push, without the metadata."""
-    found = []
+    names = []
     for path in sorted(folder.rglob("*")):
         refuse_link(path)
         if path.is_dir():
             continue
         if not content_to_send(path):
             raise PipelineError(f"{path}: is empty; Kaggle may leave such files out; remove it")
-        found.append(path.relative_to(folder).as_posix())
-    return [name for name in found if name != DATASET_METADATA_FILE]
+        names.append(path.relative_to(folder).as_posix())
+    return [name for name in names if name != DATASET_METADATA_FILE]
 
 
 class SentDataset(NamedTuple):
     """Dataset with a new version on Kaggle."""
 
     dataset_id: str
-    made: str
-    url: str
+    # "created" or "updated"
+    change: str
+
+    @property
+    def url(self) -> str:
+        return f"https://www.kaggle.com/datasets/{self.dataset_id}"
 
 
 def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) -> SentDataset:
@@ -181,37 +175,41 @@ def push_dataset(folder: Path, message: str, *, policy: RetryPolicy = POLICY) ->
     """
     if not message.strip():
         raise UsageError("-m: expected a text about the changes")
-    path, expected = folder / DATASET_METADATA_FILE, "a folder of `kernel wheels` or `weights`"
-    known = read_json(path, DatasetMetadata, expected=expected)
+    expected = "a folder of `kernel wheels` or `weights`"
+    metadata = read_json(folder / DATASET_METADATA_FILE, DatasetMetadata, expected=expected)
     files = sent_files(folder)
     with kaggle_session(f"push dataset {folder}", policy) as session:
-        dataset_id = session.with_owner(known.id)
+        dataset_id = session.with_owner(metadata.id)
         before = ask(session, lambda: _version(session, dataset_id))
         tokens = _upload(session, folder, files)
-        owner, slug = dataset_id.split("/")
         request = {
-            **{"title": known.title, "subtitle": known.subtitle, "description": known.description},
-            **{"ownerSlug": owner, "slug": slug, "datasetSlug": slug, "versionNotes": message},
-            **{"isPrivate": known.isPrivate, "licenseName": known.licenses[0]["name"]},
-            "categoryIds": list(known.keywords),
+            **metadata.model_dump(include={"title", "subtitle", "description", "isPrivate"}),
+            **_names(dataset_id),
+            "slug": dataset_id.partition("/")[2],
+            "versionNotes": message,
+            "licenseName": metadata.licenses[0]["name"],
+            "categoryIds": list(metadata.keywords),
             "files": [{"token": token} for token in tokens],
         }
         _make(session, dataset_id, request, before)
-    url = f"https://www.kaggle.com/datasets/{dataset_id}"
-    return SentDataset(dataset_id, "created" if before is None else "updated", url)
+    return SentDataset(dataset_id, "created" if before is None else "updated")
+
+
+def _names(dataset_id: str) -> dict[str, str]:
+    owner, _, slug = dataset_id.partition("/")
+    return {"ownerSlug": owner, "datasetSlug": slug}
 
 
 def _version(session: KaggleSession, dataset_id: str) -> int | None:
-    owner, slug = dataset_id.split("/")
+    names = _names(dataset_id)
     try:
-        names = {"ownerSlug": owner, "datasetSlug": slug}
-        found = session.call("datasets", "get_dataset", names)
+        dataset = session.call("datasets", "get_dataset", names)
     except Exception as error:
-        is_own = owner.lower() == session.username.lower()
-        if is_refused(error, UNKNOWN if is_own else UNKNOWN[1:]):
+        is_users = names["ownerSlug"].lower() == session.username.lower()
+        if is_refused(error, UNKNOWN if is_users else UNKNOWN[1:]):
             return None
         raise
-    return int(found.current_version_number or 0)
+    return int(dataset.current_version_number or 0)
 
 
 def _upload(session: KaggleSession, folder: Path, names: Iterable[str]) -> list[str]:

@@ -89,10 +89,9 @@ def _numbers(number: str) -> list[int]:
 
 
 def missing_names(root: Path) -> dict[str, list[str]]:
-    """Find the names that the code imports and that the installed packages do not have.
+    """Return the names that the code imports and the installed packages lack, by package.
 
-    Returns:
-        Missing names by package, each with the file that needs it. A missing module has its name.
+    Each name has the file that needs it. A missing module has its name.
     """
     modules = {_MODULES.get(name, name.replace("-", "_")): name for name in pinned_versions(root)}
     needed: dict[tuple[str, str], Path] = {}
@@ -107,12 +106,10 @@ def missing_names(root: Path) -> dict[str, list[str]]:
 
 
 def imported_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the imports of a file and the attributes of the imported modules.
+    """Yield the imports of a file and the attributes of imported modules: module and dotted name.
 
-    Optional imports are left out: those for type checkers, and those whose failure is handled.
-
-    Yields:
-        The module and a dotted name in it; "" for the module itself.
+    The name is "" for the module itself. Imports for type checkers, and those whose failure is
+    handled, are left out.
     """
     places: dict[str, tuple[str, str]] = {}
     nodes = _needed_nodes(tree)

@@ -46,12 +46,7 @@ class KernelVersion(NamedTuple):
 
 
 class KernelStatus(NamedTuple):
-    """Status of the latest run of a kernel.
-
-    Attributes:
-        kernel_id: "owner/slug".
-        state: For example "queued", "running", "complete", "error" or "cancel_requested".
-    """
+    """Status of the latest run of a kernel, for example "queued", "running" or "complete"."""
 
     kernel_id: str
     state: str
@@ -81,8 +76,7 @@ class KernelOutput(NamedTuple):
 def push(folder: Path, *, policy: RetryPolicy = POLICY) -> KernelVersion:
     """Send a kernel as a new version, which starts it.
 
-    A kernel is not sent twice: if the answer is lost, its version on Kaggle shows whether it
-    arrived.
+    If the answer is lost, the version on Kaggle shows whether the kernel arrived.
     """
     if not folder.is_dir():
         raise PipelineError(f"{folder}: no such folder; `kernel build` writes it")
@@ -206,8 +200,7 @@ def fetch_output(
         kernel_id: "owner/slug", or "slug" for a kernel of the user.
         only: Name of the only file to fetch besides the log; "" for all files.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: is in the way; expected a new or empty folder")
+    require_free(out)
     with kaggle_session(f"output of kernel {kernel_id}", policy) as session:
         full_id = session.with_owner(kernel_id)
         status = ask(session, lambda: _status(session, full_id))
@@ -236,6 +229,12 @@ def fetch_output(
     whole.rename(out)
     n_files = sum(path.is_file() for path in out.rglob("*"))
     return KernelOutput(full_id, version, out, n_files, _is_unfinished(out / NOTE_FILE))
+
+
+def require_free(out: Path) -> None:
+    """Refuse an output folder that has files."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: is in the way; expected a new or empty folder")
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -259,10 +259,10 @@ def outcome(job: Job) -> tuple[Any, ...]:
     try:
         return ("done", *do(job))
     except Exception as error:
-        is_sent = isinstance(error, PipelineError | OutOfTime | MemoryError | OSError)
-        sent = error if is_sent else RuntimeError(f"{type(error).__name__}: {error}")
-        sent.add_note("".join(traceback.format_exception(error)))
-        return ("failed", sent)
+        is_known_here = isinstance(error, PipelineError | OutOfTime | MemoryError | OSError)
+        copy = error if is_known_here else RuntimeError(f"{type(error).__name__}: {error}")
+        copy.add_note("".join(traceback.format_exception(error)))
+        return ("failed", copy)
 
 
 def event_of(job: Job, how: str, *content: Any) -> Event:
@@ -315,14 +315,14 @@ def defer_interrupts() -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
     handlers = {
-        one: signal.signal(one, lambda number, _: received.append(number)) for one in numbers
+        name: signal.signal(name, lambda number, _: received.append(number)) for name in numbers
     }
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for one, handler in handlers.items():
-            signal.signal(one, handler or signal.SIG_DFL)
+        for name, handler in handlers.items():
+            signal.signal(name, handler or signal.SIG_DFL)
         for number in received:
             signal.raise_signal(number)

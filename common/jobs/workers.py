@@ -28,11 +28,7 @@ class Workers:
     ray: str | None = None
 
     def check(self) -> None:
-        """Check that the Ray cluster answers, before work is done for it.
-
-        Raises:
-            UsageError: Ray is not installed, or the cluster does not answer.
-        """
+        """Raise a UsageError if Ray is not installed, or if its cluster does not answer."""
         if self.ray is not None:
             from common.jobs.ray_cluster import check_cluster
 
@@ -52,10 +48,6 @@ class Workers:
 
         Args:
             folder: Folder that the jobs write to. All machines of a Ray cluster must see it.
-
-        Raises:
-            UsageError: Ray is not installed, or its cluster cannot be reached.
-            OutOfTime: The time limit was reached.
         """
         return run_jobs(jobs, self._executor(jobs, folder)) if jobs else {}
 

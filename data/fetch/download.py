@@ -31,12 +31,8 @@ _LATER = "run the same command again: it resumes"
 def download(session: Session, url: str, target: Path, *, policy: RetryPolicy) -> None:
     """Download a file, which appears under its name when it is whole.
 
-    An existing file is not downloaded again.
-
-    Args:
-        url: Address of the file. Its query, which may be a signature, is neither printed nor
-            stored.
-        policy: Number of tries, and waits between them.
+    An existing file is not downloaded again. The query of the address, which may be a signature, is
+    neither printed nor stored.
     """
     if target.exists():
         return
@@ -55,11 +51,7 @@ def bytes_here(target: Path) -> int:
 
 
 def remote_size(session: Session, url: str, policy: RetryPolicy) -> int:
-    """Return the size of a file on a server.
-
-    Returns:
-        The number of bytes; 0 if the server does not report it.
-    """
+    """Return the bytes of a file on a server; 0 if the server does not report them."""
 
     def attempt() -> int:
         with _ask(session, "HEAD", url) as response:

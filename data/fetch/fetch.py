@@ -102,15 +102,14 @@ def fetch_kaggle(job: FetchJob) -> list[Fetched]:
                 address = answer.url  # signed, on another host
         with Session() as http:
             download(http, address, archive, policy=job.policy)
-        done |= {got.part: got for got in unpack(job, missing, archive)}
+        done |= {fetched.part: fetched for fetched in unpack(job, missing, archive)}
     return [fetched for fetched in done.values() if fetched]
 
 
 def unpack(job: FetchJob, parts: Sequence[Part], archive: Path) -> list[Fetched]:
     """Write the graphs of parts below the data folder, mark each part, and remove the archive.
 
-    A graph that is there with the right size is not written again, so that a killed call can
-    resume.
+    A graph of the right size is not written again, so a killed call can resume.
     """
     with opened(archive) as graphs:
         for part in parts:

@@ -244,4 +244,4 @@ def push_dataset(
     from kernels.datasets import push_dataset as send
 
     sent = send(folder, message)
-    show(f"{sent.made:<12}{sent.dataset_id}  {sent.url}")
+    show(f"{sent.change:<12}{sent.dataset_id}  {sent.url}")

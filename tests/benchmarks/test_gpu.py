@@ -35,6 +35,6 @@ def test_every_part_runs_in_a_tiny_size_on_a_cpu() -> None:
 
 
 def test_the_packages_of_a_bare_gpu_machine_suffice() -> None:
-    missing = "polars", "lightgbm", "optuna", "plotly", "kaggle"
+    missing = "polars", "lightgbm", "optuna", "plotly", "kagglesdk"
     code = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\nimport benchmarks.gpu"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -25,7 +25,6 @@ from tests.support.fake_kaggle import KEY, USERNAME, FakeKaggle, failure_of
 
 TITLE, SLUG = "Some small models", "some-small-models"
 ID = f"{USERNAME}/{SLUG}"
-URL = f"https://www.kaggle.com/datasets/{ID}"
 FILES = {
     "top.txt": b"at the top",
     "models/tile-xla/a-seed0/DONE": b"done\n",
@@ -167,7 +166,7 @@ def test_new_dataset_is_private_and_has_every_file(
     fake_kaggle: FakeKaggle, push: Push, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (folder / DATASET_METADATA_FILE).read_bytes()
-    assert push() == SentDataset(ID, "created", URL)
+    assert push() == SentDataset(ID, "created")
     made = fake_kaggle.datasets[ID]
     assert {name: made.files[name] for name in FILES} == FILES
     assert set(made.files) == set(FILES)
@@ -181,7 +180,7 @@ def test_new_dataset_is_private_and_has_every_file(
 
 def test_each_push_makes_a_version(fake_kaggle: FakeKaggle, push: Push) -> None:
     push()
-    assert push() == SentDataset(ID, "updated", URL)
+    assert push() == SentDataset(ID, "updated")
     assert fake_kaggle.datasets[ID].version == 2
 
 

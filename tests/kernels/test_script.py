@@ -258,7 +258,7 @@ def test_hanging_run_is_stopped_and_keeps_its_output(project: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("number", "whole_group"),
-    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
+    [(signal.SIGTERM, False), (signal.SIGINT, True)],
 )
 def test_signal_ends_the_pipeline_and_the_same_script_resumes(
     number: signal.Signals, whole_group: bool, project: Path, tmp_path: Path

@@ -68,7 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
     listed = done.stdout.partition("Commands:")[2]
     assert all(name in listed for name, *_ in COMMANDS)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    heavy = {"torch", "jax", "lightgbm", "kaggle", "matplotlib", "optuna", "numpy", "polars"}
+    heavy = {"torch", "jax", "lightgbm", "kagglesdk", "matplotlib", "optuna", "numpy", "polars"}
     heavy |= {"scipy", "sklearn", "pydantic", "requests", "google.protobuf"}
     assert not heavy & imported
     assert len(imported) < MOST_IMPORTED

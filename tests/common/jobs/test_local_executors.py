@@ -30,8 +30,9 @@ MANY = 60
 
 
 @pytest.fixture(autouse=True)
-def numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of threads in the environment of the tests would be those of their workers."""
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers import no large library, and set their numbers of threads themselves."""
+    monkeypatch.setattr(local_executors, "IMPORTED_ONCE", ())
     for name in local_executors.THREAD_POOLS:
         monkeypatch.delenv(name, raising=False)
 

@@ -10,6 +10,7 @@ import typer
 
 from common.errors import OutOfTime, UsageError
 from common.files import write_text
+from common.jobs import local_executors
 from common.jobs.local_executors import Processes
 from common.jobs.run_jobs import Job, run_jobs
 from common.progress import log, out_of_time, progress
@@ -71,6 +72,7 @@ def count(path: Path, steps: int) -> None:
 
 @command
 def main(folder: Path, steps: int, resume: bool = True) -> None:
+    local_executors.IMPORTED_ONCE = ()
     jobs = [Job(name, count, (folder / name, steps), 1.0) for name in ("a", "b")]
     jobs.append(Job("c", count, (folder / "c", 1), after=frozenset({"a", "b"})))
     run_jobs(jobs, Processes([None, None]))

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from common.errors import PipelineError
-from common.http import RetryPolicy
 from common.settings import ROOT
 from data.fetch.fetch import (
     COMPETITION,
@@ -36,7 +35,7 @@ from data.tree import find_graphs
 from pipeline.cli.data import BASE_VARIABLE
 from tests.data.fetch.conftest import TRAIN, VALID, part_files, tar_bytes, tree_of
 from tests.support.command_line import call
-from tests.support.fake_kaggle import SIGNATURE, Answer, FakeKaggle, failure_of
+from tests.support.fake_kaggle import SIGNATURE, FakeKaggle, failure_of
 from tests.support.file_server import FileServer, Trouble
 
 MakeJob = Callable[..., FetchJob]
@@ -194,26 +193,6 @@ def test_chosen_parts_are_fetched_from_kaggle_once(
     assert not (job.downloads / COMPETITION).exists()
     assert not any("Authorization" in asked.headers for asked in files.asked)
     assert capsys.readouterr() == ("", "")
-
-
-def test_interrupted_archive_resumes(
-    kaggle: FakeKaggle, files: FileServer, make_job: MakeJob
-) -> None:
-    files.will(ARCHIVE, Trouble(), Trouble(cut_after=2_500_000))
-    assert "was dropped" in failure_of(
-        lambda: fetch_kaggle(make_job(TRAIN, policy=RetryPolicy(attempts=1)))
-    )
-    job = make_job(TRAIN)
-    fetch_kaggle(job)
-    assert tree_of(job.out) == part_files(TRAIN)
-    assert int(files.gets(ARCHIVE)[-1].range[6:-1]) >= 1_000_000
-
-
-def test_refusal_of_kaggle_is_one_line(kaggle: FakeKaggle, make_job: MakeJob) -> None:
-    kaggle.will_answer(METHOD, Answer(403, {"code": 403, "message": "a\nreason"}))
-    line = failure_of(lambda: fetch_kaggle(make_job(TRAIN)))
-    assert f"{COMPETITION}: HTTP 403: the account may not do this; accept the" in line
-    assert len(kaggle.calls(METHOD)) == 1
 
 
 SPECIAL = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
