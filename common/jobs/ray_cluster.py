@@ -37,8 +37,8 @@ LOCAL = "local"
 # Bytes of memory for messages. Larger ones are on the disk.
 LOCAL_OBJECTS = 256 << 20
 NOT_SENT = [".git", ".venv", "tests", "docs", "site", "data/sample", "data/raw", "data/store"]
-# A probe file in the folder that jobs write to. A machine with another folder at the same path does
-# not see it. Each name is new, because NFS caches the names of missing files.
+# A probe file in the folder that jobs write to. Each name is new, because NFS caches the names of
+# missing files.
 PROBE = ".seen-by-ray."
 UNSEEN = "unseen"
 CONNECT_S = 5.0
@@ -53,10 +53,8 @@ class RayCluster(Executor):
     """A Ray cluster.
 
     Args:
-        address: Address of the head, or "local" for a cluster on this machine that ends with the
-            block.
-        at_most: Maximum number of jobs at once, with `threads` cores each in a local cluster. None
-            for as many as cores and memory allow.
+        address: Address of the head, or "local" for a cluster that ends with the block.
+        at_most: Maximum number of jobs at once; None for as many as cores and memory allow.
         folder: Folder that the jobs write to. All machines must see it.
         threads: Processor threads of a job.
 
@@ -93,9 +91,9 @@ class RayCluster(Executor):
             signal.raise_signal(signal.SIGTERM)
         finally:
             signal.signal(signal.SIGTERM, before)
-        context = ray.get_runtime_context()
         self._is_connected = True
-        same_node = NodeAffinitySchedulingStrategy(context.get_node_id(), soft=False)
+        node = ray.get_runtime_context().get_node_id()
+        same_node = NodeAffinitySchedulingStrategy(node, soft=False)
         self._messages = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": same_node})
         self._do = ray.remote(max_retries=0)(_do_on_machine)
         write_bytes(self._probe, b"")
@@ -147,32 +145,26 @@ class RayCluster(Executor):
 
     def free(self) -> Sequence[bool]:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        running_jobs = list(self._running.values())
         # A job requests at most the resources of the largest machine.
         self._share = {
             name: min(amount, max([1, *(has.get(name, 0) for has in nodes)]))
             for name, amount in (("CPU", self._threads), ("memory", WORKER_BYTES))
         }
         room = sum(min(int(has.get(k, 0) // n) for k, n in self._share.items()) for has in nodes)
-        gpus = sum(int(has.get("GPU", 0)) for has in nodes) - sum(
-            job.on_gpu for job in running_jobs
-        )
-        free = [*[True] * gpus, *[False] * (room - len(running_jobs))]
+        n_running, n_on_gpu = len(self._running), sum(job.on_gpu for job in self._running.values())
+        free = [*[True] * (self.n_gpus() - n_on_gpu), *[False] * (room - n_running)]
         if self._at_most:
-            free = free[: max(0, self._at_most - len(running_jobs))]
+            free = free[: max(0, self._at_most - n_running)]
         # If no machine is free, one job waits in the cluster.
-        return free if free or running_jobs else [False]
+        return free if free or n_running else [False]
 
     def n_gpus(self) -> int:
         return int(self._ray.cluster_resources().get("GPU", 0))
 
     def begin(self, job: Job, *, gpu: bool) -> None:
         job = replace(job, on_gpu=gpu and job.on_gpu)
-        do = self._do.options(
-            num_cpus=self._share["CPU"],
-            memory=self._share["memory"],
-            num_gpus=int(job.on_gpu),
-        )
+        cpus, n_bytes = self._share["CPU"], self._share["memory"]
+        do = self._do.options(num_cpus=cpus, memory=n_bytes, num_gpus=int(job.on_gpu))
         self._running[do.remote(job, self._messages, Path.cwd(), self._probe)] = job
 
     def events(self) -> Sequence[Event]:
@@ -191,23 +183,19 @@ class RayCluster(Executor):
         try:
             how, *content = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            lost = Lost(job, f"was lost ({type(error).__name__})")
-            return Failed(job, OutOfTime(f"{job.name}: out of time")) if out_of_time() else lost
+            if out_of_time():
+                return Failed(job, OutOfTime(f"{job.name}: out of time"))
+            return Lost(job, f"was lost ({type(error).__name__})")
         if how == UNSEEN:
             raise PipelineError(
                 f"--ray {self._address}: machine {content[0]} does not see {self._shared}; "
-                "expected a folder that all machines share, for example over NFS; choose --data, "
-                "--store and --out in such a folder"
+                "expected a folder that all machines share; choose --data, --store and --out in it"
             )
         return event_of(job, how, *content)
 
 
 def check_cluster(address: str) -> None:
-    """Check that a cluster answers, before work is done for it.
-
-    Raises:
-        UsageError: Ray is not installed, or the head does not answer.
-    """
+    """Raise a UsageError if Ray is not installed, or if the head of the cluster does not answer."""
     for name, value in (ANY | (OWN if address == LOCAL else FAR)).items():
         os.environ.setdefault(name, value)
     try:
