@@ -130,22 +130,14 @@ def test_file_outside_the_folder_is_never_pushed(
 
 
 @pytest.mark.parametrize("name", [METADATA_FILE, f"{SLUG}.py"])
-def test_link_is_not_pushed(fake_kaggle: FakeKaggle, built: Path, name: str) -> None:
-    target = (built.parent / name).rename(built.parent.parent / "target")
-    (built.parent / name).symlink_to(target)
-    assert f"{name}: is hidden or a link" in failure_of(lambda: push(built.parent))
-    assert not fake_kaggle.received
-
-
-@pytest.mark.parametrize("name", [METADATA_FILE, f"{SLUG}.py"])
-def test_credential_written_after_the_build_is_not_pushed(
-    fake_kaggle: FakeKaggle, built: Path, name: str
-) -> None:
-    if name == METADATA_FILE:
-        change_metadata(built, keywords=[KEY])
-    else:
-        built.write_text(f"# {KEY}")
+def test_link_or_credential_is_not_pushed(fake_kaggle: FakeKaggle, built: Path, name: str) -> None:
+    path = built.parent / name
+    content = path.read_text()
+    path.write_text(content.replace("Fast or slow", KEY) + f"# {KEY}" * (path == built))
     assert f"{name}: contains a Kaggle credential" in failure_of(lambda: push(built.parent))
+    path.rename(built.parent.parent / "target")
+    path.symlink_to(built.parent.parent / "target")
+    assert f"{name}: is hidden or a link" in failure_of(lambda: push(built.parent))
     assert not fake_kaggle.received
 
 
