@@ -125,7 +125,6 @@ def _page(session: KaggleSession, size: int, number: int) -> list[Submission]:
             size_bytes=item.total_bytes,
         )
         for item in listed or []
-        if item is not None
     ]
 
 
