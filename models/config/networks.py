@@ -67,8 +67,10 @@ class TrainingConfig(FrozenConfig):
 
     Attributes:
         steps: Number of updates of the weights, for example 12000 for the full dataset.
+        learning_rate: Highest learning rate, reached at the end of the warm-up.
         warmup_steps: Number of steps in which the learning rate rises from 0 to
             `learning_rate`.
+        weight_decay: Weight decay of AdamW.
         clip_norm: Largest norm of the gradients of a step. Larger gradients are scaled down to it.
         checkpoint_every: Number of steps between checkpoints. A stopped training resumes from the
             last checkpoint.
@@ -135,9 +137,13 @@ class SageConfig(LayoutGnnConfig):
     """The keys that the layout networks for pruned and for whole graphs share.
 
     Attributes:
+        hidden: Number of channels of a node in one config.
+        blocks: Number of rounds of message passing.
+        opcode_width: Number of channels of an opcode's embedding.
         layout_width: Number of channels for each of the 18 numbers of a node's layouts.
         channel_reduction: Factor by which channel attention narrows `hidden`. For example, 8
             narrows 64 channels to 8.
+        cross_config: Use attention across the configs of a graph.
         fused: Use fused Triton kernels on a GPU. If false, the network uses plain PyTorch.
     """
 
@@ -154,6 +160,7 @@ class CrossConfigSageConfig(SageConfig):
     """The layout network for pruned graphs, in `models/layout/cross_config_sage.py`.
 
     Attributes:
+        statistics: Read the statistics of each config in addition to the graph.
         pool_by_bytes: Also sum the nodes weighted by the bytes of their outputs. The cost of a
             layout grows with its tensor, but a plain mean counts all nodes equally.
         dropout: Share of the channels of each node that a training step sets to 0, for example 0.2.
@@ -198,8 +205,10 @@ class SegmentSageConfig(SageConfig):
     """The layout network for whole graphs, trained by segments, in `models/segments/network.py`.
 
     Attributes:
+        segment_nodes: Largest number of nodes in a segment.
         keep_stale: Share of the stored segment embeddings that a training step uses, between 0 and
             1. The weight of the current segment compensates for the embeddings that are left out.
+        table_configs: Number of configs of each graph that are used in training and stored.
         head_steps: Number of final steps that train only the head, on fresh embeddings of all
             segments.
     """
@@ -214,8 +223,10 @@ class TgraphConfig(LayoutGnnConfig):
     """The layout model of the competition's winners, in `models/layout/tgraph.py`.
 
     Attributes:
+        hidden: Number of channels of a node in one config.
         blocks: Number of residual blocks after the two linear layers.
         dropout: Share of the activations that a training step sets to 0.
+        cross_config: Use attention across the configs of a batch.
         inference_configs: Largest number of configs in a ranking batch. The scores depend on it.
             This model does not read `inference_tensor_mib`.
         permutations: Number of random divisions into batches whose scores are averaged.
@@ -230,7 +241,12 @@ class TgraphConfig(LayoutGnnConfig):
 
 
 class BaselineGcnConfig(LayoutGnnConfig):
-    """The layout baseline of the dataset's authors, in `models/layout/gcn.py`."""
+    """The layout baseline of the dataset's authors, in `models/layout/gcn.py`.
+
+    Attributes:
+        hidden: Number of channels of a node in one config.
+        layers: Number of graph convolutions.
+    """
 
     hidden: Width = 32
     layers: Depth = 2
@@ -249,6 +265,9 @@ class TileGnnConfig(ModelConfig):
             docs/reference/statistics.md.
         relative_configs: Also read the difference between a config and the mean config of its
             kernel.
+        kernels_per_step: Number of kernels in a training step.
+        configs_per_kernel: Number of configs of each kernel in a training step.
+        opcode_width: Number of channels of an opcode's embedding.
     """
 
     loss: TileLossName = "list_mle"
@@ -264,8 +283,10 @@ class LateFusionSageConfig(TileGnnConfig):
     """The tile network that joins configs after pooling, in `models/tile/late_fusion_sage.py`.
 
     Attributes:
+        hidden: Number of channels of a node, and of a config.
         blocks: Number of rounds of message passing, and number of blocks over configs after
             pooling.
+        cross_config: Use attention across the configs of a kernel.
     """
 
     hidden: Width = 64
@@ -277,6 +298,8 @@ class EarlyFusionSageConfig(TileGnnConfig):
     """The tile baseline of the dataset's authors, in `models/tile/early_fusion_sage.py`.
 
     Attributes:
+        hidden: Number of channels of a node in one config.
+        layers: Number of rounds of message passing.
         inference_tensor_mib: Limit in MiB for the largest tensor in ranking. Configs are ranked in
             chunks that respect the limit.
     """

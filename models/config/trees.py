@@ -57,12 +57,15 @@ class BoostingConfig(RowsConfig):
         linear_start: Start from the scores of a linear ranker on plain statistics, and correct its
             errors. A fold of `early_stop` starts from a linear ranker that has not learned the
             held-out graphs.
+        num_boost_round: Number of trees.
         learning_rate: Factor for the contribution of each tree, for example 0.04.
+        num_leaves: Largest number of leaves of a tree.
         max_leaves: If it is above `num_leaves`, the folds of `early_stop` choose the number of
             leaves. It is doubled plus one, up to this number, as long as the mean over the folds
             gets better. For example, 7 and 31 try 7, 15 and 31 leaves. 0 uses `num_leaves`.
         min_rows_per_leaf: Smallest number of configs in a leaf. A small training set lowers it to
             1/128 of the configs, but not below 2.
+        feature_fraction: Share of the statistics that a tree may use, drawn for each tree.
         configs_per_group: Largest number of configs of a graph that are compared with each other.
             The time grows with this number.
         early_stop: Number of rounds without a better mean over the folds before the folds stop. The
