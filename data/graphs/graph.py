@@ -278,27 +278,6 @@ def group_means(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.fl
     return np.bincount(group, weights=values.astype(np.float64)) / np.bincount(group)
 
 
-def merge_repeats(values: NDArray[Any], group: NDArray[np.int64], how: str) -> NDArray[np.float64]:
-    """Merge the values of each group.
-
-    Args:
-        values: Values, for example runtimes, (c,).
-        group: Group of each value, (c,), int64. Every group from 0 to u - 1 has a value.
-        how: "mean", "median" or "min".
-
-    Returns:
-        The merged values, (u,), float64.
-    """
-    if how == "mean":
-        return group_means(values, group)
-    ordered = values[np.lexsort((values, group))].astype(np.float64)
-    sizes = np.bincount(group)
-    starts = np.cumsum(sizes) - sizes
-    if how == "min":
-        return ordered[starts]
-    return (ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2
-
-
 def program_content(graph: LayoutGraph) -> str:
     """Hash nodes and edges as 16 hex digits, without configs, runtimes and order of nodes.
 

@@ -78,15 +78,11 @@ class FeaturesConfig(FrozenConfig):
         padding: Number in the empty places of lists of dimension numbers that networks read. "zero"
             keeps the dataset's padding, which is also the number of a dimension. "minus_one" is the
             padding of the competition's winners. Layouts always have -1 there.
-        repeats: Runtime that models learn for a config that was measured several times in a file:
-            "mean", "median" or "min". For example, "min" suits files that were measured while the
-            machine was in a slow and in a fast state. Tile networks learn every measurement.
     """
 
     prune: str = "hops-1"
     scaling: Literal["log1p", "standardise", "log1p-standardise"] = "log1p-standardise"
     padding: Literal["zero", "minus_one"] = "zero"
-    repeats: Literal["mean", "median", "min"] = "mean"
 
     @field_validator("prune")
     @classmethod

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from data.graphs.graph import LayoutGraph, distinct_configs, merge_repeats
+from data.graphs.graph import LayoutGraph, distinct_configs, group_means
 from data.graphs.node_columns import MINOR_TO_MAJOR
 from data.graphs.packing import PackedConfigs
 from features.padding import layout_symbols
@@ -330,14 +330,12 @@ def layout_inputs(
     rule: str,
     scaler: NodeScaler,
     padding: str = "zero",
-    repeats: str = "mean",
     with_statistics: bool = False,
 ) -> LayoutInputs:
     """Prune and scale a graph, and group its equal configs.
 
     Args:
         padding: Padding of the node features, for `node_features`.
-        repeats: Runtime of a config that was measured several times, for `merge_repeats`.
     """
     pruned = prune_layout_graph(graph, rule=rule, padding=padding)
     scaled = scaler(pruned.node_feat)
@@ -361,6 +359,6 @@ def layout_inputs(
         group=group,
         tables=tables and tuple(map(torch.from_numpy, tables)),
         centre=torch.from_numpy(centre),
-        runtime_ns=merge_repeats(graph.runtime_ns, group, repeats),
+        runtime_ns=group_means(graph.runtime_ns, group),
         n_query_configs=int((first >= graph.n_counted).sum()),
     )

@@ -76,7 +76,6 @@ class LayoutNetwork(nn.Module, ABC):
             layout_inputs,
             rule=features.prune,
             padding=features.padding,
-            repeats=features.repeats,
             scaler=scaler,
             with_statistics=self.reads_statistics,
         )

@@ -5,8 +5,8 @@ their repository (github.com/thanhhau097/google_fast_or_slow, model.py) and thei
 (arXiv:2405.16623). The code is ours. Tensors are (c, n, f): every config has all features of every
 node, and messages pass edge by edge.
 
-There are five differences. Equal configs are merged by `features.repeats`, and the winners kept the
-first one. Our scaler leaves flags and dimension numbers unchanged and clips at ±10. The loss is the
+There are five differences. Equal configs have their mean runtime, and the winners kept the first
+one. Our scaler leaves flags and dimension numbers unchanged and clips at ±10. The loss is the
 mean over ordered pairs, and theirs is the mean over all c² pairs, about half as large. Tensors are
 float32, and theirs have 16 bits. The last weights are kept, and theirs are the best on the
 validation split. The winners' padding of node features is `features.padding = "minus_one"`.

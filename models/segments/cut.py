@@ -99,15 +99,13 @@ def segmented(
     segment_nodes: int,
     depth: int,
     padding: str = "zero",
-    repeats: str = "mean",
 ) -> SegmentedGraph:
     """Prune and scale a graph like `layout_inputs`, and cut it.
 
     Args:
         padding: Padding of the node features, for `node_features`.
-        repeats: Runtime of a config that was measured several times, for `merge_repeats`.
     """
-    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding, repeats=repeats)
+    whole = layout_inputs(graph, rule=rule, scaler=scaler, padding=padding)
     edges, config_ids, n_nodes = whole.neighbours.edge_index, whole.config_ids, len(whole.opcode)
     parts, segments = cut(n_nodes, segment_nodes), []
     for part in parts:

@@ -183,7 +183,6 @@ class SegmentSage(nn.Module):
             segmented,
             rule=features.prune,
             padding=features.padding,
-            repeats=features.repeats,
             scaler=scaler,
             segment_nodes=self.config.segment_nodes,
             depth=self.config.blocks,

@@ -69,7 +69,7 @@ def train(job: TrainJob) -> None:
     scores.
     """
     config: BoostingConfig = getattr(job.recipe, job.model)
-    graphs = sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats)
+    graphs = sample_rows(job.files, config, job.seed)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
     start = None
     if config.linear_start:

@@ -219,8 +219,7 @@ def train(job: TrainJob) -> None:
     config: ConfigColumnsConfig = getattr(job.recipe, job.model)
     files = used_programs(job.files, job.ranked)
     log.info(f"{job.model}: {len(files)} of {len(job.files)} train graphs can rank a graph")
-    repeats = job.recipe.features.repeats
-    graphs = sample_rows(files, config, job.seed, repeats=repeats) if files else []
+    graphs = sample_rows(files, config, job.seed) if files else []
     for number, taken in enumerate(each("learn configs", graphs)):
         part = job.run_dir / PARTS.replace("*", f"{number:03d}")
         if part.exists():

@@ -35,9 +35,7 @@ MAX_DEVIATIONS = 10.0
 def train(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time, and write linear.json."""
     config: LinearConfig = getattr(job.recipe, job.model)
-    fit_linear(
-        sample_rows(job.files, config, job.seed, repeats=job.recipe.features.repeats), config
-    )[0].write(job.run_dir)
+    fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
 
 
 def fit_linear(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from common.errors import PipelineError
 from data.graph_store.stored_graph import read_graph
-from data.graphs.graph import distinct_configs, merge_repeats
+from data.graphs.graph import distinct_configs, group_means
 from data.tree import GraphFile
 from features.statistics.configs import RowStatistics, StatisticsSet, statistics_of
 from models.config.trees import BoostingConfig, RowsConfig
@@ -70,21 +70,15 @@ def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
     return np.round((1 - share) * (levels - 1)).astype(np.int32)
 
 
-def sample_rows(
-    files: Sequence[GraphFile], config: RowsConfig, seed: int, *, repeats: str = "mean"
-) -> list[GraphRows]:
-    """Sample distinct configs of each graph in random order. Graphs without an order are left out.
-
-    Args:
-        repeats: Runtime of a config that was measured several times, for `merge_repeats`.
-    """
+def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> list[GraphRows]:
+    """Sample distinct configs of each graph that has an order, in random order."""
     sampled = []
     for number, file in enumerate(files):
         graph = read_graph(file)
         first, group = distinct_configs(graph)
         order = np.random.default_rng([seed, number]).permutation(len(first))
         chosen = order[: config.configs_per_graph]
-        rows, runtime = first[chosen], merge_repeats(graph.runtime, group, repeats)[chosen]
+        rows, runtime = first[chosen], group_means(graph.runtime, group)[chosen]
         if len(rows) >= 2 and runtime.min() < runtime.max():
             sampled.append(GraphRows(file, rows, runtime))
     if not sampled:

@@ -29,7 +29,6 @@ from models.layout.inputs import (
 from models.layout.plain_ops import Aggregate
 from models.registry import MODELS, TrainJob
 from models.training.loop import load_tensors
-from models.trees import rows
 from tests.models.rearrange import relabel_nodes
 
 EDGES = torch.tensor([[3, 0], [3, 1], [2, 1], [4, 3]])
@@ -219,19 +218,15 @@ def test_training_learns_and_keeps_the_scale_of_statistics(
     assert np.isfinite(ranker.score(graphs[0])).all()
 
 
-def test_networks_and_trees_read_the_chosen_padding_and_repeats(
-    layout_graph: LayoutGraph, scaler: NodeScaler, monkeypatch: pytest.MonkeyPatch
+def test_networks_read_the_padding_of_the_recipe(
+    layout_graph: LayoutGraph, scaler: NodeScaler
 ) -> None:
     runtime_ns = np.array([10, 70, 40, 5])
     repeated = replace(layout_graph.only(np.array([2, 2, 2, 0])), runtime_ns=runtime_ns)
-    monkeypatch.setattr(rows, "read_graph", lambda _: repeated)
-    recipe = load_recipe("cpu", ["features.repeats=min", "features.padding=minus_one"])
+    recipe = load_recipe("cpu", ["features.padding=minus_one"])
     read = CrossConfigSage(recipe.cross_config_sage).reader(recipe.features, scaler)
     inputs = read(repeated)
-    assert inputs.runtime_ns.tolist() == [10, 5]
-    config, files = recipe.layout_boosting, [layout_graph.file]
-    (graph,) = rows.sample_rows(files, config, 0, repeats=recipe.features.repeats)
-    assert sorted(graph.runtime) == [5, 10]
+    assert inputs.runtime_ns.tolist() == [40, 5]
     pruned = prune_layout_graph(repeated, rule="hops-1", padding="minus_one")
     scaled = scaler(pruned.node_feat)
     assert (pruned.node_feat[:, :134] == -1).any() and (layout_graph.node_feat[:, :134] >= 0).any()
