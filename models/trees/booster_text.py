@@ -9,6 +9,8 @@ import re
 _FIXED = {"version": "v4", "num_class": "1", "num_tree_per_iteration": "1", "label_index": "0"}
 # A custom objective has no such line.
 _OBJECTIVES = ("lambdarank", "regression", None)
+# A random forest has this line, because its score is the mean of its trees.
+_FOREST = "average_output"
 _TREE_FIXED = {"num_cat": "0", "is_linear": "0"}
 _LEAF_KEYS = ("leaf_value", "leaf_weight", "leaf_count")
 _WHOLE = ("split_feature", "decision_type", "left_child", "right_child")
@@ -29,7 +31,7 @@ def checked_trees(text: str) -> str:
     """
     head, _, _ = text.partition("\n\n")
     first, *lines = head.split("\n")
-    keys = _table(lines)
+    keys = _table([line for line in lines if line != _FOREST])
     names, ranges = keys.pop("feature_names").split(" "), keys.pop("feature_infos").split(" ")
     sizes = _numbers(keys.pop("tree_sizes"), _INTEGER)
     _require(first == "tree" and text.isascii(), "its first line or its characters")

@@ -36,6 +36,7 @@ def squared(scores: np.ndarray, data: lightgbm.Dataset) -> tuple[np.ndarray, np.
         {"objective": squared},
         {"objective": squared, "learning_rate": 1e30},
         {"min_data_in_leaf": 300, "feature_pre_filter": False},
+        {"objective": "regression", "boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.7},
     ],
 )
 def test_checked_booster_scores_as_the_whole_one(
