@@ -32,7 +32,7 @@ from ensembles.ranking.configs import default_row
 from ensembles.ranking.suggest import suggest
 from ensembles.score_errors import tile_places
 from models.config.recipe import load_recipe
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 from pipeline.run.run import Inputs, run
 
 # A search reaches its goal when it has measured a config this close to the best of all.

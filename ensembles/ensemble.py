@@ -32,7 +32,7 @@ from models.run_folder import (
     read_config,
     read_recipe,
 )
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 BASELINE = "baseline"
 # Ending of the folder of models that learned from the valid split, too.

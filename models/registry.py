@@ -6,7 +6,6 @@ A model's module is imported when the model is trained or loaded, with all its r
 from collections.abc import Collection as Container
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,33 +53,37 @@ class Ranker(Protocol):
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """The kind of a model, and the module that trains and loads it."""
+    """The kind of a model, and the functions that train and load it.
+
+    Attributes:
+        trainer: Function of a job as "package.module:function". A network's takes its class too.
+        loader: Function of a name, a run folder and a recipe. A network's takes its class too.
+        network: Class of a network as "package.module:Class".
+        custom: Imported class of a custom model.
+    """
 
     name: str
     kind: str
-    # The module has `train(job)` and `load(name, run_dir, recipe)`, or `train(job, class)` for a
-    # network.
-    module: str
-    network: str = ""  # class of a network as "package.module:Class"
-    own: Any = None  # imported class of a custom model
+    trainer: str
+    loader: str
+    network: str = ""
+    custom: Any = None
 
     def train(self, job: TrainJob) -> None:
-        import_module(self.module).train(job, *self._network())
+        imported(self.trainer)(job, *self._network())
 
     def load(self, run_dir: Path, recipe: Recipe) -> Ranker:
-        """Load a trained model."""
-        module = import_module("models.graph_task" if self.network else self.module)
-        ranker: Ranker = module.load(self.name, run_dir, recipe, *self._network())
+        ranker: Ranker = imported(self.loader)(self.name, run_dir, recipe, *self._network())
         return ranker
 
     @property
     def reads_ranked(self) -> bool:
         """Return whether `TrainJob.ranked` decides what the model learns."""
-        return self.module == "models.trees.config_columns"
+        return self.trainer.startswith("models.trees.config_columns:")
 
     @property
     def network_class(self) -> Any:
-        return self.own or imported(self.network)
+        return self.custom or imported(self.network)
 
     def _network(self) -> list[Any]:
         return [self.network_class] if self.network else []
@@ -93,23 +96,34 @@ NETWORKS = {
     "late_fusion_sage": ("tile", "models.tile.late_fusion_sage:LateFusionSage"),
     "early_fusion_sage": ("tile", "models.tile.early_fusion_sage:EarlyFusionSage"),
 }
-OTHERS = {
-    "segment_sage": ("layout", "models.segments.network", "models.segments.network:SegmentSage"),
-    "layout_boosting": ("layout", "models.trees.boosting"),
-    "config_columns_boosting": ("layout", "models.trees.config_columns"),
-    "layout_linear": ("layout", "models.trees.linear"),
-    "tile_boosting": ("tile", "models.trees.boosting"),
-    "tile_linear": ("tile", "models.trees.linear"),
-    "tile_baseline": ("tile", "models.trees.baseline"),
+SEGMENT_SAGE = "models.segments.network:SegmentSage"
+# The kind and the module of each ranker on statistics.
+RANKERS = {
+    "layout_boosting": ("layout", "boosting"),
+    "config_columns_boosting": ("layout", "config_columns"),
+    "layout_linear": ("layout", "linear"),
+    "tile_boosting": ("tile", "boosting"),
+    "tile_linear": ("tile", "linear"),
+    "tile_baseline": ("tile", "baseline"),
 }
 
 
 def _network(name: str, kind: str, place: str) -> ModelEntry:
-    return ModelEntry(name, kind, f"models.{kind}.network", place)
+    trainer = "segments" if place == SEGMENT_SAGE else kind
+    functions = f"models.{trainer}.network:train", "models.graph_task:load"
+    return ModelEntry(name, kind, *functions, place)
 
 
-MODELS = {name: _network(name, *entry) for name, entry in NETWORKS.items()}
-MODELS |= {name: ModelEntry(name, *entry) for name, entry in OTHERS.items()}
+def _ranker(name: str, kind: str, module: str) -> ModelEntry:
+    place = f"models.trees.{module}"
+    return ModelEntry(name, kind, f"{place}:train_{module}", f"{place}:load_{module}")
+
+
+MODELS = {
+    **{name: _network(name, *entry) for name, entry in NETWORKS.items()},
+    "segment_sage": _network("segment_sage", "layout", SEGMENT_SAGE),
+    **{name: _ranker(name, *entry) for name, entry in RANKERS.items()},
+}
 
 
 def model_entry(recipe: Recipe, name: str) -> ModelEntry:
@@ -122,10 +136,10 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
     model = named.get(name, name)
     if name in recipe.own_models:
         kind = "tile" if name in recipe.models_of("tile") else "layout"
-        return replace(_network(name, kind, model), own=recipe.own_class(name))
+        return replace(_network(name, kind, model), custom=recipe.own_class(name))
     if model not in MODELS:
-        known = ", ".join((*MODELS, *named))
-        raise PipelineError(f"model '{name}': no such model; known: {known}")
+        names = ", ".join((*MODELS, *named))
+        raise PipelineError(f"model '{name}': no such model; known: {names}")
     return replace(MODELS[model], name=name)
 
 

@@ -14,7 +14,7 @@ from data.graphs.packing import pack_values
 from data.tree import GraphFile, collection_named
 from ensembles.ranking.program import NamedGraph
 from ensembles.ranking.rank import rank, ranker_for
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 
 def pick_by(run: Path, request: OptimizeRequest) -> Pick:

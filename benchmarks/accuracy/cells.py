@@ -37,7 +37,7 @@ from models.config.recipe import Recipe, load_recipe
 from models.registry import Ranker, TrainJob, load_model
 from models.run_folder import first_difference
 from models.train import sources_of, train_model
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 from pipeline.run.report import environment
 from submissions.score import score_graph
 

@@ -22,7 +22,7 @@ from ensembles.picks import TILE_ERROR, top_k_to_measure
 from ensembles.ranking.configs import check_layout_configs, default_row, with_configs
 from ensembles.ranking.layouts import NodeLayouts, Order, layouts_of, tile_of
 from ensembles.ranking.program import ANY_OF_KIND, NamedGraph
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 MEASURED_PICKS = (1, 5, 10)
 

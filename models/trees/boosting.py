@@ -36,7 +36,7 @@ from models.trees.linear import (
     LinearRanker,
     LinearRows,
     of_other_statistics,
-    read,
+    read_linear,
 )
 from models.trees.rows import (
     GraphRows,
@@ -62,12 +62,8 @@ Derivatives = tuple[NDArray[np.float32], NDArray[np.float32]]  # gradient, diago
 Objective = Callable[[Values, "lightgbm.Dataset"], Derivatives]
 
 
-def train(job: TrainJob) -> None:
-    """Train on labelled graphs of one kind, one in memory at a time.
-
-    The function writes booster.txt and importances.parquet, and linear.json if trees begin from its
-    scores.
-    """
+def train_boosting(job: TrainJob) -> None:
+    """Write booster.txt, importances.parquet, and linear.json if trees begin from its scores."""
     config: BoostingConfig = getattr(job.recipe, job.model)
     graphs = sample_rows(job.files, config, job.seed)
     names = statistics_names(job.files[0].collection.kind, config.statistics)
@@ -76,28 +72,13 @@ def train(job: TrainJob) -> None:
         start = LinearRows(graphs, LINEAR)
         start.fit()[0].write(job.run_dir)
     table = statistics_table(config.statistics)
-    trees = prepare(
+    booster = fit_trees(
         config, graphs, table, names, seed=job.seed, threads=job.recipe.n_threads, start=start
     )
-    write_boosters({MODEL_FILE: trees.train()}, job.run_dir)
+    write_boosters({MODEL_FILE: booster}, job.run_dir)
 
 
-@dataclass(frozen=True)
-class Trees:
-    """A training of trees: binned rows of graphs, parameters of LightGBM, and rounds."""
-
-    dataset: "lightgbm.Dataset"
-    parameters: dict[str, object]
-    rounds: int
-
-    def train(self) -> "lightgbm.Booster":
-        """Train a booster."""
-        import lightgbm
-
-        return lightgbm.train(self.parameters, self.dataset, self.rounds)
-
-
-def prepare(
+def fit_trees(
     config: BoostingConfig,
     graphs: Sequence[GraphRows],
     table: Table,
@@ -106,8 +87,10 @@ def prepare(
     seed: int,
     threads: int,
     start: LinearRows | None = None,
-) -> Trees:
-    """Bin rows of graphs, and choose the number of leaves and rounds."""
+) -> "lightgbm.Booster":
+    """Bin rows of graphs, choose the number of leaves and rounds, and train a booster."""
+    import lightgbm
+
     dataset = binned(graphs, config, table, names)
     if start is not None:
         dataset.set_init_score(-LINEAR_SCALE * start.fit()[1])
@@ -120,13 +103,12 @@ def prepare(
         parameters["num_leaves"], rounds = choose_capacity(
             graphs, dataset, parameters, config, seed=seed, start=start
         )
-    return Trees(dataset, parameters, rounds)
+    return lightgbm.train(parameters, dataset, rounds)
 
 
 def booster_parameters(
     config: BoostingConfig, n_rows: int, *, seed: int, threads: int
 ) -> dict[str, object]:
-    """Return LightGBM's parameters."""
     ranking = {
         "objective": "lambdarank",
         "label_gain": list(range(config.relevance_levels)),
@@ -177,28 +159,20 @@ def read_importances(run_dirs: Sequence[Path]) -> pl.DataFrame | None:
     return table.sort("gain", "statistic", descending=[True, False])
 
 
-def read_booster(path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
-    """Read one booster of a run folder.
-
-    Args:
-        *known: Lists of statistics. The booster must have one of them.
-    """
-    try:
-        text = read_bytes(path).decode()
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
-    return booster_of(text, path, *known)
+def read_booster(path: Path, *statistics: Sequence[str]) -> "lightgbm.Booster":
+    """Read one booster of a run folder, which must have one of some lists of statistics."""
+    return booster_of(read_bytes(path), path, *statistics)
 
 
-def booster_of(text: str, path: Path, *known: Sequence[str]) -> "lightgbm.Booster":
+def booster_of(text: bytes, path: Path, *statistics: Sequence[str]) -> "lightgbm.Booster":
     """Return the booster of a text in a file. See `read_booster`."""
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_str=checked_trees(text))
+        booster = lightgbm.Booster(model_str=checked_trees(text.decode()))
     except (ValueError, LookupError, lightgbm.basic.LightGBMError) as error:
         raise PipelineError(f"{path}: not a LightGBM model: {error}") from error
-    if booster.feature_name() not in map(list, known):
+    if booster.feature_name() not in map(list, statistics):
         raise of_other_statistics(path)
     return booster
 
@@ -217,15 +191,7 @@ class BoostingRanker:
         return self.score_rows(graph, first)[group]
 
     def score_rows(self, graph: Graph, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Score some configs of a graph.
-
-        Args:
-            graph: Graph of the configs.
-            rows: (r,) rows of configs.
-
-        Returns:
-            (r,) scores. A lower score means a faster config.
-        """
+        """Score some configs (r,) of a graph. A lower score (r,) means a faster config."""
         compute = self.rows_of(graph)
         parts = [
             np.asarray(self.booster.predict(compute(part), num_threads=self.threads))
@@ -234,17 +200,16 @@ class BoostingRanker:
         scores = -np.concatenate(parts).astype(np.float32)
         if self.start is None:
             return scores
-        start = self.start.of(statistics_of(graph, self.start.chosen)(rows))
+        start = self.start.of(statistics_of(graph, self.start.statistics)(rows))
         return scores + LINEAR_SCALE * start.astype(np.float32)
 
 
-def load(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
-    """Load a trained booster."""
+def load_boosting(name: str, run_dir: Path, recipe: Recipe) -> BoostingRanker:
     config: BoostingConfig = getattr(recipe, name)
-    known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
-    booster = read_booster(run_dir / MODEL_FILE, *known)
+    names = [statistics_names(kind, config.statistics) for kind in STATISTICS]
+    booster = read_booster(run_dir / MODEL_FILE, *names)
     rows_of = partial(statistics_of, chosen=config.statistics)
-    start = read(run_dir, LINEAR) if config.linear_start else None
+    start = read_linear(run_dir, LINEAR) if config.linear_start else None
     return BoostingRanker(booster, rows_of, recipe.n_threads, start)
 
 
@@ -259,54 +224,66 @@ def choose_capacity(
 ) -> tuple[int, int]:
     """Choose the number of leaves and rounds by cross-validation.
 
-    The folds are trained in step. They stop after `early_stop` rounds without a better mean score
-    of the held-out graphs. Larger trees follow as long as they have a better mean score. A fold
+    Larger trees follow as long as their best mean score of the held-out graphs is higher.
+    """
+    fold_of = row_folds(graphs, config.folds, seed)
+    best, capacity = -np.inf, (config.num_leaves, 1)
+    for leaves in config.leaves_to_try:
+        with_leaves = parameters | {"num_leaves": leaves}
+        curve = held_out_curve(graphs, dataset, with_leaves, config, fold_of=fold_of, start=start)
+        if max(curve) <= best:
+            break
+        best, capacity = max(curve), (leaves, int(np.argmax(curve)) + 1)
+    return capacity
+
+
+def held_out_curve(
+    graphs: Sequence[GraphRows],
+    dataset: "lightgbm.Dataset",
+    parameters: dict[str, object],
+    config: BoostingConfig,
+    *,
+    fold_of: NDArray[np.int64],
+    start: LinearRows | None,
+) -> list[float]:
+    """Return the mean score of the held-out graphs after each round of the folds.
+
+    The folds are trained in step. They stop after `early_stop` rounds without a better mean. A fold
     with `start` begins from a linear ranker that has not learned the fold's held-out rows.
     """
     import lightgbm
 
-    fold_of = row_folds(graphs, config.folds, seed)
-
     def begin(
-        learned: "lightgbm.Dataset", held_out: "lightgbm.Dataset", own: dict[str, object]
+        learned: "lightgbm.Dataset", held_out: "lightgbm.Dataset", parameters: dict[str, object]
     ) -> "tuple[lightgbm.Dataset, lightgbm.Dataset, dict[str, object]]":
         if start is not None:
             (fold,) = set(fold_of[held_out.used_indices])
             scores = start.fit(fold_of != fold)[1]
             for part in (learned, held_out):
                 part.construct().set_init_score(-LINEAR_SCALE * scores[part.used_indices])
-        return learned, held_out, own
+        return learned, held_out, parameters
 
     def judge(scores: Values, held_out: "lightgbm.Dataset") -> tuple[str, float, bool]:
         return "ranked", ranked(graphs, np.asarray(held_out.used_indices), scores), True
 
-    splits = [
-        (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
-        for fold in range(fold_of.max() + 1)
-    ]
-    best, chosen = -np.inf, (config.num_leaves, 1)
-    for leaves in config.leaves_to_try:
-        curves = lightgbm.cv(
-            parameters | {"num_leaves": leaves},
-            dataset,
-            config.num_boost_round,
-            folds=splits,
-            fpreproc=begin,
-            feval=judge,
-            callbacks=[lightgbm.early_stopping(config.early_stop, verbose=False)],
-        )
-        curve = curves["valid ranked-mean"]
-        if max(curve) <= best:
-            break
-        best, chosen = max(curve), (leaves, int(np.argmax(curve)) + 1)
-    return chosen
+    curves = lightgbm.cv(
+        parameters,
+        dataset,
+        config.num_boost_round,
+        folds=[
+            (np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold))
+            for fold in range(fold_of.max() + 1)
+        ],
+        fpreproc=begin,
+        feval=judge,
+        callbacks=[lightgbm.early_stopping(config.early_stop, verbose=False)],
+    )
+    curve: list[float] = curves["valid ranked-mean"]
+    return curve
 
 
 def row_folds(graphs: Sequence[GraphRows], n_folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each row.
-
-    A fold has whole families. With only one family, a fold has configs of each graph.
-    """
+    """Return the fold of each row: whole families, or configs of each graph of one family."""
     families = [family_of(graph.file) for graph in graphs]
     sizes = [len(graph.rows) for graph in graphs]
     if len(set(families)) < 2:
@@ -344,7 +321,7 @@ def pairwise_logistic(runtime: Values) -> Objective:
     """
 
     def objective(scores: Values, dataset: "lightgbm.Dataset") -> Derivatives:
-        own = runtime if dataset.used_indices is None else runtime[dataset.used_indices]
+        learned = runtime if dataset.used_indices is None else runtime[dataset.used_indices]
         gradient, hessian = np.empty(len(scores), np.float32), np.empty(len(scores), np.float32)
         sizes = np.asarray(dataset.get_group())
         single = scores.astype(np.float32)
@@ -352,7 +329,9 @@ def pairwise_logistic(runtime: Values) -> Objective:
             step = max(1, MAX_PAIRS // g)
             for start in range(end - g, end, step):
                 rows, group = slice(start, min(start + step, end)), slice(end - g, end)
-                is_faster = np.sign(own[group] - own[rows, None]).astype(np.float32)  # (b, g)
+                is_faster = np.sign(learned[group] - learned[rows, None]).astype(
+                    np.float32
+                )  # (b, g)
                 margin = is_faster * (single[rows, None] - single[group])
                 wrong = np.abs(is_faster) / (1 + np.exp(np.clip(margin, -30, 30)))
                 gradient[rows] = -(is_faster * wrong).sum(axis=1) / g

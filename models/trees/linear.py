@@ -32,21 +32,11 @@ LINEAR, LINEAR_SCALE = LinearConfig(statistics="plain"), 2.0
 MAX_DEVIATIONS = 10.0
 
 
-def train(job: TrainJob) -> None:
+def train_linear(job: TrainJob) -> None:
     """Train on labelled graphs of one kind, one in memory at a time, and write linear.json."""
     config: LinearConfig = getattr(job.recipe, job.model)
-    fit_linear(sample_rows(job.files, config, job.seed), config)[0].write(job.run_dir)
-
-
-def fit_linear(
-    graphs: Sequence[GraphRows], config: LinearConfig
-) -> "tuple[LinearRanker, NDArray[np.float64]]":
-    """Fit a linear ranker.
-
-    Returns:
-        The ranker, and its scores of the rows, (r,).
-    """
-    return LinearRows(graphs, config).fit()
+    ranker, _ = LinearRows(sample_rows(job.files, config, job.seed), config).fit()
+    ranker.write(job.run_dir)
 
 
 class LinearRows:
@@ -75,9 +65,9 @@ class LinearRows:
         from sklearn.preprocessing import StandardScaler
 
         sizes = [len(graph.rows) for graph in self.graphs]
-        chosen = np.ones(sum(sizes), dtype=bool) if learned is None else learned
+        is_learned = np.ones(sum(sizes), dtype=bool) if learned is None else learned
         centred, targets = [], []
-        parts = np.split(chosen, np.cumsum(sizes)[:-1])
+        parts = np.split(is_learned, np.cumsum(sizes)[:-1])
         for graph, table, rows in zip(self.graphs, self.tables, parts, strict=True):
             if rows.any():
                 # With runtimes in place of ranks, a few very slow configs would determine all
@@ -101,35 +91,28 @@ class LinearRows:
 
 @dataclass(frozen=True)
 class LinearRanker:
-    """Weight and largest input by the names of the `chosen` statistics."""
+    """Weight and largest input of each statistic, by name."""
 
     weights: dict[str, tuple[float, float]]
-    chosen: StatisticsSet
+    statistics: StatisticsSet
 
     def score(self, graph: Graph) -> NDArray[np.float32]:
         first, group = distinct_configs(graph)
-        scores = self.of(statistics_of(graph, self.chosen)(first))
+        scores = self.of(statistics_of(graph, self.statistics)(first))
         return scores.astype(np.float32)[group]
 
-    def of(self, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Score configs of a graph.
-
-        Args:
-            statistics: (r, f) statistics of the configs.
-
-        Returns:
-            (r,) float64 scores.
-        """
+    def of(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Score configs (r,) of a graph by their statistics, (r, f)."""
         weights, limits = np.asarray(list(self.weights.values())).T
-        centred = statistics.astype(np.float64) - statistics.mean(axis=0, dtype=np.float64)
+        centred = table.astype(np.float64) - table.mean(axis=0, dtype=np.float64)
         return np.asarray(centred.clip(-limits, limits) @ weights)
 
     def write(self, run_dir: Path) -> None:
         write_text(run_dir / MODEL_FILE, json.dumps(self.weights, indent=1) + "\n")
 
 
-def load(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
-    return read(run_dir, getattr(recipe, name))
+def load_linear(name: str, run_dir: Path, recipe: Recipe) -> LinearRanker:
+    return read_linear(run_dir, getattr(recipe, name))
 
 
 def of_other_statistics(path: Path) -> PipelineError:
@@ -139,40 +122,12 @@ def of_other_statistics(path: Path) -> PipelineError:
     )
 
 
-def read(run_dir: Path, config: LinearConfig) -> LinearRanker:
+def read_linear(run_dir: Path, config: LinearConfig) -> LinearRanker:
     """Read the ranker that `LinearRanker.write` wrote."""
     path = run_dir / MODEL_FILE
     weights = read_json(
         path, dict[str, tuple[float, float]], expected="a weight and a limit for each statistic"
     )
-    known = [statistics_names(kind, config.statistics) for kind in STATISTICS]
-    if tuple(weights) not in known:
+    if tuple(weights) not in [statistics_names(kind, config.statistics) for kind in STATISTICS]:
         raise of_other_statistics(path)
     return LinearRanker(weights, config.statistics)
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A ranking without training: a weighted sum of plain statistics, with `weights` by name.
-
-    It is the fallback for data without an order, and the report names it then. Every model's score
-    is shown next to it.
-    """
-
-    weights: dict[str, float]
-
-    def score(self, graph: Graph) -> NDArray[np.float32]:
-        first, group = distinct_configs(graph)
-        names, columns = (
-            STATISTICS[graph.file.collection.kind],
-            statistics_of(graph, "plain")(first),
-        )
-        scores = np.zeros(len(first), np.float32)
-        for name, weight in self.weights.items():
-            scores += np.float32(weight) * columns[:, names.index(name)]
-        return scores[group]
-
-
-# Fewest steps over the output; among equals, the largest kernel tile.
-TILE = Baseline({"log_steps": 1.0, "log_kernel_bounds_product": -1e-3})
-BASELINES = {"layout": Baseline({"copied_bytes_share": 1.0}), "tile": TILE}

@@ -77,8 +77,8 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
         graph = read_graph(file)
         first, group = distinct_configs(graph)
         order = np.random.default_rng([seed, number]).permutation(len(first))
-        chosen = order[: config.configs_per_graph]
-        rows, runtime = first[chosen], group_means(graph.runtime, group)[chosen]
+        places = order[: config.configs_per_graph]
+        rows, runtime = first[places], group_means(graph.runtime, group)[places]
         if len(rows) >= 2 and runtime.min() < runtime.max():
             sampled.append(GraphRows(file, rows, runtime))
     if not sampled:
@@ -87,7 +87,7 @@ def sample_rows(files: Sequence[GraphFile], config: RowsConfig, seed: int) -> li
     return sampled
 
 
-def statistics_table(chosen: StatisticsSet) -> Table:
+def statistics_table(statistics: StatisticsSet) -> Table:
     """Return a function that computes statistics and keeps the last graph in memory."""
     open_graph: dict[GraphFile, RowStatistics] = {}
 
@@ -95,7 +95,7 @@ def statistics_table(chosen: StatisticsSet) -> Table:
         if file not in open_graph:
             # The old graph is freed before the new one is read.
             open_graph.clear()
-            open_graph[file] = statistics_of(read_graph(file), chosen)
+            open_graph[file] = statistics_of(read_graph(file), statistics)
         return open_graph[file](rows)
 
     return table

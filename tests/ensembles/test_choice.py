@@ -34,7 +34,7 @@ from ensembles.choice import (
 from ensembles.picks import TILE_ERROR
 from models.config.recipe import BlendConfig
 from models.predict import read_ahead, sampled, scores_table
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 SEARCHES = tuple(collection_named(f"layout:xla:{search}") for search in ("default", "random"))
 FAMILIES = ("depthwise_b1", "dilated_b1", "lstm_b4", "mixer_b1", "plain_b2")

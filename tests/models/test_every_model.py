@@ -17,7 +17,7 @@ from ensembles.ranking.configs import add_query_configs
 from models.config.custom import short_name
 from models.config.recipe import Recipe, load_recipe
 from models.registry import MODELS, NETWORKS, ModelEntry, Ranker, TrainJob, model_entry
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 from tests.models.rearrange import permute_configs, relabel_nodes
 
 # Add custom models here, by kind, to run the same tests on them.

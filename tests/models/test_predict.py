@@ -20,7 +20,7 @@ from models.layout.inputs import LayoutInputs, layout_inputs
 from models.predict import read_ahead, sampled, scores_table
 from models.registry import TrainJob
 from models.train import train_model
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 
 def network(seed: int, scaler: NodeScaler) -> NetworkRanker:

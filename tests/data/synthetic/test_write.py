@@ -33,7 +33,7 @@ from data.synthetic import graphs as model
 from data.synthetic.graphs import PlannedGraph, make_layout_graph
 from data.synthetic.write import PLANS, planned_graphs, published_graphs, synthesize
 from data.tree import GraphFile, collection_named, find_graphs, missing_parts
-from models.trees.config_columns import signature_of
+from models.trees.siblings import signature_of
 from tests.support.command_line import call
 
 Arrays = SimpleNamespace

@@ -32,7 +32,8 @@ from models.config.recipe import load_recipe
 from models.registry import load_model
 from models.training.loop import load_tensors, save_tensors
 from models.trees.boosting import read_booster
-from models.trees.config_columns import ConfigColumnsRanker, LearnedProgram, column_features
+from models.trees.column_features import column_features
+from models.trees.config_columns import ConfigColumnsRanker, LearnedProgram
 from models.trees.siblings import signature_of
 from submissions.check import check_submission, read_submission
 from tests.data.npz.damaged_archives import read_arrays, repacked

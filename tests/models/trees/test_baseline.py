@@ -10,7 +10,7 @@ from data.tree import collection_named, find_graphs
 from models.config.recipe import load_recipe
 from models.registry import TrainJob, load_model
 from models.train import train_model
-from models.trees.linear import BASELINES
+from models.trees.baseline import BASELINES
 
 
 def test_every_seed_of_the_baseline_has_the_scores_of_the_untrained_order(tmp_path: Path) -> None:

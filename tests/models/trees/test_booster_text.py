@@ -1,6 +1,5 @@
 """A damaged booster is refused before LightGBM reads it, because LightGBM would end the process."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,20 +89,19 @@ def test_wrong_number_is_refused(old: str, new: str, tmp_path: Path) -> None:
 FLIPS = """
 import sys
 from pathlib import Path
+import lightgbm
 import numpy as np
-from common.errors import PipelineError
-from models.trees.boosting import read_booster
-path, rng, n_refused = Path(sys.argv[1]), np.random.default_rng(0), 0
-text = path.read_bytes()
+from models.trees.booster_text import checked_trees
+text, rng, n_refused = Path(sys.argv[1]).read_bytes(), np.random.default_rng(0), 0
 end = text.index(b"end of trees")
-for _ in range(2000):
+for _ in range(400):
     content = bytearray(text)
     for place in rng.integers(end, size=rng.integers(1, 4)):
         content[place] = rng.choice([*b"0123456789 -.e\\n="]) if rng.random() < 0.8 else 255
-    path.write_bytes(content)
     try:
-        read_booster(path, ["a", "b", "c"]).predict(rng.random((5, 3)))
-    except PipelineError:
+        booster = lightgbm.Booster(model_str=checked_trees(content.decode()))
+        booster.predict(rng.random((5, 3)), num_threads=1)
+    except (ValueError, LookupError, lightgbm.basic.LightGBMError):
         n_refused += 1
 print(n_refused)
 """
@@ -115,11 +113,4 @@ def test_no_flipped_byte_ends_the_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FLIPS, path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert 200 < int(done.stdout.split()[-1]) < 1900
-
-
-def test_pipe_is_no_booster(tmp_path: Path) -> None:
-
-    os.mkfifo(tmp_path / "booster.txt")
-    with pytest.raises(PipelineError, match="not a regular file"):
-        read_booster(tmp_path / "booster.txt", NAMES)
+    assert 40 < int(done.stdout.split()[-1]) < 380

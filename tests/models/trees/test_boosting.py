@@ -14,7 +14,7 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import distinct_configs
-from data.tree import GraphFile, collection_named, find_graphs
+from data.tree import GraphFile, collection_named
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import Recipe
 from models.config.trees import BoostingConfig
@@ -26,9 +26,9 @@ from models.trees.boosting import (
     MODEL_FILE,
     booster_parameters,
     choose_capacity,
-    load,
+    held_out_curve,
+    load_boosting,
     pairwise_logistic,
-    prepare,
     ranked,
     read_importances,
     row_folds,
@@ -39,24 +39,18 @@ from models.trees.rows import GraphRows, relevance, sample_rows, statistics_tabl
 OBJECTIVES = ("lambdarank", "pairwise_logistic")
 
 
-@pytest.fixture(scope="module")
-def files(tiny_tree: Path) -> list[GraphFile]:
-    found = find_graphs(tiny_tree, splits=("train",))
-    return [file for file in found if file.collection.name == "layout:xla:random"]
-
-
 def train(files: list[GraphFile], config: BoostingConfig, folder: Path) -> str:
     recipe = Recipe(threads=1, layout_boosting=config)
-    module.train(TrainJob("layout_boosting", recipe, files, 0, folder))
+    module.train_boosting(TrainJob("layout_boosting", recipe, files, 0, folder))
     return (folder / MODEL_FILE).read_text()
 
 
 def test_streamed_blocks_of_rows_are_those_of_one_table(
-    files: list[GraphFile], monkeypatch: pytest.MonkeyPatch
+    layout_files: list[GraphFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boosting_rows, "BLOCK_ROWS", 7)
     config = BoostingConfig(min_rows_per_leaf=2)
-    graphs = sample_rows(files, config, 0)
+    graphs = sample_rows(layout_files, config, 0)
     names = statistics_names("layout", "all")
     streamed = boosting_rows.binned(graphs, config, statistics_table("all"), names)
     table = np.concatenate([statistics_of(read_graph(g.file), "all")(g.rows) for g in graphs])
@@ -77,13 +71,13 @@ def test_streamed_blocks_of_rows_are_those_of_one_table(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_few_rows_are_enough_and_other_statistics_are_refused(
-    objective, files: list[GraphFile], tmp_path: Path
+    objective, layout_files: list[GraphFile], tmp_path: Path
 ) -> None:
     config = BoostingConfig(objective=objective, configs_per_graph=6, num_boost_round=3)
-    assert "split_gain" in train(files[:1], config, tmp_path)
+    assert "split_gain" in train(layout_files[:1], config, tmp_path)
     other = Recipe(layout_boosting=BoostingConfig(statistics="all"))
     with pytest.raises(PipelineError, match="of other statistics; remove its folder, and those"):
-        load("layout_boosting", tmp_path, other)
+        load_boosting("layout_boosting", tmp_path, other)
 
 
 def test_importances_are_averaged_over_models(tmp_path: Path) -> None:
@@ -166,10 +160,10 @@ def test_leaves_are_doubled_while_held_out_graphs_are_ranked_better(
 
 
 def test_folds_begin_from_rankers_that_have_not_learned_their_graphs(
-    files: list[GraphFile], monkeypatch: pytest.MonkeyPatch
+    layout_files: list[GraphFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = BoostingConfig(num_boost_round=2, early_stop=1, folds=2, learning_rate=1e-9)
-    graphs = sample_rows(files, config, 0)
+    graphs = sample_rows(layout_files, config, 0)
     seen = {}
 
     def judge(_: object, held_out: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
@@ -177,30 +171,25 @@ def test_folds_begin_from_rankers_that_have_not_learned_their_graphs(
 
     monkeypatch.setattr(module, "ranked", judge)
     start, names = LinearRows(graphs, LINEAR), statistics_names("layout", "plain")
-    trees = prepare(
-        config.model_copy(update={"early_stop": 0}),
-        *(graphs, statistics_table("plain"), names),
-        seed=0,
-        threads=1,
-        start=start,
-    )
-    choose_capacity(graphs, trees.dataset, trees.parameters, config, seed=0, start=start)
-    assert sum(map(len, seen)) == sum(len(graph.rows) for graph in graphs)
-    for rows, scores in seen.items():
-        held_out = np.asarray(rows)
-        learned = np.setdiff1d(np.arange(sum(map(len, seen))), held_out)
-        is_learned = np.isin(np.arange(sum(map(len, seen))), learned)
-        expected = -LINEAR_SCALE * start.fit(is_learned)[1][held_out]
+    dataset = boosting_rows.binned(graphs, config, statistics_table("plain"), names)
+    n_rows = sum(len(graph.rows) for graph in graphs)
+    parameters = booster_parameters(config, n_rows, seed=0, threads=1)
+    folds = row_folds(graphs, config.folds, seed=0)
+    held_out_curve(graphs, dataset, parameters, config, fold_of=folds, start=start)
+    assert sum(map(len, seen)) == n_rows
+    for held_out, scores in seen.items():
+        is_learned = ~np.isin(np.arange(n_rows), held_out)
+        expected = -LINEAR_SCALE * start.fit(is_learned)[1][list(held_out)]
         np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
 def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
-    files: list[GraphFile], tmp_path: Path
+    layout_files: list[GraphFile], tmp_path: Path
 ) -> None:
     config = BoostingConfig(linear_start=True, num_boost_round=60, min_rows_per_leaf=2)
-    train(files, config, tmp_path)
+    train(layout_files, config, tmp_path)
     recipe = Recipe(threads=1, layout_boosting=config)
-    graph, ranker = read_graph(files[0]), load("layout_boosting", tmp_path, recipe)
+    graph, ranker = read_graph(layout_files[0]), load_boosting("layout_boosting", tmp_path, recipe)
     assert ranker.start is not None
     first = distinct_configs(graph)[0]
     trees = ranker.booster.predict(statistics_of(graph, "plain")(first))
@@ -210,7 +199,7 @@ def test_trees_that_begin_from_the_linear_ranker_add_to_its_scores(
     assert taus[1] > taus[0]
     (tmp_path / "linear.json").unlink()
     with pytest.raises(PipelineError, match=r"linear\.json: cannot be read"):
-        load("layout_boosting", tmp_path, recipe)
+        load_boosting("layout_boosting", tmp_path, recipe)
 
 
 @pytest.mark.parametrize("first_row", [0, 5, 6])

@@ -1,125 +1,27 @@
-"""Trees on config columns: the features, siblings, and the rankers of each train graph."""
+"""Training on the configs of programs: siblings, resumed trainings, and sums of rankers."""
 
-import csv
 import zipfile
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.accuracy.tasks import write_configs
 from common.errors import OutOfTime, PipelineError
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_layout
-from data.graphs.graph import LayoutGraph, distinct_configs, program_content
-from data.graphs.node_columns import SHAPE_PRODUCT
-from data.synthetic.graphs import GraphSize
-from data.synthetic.write import write_sized
-from data.tree import collection_named
-from features.statistics.configs import statistics_names, statistics_of
+from data.graphs.graph import LayoutGraph, distinct_configs
 from models.config.recipe import Recipe
-from models.config.trees import ConfigColumnsConfig
 from models.registry import TrainJob
 from models.trees import config_columns
-from models.trees.config_columns import (
-    ARCHIVE,
-    ConfigColumnsRanker,
-    column_features,
-    load,
-    ranker_weights,
-    train,
-)
-from models.trees.siblings import Signature, are_near, signature_of, used_programs
-from tests.features.graphs import random_layout_graph
-from tests.models.rearrange import relabel_nodes
-from tests.support.real_data import REAL, requires_real_data
-
-NAME = "config_columns_boosting"
-
-
-def test_features_are_one_hot_layouts_of_tensors() -> None:
-    for seed in range(10):
-        graph = random_layout_graph(seed)
-        rows = np.arange(graph.n_configs)
-        # The other rows have layouts that are not in these two rows.
-        few = column_features(graph, rows[:2])
-        features = column_features(graph, rows)
-        table = features.table(graph, rows)
-        values = graph.configs.rows(rows).reshape(len(rows), -1, 3, 6).tolist()
-        for one in (few, features):
-            want = [
-                [float(config[node][tensor] == layout) for config in values]
-                for node, tensor, layout in zip(one.node, one.tensor, one.layout, strict=True)
-            ]
-            found = one.table(graph, rows)
-            np.testing.assert_array_equal(found.T, np.asarray(want).reshape(-1, len(rows)))
-        assert len(set(features.names())) == len(features.names())
-        # Distinct configs have distinct features, and no feature is a duplicate.
-        first, _ = distinct_configs(graph)
-        assert len(np.unique(table[first], axis=0)) == len(first)
-        columns = {tuple(column) for column in table.T.tolist()}
-        assert len(columns) == table.shape[1]
-        assert not columns & {tuple(1 - value for value in column) for column in columns}
-
-
-def test_a_program_is_told_by_its_content_and_any_small_change_makes_another() -> None:
-    contents = set()
-    for seed in range(30):
-        graph = random_layout_graph(seed)
-        content = program_content(graph)
-        contents.add(content)
-        order = np.random.default_rng(seed).permutation(graph.n_nodes)
-        assert program_content(relabel_nodes(graph, order)) == content
-        assert program_content(replace(graph, runtime_ns=np.ones(3))) == content
-        if min(len(graph.edge_index), len(graph.node_config_ids)) > 3:
-            features, opcode = graph.node_feat.copy(), graph.node_opcode.copy()
-            features[0, 50] += 1
-            opcode[-1] += 1
-            turned = graph.node_config_ids[::-1]  # its configs mean other nodes
-            changes = {"node_feat": features, "node_opcode": opcode, "node_config_ids": turned}
-            changes["edge_index"] = graph.edge_index[1:]
-            for name, value in changes.items():
-                assert program_content(replace(graph, **{name: value})) != content, name
-    assert len(contents) == 30
-
-
-def trained(*learned: LayoutGraph, folder: Path, rounds: int = 40) -> ConfigColumnsRanker:
-    config = ConfigColumnsConfig(num_boost_round=rounds)
-    recipe = Recipe(threads=1, config_columns_boosting=config)
-    train(TrainJob(NAME, recipe, [graph.file for graph in learned], 0, folder))
-    return load(NAME, folder, recipe)
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> LayoutGraph:
-    """A program with 79 distinct configs of 34 columns."""
-    folder, collection = tmp_path_factory.mktemp("program"), collection_named("layout:xla:default")
-    return read_layout(write_sized(folder, GraphSize(300, 8, 150), collection=collection))
-
-
-def measured(program: LayoutGraph, cost: np.ndarray, folder: Path, at_most: int) -> LayoutGraph:
-    """The program with runtimes that grow with a cost (c,), and its first distinct configs."""
-    runtime_ns = 1e6 * (1 + (cost - cost.min()) / np.ptp(cost))
-    changed = replace(program, runtime_ns=runtime_ns.astype(np.int64))
-    return read_layout(write_configs(changed, np.arange(at_most), folder, "train"))
-
-
-def costs(program: LayoutGraph) -> np.ndarray:
-    """One statistic of each config; (c,)."""
-    which = statistics_names("layout", "all").index("fixed_operand_copied_bytes")
-    return statistics_of(program, "all")(np.arange(program.n_configs))[:, which]
-
-
-def resized(program: LayoutGraph, factor: float, n_fewer_edges: int = 0) -> LayoutGraph:
-    """The program in another size."""
-    features = program.node_feat.copy()
-    features[:, SHAPE_PRODUCT] *= factor
-    edges = program.edge_index[n_fewer_edges:]
-    name = f"{program.file.name}_{factor:g}"
-    file = replace(program.file, name=name)
-    return replace(program, file=file, node_feat=features, edge_index=edges)
+from models.trees.config_columns import ARCHIVE, load_config_columns, train_config_columns
+from models.trees.program_trees import ProgramTrees
+from models.trees.siblings import signature_of
+from tests.models.trees.programs import NAME, costs, measured, other_program, resized, trained
 
 
 def test_a_program_in_another_size_is_ranked_and_another_program_is_not(
@@ -156,95 +58,6 @@ def test_the_own_program_ranks_alone_and_nearest_sizes_rank_first(
     # Two of three siblings agree on the order.
     assert kendall_tau(ranker.score(resized(program, 5)), cost) > 0.3
     assert kendall_tau(ranker.score(resized(program, 4)), cost) < -0.7
-
-
-def test_a_sibling_of_the_same_collection_is_nearer() -> None:
-    own = Signature(content="a", opcodes="o", n_edges=9, log_size=1, collection="xla")
-    other = own.model_copy(update={"content": "b", "collection": "nlp"})
-    resized = own.model_copy(update={"content": "c", "log_size": 7.0})
-    assert sorted([other, resized, own], key=own.distance) == [own, resized, other]
-
-
-@requires_real_data
-def test_published_test_graphs_have_siblings_by_their_numbers_of_edges() -> None:
-    """17 of 17 nlp graphs, and 6 of 8 xla graphs."""
-    path = REAL / "stats" / "layout_file_stats.csv"
-    if not path.is_file():
-        pytest.skip(f"{REAL} has no {path.name}")
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    found = {"nlp": [], "xla": []}
-    for row in rows:
-        source = row["collection"].split(":")[1]
-        if row["split"] == "test":
-            found[source].append(
-                any(
-                    are_near(int(row["n_edges"]), int(other["n_edges"]))
-                    for other in rows
-                    if other["split"] != "test" and source in other["collection"]
-                )
-            )
-    assert {source: (sum(has), len(has)) for source, has in found.items()} == {
-        "nlp": (17, 17),
-        "xla": (6, 8),
-    }
-
-
-def test_few_edges_may_differ_and_a_tenth_of_a_small_graph_may_not() -> None:
-    assert are_near(749, 769) and are_near(16_696, 16_800) and are_near(410, 425)
-    assert not are_near(148, 166) and not are_near(749, 790) and not are_near(8_694, 8_800)
-
-
-@pytest.mark.parametrize(
-    ("n_configs", "n_features", "third", "weight"),
-    [
-        (90, 300, "linear", 1 / 3),
-        (1000, 500, "linear", 0.1 / 2.1),
-        (90, 30, "forest", 1 / 3),
-        (5000, 30, None, 0),
-        (20000, 300, None, 0),
-    ],
-)
-def test_the_third_ranker_follows_from_configs_and_features(
-    n_configs: int, n_features: int, third: str | None, weight: float
-) -> None:
-    weights = ranker_weights(n_configs, n_features)
-    assert sum(weights.values()) == pytest.approx(1)
-    boosters = ["columns", "both"][: 2 if n_configs <= 10_000 else 1]
-    assert [*weights] == [*boosters, *([third] if third else [])]
-    assert weights.get(third, 0) == pytest.approx(weight)
-
-
-def test_many_configs_get_larger_trees(
-    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learned = measured(program, costs(program), tmp_path, 60)
-    few = trained(learned, folder=tmp_path / "few")
-    monkeypatch.setattr("models.trees.config_columns.MAX_FEW_CONFIGS", 30)
-    many = trained(learned, folder=tmp_path / "many")
-    n_trees = [
-        zipfile.ZipFile(tmp_path / name / ARCHIVE).read("000/columns.txt").count(b"\nTree=")
-        for name in ("few", "many")
-    ]
-    assert n_trees == [40, 200]
-    assert [[*p.weights] for r in (few, many) for p in r.programs.values()] == [
-        ["columns", "both", "linear"],
-        ["columns", "both"],
-    ]
-
-
-def test_cross_validation_weighs_the_rankers_next_to_a_forest(
-    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("models.trees.config_columns.FOREST_CONFIGS_PER_FEATURE", 0)
-    noise = np.random.default_rng(1).permutation(program.n_configs).astype(float)
-    weights = {}
-    for name, cost in {"statistic": costs(program), "noise": noise}.items():
-        learned = measured(program, cost, tmp_path / name, 79)
-        ranker = trained(learned, folder=tmp_path / name)
-        (weights[name],) = (learned.weights for learned in ranker.programs.values())
-    # Only trees on statistics see the cost.
-    assert weights["statistic"].get("both", 0) > 0.6
-    assert all(sum(of.values()) == pytest.approx(1) for of in weights.values())
 
 
 @pytest.mark.parametrize("n_configs", [2, 9, 60])
@@ -284,33 +97,14 @@ def test_an_interrupted_training_resumes_with_the_same_files(
     assert whole == parts and [*whole] == [ARCHIVE]
 
 
-def test_only_programs_that_rank_a_graph_are_learned(program: LayoutGraph, tmp_path: Path) -> None:
-    for factor in (1, 4, 64):
-        measured(resized(program, factor), costs(program), tmp_path, 60)
-    files = sorted((tmp_path / "npz").rglob("*.npz"))
-    files = [replace(program.file, name=file.stem, path=file) for file in files]
-    opcodes = program.node_opcode.copy()
-    opcodes[program.node_config_ids] += 1
-    other = replace(program, node_opcode=opcodes, file=replace(program.file, name="other"))
-    other = measured(other, costs(program), tmp_path / "other", 60).file
-    near = measured(resized(program, 5), costs(program), tmp_path / "near", 60).file
-    assert used_programs([*files, other], [near]) == files
-    assert used_programs([*files, other], [files[1]]) == [files[1]]
-    assert used_programs(files, [other]) == []
-    # Without graphs to rank, all programs are learned.
-    assert used_programs(files, []) == files
-
-
 def test_a_model_without_a_usable_program_ranks_nothing(
     program: LayoutGraph, tmp_path: Path
 ) -> None:
-    opcodes = program.node_opcode.copy()
-    opcodes[program.node_config_ids] += 1
     learned = measured(program, costs(program), tmp_path / "a", 60)
-    other = measured(replace(program, node_opcode=opcodes), costs(program), tmp_path / "b", 60)
+    other = measured(other_program(program), costs(program), tmp_path / "b", 60)
     recipe = Recipe(threads=1)
-    train(TrainJob(NAME, recipe, [learned.file], 0, tmp_path, None, [other.file]))
-    assert load(NAME, tmp_path, recipe).score(learned) is None
+    train_config_columns(TrainJob(NAME, recipe, [learned.file], 0, tmp_path, None, [other.file]))
+    assert load_config_columns(NAME, tmp_path, recipe).score(learned) is None
 
 
 def test_scores_do_not_depend_on_the_other_configs_of_a_file(
@@ -327,10 +121,55 @@ def test_a_damaged_or_missing_file_is_named(program: LayoutGraph, tmp_path: Path
     learned = measured(program, costs(program), tmp_path, 60)
     ranker = trained(learned, folder=tmp_path)
     (tmp_path / ARCHIVE).write_bytes(b"PK")
-    for use in (partial(load, NAME, tmp_path, Recipe(threads=1)), partial(ranker.score, learned)):
+    for use in (
+        partial(load_config_columns, NAME, tmp_path, Recipe(threads=1)),
+        partial(ranker.score, learned),
+    ):
         with pytest.raises(PipelineError, match=f"{ARCHIVE}: cannot be used"):
             use()
     with zipfile.ZipFile(tmp_path / ARCHIVE, "w") as archive:
         archive.writestr("000/program.json", "{}")
     with pytest.raises(PipelineError, match=f"{ARCHIVE}: cannot be used: .*name"):
-        load(NAME, tmp_path, Recipe(threads=1))
+        load_config_columns(NAME, tmp_path, Recipe(threads=1))
+
+
+def test_scores_are_sums_of_the_rankers_scores_by_their_weights(
+    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = measured(program, costs(program), tmp_path, 60)
+
+    def scores(*weights: float) -> NDArray[np.float32]:
+        of_rankers = dict(zip(("columns", "both", "linear"), weights, strict=True))
+        monkeypatch.setattr(config_columns, "ranker_weights", lambda *_: of_rankers)
+        found = trained(learned, folder=tmp_path / str(weights)).score(program)
+        assert found is not None
+        return found
+
+    alone = scores(1, 0, 0), scores(0, 1, 0), scores(0, 0, 1)
+    for one, other in combinations(alone, 2):
+        assert np.abs(one - other).max() > 0.1
+    expected = sum(weight * one for weight, one in zip((0.6, 0.1, 0.3), alone, strict=True))
+    np.testing.assert_allclose(scores(0.6, 0.1, 0.3), expected, atol=1e-5)
+
+
+def test_siblings_have_their_mean_score(program: LayoutGraph, tmp_path: Path) -> None:
+    rng, sizes = np.random.default_rng(0), (4, 16, 64)
+    graphs = [
+        measured(resized(program, size), rng.permutation(program.n_configs) + 0.0, tmp_path, 60)
+        for size in sizes
+    ]
+    ranked = resized(program, 8)
+    alone = [trained(graph, folder=tmp_path / graph.file.name).score(ranked) for graph in graphs]
+    together = trained(*graphs, folder=tmp_path / "all").score(ranked)
+    np.testing.assert_allclose(together, np.mean(alone, axis=0), atol=1e-5)
+
+
+def test_a_program_with_few_features_has_a_forest(
+    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.trees.program_trees.FOREST_CONFIGS_PER_FEATURE", 0)
+    stacked = {"both": 0.75, "forest": 0.25}
+    monkeypatch.setattr(ProgramTrees, "stacked_weights", lambda *_: stacked)
+    ranker = trained(measured(program, costs(program), tmp_path, 60), folder=tmp_path)
+    assert [learned.weights for learned in ranker.programs.values()] == [stacked]
+    assert kendall_tau(ranker.score(program), costs(program)) > 0.5

@@ -22,8 +22,8 @@ from tests.support.real_data import real_file, requires_real_data
 def learn(file: GraphFile, folder: Path, seed: int = 0) -> Ranker:
     """Train with the settings of the recipe `cpu`."""
     recipe = load_recipe("cpu", ["threads=1"])
-    boosting.train(TrainJob("layout_boosting", recipe, [file], seed, folder))
-    return boosting.load("layout_boosting", folder, recipe)
+    boosting.train_boosting(TrainJob("layout_boosting", recipe, [file], seed, folder))
+    return boosting.load_boosting("layout_boosting", folder, recipe)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_small_files_of_a_tpu_program_are_ranked_as_well_as_large_ones(tmp_path:
     graph = read_layout(real_file("layout:xla:default:unet3d"))
     n = len(distinct_configs(graph)[0])
     small, large = [], []
-    for seed in range(5):
+    for seed in range(3):
         held_out, train = split_distinct(n, seed)
         assert (len(train), len(held_out)) == (545, 136)
         folder = tmp_path / str(seed)

@@ -11,23 +11,24 @@ from common.errors import PipelineError
 from common.metrics import kendall_tau
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import distinct_configs, group_means
-from data.tree import find_graphs
+from data.tree import GraphFile
 from features.statistics.configs import ALL_STATISTICS, statistics_of
 from models.config.recipe import Recipe
 from models.config.trees import LinearConfig
 from models.registry import TrainJob
-from models.trees.linear import MODEL_FILE, LinearRanker, LinearRows, load, train
+from models.trees.linear import MODEL_FILE, LinearRanker, LinearRows, load_linear, train_linear
 from models.trees.rows import sample_rows
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path: Path) -> None:
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == kind][:3]
+def test_weights_solve_the_ridge_equations(
+    kind: str, files: dict[str, list[GraphFile]], tmp_path: Path
+) -> None:
     config = LinearConfig(configs_per_graph=1000, penalty=10.0)
     name, recipe = f"{kind}_linear", Recipe(**{f"{kind}_linear": config})
-    train(TrainJob(name, recipe, files, 0, tmp_path))
+    train_linear(TrainJob(name, recipe, files[kind][:3], 0, tmp_path))
     rows, targets = [], []
-    for graph in map(read_graph, files):
+    for graph in map(read_graph, files[kind][:3]):
         first, group = distinct_configs(graph)
         # A normalizer divides all runtimes of a graph, so the ranks do not change.
         means = group_means(graph.runtime_ns, group)
@@ -46,20 +47,19 @@ def test_weights_solve_the_ridge_equations(kind: str, tiny_tree: Path, tmp_path:
     predicted = x @ weights
     np.testing.assert_allclose(limits, 10 * scale, rtol=1e-3)
     np.testing.assert_allclose(predicted, x @ want, atol=1e-3 * np.abs(y).max())
-    graph = read_graph(files[0])
-    scores = load(name, tmp_path, recipe).score(graph)
+    graph = read_graph(files[kind][0])
+    scores = load_linear(name, tmp_path, recipe).score(graph)
     assert kendall_tau(scores, graph.runtime_ns) > 0.2
     with pytest.raises(PipelineError, match="of other statistics; remove its folder, and those"):
-        load(name, tmp_path, Recipe(**{name: LinearConfig(statistics="plain")}))
+        load_linear(name, tmp_path, Recipe(**{name: LinearConfig(statistics="plain")}))
     (tmp_path / MODEL_FILE).write_text("{")
     with pytest.raises(PipelineError, match="cannot be read"):
-        load(name, tmp_path, recipe)
+        load_linear(name, tmp_path, recipe)
 
 
-def test_rows_that_are_not_learned_change_no_weight(tiny_tree: Path) -> None:
-    files = [f for f in find_graphs(tiny_tree, splits=("train",)) if f.collection.kind == "layout"]
+def test_rows_that_are_not_learned_change_no_weight(files: dict[str, list[GraphFile]]) -> None:
     config = LinearConfig(configs_per_graph=40)
-    graphs, rng = sample_rows(files[:3], config, 0), np.random.default_rng(0)
+    graphs, rng = sample_rows(files["layout"][:3], config, 0), np.random.default_rng(0)
     shares = zip(graphs, (0.5, 0, 0.8), strict=True)
     is_learned = [rng.random(len(graph.rows)) < share for graph, share in shares]
     part = [

@@ -5,19 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightgbm
 import numpy as np
 import polars as pl
 import pytest
 
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import config_hashes
-from data.tree import GraphFile, find_graphs
+from data.tree import GraphFile
 from features.statistics.configs import statistics_names, statistics_of
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
 from models.trees import boosting
-from models.trees.boosting import IMPORTANCES, prepare, row_folds
-from models.trees.linear import BASELINES, LINEAR, LINEAR_SCALE, LinearRows
+from models.trees.baseline import BASELINES
+from models.trees.boosting import IMPORTANCES, fit_trees, row_folds
+from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRows
 from models.trees.rows import (
     GraphRows,
     dataset_parameters,
@@ -25,12 +27,6 @@ from models.trees.rows import (
     sample_rows,
     statistics_table,
 )
-
-
-@pytest.fixture(scope="module")
-def files(tiny_tree: Path) -> dict[str, list[GraphFile]]:
-    found = find_graphs(tiny_tree, splits=("train",))
-    return {k: [f for f in found if f.collection.kind == k] for k in ("layout", "tile")}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +105,7 @@ def test_keys_of_the_recipe_reach_the_trees(
     keys = {"learning_rate": 0.07, "num_leaves": 5, "feature_fraction": 0.4}
     config = BoostingConfig(**keys, num_boost_round=6, configs_per_graph=40, configs_per_group=9)
     recipe = Recipe(threads=1, layout_boosting=config)
-    boosting.train(TrainJob("layout_boosting", recipe, files["layout"][:2], 3, tmp_path))
+    boosting.train_boosting(TrainJob("layout_boosting", recipe, files["layout"][:2], 3, tmp_path))
     lines = (tmp_path / boosting.MODEL_FILE).read_text().splitlines()
     for key, value in {**keys, "seed": 3, "lambdarank_truncation_level": 9}.items():
         assert f"[{key}: {value}]" in lines
@@ -130,14 +126,19 @@ def test_trees_have_the_capacity_of_the_folds_and_begin_from_the_linear_ranker(
     files: dict[str, list[GraphFile]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boosting, "choose_capacity", lambda *_, **__: (5, 4))
+    starts, fit = [], lightgbm.train
+
+    def spy(parameters: Any, dataset: lightgbm.Dataset, rounds: int) -> lightgbm.Booster:
+        starts.append(dataset.get_init_score())
+        return fit(parameters, dataset, rounds)
+
+    monkeypatch.setattr(lightgbm, "train", spy)
     config = BoostingConfig(early_stop=2, linear_start=True, configs_per_graph=30)
     graphs = sample_rows(files["layout"][:2], config, 0)
     start, names = LinearRows(graphs, LINEAR), statistics_names("layout", "plain")
     table = statistics_table("plain")
-    trees = prepare(config, graphs, table, names, seed=0, threads=1, start=start)
-    first = trees.dataset.get_init_score()
-    np.testing.assert_allclose(first, -LINEAR_SCALE * start.fit()[1])
-    booster = trees.train()
+    booster = fit_trees(config, graphs, table, names, seed=0, threads=1, start=start)
+    np.testing.assert_allclose(starts, [-LINEAR_SCALE * start.fit()[1]])
     assert booster.num_trees() == 4
     assert max(tree["num_leaves"] for tree in booster.dump_model()["tree_info"]) == 5
 

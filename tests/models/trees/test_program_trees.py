@@ -1,32 +1,20 @@
-"""The numbers of trees on config columns, against slow formulas."""
+"""The trees of a program and the weights of its rankers, against slow formulas."""
 
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data.graph_store.stored_graph import read_layout
 from data.graphs.graph import LayoutGraph
-from data.synthetic.graphs import GraphSize
-from data.synthetic.write import write_sized
-from data.tree import collection_named
-from models.config.recipe import ConfigColumnsConfig
-from models.trees import config_columns as module
-from models.trees.config_columns import FEW, ProgramTrees, TreeSettings, TreesName, column_features
+from models.config.trees import ConfigColumnsConfig
+from models.trees import program_trees as module
+from models.trees.column_features import column_features
+from models.trees.program_trees import FEW, ProgramTrees, TreeSettings, TreesName, ranker_weights
 from models.trees.rows import GraphRows
-from tests.features.graphs import random_layout_graph
-from tests.models.trees.test_config_columns import costs, measured, resized, trained
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> LayoutGraph:
-    """A program with 79 distinct configs of 34 columns."""
-    folder, collection = tmp_path_factory.mktemp("program"), collection_named("layout:xla:default")
-    return read_layout(write_sized(folder, GraphSize(300, 8, 150), collection=collection))
+from tests.models.trees.programs import costs
 
 
 def trees_of(program: LayoutGraph, n_configs: int, seed: int = 0) -> tuple[ProgramTrees, GraphRows]:
@@ -114,40 +102,21 @@ def test_equal_weights_if_no_ranker_helps(
     assert trees.stacked_weights(taken) == pytest.approx(dict.fromkeys(FEW, 1 / 3))
 
 
-def test_scores_are_sums_of_the_rankers_scores_by_their_weights(
-    program: LayoutGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("n_configs", "n_features", "third", "weight"),
+    [
+        (90, 300, "linear", 1 / 3),
+        (1000, 500, "linear", 0.1 / 2.1),
+        (90, 30, "forest", 1 / 3),
+        (5000, 30, None, 0),
+        (20000, 300, None, 0),
+    ],
+)
+def test_the_third_ranker_follows_from_configs_and_features(
+    n_configs: int, n_features: int, third: str | None, weight: float
 ) -> None:
-    learned = measured(program, costs(program), tmp_path, 60)
-
-    def scores(*weights: float) -> NDArray[np.float32]:
-        of_rankers = dict(zip(("columns", "both", "linear"), weights, strict=True))
-        monkeypatch.setattr(module, "ranker_weights", lambda *_: of_rankers)
-        found = trained(learned, folder=tmp_path / str(weights)).score(program)
-        assert found is not None
-        return found
-
-    alone = scores(1, 0, 0), scores(0, 1, 0), scores(0, 0, 1)
-    for one, other in combinations(alone, 2):
-        assert np.abs(one - other).max() > 0.1
-    expected = sum(weight * one for weight, one in zip((0.6, 0.1, 0.3), alone, strict=True))
-    np.testing.assert_allclose(scores(0.6, 0.1, 0.3), expected, atol=1e-5)
-
-
-def test_siblings_have_their_mean_score(program: LayoutGraph, tmp_path: Path) -> None:
-    rng, sizes = np.random.default_rng(0), (4, 16, 64)
-    graphs = [
-        measured(resized(program, size), rng.permutation(program.n_configs) + 0.0, tmp_path, 60)
-        for size in sizes
-    ]
-    ranked = resized(program, 8)
-    alone = [trained(graph, folder=tmp_path / graph.file.name).score(ranked) for graph in graphs]
-    together = trained(*graphs, folder=tmp_path / "all").score(ranked)
-    np.testing.assert_allclose(together, np.mean(alone, axis=0), atol=1e-5)
-
-
-def test_features_vary_among_their_configs() -> None:
-    for seed in range(40):
-        graph = random_layout_graph(seed)
-        for rows in (np.arange(graph.n_configs), np.arange(min(2, graph.n_configs))):
-            table = column_features(graph, rows).table(graph, rows)
-            assert (np.ptp(table, axis=0) == 1).all()
+    weights = ranker_weights(n_configs, n_features)
+    assert sum(weights.values()) == pytest.approx(1)
+    boosters = ["columns", "both"][: 2 if n_configs <= 10_000 else 1]
+    assert [*weights] == [*boosters, *([third] if third else [])]
+    assert weights.get(third, 0) == pytest.approx(weight)
