@@ -28,11 +28,7 @@ ALL_CONFIGS: Mapping[str, Rows] = MappingProxyType({})
 
 
 def sampled(files: Iterable[GraphFile], at_most: int) -> dict[str, Rows]:
-    """Sample rows of the layout graphs that have more configs than a limit.
-
-    Args:
-        at_most: Number of configs of a sample. 0 samples no graph.
-    """
+    """Sample rows of the layout graphs with more than `at_most` configs. 0 samples no graph."""
     layouts = [file for file in files if at_most and file.collection.kind == "layout"]
     many = (graph for graph in map(read_layout, layouts) if graph.n_configs > at_most)
     return {graph.file.submission_id: sample_rows(graph, at_most) for graph in many}
@@ -48,21 +44,20 @@ def read_ahead(
         return read_graph(file) if rows is None else read_layout(file).only(rows)
 
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
-        coming = [thread.submit(read, file) for file in files[:1]]
+        ahead = [thread.submit(read, file) for file in files[:1]]
         for number in range(len(files)):
-            graph = coming.pop().result()
-            coming += [thread.submit(read, file) for file in files[number + 1 : number + 2]]
+            graph = ahead.pop().result()
+            ahead += [thread.submit(read, file) for file in files[number + 1 : number + 2]]
             yield graph
 
 
 def scores_table(
     graph: Graph, scores: NDArray[np.float32] | None, *, ranker: str = ""
 ) -> pl.DataFrame:
-    """Return the scores of a graph's configs, with the columns of SCORE_SCHEMA.
+    """Return the scores (c,) of a graph's configs, with the columns of SCORE_SCHEMA.
 
     Args:
-        graph: Graph of the configs.
-        scores: (c,) scores. None returns a table without rows.
+        scores: None returns a table without rows.
         ranker: Name of the ranker, for the message.
     """
     if scores is None:
@@ -83,27 +78,14 @@ def scores_table(
 
 
 def write_scores(path: Path, scores: pl.DataFrame, collection: str) -> None:
-    """Write scores with the name of their collection, which is not part of a graph's name.
-
-    Args:
-        scores: Table of `scores_table`.
-    """
+    """Write scores with the name of their collection, which is not part of a graph's name."""
     write_table(path, scores, collection=collection)
 
 
 def read_scores(path: Path) -> pl.DataFrame:
-    """Read scores.
-
-    Args:
-        path: File of `write_scores`.
-    """
     return read_table(path, SCORE_SCHEMA)
 
 
 def collection_of_scores(path: Path) -> str | None:
-    """Return the collection of a file of scores, or None if an older version wrote the file.
-
-    Args:
-        path: File of `write_scores`.
-    """
+    """Return the collection of a file of scores, or None if an older version wrote the file."""
     return table_facts(path).get("collection")

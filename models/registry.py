@@ -132,13 +132,12 @@ def model_entry(recipe: Recipe, name: str) -> ModelEntry:
     Raises:
         UsageError: The recipe may not import the custom model.
     """
-    named = recipe.named_models
-    model = named.get(name, name)
-    if name in recipe.own_models:
+    model = recipe.named_models.get(name, name)
+    if name in recipe.custom_models:
         kind = "tile" if name in recipe.models_of("tile") else "layout"
-        return replace(_network(name, kind, model), custom=recipe.own_class(name))
+        return replace(_network(name, kind, model), custom=recipe.custom_class(name))
     if model not in MODELS:
-        names = ", ".join((*MODELS, *named))
+        names = ", ".join((*MODELS, *recipe.named_models))
         raise PipelineError(f"model '{name}': no such model; known: {names}")
     return replace(MODELS[model], name=name)
 
@@ -160,12 +159,12 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
         raise PipelineError(f"{folder}: its training has not ended; run it again with --resume")
     check_done(folder)
     recipe = read_recipe(folder, trust)
-    own = recipe.own_models.get(config["model"])
-    source = source_of(recipe.own_class(config["model"])) if own else None
-    if source and config.get("source") != source:
-        file = ", ".join(source)
-        raise PipelineError(
-            f"{folder}: model '{own}': {file} has changed since; restore the file, or train again"
-        )
+    if place := recipe.custom_models.get(config["model"]):
+        source = source_of(recipe.custom_class(config["model"]))
+        if config.get("source") != source:
+            raise PipelineError(
+                f"{folder}: model '{place}': {', '.join(source)} has changed since; restore the "
+                "file, or train again"
+            )
     with blame(folder, "the folder of a trained model"):
         return model_entry(recipe, config["model"]).load(folder, recipe)

@@ -39,23 +39,17 @@ def check_finished(folder: Path) -> None:
 
 def check_done(folder: Path) -> None:
     """Compare the files of a folder with the checksums in its DONE mark."""
-    mark = folder / DONE
-    try:
-        _, *lines = read_bytes(mark).decode().split("\n")
-        for line in lines:
-            checksum, _, name = line.partition(" ")
-            if line and (Path(name).name != name or name == ".."):
-                expected = "expected the name of a file in the same folder"
-                raise PipelineError(f"{mark}: names {name!r}; {expected}")
-            path = folder / name
+    lines = read_bytes(folder / DONE).decode(errors="replace").splitlines()
+    for line in lines[1:]:
+        checksum, _, name = line.partition(" ")
+        path = folder / name
+        if not path.is_file():
+            fault = "missing; expected a file of the finished folder"
+        elif checksum != checksum_of(read_bytes(path)):
             fault = "damaged: it is not as it was written"
-            if name and not path.is_file():
-                fault = "missing; expected a file of the finished folder"
-            elif not name or checksum == checksum_of(read_bytes(path)):
-                continue
-            raise PipelineError(f"{path}: {fault}; bring it back, or remove {folder} and run again")
-    except ValueError as error:
-        raise PipelineError(f"{mark}: cannot be read: {error}") from error
+        else:
+            continue
+        raise PipelineError(f"{path}: {fault}; bring it back, or remove {folder} and run again")
 
 
 def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
@@ -65,24 +59,20 @@ def check_free(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
         UsageError: The folder is in use and `resume` is off, or it belongs to another run.
     """
     # The list must precede the check of config.toml, because another process may begin the run.
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if (folder / CONFIG).exists():
         if not resume:
             raise UsageError(f"{folder}: contains a run already; pass --resume to resume it")
         begun = read_config(folder)
         _refuse_other(folder, {key: begun.get(key) for key in config}, config)
         return
-    foreign = [name for name in names if not name.startswith(f".{CONFIG}.")]
-    if foreign or (folder.exists() and not folder.is_dir()):
+    others = [name for name in names if not name.startswith(f".{CONFIG}.")]
+    if others or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder}: is in the way and no run folder; choose another --out")
 
 
 def begin(folder: Path, config: dict[str, Any], *, resume: bool) -> None:
-    """Create a run folder with a config.toml, or resume it.
-
-    Raises:
-        UsageError: The folder is in use, or it belongs to another run. See `check_free`.
-    """
+    """Create a run folder with a config.toml, or resume it. Errors are those of `check_free`."""
     check_free(folder, config, resume=resume)
     path = folder / CONFIG
     if not path.exists() and not create_text(path, tomli_w.dumps(config)):
@@ -117,11 +107,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_recipe(folder: Path, trust: Container[str] = ()) -> Recipe:
-    """Read the recipe of a run folder.
-
-    Args:
-        trust: Custom models that may be imported, as "package.module:Class".
-    """
+    """Read the recipe of a run folder, with the custom models in `trust`."""
     config = read_config(folder)
     if "recipe" not in config:
         raise PipelineError(f"{folder / CONFIG}: key 'recipe' is missing; expected a run's config")
@@ -138,15 +124,11 @@ def with_original_name(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def models_of(run: Path, kind: str, trust: Sequence[str] = ()) -> tuple[Recipe, Sequence[str]]:
-    """Return a run's recipe, and the model of each member that ranks configs of one kind.
-
-    Args:
-        kind: "layout" or "tile".
-        trust: Custom models that may be imported, as "package.module:Class".
-    """
+    """Return a run's recipe, and the model of each member that ranks "layout" or "tile" configs."""
     config, recipe = read_config(run), read_recipe(run, trust)
-    every = [model for model in recipe.models_of(kind) for _ in recipe.seeds_of(model)]
-    return recipe, (config["model"],) if "model" in config else every
+    if "model" in config:
+        return recipe, [config["model"]]
+    return recipe, [model for model in recipe.models_of(kind) for _ in recipe.seeds_of(model)]
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> str | None:

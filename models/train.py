@@ -22,9 +22,7 @@ PACKAGES = ("torch", "torch_geometric", "lightgbm", "sklearn", "scipy", "jinja2"
 
 
 def train_model(job: TrainJob, collection: Collection, *, resume: bool) -> None:
-    """Train one model, resume its training, or skip a finished one.
-
-    The folder then has a DONE mark.
+    """Train one model, resume its training, or skip a finished one. Its folder then has DONE.
 
     Args:
         collection: Collection of the job's graphs, or LAYOUTS if the model ranks all layouts.
@@ -77,14 +75,14 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
     if collection == LAYOUTS:
         present = {file.collection for file in job.files}
         place = {"collections": [c.name for c in COLLECTIONS if c in present]}
-    weights = job.start and read_bytes(job.start / WEIGHTS)
-    start = {"start": checksum_of(weights)} if weights else {}
+    ranked = {"ranked_data": fingerprint(job.ranked)} if job.ranked else {}
+    start = {"start": checksum_of(read_bytes(job.start / WEIGHTS))} if job.start else {}
     return {
         "model": job.model,
         **place,
         "seed": job.seed,
         "train_data": fingerprint(job.files),
-        **({"ranked_data": fingerprint(job.ranked)} if job.ranked else {}),
+        **ranked,
         **start,
         **sources_of(job.recipe, [job.model]),
         "recipe": job.recipe.model_dump(mode="json"),
@@ -93,6 +91,8 @@ def _config(job: TrainJob, collection: Collection) -> dict[str, Any]:
 
 def sources_of(recipe: Recipe, models: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the checksums of the files of custom models under `source`, or an empty table."""
-    own = [recipe.own_class(name) for name in models if name in recipe.own_models]
-    checksums = {file: value for network in own for file, value in source_of(network).items()}
+    checksums: dict[str, str] = {}
+    for name in models:
+        if name in recipe.custom_models:
+            checksums |= source_of(recipe.custom_class(name))
     return {"source": checksums} if checksums else {}

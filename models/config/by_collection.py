@@ -10,13 +10,8 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -> None:
-    """Check the names of collections and of their tables. Keys and values are not checked.
-
-    Raises:
-        ValueError: A collection is unknown, a table cannot differ by collection, or the layout
-            collections share a model.
-    """
-    kinds = {one.name: one.kind for one in COLLECTIONS}
+    """Raise a ValueError for a wrong name of a collection or table. Keys are not checked."""
+    kinds = {collection.name: collection.kind for collection in COLLECTIONS}
     for name, table in tables.items():
         key = f'collection."{name}"'
         if name not in kinds:
@@ -24,9 +19,9 @@ def check_collections(tables: Tables, named: Iterable[str], *, together: bool) -
         if together and kinds[name] == "layout":
             raise ValueError(f"{key}: layout.together trains one model on all layouts; drop one")
         models = get_args(LayoutModelName if kinds[name] == "layout" else TileModelName)
-        known = ("features", *models, *named)
-        for unknown in table.keys() - {*known}:
-            raise ValueError(f"{key}.{unknown}: cannot differ here; expected {', '.join(known)}")
+        names = ("features", *models, *named)
+        for unknown in table.keys() - {*names}:
+            raise ValueError(f"{key}.{unknown}: cannot differ here; expected {', '.join(names)}")
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

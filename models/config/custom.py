@@ -62,14 +62,7 @@ def named_models(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def imported(place: str) -> Any:
-    """Import a class, which runs the code of its module.
-
-    Args:
-        place: Class as "package.module:Class".
-
-    Raises:
-        UsageError: The module cannot be imported, or it has no such class.
-    """
+    """Import a class or function "package.module:name", which runs the code of its module."""
     module, _, name = place.partition(":")
     try:
         members = vars(import_module(module))
@@ -81,26 +74,20 @@ def imported(place: str) -> Any:
             "'package.module:Class', found from the working folder or PYTHONPATH"
         ) from error
     if name not in members:
-        own = (
+        defined = (
             key for key, value in members.items() if getattr(value, "__module__", None) == module
         )
-        has = ", ".join(own) or "none of its own"
+        has = ", ".join(defined) or "none of its own"
         raise UsageError(f"model '{place}': module '{module}' has no class '{name}'; it has {has}")
     return members[name]
 
 
-def custom_class(place: str, kind: str) -> Any:
-    """Import the class of a custom model that the user trusts.
+def custom_network(place: str, kind: str) -> Any:
+    """Import the network of a custom model that the user trusts.
 
     Args:
         place: The class as "package.module:Class".
         kind: The configs that the model ranks: "layout" or "tile".
-
-    Returns:
-        The class, a network with a `Config`.
-
-    Raises:
-        UsageError: As `imported`, or the class is no network for configs of `kind`.
     """
     network = imported(place)
     if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):

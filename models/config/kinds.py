@@ -27,6 +27,9 @@ def _called_apart(models: tuple[str, ...]) -> tuple[str, ...]:
     return models
 
 
+ModelNames = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_called_apart)]
+
+
 class LayoutConfig(FrozenConfig):
     """The models that rank layout configs.
 
@@ -39,11 +42,7 @@ class LayoutConfig(FrozenConfig):
             collection has its own model.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        Field(min_length=1),
-        AfterValidator(_called_apart),
-    ] = ("cross_config_sage", "layout_boosting")
+    models: ModelNames = ("cross_config_sage", "layout_boosting")
     together: bool = False
 
 
@@ -56,8 +55,4 @@ class TileConfig(FrozenConfig):
             steps. It needs no training and has no table of its own.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        Field(min_length=1),
-        AfterValidator(_called_apart),
-    ] = ("late_fusion_sage", "tile_boosting")
+    models: ModelNames = ("late_fusion_sage", "tile_boosting")

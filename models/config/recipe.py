@@ -23,7 +23,7 @@ from features.pruning import pruning_rule
 from models.config.by_collection import check_collections, has_key, merged
 from models.config.custom import (
     UncheckedConfig,
-    custom_class,
+    custom_network,
     is_own,
     named_models,
     short_name,
@@ -50,6 +50,7 @@ from models.config.trees import (
     LinearConfig,
 )
 
+BUILT_IN = (*get_args(LayoutModelName), *get_args(TileModelName))
 # More threads than any machine has end LightGBM in a crash.
 MAX_THREADS = 1_024
 
@@ -137,7 +138,7 @@ class Recipe(FrozenConfig):
     """
 
     # By name, the classes of the custom models that may be imported; see models/config/custom.py.
-    own_classes: ClassVar[Mapping[str, Any]] = {}
+    custom_classes: ClassVar[Mapping[str, Any]] = {}
 
     name: str = "unnamed"
     seeds: Annotated[Seeds, Field(min_length=1)] = (0,)
@@ -166,16 +167,15 @@ class Recipe(FrozenConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        known = (*get_args(LayoutModelName), *get_args(TileModelName), *self.named_models)
         self._check_models("layout", self.layout.models, get_args(LayoutModelName))
         self._check_models("tile", self.tile.models, get_args(TileModelName))
+        names = (*BUILT_IN, *self.named_models)
         for name in self.blend.weights:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
-                    f"blend.weights.{name}: no such model; expected {', '.join(known)}"
+                    f"blend.weights.{name}: no such model; expected {', '.join(names)}"
                 )
-        layouts, tiles = map(self.models_of, ("layout", "tile"))
-        for models in (layouts, tiles):
+        for models in map(self.models_of, ("layout", "tile")):
             if not sum(self.blend.weights.get(model, 1.0) for model in models):
                 raise ValueError(
                     f"blend.weights: those of {', '.join(models)} sum to 0; expected one above 0"
@@ -206,11 +206,7 @@ class Recipe(FrozenConfig):
 
         Args:
             trust: Custom models that may be imported, as "package.module:Class". The tables of
-                other custom models are not checked, and `own_class` rejects these models.
-
-        Raises:
-            UsageError: The table has an error. The message names `source`, the dotted key and the
-                expected value.
+                other custom models are not checked, and `custom_class` rejects these models.
         """
         names = tuple(sorted(named_models(table).items()))
         # `in` would also find parts of names in a text.
@@ -221,26 +217,22 @@ class Recipe(FrozenConfig):
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
         recipe = super(Recipe, recipe_class).from_table(table, source=source, above=above)
-        for name, network in recipe_class.own_classes.items():
+        for name, network in recipe_class.custom_classes.items():
             if (loss := getattr(recipe, name).loss) not in network.losses:
                 raise UsageError(
                     f"{source}: {above}{name}.loss is '{loss}'; expected one of the `losses` of "
-                    f"{recipe.own_models[name]}: {', '.join(network.losses)}"
+                    f"{recipe.custom_models[name]}: {', '.join(network.losses)}"
                 )
-        for one in recipe.collection:
-            recipe.of(collection_named(one), source=source)
+        for collection in recipe.collection:
+            recipe.of(collection_named(collection), source=source)
         return recipe  # type: ignore[return-value]
 
     def of(self, collection: Collection, *, source: str = "recipe") -> "Recipe":
-        """Return the recipe of one collection: with its keys of `collection`, without that table.
-
-        Raises:
-            UsageError: A key of the collection is unknown, or a value is wrong.
-        """
-        own = self.collection.get(collection.name)
-        if own is None:
+        """Return the recipe of a collection: with its keys of `collection`, without that table."""
+        changes = self.collection.get(collection.name)
+        if changes is None:
             return self.model_copy(update={"collection": {}}) if self.collection else self
-        table = merged(self.model_dump(mode="json", exclude={"collection"}), own)
+        table = merged(self.model_dump(mode="json", exclude={"collection"}), changes)
         above = f'collection."{collection.name}".'
         return Recipe.from_table(table, source=source, above=above, trust=self.trust)
 
@@ -249,40 +241,30 @@ class Recipe(FrozenConfig):
         read = functools.partial(Recipe.from_table, source="recipe", trust=self.trust)
         return read, (self.model_dump(mode="json"),)
 
-    def own_class(self, model: str) -> Any:
-        """Return the class of a custom model.
-
-        Raises:
-            UsageError: The recipe was read without permission to import the model.
-        """
-        if model not in self.own_classes:
-            place = self.own_models[model]
+    def custom_class(self, model: str) -> Any:
+        """Return the class of a custom model, if the recipe was read with trust in the model."""
+        if model not in self.custom_classes:
+            place = self.custom_models[model]
             raise UsageError(
                 f"model '{place}': its code is not imported, because a run folder names it and no "
                 f"recipe of yours; if you know the code, pass --trust {place} (from Python "
                 f"trust=['{place}'])"
             )
-        return self.own_classes[model]
+        return self.custom_classes[model]
 
     @property
     def trust(self) -> tuple[str, ...]:
         """Return the custom models that may be imported, as "package.module:Class"."""
-        return tuple(place for name, place in self.own_models.items() if name in self.own_classes)
+        return tuple(
+            place for name, place in self.custom_models.items() if name in self.custom_classes
+        )
 
     def models_of(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the models that rank configs of one kind.
-
-        Args:
-            kind: "layout" or "tile".
-        """
+        """Return the names of the models that rank "layout" or "tile" configs."""
         return tuple(map(short_name, self.layout.models if kind == "layout" else self.tile.models))
 
     def learned_as(self, collection: Collection) -> Collection:
-        """Return the collection that the models of a collection are trained on.
-
-        Returns:
-            LAYOUTS if one model learns all layouts, else `collection`.
-        """
+        """Return LAYOUTS if one model learns all layouts, else the collection itself."""
         return LAYOUTS if collection.kind == "layout" and self.layout.together else collection
 
     @property
@@ -296,13 +278,13 @@ class Recipe(FrozenConfig):
 
     @property
     def named_models(self) -> dict[str, str]:
-        """Return the model, for example "tgraph" or "my_pkg.gat:Gat", of each name of its own."""
+        """Return the model, for example "tgraph" or "my_pkg.gat:Gat", by name in the recipe."""
         listed = {short_name(m): m for m in (*self.layout.models, *self.tile.models) if is_own(m)}
         fields = [name for name in type(self).model_fields if name not in Recipe.model_fields]
         return {name: listed.get(name) or getattr(self, name).model for name in fields}
 
     @property
-    def own_models(self) -> dict[str, str]:
+    def custom_models(self) -> dict[str, str]:
         """Return the class of each custom model, "package.module:Class", by the model's name."""
         return {name: model for name, model in self.named_models.items() if is_own(model)}
 
@@ -319,7 +301,7 @@ class Recipe(FrozenConfig):
         """Return the recipes of a model's trainings. The last ranks test, the first all else.
 
         Args:
-            model: Name of the model. "" takes the recipe's `fit_on`.
+            model: "" takes the recipe's `fit_on`.
         """
         last = (getattr(self, model).fit_on if model else ()) or self.fit_on
         splits = dict.fromkeys([("train",), last])
@@ -327,24 +309,26 @@ class Recipe(FrozenConfig):
 
     def is_idle(self, key: str, collections: Iterable[Collection] = COLLECTIONS) -> bool:
         """Return True if a key has no effect on the ranking of some collections."""
-        named = {one.name: one for one in collections}
+        by_name = {collection.name: collection for collection in collections}
         if key.startswith("collection."):
             _, name, *inner = key.split(".")
-            return name not in named or self.of(named[name]).is_idle(".".join(inner), [named[name]])
-        kinds = {one.kind for one in named.values()}
-        known = {*get_args(LayoutModelName), *get_args(TileModelName), *self.named_models}
+            if name not in by_name:
+                return True
+            collection = by_name[name]
+            return self.of(collection).is_idle(".".join(inner), [collection])
+        kinds = {collection.kind for collection in by_name.values()}
         name = key.removeprefix("blend.weights.").partition(".")[0]
+        if name in KINDS:
+            return name not in kinds
         at_work = [model for kind in kinds for model in self.models_of(kind)]
-        others = set(KINDS).difference(kinds)
-        if key.startswith(tuple(f"{kind}." for kind in others)):
-            return True
         tables = [
-            self.collection.get(one.name, {})
-            for one in named.values()
-            if name == "features" or name in self.models_of(one.kind)
+            self.collection.get(collection.name, {})
+            for collection in by_name.values()
+            if name == "features" or name in self.models_of(collection.kind)
         ]
         is_replaced = bool(tables) and all(has_key(table, key) for table in tables)
-        return is_replaced or name in known.difference(at_work)
+        is_model = name in BUILT_IN or name in self.named_models
+        return is_replaced or (is_model and name not in at_work)
 
     def training_of(self, model: str) -> TrainingConfig | None:
         """Return the training config of a model, or None if it is no network."""
@@ -366,22 +350,21 @@ def _with_named_models(
             raise UsageError(
                 f"model '{model}': '{name}' is taken; give it or its module another name"
             )
-        built_in = (*get_args(LayoutModelName), *get_args(TileModelName))
         config: Any = UncheckedConfig
         if is_own(model):
             if model in trust:
-                classes[name] = custom_class(model, kind)
+                classes[name] = custom_network(model, kind)
                 config = classes[name].Config
-        elif model in built_in:
+        elif model in BUILT_IN:
             config = type(Recipe.model_fields[model].default)
         else:
-            raise UsageError(f"{name}.model: no model '{model}'; expected {', '.join(built_in)}")
+            raise UsageError(f"{name}.model: no model '{model}'; expected {', '.join(BUILT_IN)}")
         if short_name(model) != name or not is_own(model):
             key: Any = Literal[model], model
             config = create_model(config.__name__, __base__=config, model=key)
         tables[name] = (config, config())
     recipe_class = create_model("Recipe", __base__=Recipe, **tables)
-    recipe_class.own_classes = classes
+    recipe_class.custom_classes = classes
     return recipe_class
 
 
@@ -415,8 +398,8 @@ def load_recipe(
     consent = {model for model, _ in named_models(by_user).values()}
     source = f"recipe {path.stem}"
     recipe = Recipe.from_table(table, source=source, trust={*trust, *consent})
-    for model in recipe.own_models:
-        recipe.own_class(model)
+    for model in recipe.custom_models:
+        recipe.custom_class(model)
     if seed is None:
         return recipe
     seeds = {"seeds": list(range(seed, seed + len(recipe.seeds)))}

@@ -77,8 +77,8 @@ def _summary(config: type[FrozenConfig]) -> str:
 
 
 def _meaning(config: type[FrozenConfig], name: str) -> str:
-    for one in config.__mro__:
-        text = one.__dict__.get("__doc__") or ""
+    for parent in config.__mro__:
+        text = parent.__dict__.get("__doc__") or ""
         _, _, attributes = inspect.cleandoc(text).partition("Attributes:\n")
         for entry in re.split(r"\n    (?=\S)", "\n" + attributes):
             names, _, meaning = entry.partition(": ")

@@ -1,6 +1,6 @@
 """Run folders, and model training into them."""
 
-import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from data.tree import collection_named, find_graphs
 from models import run_folder
 from models.config.recipe import load_recipe
 from models.registry import TrainJob, load_model
-from models.run_folder import DONE, begin, check_done, first_difference
+from models.run_folder import DONE, begin, first_difference
 from models.train import train_model
 
 XLA_RANDOM = collection_named("layout:xla:random")
@@ -39,12 +39,19 @@ def test_a_finished_model_has_no_checkpoint_and_is_not_trained_again(
         load_model(job.run_dir)
 
 
+@pytest.fixture(scope="module")
+def boosted(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
+    """The job of a trained model. Copy its folder before a change."""
+    job = job_in(tmp_path_factory.mktemp("boosted") / "model", tiny_tree)
+    train_model(job, XLA_RANDOM, resume=False)
+    return job
+
+
 @pytest.mark.parametrize("name", ["booster.txt", "config.toml", "importances.parquet"])
 def test_a_finished_model_that_changed_is_refused(
-    name: str, tiny_tree: Path, tmp_path: Path
+    name: str, boosted: TrainJob, tmp_path: Path
 ) -> None:
-    job = job_in(tmp_path / "model", tiny_tree)
-    train_model(job, XLA_RANDOM, resume=False)
+    job = replace(boosted, run_dir=shutil.copytree(boosted.run_dir, tmp_path / "model"))
     path = job.run_dir / name
     path.write_bytes(path.read_bytes() + b"\n")
     for use in (lambda: load_model(job.run_dir), lambda: train_model(job, XLA_RANDOM, resume=True)):
@@ -56,31 +63,16 @@ def test_a_finished_model_that_changed_is_refused(
             load_model(job.run_dir)
 
 
-def test_pipe_in_place_of_the_mark_is_one_line(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / DONE)
-    with pytest.raises(PipelineError, match="DONE: cannot be read: not a regular file"):
-        check_done(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../up.txt", "/etc/passwd", "a/b", "..", "."])
-def test_mark_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
-    (tmp_path / DONE).write_text(f"done\n00000000 {name}\n")
-    with pytest.raises(PipelineError, match=r"DONE: names .*; expected the name of a file in the"):
-        check_done(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"), [({"seed": 3}, "seed = 0, now 3"), ({"files": ()}, "train_data")]
 )
 def test_a_folder_of_another_run_is_refused(
-    tiny_tree: Path, tmp_path: Path, changes: dict[str, object], named: str
+    boosted: TrainJob, changes: dict[str, object], named: str
 ) -> None:
-    folder = tmp_path / "model"
-    train_model(job_in(folder, tiny_tree), XLA_RANDOM, resume=False)
     with pytest.raises(UsageError, match=named):
-        train_model(job_in(folder, tiny_tree, **changes), XLA_RANDOM, resume=True)
+        train_model(replace(boosted, **changes), XLA_RANDOM, resume=True)
     with pytest.raises(PipelineError, match="ranks layout configs"):
-        train_model(job_in(tmp_path / "m", tiny_tree), collection_named("tile:xla"), resume=False)
+        train_model(boosted, collection_named("tile:xla"), resume=True)
 
 
 def test_a_begun_folder_needs_resume_and_one_of_something_else_is_left_alone(

@@ -71,7 +71,7 @@ def test_a_text_is_one_model_and_a_prefix_is_none(sent: Path) -> None:
             load_ranker(sent, trust=trust)
 
 
-@pytest.mark.parametrize("name", ["_evil", "own_models", "tile", "model_dump"])
+@pytest.mark.parametrize("name", ["_evil", "custom_models", "tile", "model_dump"])
 def test_a_name_that_a_recipe_has_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' is taken"):
         Recipe.from_table({"layout": {"models": [f"runs.{name}:Model"]}}, source="here")

@@ -106,7 +106,7 @@ def test_what_makes_no_recipe_or_changes_no_trial_is_refused_by_name(
 
 def test_a_custom_model_is_searched_near_the_recipe_that_names_it() -> None:
     recipe = load_recipe("smoke", ["layout.models=[examples.gat:Gat]"])
-    [name] = recipe.own_models
+    [name] = recipe.custom_models
     study = {"collection": "layout:xla:random", "model": name}
     table = {"study": study, f"{name}.hidden": {"choices": [8, 16]}}
     assert space_from_table(table, recipe, source="x").study.model == name
