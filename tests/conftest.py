@@ -12,7 +12,7 @@ from common.http import RetryPolicy
 from data.graph_store.stored_graph import read_layout, read_tile
 from data.graphs.graph import LayoutGraph, TileGraph
 from data.synthetic.write import PLANS, planned_graphs, synthesize
-from data.tree import collection_named, find_graphs
+from data.tree import GraphFile, collection_named, find_graphs
 from tests.support.fake_kaggle import FakeKaggle, logged_in_at
 
 # Triton reads this when it is imported. Without a GPU its interpreter runs the kernels.
@@ -26,13 +26,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's backgro
 @pytest.fixture(scope="session", autouse=True)
 def store_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep packed graphs out of the project's own store, in child processes too."""
-    before = os.environ.get("PIPELINE_STORE")
-    os.environ["PIPELINE_STORE"] = str(tmp_path_factory.mktemp("store"))
-    yield
-    if before is None:
-        del os.environ["PIPELINE_STORE"]
-    else:
-        os.environ["PIPELINE_STORE"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_STORE", str(tmp_path_factory.mktemp("store")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +40,14 @@ def tiny_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def layout_graph(tiny_tree: Path) -> LayoutGraph:
+def layout_files(tiny_tree: Path) -> list[GraphFile]:
     collection = collection_named("layout:xla:random")
-    return read_layout(find_graphs(tiny_tree, collections=(collection,), splits=("train",))[0])
+    return find_graphs(tiny_tree, collections=(collection,), splits=("train",))
+
+
+@pytest.fixture(scope="session")
+def layout_graph(layout_files: list[GraphFile]) -> LayoutGraph:
+    return read_layout(layout_files[0])
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,10 @@
 """Inputs of layout networks."""
 
-from pathlib import Path
-
 import pytest
 
 from data.graphs.graph import LayoutGraph
-from data.tree import GraphFile, collection_named, find_graphs
 from features.scaling import NodeScaler, fit_node_scaler
 from models.layout.inputs import LayoutInputs, layout_inputs
-
-
-@pytest.fixture(scope="session")
-def layout_files(tiny_tree: Path) -> list[GraphFile]:
-    collection = collection_named("layout:xla:random")
-    return find_graphs(tiny_tree, collections=(collection,), splits=("train",))
 
 
 @pytest.fixture(scope="session")

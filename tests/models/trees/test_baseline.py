@@ -1,24 +1,33 @@
-"""The untrained baseline as a member: a run folder without a model ranks by tile steps."""
+"""The untrained baselines against their formulas."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from common.settings import SAMPLE
 from data.graph_store.stored_graph import read_graph
-from data.tree import collection_named, find_graphs
-from models.config.recipe import load_recipe
-from models.registry import TrainJob, load_model
-from models.train import train_model
+from data.graphs.graph import TileGraph
+from data.tree import GraphFile
+from features.statistics.configs import statistics_names, statistics_of
 from models.trees.baseline import BASELINES
 
 
-def test_every_seed_of_the_baseline_has_the_scores_of_the_untrained_order(tmp_path: Path) -> None:
-    tile = collection_named("tile:xla")
-    files = find_graphs(SAMPLE, collections=(tile,), splits=("train",))[:2]
-    recipe, graph = load_recipe("smoke", ["tile.models=[tile_baseline]"]), read_graph(files[0])
-    for seed in (0, 1):
-        folder = tmp_path / str(seed)
-        train_model(TrainJob("tile_baseline", recipe, files, seed, folder), tile, resume=False)
-        scores = load_model(folder).score(graph)
-        np.testing.assert_array_equal(scores, BASELINES["tile"].score(graph))
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [
+        ("layout", {"copied_bytes_share": 1}),
+        ("tile", {"log_steps": 1, "log_kernel_bounds_product": -0.001}),
+    ],
+)
+def test_baselines_rank_few_copied_bytes_and_few_large_steps_first(
+    kind: str, weights: dict[str, float], files: dict[str, list[GraphFile]]
+) -> None:
+    graph, names = read_graph(files[kind][0]), statistics_names(kind, "plain")
+    if isinstance(graph, TileGraph):
+        config_feat = graph.config_feat.copy()
+        config_feat[:, 7] = 1 + np.arange(len(config_feat)) % 9  # product of kernel bounds
+        graph = replace(graph, config_feat=config_feat)
+    columns = statistics_of(graph, "plain")(np.arange(graph.n_configs))
+    expected = sum(weight * columns[:, names.index(name)] for name, weight in weights.items())
+    assert all(np.ptp(columns[:, names.index(name)]) > 0 for name in weights)
+    np.testing.assert_allclose(BASELINES[kind].score(graph), expected, rtol=1e-5)

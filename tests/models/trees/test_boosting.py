@@ -104,6 +104,8 @@ def test_folds_keep_families_apart_and_part_the_configs_of_one() -> None:
     assert (folds == folds[:, :1]).all()
     assert folds[0, 0] == folds[2, 0] and folds[1, 0] == folds[4, 0]
     assert sorted(set(folds[:, 0].tolist())) == [0, 1, 2]
+    graphs = [layout_rows(f"{name}_b1", [1.0, 2.0]) for name in "abcdefg"]
+    assert len({tuple(row_folds(graphs, 3, seed).tolist()) for seed in range(6)}) > 1
     graphs = [layout_rows(name, [1.0, 2.0, 3.0, 4.0]) for name in ("alpha_b1", "alpha_b2")]
     assert row_folds(graphs, 2, seed=0).tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
 

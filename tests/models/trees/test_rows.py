@@ -1,7 +1,6 @@
 """The rows that trees learn from, and the keys that reach LightGBM, against plain loops."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import pytest
 from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import config_hashes
 from data.tree import GraphFile
-from features.statistics.configs import statistics_names, statistics_of
+from features.statistics.configs import statistics_names
 from models.config.recipe import BoostingConfig, Recipe
 from models.registry import TrainJob
 from models.trees import boosting
-from models.trees.baseline import BASELINES
-from models.trees.boosting import IMPORTANCES, fit_trees, row_folds
+from models.trees.boosting import IMPORTANCES, fit_trees
 from models.trees.linear import LINEAR, LINEAR_SCALE, LinearRows
 from models.trees.rows import (
     GraphRows,
@@ -141,27 +139,3 @@ def test_trees_have_the_capacity_of_the_folds_and_begin_from_the_linear_ranker(
     np.testing.assert_allclose(starts, [-LINEAR_SCALE * start.fit()[1]])
     assert booster.num_trees() == 4
     assert max(tree["num_leaves"] for tree in booster.dump_model()["tree_info"]) == 5
-
-
-def test_the_seed_decides_the_folds_of_families(files: dict[str, list[GraphFile]]) -> None:
-    (file, *_), both = files["layout"], np.arange(2)
-    graphs = [GraphRows(replace(file, name=f"{name}_b1"), both, both + 1.0) for name in "abcdefg"]
-    assert len({tuple(row_folds(graphs, 3, seed).tolist()) for seed in range(6)}) > 1
-
-
-def test_baselines_rank_few_copied_bytes_and_few_large_steps_first(
-    files: dict[str, list[GraphFile]],
-) -> None:
-    for kind, keys in {
-        "layout": {"copied_bytes_share": 1},
-        "tile": {"log_steps": 1, "log_kernel_bounds_product": -0.001},
-    }.items():
-        graph, names = read_graph(files[kind][0]), statistics_names(kind, "plain")
-        if kind == "tile":
-            config_feat = graph.config_feat.copy()  # type: ignore[attr-defined]
-            config_feat[:, 7] = 1 + np.arange(len(config_feat)) % 9  # product of kernel bounds
-            graph = replace(graph, config_feat=config_feat)
-        columns = statistics_of(graph, "plain")(np.arange(graph.n_configs))
-        expected = sum(weight * columns[:, names.index(name)] for name, weight in keys.items())
-        assert all(np.ptp(columns[:, names.index(name)]) > 0 for name in keys)
-        np.testing.assert_allclose(BASELINES[kind].score(graph), expected, rtol=1e-5)
