@@ -147,9 +147,6 @@ def load_model(folder: Path, trust: Container[str] = ()) -> Ranker:
 
     Args:
         trust: Custom models that may be imported, as "package.module:Class".
-
-    Raises:
-        UsageError: A custom model is not in `trust`.
     """
     config = read_config(folder)
     missing = [key for key in ("model", "recipe") if key not in config]

@@ -83,12 +83,7 @@ def imported(place: str) -> Any:
 
 
 def custom_network(place: str, kind: str) -> Any:
-    """Import the network of a custom model that the user trusts.
-
-    Args:
-        place: The class as "package.module:Class".
-        kind: The configs that the model ranks: "layout" or "tile".
-    """
+    """Import the network "package.module:Class" of a custom model that the user trusts."""
     network = imported(place)
     if not (isinstance(network, type) and issubclass(network, imported(BASES[kind]))):
         base = BASES[kind].replace(":", ".")

@@ -63,7 +63,7 @@ def _all_or_several(n_configs: int) -> int:
 
 def _graph_ids(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in each_once(names):
-        if not name.startswith(tuple(f"{one.name}:" for one in COLLECTIONS)):
+        if not name.startswith(tuple(f"{collection.name}:" for collection in COLLECTIONS)):
             raise ValueError(f"'{name}' names no graph; expected such as layout:xla:default:NAME")
     return names
 

@@ -61,9 +61,11 @@ def _check_tree(keys: dict[str, str], n_features: int, tree: str) -> None:
         lacks = n_leaves == 1 and key in ("leaf_weight", "leaf_count") and not values[key]
         n_expected = n_leaves if key in _LEAF_KEYS else n_splits
         _require(lacks or len(values[key]) == n_expected, f"{tree}: {key}")
-    _require(all(0 <= one < n_features for one in values["split_feature"]), f"{tree}: its features")
+    _require(all(0 <= f < n_features for f in values["split_feature"]), f"{tree}: its features")
     # An odd type is a split by category.
-    _require(all(one in range(0, 16, 2) for one in values["decision_type"]), f"{tree}: its splits")
+    _require(
+        all(kind in range(0, 16, 2) for kind in values["decision_type"]), f"{tree}: its splits"
+    )
     for side in ("left_child", "right_child"):
         # A child follows its parent, so no path has a circle.
         for split, child in enumerate(values[side]):

@@ -295,7 +295,6 @@ def ranked(graphs: Sequence[GraphRows], held_out: NDArray[np.int64], scores: Val
     """Return the mean metric of the held-out rows over graphs.
 
     Args:
-        graphs: Rows of all graphs.
         held_out: (h,) ascending row numbers over all graphs.
         scores: (h,) scores. A higher score means a faster config.
     """

@@ -56,15 +56,7 @@ class GraphRows:
 
 
 def relevance(runtime: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
-    """Cut runtimes into levels.
-
-    Args:
-        runtime: (c,) runtimes.
-        levels: Number of levels.
-
-    Returns:
-        (c,) int32 levels, `levels` - 1 for the fastest and 0 for the slowest.
-    """
+    """Cut runtimes (c,) into levels (c,): 0 for the slowest, `levels` - 1 for the fastest."""
     distinct, position = np.unique(runtime, return_inverse=True)
     share = position / max(1, len(distinct) - 1)
     return np.round((1 - share) * (levels - 1)).astype(np.int32)
