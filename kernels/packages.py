@@ -18,7 +18,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[1]
 PINS_FILE = "requirements.txt"
 # No kernel imports these pinned packages, or works without them.
-_NOT_IN_KERNELS = frozenset({"kagglesdk", "optuna", "plotly", "sqlalchemy", "zlib-ng"})
+_NOT_IN_KERNELS = frozenset({"kaggle", "optuna", "plotly", "six", "sqlalchemy", "zlib-ng"})
 _MODULES = {"protobuf": "google", "scikit-learn": "sklearn"}
 _OPTIONAL = re.compile("TYPE_CHECKING|ImportError|ModuleNotFoundError")
 

@@ -11,7 +11,6 @@ from common.settings import ROOT
 from kernels.build import collect_files
 from kernels.packages import imported_names, is_older, missing_names, pinned_versions
 
-PINS = "numpy==1\nscipy==1\nplanted-gone==1\nkagglesdk==1\n"
 CODE = """
 import os.path, numpy as np
 from scipy import sparse as sp
@@ -59,11 +58,9 @@ def test_imports_in_functions_and_attributes_of_modules_are_needed_names() -> No
 def test_missing_names_of_pinned_packages_are_found(
     tmp_path: Path, line: str, missing: dict[str, list[str]]
 ) -> None:
-    (tmp_path / "requirements.txt").write_text(
-        "numpy==1\nscipy==1\nplanted-gone==1\nkagglesdk==1\n"
-    )
+    (tmp_path / "requirements.txt").write_text("numpy==1\nscipy==1\nplanted-gone==1\nkaggle==1\n")
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "code.py").write_text(f"{line}\nimport kagglesdk.gone\n")
+    (tmp_path / "data" / "code.py").write_text(f"{line}\nimport kaggle.gone\n")
     found = missing_names(tmp_path)
     assert set(found) == set(missing)
     for package, names in missing.items():
