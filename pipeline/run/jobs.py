@@ -3,7 +3,7 @@
 A ranking waits for the training of its members. Nothing else waits.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,6 @@ from models.predict import sampled
 from models.registry import TrainJob, model_entry
 from models.run_folder import is_done
 from models.train import train_model
-from pipeline.planning.costs import CARDS, StepCosts, StepTimes
-from pipeline.planning.plan import Graphs, network_mib
 
 ROUNDS_PER_STEP = 10
 
@@ -76,6 +74,9 @@ def _training_bytes(training: TrainJob, *, has_gpu: bool) -> int:
     largest = max(training.files, key=lambda file: file_bytes(file.path), default=None)
     if not (largest and largest.path.is_file() and is_network(recipe, model)):
         return WORKER_BYTES
+    from pipeline.planning.costs import CARDS, StepCosts, StepTimes
+    from pipeline.planning.plan import Graphs, network_mib
+
     graph = read_graph(largest)
     sizes = Graphs(
         largest.collection.name, "train", np.array([graph.n_nodes]), np.array([graph.n_configs])
@@ -91,7 +92,37 @@ def splits_of(recipe: Recipe, models: Iterable[str] = ()) -> tuple[str, ...]:
     return max((fit.fit_on for fit in fits), key=len)
 
 
-def ranked_files(
+def trainings_of(
+    recipe: Recipe,
+    place: Collection,
+    models: Iterable[str],
+    folder_of: Callable[[Collection, Recipe, str], Path],
+    *,
+    usable: Sequence[GraphFile] = (),
+    every: Sequence[GraphFile] = (),
+) -> Iterator[tuple[Collection, TrainJob]]:
+    """Yield the trainings of a collection's models: by model, then by fit, then by seed.
+
+    Args:
+        folder_of: Function that returns the run folder of a collection's member in a fit.
+        usable: Graphs of the train and valid splits to learn from.
+        every: All graphs of the collection, for models that read the graphs that they will rank.
+    """
+    settings = recipe.of(place)
+    for model in models:
+        fits = settings.fits(model)
+        for fit in fits:
+            files = [file for file in usable if file.split in fit.fit_on]
+            ranked = _ranked_files(fits, fit, model, every)
+            start = start_of(fit, model, place)
+            for seed in settings.seeds_of(model):
+                name = f"{model}-seed{seed}"
+                folder = folder_of(place, fit, name)
+                begins_from = folder_of(start, fit, name) if start else None
+                yield place, TrainJob(model, fit, files, seed, folder, begins_from, ranked)
+
+
+def _ranked_files(
     fits: Sequence[Recipe], fit: Recipe, model: str, files: Iterable[GraphFile]
 ) -> list[GraphFile]:
     """Return the graphs that a training's model will rank, if its training reads them."""

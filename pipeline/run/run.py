@@ -18,7 +18,7 @@ from common.progress import in_one_step, log
 from common.settings import default_store_dir
 from data.audit import AuditRow, audit, leaks
 from data.graph_store.prepare import prepare
-from data.graph_store.stored_graph import fingerprint_of, source_digests
+from data.graph_store.stored_graph import fingerprint
 from data.manifest import read_manifest
 from data.tree import (
     COLLECTIONS,
@@ -49,11 +49,8 @@ from models.run_folder import (
 from models.train import check_packages, sources_of
 from models.training.device import log_device
 from pipeline.run.jobs import check_left_out, check_starts, n_steps
-from pipeline.run.report import (
-    build_report,
-    write_report,
-)
-from pipeline.run.state import SUBMISSION, Costs, RunState
+from pipeline.run.report import build_report, write_report
+from pipeline.run.state import SUBMISSION, RunState
 from pipeline.run.trackers import logged_to
 from submissions.check import check_submission, submission_rows, write_submission
 from submissions.run_report import RunReport, read_report
@@ -81,6 +78,11 @@ class Inputs:
             raise PipelineError(f"{faults[0][1]}, or pass --skip-bad")
         return files
 
+    def missing(self, files: Sequence[GraphFile], splits: Sequence[str]) -> list[str]:
+        """Return each "collection/split" without a graph."""
+        requested = tuple(f"{collection.name}/" for collection in self.collections)
+        return [part for part in missing_parts(files, splits=splits) if part.startswith(requested)]
+
 
 def run(
     inputs: Inputs,
@@ -104,15 +106,30 @@ def run(
         UsageError: `out` has another run, or the recipe needs a GPU and there is none.
         OutOfTime: The time is over. The same call resumes.
     """
+    workers.check()
+    check_packages()
     splits = SPLITS if models is None else tuple(SUBMISSION)
-    state, copies = _prepared(inputs, out, recipe, splits, workers, resume=resume, models=models)
-    state.check_graphs()
+    files = inputs.find(splits)
+    recipe, collections = with_original_name(recipe, out), _present(files)
+    config: dict[str, Any] = {
+        "collections": [collection.name for collection in collections],
+        **sources_of(recipe, recipe.all_models),
+        "recipe": recipe.model_dump(mode="json"),
+    }
+    check_free(out, config, resume=resume)
+    copies = {} if models is None else models_to_take(models, recipe, collections, out)
+    if models is None:
+        _check_trainings(recipe, files, inputs.collections)
+    if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
+        raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
+    check_writable(out / CONFIG)
+    if models is None:
+        workers.prepare(_total_steps(recipe, collections), recipe.n_threads)
+    state = RunState(recipe, out, files, config, inputs.missing(files, splits))
+    _prepare(state, inputs, workers)
     begin(out, state.config, resume=resume)
     with alone_in(out), logged_to(trackers, out, state.config["recipe"]):
-        state.write_graphs()
-        # Killed processes leave these.
-        sweep(out / "scores", f"**/{TEMPORARY}")
-        sweep(out / "models", f"*/{TEMPORARY}")
+        _sweep(out)
         if models is None:
             state.choose_sources()
         else:
@@ -120,74 +137,64 @@ def run(
         take_models(copies)
         for event in workers.do(state.jobs(trains=models is None), out).values():
             state.costs.add(event.job.stage, event.cost)
-        # Workers that were killed leave these.
-        sweep(out / "scores", f"**/{TEMPORARY}")
-        blended = _blend_all(state)
-        with in_one_step("write and check submissions"):
-            for split, parts in blended.items():
-                if parts:
-                    _submit(state, parts, split)
-        if is_done(out) and (out / REPORT).exists():
-            # This report has the costs of the first call.
-            report = read_report(out)
-        else:
-            with state.costs.stage("score"), in_one_step("score the valid split"):
-                report = build_report(state, inputs.data_dir)
-            report = report.changed(**asdict(state.costs))
-        with in_one_step("write the report"):
-            write_report(out, report)
+        # Workers that were killed leave temporary files.
+        _sweep(out)
+        report = _results(state, inputs.data_dir)
         mark_done(out, [out / CONFIG])
     return report
 
 
-def _prepared(
-    inputs: Inputs,
-    out: Path,
-    recipe: Recipe,
-    splits: tuple[str, ...],
-    workers: Workers,
-    *,
-    resume: bool,
-    models: Path | None,
-) -> tuple[RunState, dict[Path, Path]]:
-    """Check the call, then pack and audit all files. Also return the models to copy."""
-    workers.check()
-    check_packages()
-    files, costs = inputs.find(splits), Costs()
-    recipe = with_original_name(recipe, out)
-    config: dict[str, Any] = {
-        "collections": [collection.name for collection in _present(files)],
-        **sources_of(recipe, recipe.all_models),
-        "recipe": recipe.model_dump(mode="json"),
-    }
-    check_free(out, config, resume=resume)
-    copies = {} if models is None else models_to_take(models, recipe, _present(files), out)
-    if "train" in splits:
-        check_left_out(recipe, files, inputs.collections)
-        learned = _present([file for file in files if file.split == "train"])
-        places = [recipe.learned_as(collection) for collection in learned]
-        check_starts(recipe, places, places)
-    if inputs.store and inputs.store.resolve().is_relative_to(out.resolve()):
-        raise UsageError(f"--store {inputs.store}: is in --out {out}; expected another folder")
-    check_writable(out / CONFIG)
-    if "train" in splits:
-        present = _present(files)
-        steps = (
-            n_steps(settings, model) * len(settings.seeds_of(model)) * len(settings.fits(model))
-            for c in present
-            for settings in [recipe.of(c)]
-            for model in settings.models_of(c.kind)
-        )
-        workers.prepare(sum(steps), recipe.n_threads)
-    requested = {collection.name for collection in inputs.collections}
-    every = missing_parts(files, splits=splits)
-    missing = [part for part in every if part.rpartition("/")[0] in requested]
-    device = log_device(recipe)
+def _check_trainings(
+    recipe: Recipe, files: Sequence[GraphFile], collections: Sequence[Collection]
+) -> None:
+    check_left_out(recipe, files, collections)
+    learned = _present([file for file in files if file.split == "train"])
+    places = [recipe.learned_as(collection) for collection in learned]
+    check_starts(recipe, places, places)
+
+
+def _total_steps(recipe: Recipe, collections: Sequence[Collection]) -> float:
+    return sum(
+        n_steps(settings, model) * len(settings.seeds_of(model)) * len(settings.fits(model))
+        for collection in collections
+        for settings in [recipe.of(collection)]
+        for model in settings.models_of(collection.kind)
+    )
+
+
+def _sweep(out: Path) -> None:
+    sweep(out / "scores", f"**/{TEMPORARY}")
+    sweep(out / "models", f"*/{TEMPORARY}")
+
+
+def _results(state: RunState, data_dir: Path) -> RunReport:
+    """Write the blended scores, the submissions and the report."""
+    blended = _blend_all(state)
+    with in_one_step("write and check submissions"):
+        for split, parts in blended.items():
+            if parts:
+                _submit(state, parts, split)
+    if is_done(state.out) and (state.out / REPORT).exists():
+        # This report has the costs of the first call.
+        report = read_report(state.out)
+    else:
+        with state.costs.stage("score"), in_one_step("score the valid split"):
+            report = build_report(state, data_dir)
+        report = report.changed(**asdict(state.costs))
+    with in_one_step("write the report"):
+        write_report(state.out, report)
+    return report
+
+
+def _prepare(state: RunState, inputs: Inputs, workers: Workers) -> None:
+    """Pack and audit all files, and leave the bad ones out of the state."""
+    state.device = log_device(state.recipe)
     for stray in stray_folders(inputs.data_dir):
         log.info(stray)
-    if missing:
-        log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(missing)}")
-    with costs.stage("prepare and audit"):
+    if state.missing:
+        log.info(f"missing in {inputs.data_dir}, skipped: {', '.join(state.missing)}")
+    files = state.files
+    with state.costs.stage("prepare and audit"):
         store = inputs.store or default_store_dir(inputs.data_dir)
         prepared = prepare(files, store, workers=workers)
         measured = read_manifest(inputs.data_dir)["graphs"]
@@ -195,13 +202,11 @@ def _prepared(
     _check_bad_files([row for row in rows if row.error], inputs)
     for leak in leaks(rows):
         log.info(leak)
-    good = [row.file for row in rows if not row.error]
-    if not good:
+    state.rows, state.files = rows, [row.file for row in rows if not row.error]
+    if not state.files:
         raise PipelineError(f"{inputs.data_dir}: no good file is left; see `audit`")
-    sources = [file for file, row in zip(files, rows, strict=True) if not row.error]
-    digests = source_digests(sources)
-    config = {"data": fingerprint_of(digests), **config}
-    return RunState(recipe, out, good, costs, device, rows, config, digests, missing), copies
+    good = [file for file, row in zip(files, rows, strict=True) if not row.error]
+    state.config = {"data": fingerprint(good), **state.config}
 
 
 def _present(files: Sequence[GraphFile]) -> list[Collection]:

@@ -15,22 +15,22 @@ from data.tree import (
     LAYOUTS,
     SPLITS,
     Collection,
+    GraphFile,
     find_graphs,
 )
 from ensembles.ensemble import FINAL
 from ensembles.trained_models import FINAL_FOLDER, find_models
 from models.config.recipe import Recipe
-from models.registry import TrainJob, model_entry
+from models.registry import model_entry
 from models.run_folder import CONFIG, check_free, is_done, with_original_name
 from models.train import check_packages
 from models.training.device import log_device
 from pipeline.run.jobs import (
     check_left_out,
     check_starts,
-    ranked_files,
     splits_of,
-    start_of,
     training_jobs,
+    trainings_of,
 )
 from pipeline.run.trackers import logged_to
 
@@ -72,22 +72,34 @@ def train_collection(
     first = out / f"{chosen[0]}-seed{recipe.seeds_of(chosen[0])[0]}"
     named = with_original_name(recipe.fits(chosen[0])[0], first).name
     recipe = recipe.model_copy(update={"name": named})
-    members = [
-        (fit, name, seed, out / (FINAL_FOLDER * fit.is_final) / f"{name}-seed{seed}")
-        for name in chosen
-        for fit in recipe.fits(name)
-        for seed in recipe.seeds_of(name)
-    ]
-    folders = [folder for *_, folder in members]
+
+    def folder_of(learned: Collection, fit: Recipe, name: str) -> Path:
+        if learned == place:
+            return out / (FINAL_FOLDER * fit.is_final) / name
+        return _earlier_folder(earlier, learned, fit, name)
+
+    check_starts(whole, (place,), COLLECTIONS)
+    # Without graphs, the trainings show the folders before any work.
+    plans = [*trainings_of(recipe, place, chosen, folder_of)]
+    folders = [plan.run_dir for _, plan in plans]
     for folder in folders:
         check_free(folder, {}, resume=resume)
     check_writable(folders[0] / CONFIG)
-    learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (collection,)
-    check_starts(whole, (place,), COLLECTIONS)
-    starts = {member[3]: _start(*member[:2], member[3].name, place, earlier) for member in members}
-    splits = splits_of(recipe, chosen)
+    usable, every = _graphs(data_dir, place, recipe, chosen, workers)
+    trainings = [*trainings_of(recipe, place, chosen, folder_of, usable=usable, every=every)]
+    with logged_to(trackers, out, recipe.model_dump(mode="json")):
+        workers.do([*training_jobs(trainings, has_gpu=has_gpu, resume=resume)], out)
+    return folders
+
+
+def _graphs(
+    data_dir: Path, place: Collection, recipe: Recipe, models: Sequence[str], workers: Workers
+) -> tuple[list[GraphFile], list[GraphFile]]:
+    """Return the usable graphs of the splits to learn from, and all packed graphs."""
+    learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
     check_left_out(recipe, find_graphs(data_dir, collections=learned, splits=SPLITS), learned)
-    reads_ranked = any(model_entry(recipe, name).reads_ranked for name in chosen)
+    splits = splits_of(recipe, models)
+    reads_ranked = any(model_entry(recipe, name).reads_ranked for name in models)
     packed = SPLITS if reads_ranked else splits
     every = stored_graphs(data_dir, collections=learned, splits=packed, workers=workers)
     # As in a run, which has the graphs of all collections' valid splits last.
@@ -97,30 +109,16 @@ def train_collection(
         log.info(f"left out of training: {item.file.submission_id}: {item.reason}")
     if not any(file.split == "train" for file in usable):
         raise PipelineError(f"{data_dir}: {place.name} has no train graph to learn from")
-    trainings = [
-        (place, TrainJob(name, fit, files, seed, folder, starts[folder], ranked))
-        for fit, name, seed, folder in members
-        for files in [[file for file in usable if file.split in fit.fit_on]]
-        for ranked in [ranked_files(recipe.fits(name), fit, name, every)]
-    ]
-    jobs = list(training_jobs(trainings, has_gpu=has_gpu, resume=resume))
-    with logged_to(trackers, out, recipe.model_dump(mode="json")):
-        workers.do(jobs, out)
-    return folders
+    return usable, every
 
 
-def _start(
-    recipe: Recipe, model: str, member: str, place: Collection, root: Path | None
-) -> Path | None:
-    """Return the trained network that a training starts from, found below a folder."""
-    start = start_of(recipe, model, place)
-    if start is None:
-        return None
-    key = start.slug + FINAL * recipe.is_final, member
+def _earlier_folder(root: Path | None, start: Collection, fit: Recipe, name: str) -> Path:
+    """Return the folder below `root` of the trained network that a training starts from."""
+    key = start.slug + FINAL * fit.is_final, name
     folder = find_models(root, key.__eq__).get(key) if root else None
     if folder is None or not is_done(folder):
         raise UsageError(
-            f"{model}.training.start_from = '{start.name}': no trained {'/'.join(key)}; train "
-            f"{start.name} first, and pass its folder as --resume-from"
+            f"{name.partition('-seed')[0]}.training.start_from = '{start.name}': no trained "
+            f"{'/'.join(key)}; train {start.name} first, and pass its folder as --resume-from"
         )
     return folder

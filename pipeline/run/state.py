@@ -1,6 +1,5 @@
 """The state of a run: its graphs, its members, its costs, and the jobs that are left."""
 
-from collections.abc import Collection as Container
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,24 +9,20 @@ from typing import Any
 
 import polars as pl
 
-from common.errors import PipelineError, UsageError
-from common.files import read_bytes, write_text
+from common.errors import PipelineError
 from common.jobs.run_jobs import Cost, Job, measure_cost
 from common.progress import log
 from data.audit import AuditRow
 from data.labels import Unusable, split_usable
 from data.tree import COLLECTIONS, LAYOUT_COLLECTIONS, LAYOUTS, Collection, GraphFile
-from ensembles.ensemble import BASELINE, Member, Source, choose_source, members_of
+from ensembles.ensemble import BASELINE, FINAL, Member, Source, choose_source, members_of
 from ensembles.scores import scores_path
 from models.config.recipe import Recipe
 from models.predict import read_scores
 from models.registry import TrainJob
-from pipeline.run.jobs import ranked_files, ranking_job, start_of, training_jobs
+from pipeline.run.jobs import ranking_job, splits_of, training_jobs, trainings_of
 
 SUBMISSION = {"test": "submission.csv", "valid": "submission-valid.csv"}
-# The digest and the place of each graph of a run, one graph on a line.
-GRAPHS = "graphs.txt"
-MAX_NAMES = 3
 
 
 @dataclass
@@ -63,19 +58,17 @@ class RunState:
 
     Attributes:
         device: Device of the networks, as from `log_device`.
-        digests: Digest of each good file by its place, see `source_digests`.
         missing: Each "collection/split" without a graph.
     """
 
     recipe: Recipe
     out: Path
     files: list[GraphFile]
+    config: dict[str, Any]
+    missing: list[str]
     costs: Costs = field(default_factory=Costs)
     device: dict[str, Any] = field(default_factory=dict)
     rows: list[AuditRow] = field(default_factory=list)
-    config: dict[str, Any] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
     usable: dict[str, list[GraphFile]] = field(default_factory=dict)
     unusable: list[Unusable] = field(default_factory=list)
     sources: dict[str, Source] = field(default_factory=dict)
@@ -89,35 +82,6 @@ class RunState:
     def has_gpu(self) -> bool:
         """Return whether networks are computed on a GPU."""
         return bool(self.device["device"] != "CPU")
-
-    def check_graphs(self) -> None:
-        """Reject a run folder of other graphs, and name the graphs.
-
-        Raises:
-            UsageError: A graph of the run is missing, new, or has another content.
-        """
-        path = self.out / GRAPHS
-        if not path.exists():
-            return
-        lines = read_bytes(path).decode(errors="replace").splitlines()
-        before = {place: digest for digest, _, place in (line.partition(" ") for line in lines)}
-        places = sorted({*before, *self.digests})
-        other = [one for one in places if before.get(one) != self.digests.get(one)]
-        if other:
-            what = {one: "is missing now" for one in other if one not in self.digests}
-            what |= {one: "is new" for one in other if one not in before}
-            named = (f"{one} {what.get(one, 'has changed')}" for one in other[:MAX_NAMES])
-            more = f" and {len(other) - MAX_NAMES} more" * (len(other) > MAX_NAMES)
-            raise UsageError(
-                f"{self.out}: was begun with other graphs: {', '.join(named)}{more}; bring the "
-                "former graphs back, or choose another --out"
-            )
-
-    def write_graphs(self) -> None:
-        """Write the list of graphs for `check_graphs`, unless the folder has one."""
-        if not (self.out / GRAPHS).exists():
-            lines = [f"{digest} {place}\n" for place, digest in self.digests.items()]
-            write_text(self.out / GRAPHS, "".join(lines))
 
     def of(self, collection: Collection, split: str) -> list[GraphFile]:
         """Return the graphs of a split."""
@@ -137,47 +101,36 @@ class RunState:
     def trainings(self) -> list[tuple[Collection, TrainJob]]:
         """List the trainings, each with its collection, once sources are chosen."""
         sources = [source.collection for source in self.sources.values() if source.collection]
-        places = dict.fromkeys(map(self.recipe.learned_as, sources))
-        return [
-            (place, TrainJob(member.model, fit, files, member.seed, member.folder, start, ranked))
-            for place in places
-            for final in (False, True)
-            for member in members_of(self.recipe, place, self.out, final=final)
-            for fits in [self.recipe.of(place).fits(member.model)]
-            for fit in fits[final : final + 1]
-            for files in [self._learned(place, fit)]
-            for start in [self._start(fit, member, place, places)]
-            for ranked in [ranked_files(fits, fit, member.model, self._files_of(place))]
+        trainings = [
+            training
+            for place in dict.fromkeys(map(self.recipe.learned_as, sources))
+            for training in self._trainings_on(place)
         ]
+        folders = {training.run_dir for _, training in trainings}
+        for place, training in trainings:
+            if training.start and training.start not in folders:
+                start = "/".join(training.start.parts[-2:])
+                raise PipelineError(
+                    f"{training.run_dir.name} of {place.name} starts from {start}, which has no "
+                    "train graph to learn from, or not this seed"
+                )
+        return trainings
 
-    def _files_of(self, place: Collection) -> list[GraphFile]:
-        learned = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
-        return [file for file in self.files if file.collection in learned]
+    def _trainings_on(self, place: Collection) -> Iterator[tuple[Collection, TrainJob]]:
+        models, (usable, every) = self.recipe.of(place).models_of(place.kind), self._learned(place)
+        return trainings_of(self.recipe, place, models, self._folder, usable=usable, every=every)
 
-    def _start(
-        self, fit: Recipe, member: Member, place: Collection, places: Container[Collection]
-    ) -> Path | None:
-        """Return the folder of the trained network that a training starts from, if any."""
-        other = start_of(fit, member.model, place)
-        if other is None:
-            return None
-        starts = members_of(self.recipe, other, self.out, final=fit.is_final)
-        folders = [start.folder for start in starts if start.name == member.name]
-        if other not in places or not folders:
-            raise PipelineError(
-                f"{member.name} of {place.name} starts from {other.name}, which has no train graph "
-                "to learn from, or not this seed"
-            )
-        return folders[0]
+    def _folder(self, place: Collection, fit: Recipe, name: str) -> Path:
+        return self.out / "models" / f"{place.slug}{FINAL * fit.is_final}" / name
 
-    def _learned(self, place: Collection, fit: Recipe) -> list[GraphFile]:
-        """Return the graphs that a training of a collection, or of all layouts, learns from."""
+    def _learned(self, place: Collection) -> tuple[list[GraphFile], list[GraphFile]]:
+        """Return the usable graphs of a collection, or of all layouts, and all its graphs."""
         collections = LAYOUT_COLLECTIONS if place == LAYOUTS else (place,)
-        parts = [self.usable[one.name] for one in collections if one.name in self.usable]
-        if fit.is_final:
-            leave_out = fit.leave_out
-            parts += [split_usable(self.of(one, "valid"), leave_out)[0] for one in collections]
-        return [file for part in parts for file in part]
+        usable = [file for one in collections for file in self.usable.get(one.name, ())]
+        if "valid" in splits_of(self.recipe.of(place)):
+            valid = [file for one in collections for file in self.of(one, "valid")]
+            usable += split_usable(valid, self.recipe.of(place).leave_out)[0]
+        return usable, [file for file in self.files if file.collection in collections]
 
     def jobs(self, *, trains: bool = True) -> list[Job]:
         """List the jobs that are left, once sources are chosen.
