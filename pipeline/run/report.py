@@ -3,6 +3,8 @@
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from statistics import stdev
@@ -20,14 +22,8 @@ from data.graph_store.stored_graph import read_graph
 from data.graphs.graph import LayoutGraph
 from data.labels import Labels, read_labels_of
 from data.manifest import platforms_of
-from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile, collection_named
-from ensembles.blend import (
-    BlendSpec,
-    apply_blend,
-    choice_file,
-    read_choice,
-    run_blend,
-)
+from data.tree import COLLECTIONS, LAYOUTS, Collection, GraphFile
+from ensembles.blend import BlendSpec, apply_blend, choice_file, read_choice, run_blend
 from ensembles.picks import TILE_ERROR, top_k_to_measure
 from ensembles.scores import scores_path
 from models.predict import read_scores
@@ -60,8 +56,59 @@ MAX_POINTS = 60
 REPORTED_PACKAGES = ("torch", "torch-geometric", "lightgbm", "numpy", "polars", "scikit-learn")
 
 # By submission ID.
-Files = Mapping[str, GraphFile]
 Tables = Mapping[str, pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class ValidSplit:
+    """The rankings of a collection's valid split, and how they are judged.
+
+    Attributes:
+        labels: Runtimes of the ranked configs, by submission ID, of this and other collections.
+    """
+
+    state: RunState
+    collection: Collection
+    labels: Mapping[str, Labels]
+
+    @cached_property
+    def spec(self) -> BlendSpec:
+        names = [member.name for member in self.state.members(self.collection)]
+        spec = run_blend(self.state.out, self.state.recipe.blend, self.collection, names)
+        return spec._replace(weights={name: spec.weights[name] for name in names})
+
+    def scores(self, scorer: str) -> Tables:
+        """Return the scores of a member, "blend" or "baseline"."""
+        return _by_id(self.collection, read_scores(self._path(scorer)))
+
+    def _path(self, scorer: str) -> Path:
+        return scores_path(self.state.out, self.collection, scorer, "valid")
+
+    def value_of(self, scores: Tables) -> float | None:
+        """Return the value of any scores, by the same five configs rule for all of them."""
+        # A member alone is judged on the graphs that it ranks.
+        ranked = {name: label for name, label in self.labels.items() if name in scores}
+        to_measure = None
+        if self.collection.kind == "tile":
+            to_measure = _to_measure(_files(self.state), scores, self.spec.tile_error)
+        report = score_submission(_rankings(scores), ranked, to_measure=to_measure)
+        return report.collections[self.collection.name].value
+
+    def value_with(self, weights: Mapping[str, float]) -> float | None:
+        """Return the value of a blend with such weights; None without a valid split."""
+        if not self.state.of(self.collection, "valid"):
+            return None
+        tables = {name: read_scores(self._path(name)) for name in weights}
+        blended = apply_blend(tables, self.spec._replace(weights=dict(weights)))
+        return self.value_of(_by_id(self.collection, blended))
+
+
+def _files(state: RunState) -> dict[str, GraphFile]:
+    return {file.submission_id: file for file in state.files if file.split == "valid"}
+
+
+def _by_id(collection: Collection, scores: pl.DataFrame) -> Tables:
+    return {f"{collection.name}:{graph}": table for graph, table in by_graph(scores).items()}
 
 
 def build_report(state: RunState, data_dir: Path) -> RunReport:
@@ -71,31 +118,32 @@ def build_report(state: RunState, data_dir: Path) -> RunReport:
     measure, as in a row of the submission. So are all values of tiles. The function also writes
     valid-ranks.parquet, the data of the pages of graphs.
     """
-    files = {file.submission_id: file for file in state.files if file.split == "valid"}
+    files, blended = _files(state), dict[str, pl.DataFrame]()
     whole = {name: read_labels_of(file) for name, file in files.items()}
-    blended: dict[str, pl.DataFrame] = {}
     for collection in {file.collection for file in files.values()}:
-        blended |= _scores(state, collection, "blend")
+        scores = read_scores(scores_path(state.out, collection, "blend", "valid"))
+        blended |= _by_id(collection, scores)
     labels = {name: whole[name].only(table["config"].to_numpy()) for name, table in blended.items()}
+    parts = {c: ValidSplit(state, c, labels) for c in state.ranked}
+    tile_errors = [part.spec.tile_error for c, part in parts.items() if c.kind == "tile"]
     rows = state.rows
     scored = score_submission(
         _rankings(blended),
         labels,
         ceilings={row.file.submission_id: row.ceiling for row in rows if row.ceiling is not None},
-        to_measure=_to_measure(files, blended, *_tile_errors(state)),
+        to_measure=_to_measure(files, blended, *tile_errors),
         n_configs={name: len(graph.runtime_ns) for name, graph in whole.items()},
     )
-    unusable = [
-        LeftOut(graph=item.file.submission_id, reason=item.reason) for item in state.unusable
-    ]
     return RunReport(
         score=scored.score,
-        collections=_with_evidence(state, scored.collections, labels, blended),
+        collections=_with_evidence(state.out, parts, scored.collections, blended),
         left_out=scored.left_out,
         recipe=state.recipe.name,
         seeds=list(state.recipe.seeds),
-        models={c.name: _models_of(state, c, labels) for c in state.ranked},
-        left_out_of_training=unusable,
+        models={collection.name: _models_of(part) for collection, part in parts.items()},
+        left_out_of_training=[
+            LeftOut(graph=item.file.submission_id, reason=item.reason) for item in state.unusable
+        ],
         missing_parts=state.missing,
         bad_files=[row.error for row in rows if row.error],
         data=str(data_dir),
@@ -133,23 +181,18 @@ def environment(threads: int) -> dict[str, Any]:
     }
 
 
-def _models_of(
-    state: RunState, collection: Collection, labels: Mapping[str, Labels]
-) -> ModelsReport:
-    source, members = state.sources[collection.name], state.members(collection)
-    spec = _spec(state, collection)
-    ranked, choice = _ranked(state, collection), read_choice(choice_file(state.out, collection))
+def _models_of(part: ValidSplit) -> ModelsReport:
+    state, collection, spec = part.state, part.collection, part.spec
+    source, choice = state.sources[collection.name], read_choice(choice_file(state.out, collection))
+    ranked = _ranked(state, collection)
     fallback = source.collection.name if source.collection else "baseline"
     folders: dict[str, list[Path]] = {}
-    for member in members:
+    for member in state.members(collection):
         folders.setdefault(member.model, []).append(member.folder)
     trees = {model: read_importances(seeds) for model, seeds in folders.items()}
     return ModelsReport(
         members=list(spec.weights),
-        member_values={
-            name: _value(state, collection, spec._replace(weights={name: 1.0}), labels)
-            for name in spec.weights
-        },
+        member_values={name: part.value_with({name: 1.0}) for name in spec.weights},
         unused=[name for name, graphs in ranked.items() if not graphs],
         method=spec.method,
         weights=blend_shares(spec.weights, ranked),
@@ -184,116 +227,71 @@ def blend_shares(weights: Mapping[str, float], ranked: Mapping[str, set[str]]) -
     return {name: round(share, 4) for name, share in shares.items()}
 
 
-def _spec(state: RunState, collection: Collection) -> BlendSpec:
-    names = [member.name for member in state.members(collection)]
-    spec = run_blend(state.out, state.recipe.blend, collection, names)
-    return spec._replace(weights={name: spec.weights[name] for name in names})
-
-
-def _tile_errors(state: RunState) -> list[float]:
-    return [_spec(state, place).tile_error for place in state.ranked if place.kind == "tile"]
-
-
 def _with_evidence(
-    state: RunState,
-    parts: Mapping[str, CollectionReport],
-    labels: Mapping[str, Labels],
+    out: Path,
+    parts: Mapping[Collection, ValidSplit],
+    reports: Mapping[str, CollectionReport],
     blended: Tables,
 ) -> dict[str, CollectionReport]:
     """Add the baseline, the slowdown curve and the seeds. Write valid-ranks.parquet."""
-    points, reports = [pl.DataFrame(schema=RANKS_SCHEMA)], dict(parts)
-    for name, part in parts.items():
-        if part.value is None:
+    points, changed = [pl.DataFrame(schema=RANKS_SCHEMA)], dict(reports)
+    for collection, part in parts.items():
+        name = collection.name
+        if name not in reports or reports[name].value is None:
             continue
-        collection = collection_named(name)
-        keys = sorted(f"{name}:{graph}" for graph in part.per_graph)
-        baseline = _scores(state, collection, "baseline")
+        keys = sorted(f"{name}:{graph}" for graph in reports[name].per_graph)
+        baseline, labels = part.scores("baseline"), part.labels
         runtimes = [labels[key].runtime for key in keys]
         rankings = {"model": _rankings(blended), "baseline": _rankings(baseline)}
         curves = {
             scorer: slowdown_curve([ranked[key] for key in keys], runtimes)
             for scorer, ranked in rankings.items()
         }
-        members = [_scores(state, collection, m.name) for m in state.members(collection)]
+        members = [part.scores(member) for member in part.spec.weights]
         for key in keys:
             scored = [blended[key], *(table.get(key) for table in members)]
             ranking, graph = rankings["model"][key], key.removeprefix(f"{name}:")
             points.append(rank_points(name, graph, ranking, labels[key], scored))
-        values = _seed_values(state, collection, labels)
-        reports[name] = part.changed(
-            baseline=_judged(state, collection, baseline, labels),
+        values = _seed_values(part)
+        changed[name] = reports[name].changed(
+            baseline=part.value_of(baseline),
             slowdown_curve=SlowdownCurve(k=list(CURVE_PICKS), **curves),
             seed_values=values,
             seed_sd=stdev(values.values()) if values else None,
         )
-    write_table(state.out / RANKS, pl.concat(points))
-    return reports
-
-
-def _scores(state: RunState, collection: Collection, scorer: str) -> Tables:
-    """Return the scores of a member, "blend" or "baseline" on the valid split, by submission ID."""
-    return _by_id(collection, read_scores(scores_path(state.out, collection, scorer, "valid")))
-
-
-def _by_id(collection: Collection, scores: pl.DataFrame) -> Tables:
-    return {f"{collection.name}:{graph}": table for graph, table in by_graph(scores).items()}
-
-
-def _value(
-    state: RunState, collection: Collection, spec: BlendSpec, labels: Mapping[str, Labels]
-) -> float | None:
-    if not state.of(collection, "valid"):
-        return None
-    paths = {name: scores_path(state.out, collection, name, "valid") for name in spec.weights}
-    tables = {name: read_scores(path) for name, path in paths.items()}
-    return _judged(state, collection, _by_id(collection, apply_blend(tables, spec)), labels)
+    write_table(out / RANKS, pl.concat(points))
+    return changed
 
 
 def _to_measure(
-    files: Files, scores: Tables, tile_error: float = TILE_ERROR
+    files: Mapping[str, GraphFile], scores: Tables, tile_error: float = TILE_ERROR
 ) -> dict[str, NDArray[np.int64]]:
     """Return five configs to measure of each graph, as positions in its scores."""
-    chosen = {}
+    configs = {}
     for name, table in scores.items():
         graph = read_graph(files[name])
         if isinstance(graph, LayoutGraph) and table.height < graph.n_configs:
             graph = graph.only(table["config"].to_numpy().astype(np.int64))
-        chosen[name] = top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS, tile_error)
-    return chosen
-
-
-def _judged(
-    state: RunState, collection: Collection, scores: Tables, labels: Mapping[str, Labels]
-) -> float | None:
-    """Return the value of any scores, by the same five configs rule for all of them."""
-    files = {file.submission_id: file for file in state.of(collection, "valid")}
-    # A member alone is judged on the graphs that it ranks.
-    ranked = {name: label for name, label in labels.items() if name in scores}
-    error = _spec(state, collection).tile_error
-    to_measure = _to_measure(files, scores, error) if collection.kind == "tile" else None
-    report = score_submission(_rankings(scores), ranked, to_measure=to_measure)
-    return report.collections[collection.name].value
+        configs[name] = top_k_to_measure(table["score"].to_numpy(), graph, TILE_PICKS, tile_error)
+    return configs
 
 
 def _rankings(scores: Tables) -> dict[str, NDArray[np.int64]]:
     return {name: ranking_from_scores(table["score"].to_numpy()) for name, table in scores.items()}
 
 
-def _seed_values(
-    state: RunState, collection: Collection, labels: Mapping[str, Labels]
-) -> dict[str, float]:
-    spec, names = _spec(state, collection), dict[int, list[str]]()
+def _seed_values(part: ValidSplit) -> dict[str, float]:
+    """Return the value of each seed's members; empty for a single seed."""
     by_model: dict[str, dict[int, str]] = {}
-    for member in state.members(collection):
+    for member in part.state.members(part.collection):
         by_model.setdefault(member.model, {})[member.seed] = member.name
-    # A model without a seed has its first one there.
-    for seed in sorted({seed for seeds in by_model.values() for seed in seeds}):
-        names[seed] = [seeds.get(seed, next(iter(seeds.values()))) for seeds in by_model.values()]
     values = {}
-    for seed, members in sorted(names.items()):
-        weights = {name: spec.weights[name] for name in members}
+    for seed in sorted({seed for seeds in by_model.values() for seed in seeds}):
+        # A model without a seed has its first one there.
+        names = [seeds.get(seed, next(iter(seeds.values()))) for seeds in by_model.values()]
+        weights = {name: part.spec.weights[name] for name in names}
         if any(weights.values()):
-            values[str(seed)] = _value(state, collection, spec._replace(weights=weights), labels)
+            values[str(seed)] = part.value_with(weights)
     return {seed: value for seed, value in values.items() if value is not None and len(values) > 1}
 
 

@@ -21,31 +21,20 @@ from common.errors import UsageError, hide_credentials
 from common.progress import log
 from common.settings import ROOT
 from models.run_folder import METRICS, REPORT, REPORT_PICTURE, flat
-from submissions.run_report import read_report
 
 FOLDER, PROJECT = "tracking", "fast-or-slow"
 POLL_S, FINISH_S, STOP_S = 5.0, 60.0, 10.0
-QUIET = {  # WANDB_SILENT also keeps the client from asking for a key
-    "WANDB_SILENT": "true",
-    "WANDB_CONSOLE": "off",
-    "WANDB_ERROR_REPORTING": "false",
-}
+# WANDB_SILENT also keeps the client from asking for a key.
+QUIET = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"}
 
-Config = Mapping[str, Any]  # a recipe, as in TOML
-Points = Sequence[tuple[int, Mapping[str, float]]]  # values by name, at a step
-Report = Mapping[str, float]  # values by name; empty without a report
+# Values by name, at a step.
+Points = Sequence[tuple[int, Mapping[str, float]]]
 
 
 class _TensorBoard:
-    def __init__(self, out: Path, config: Config) -> None:
-        from torch.utils.tensorboard.summary import hparams
-
-        self._root = out / FOLDER / "tensorboard"
+    def __init__(self, out: Path, recipe: Mapping[str, Any]) -> None:
+        self._root, self._recipe = out / FOLDER / "tensorboard", dict(flat(recipe))
         shutil.rmtree(self._root, ignore_errors=True)
-        params = {k: v if isinstance(v, int | float) else str(v) for k, v in flat(config)}
-        with self._writer("") as writer:
-            for summary in hparams(params, {"score/mean": 0.0})[:2]:
-                writer.file_writer.add_summary(summary)
 
     def _writer(self, place: str) -> Any:
         from torch.utils.tensorboard import SummaryWriter
@@ -58,24 +47,26 @@ class _TensorBoard:
                 for name, value in values.items():
                     writer.add_scalar(name, value, step)
 
-    def finish(self, report: Report, picture: Path, *, is_done: bool) -> None:
+    def finish(self, values: Mapping[str, float], picture: Path, *, is_done: bool) -> None:
         from matplotlib.image import imread
 
-        if report:
-            self.log("", [(0, report)])
-            with self._writer("") as writer:
+        numbers = int | float
+        recipe = {k: v if isinstance(v, numbers) else str(v) for k, v in self._recipe.items()}
+        with self._writer("") as writer:
+            writer.add_hparams(recipe, values, run_name=".", global_step=0)
+            if values:
                 writer.add_image("report", imread(picture)[..., :3], dataformats="HWC")
 
 
 class _WeightsAndBiases:
-    def __init__(self, out: Path, config: Config) -> None:
+    def __init__(self, out: Path, recipe: Mapping[str, Any]) -> None:
         import wandb
 
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=out.name,
             dir=os.environ.get("WANDB_DIR", str(out.parent)),
-            config=dict(config),
+            config=dict(recipe),
             reinit="finish_previous",
             settings=wandb.Settings(init_timeout=FINISH_S, finish_timeout=FINISH_S),
         )
@@ -83,22 +74,18 @@ class _WeightsAndBiases:
     def log(self, place: str, points: Points) -> None:
         self._run.define_metric(f"{place}/*", step_metric=f"{place}/step")
         for step, values in points:
-            named = {**values, "step": step}
-            self._run.log({f"{place}/{name}": value for name, value in named.items()})
+            row = {**values, "step": step}
+            self._run.log({f"{place}/{name}": value for name, value in row.items()})
 
-    def finish(self, report: Report, picture: Path, *, is_done: bool) -> None:
+    def finish(self, values: Mapping[str, float], picture: Path, *, is_done: bool) -> None:
         from wandb import Image
 
-        if report:
-            self._run.log({**report, "report": Image(str(picture))})
+        if values:
+            self._run.log({**values, "report": Image(str(picture))})
         self._run.finish(exit_code=0 if is_done else 1)
 
 
-# Each is built from the run's folder and its recipe.
-TRACKERS: dict[str, Any] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _WeightsAndBiases,
-}
+TRACKERS: dict[str, Any] = {"tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
 
 
 def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
@@ -110,9 +97,9 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
     for name in names or ():
         if name not in TRACKERS:
             raise UsageError(f"--log-to {name}: expected one of {', '.join(TRACKERS)}")
-        found = find_spec(name)
+        package = find_spec(name)
         # A folder of that name in the working folder has no origin.
-        if found is None or found.origin is None:
+        if package is None or package.origin is None:
             raise UsageError(
                 f"--log-to {name}: {name} is missing; {sys.executable} -m pip install "
                 f"-r {ROOT / 'requirements-trackers.txt'} -c {ROOT / 'constraints.txt'}"
@@ -121,18 +108,14 @@ def known_trackers(names: Sequence[str] | None) -> Sequence[str]:
 
 
 @contextmanager
-def logged_to(names: Sequence[str], out: Path, config: Config) -> Iterator[None]:
-    """Let trackers follow the run in `out` until the block has ended.
+def logged_to(names: Sequence[str], out: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
+    """Let trackers follow the run in the existing folder `out` until the block has ended.
 
     A tracker that raises, or that is not done in time, is stopped with one line in the log. Python
     does not wait for a daemon thread, so a tracker that hangs does not delay the end of a command.
-
-    Args:
-        names: Names of trackers, from `known_trackers`.
-        out: Folder of the run. It exists.
     """
     end, done = Event(), Event()
-    inputs = (out.absolute(), config, end, done)
+    inputs = (out.absolute(), recipe, end, done)
     threads = {name: Thread(target=_follow, args=(name, *inputs), daemon=True) for name in names}
     for thread in threads.values():
         thread.start()
@@ -147,12 +130,12 @@ def logged_to(names: Sequence[str], out: Path, config: Config) -> Iterator[None]
                 log.info(f"--log-to {name}: not done in time; the same with --resume sends all")
 
 
-def _follow(name: str, out: Path, config: Config, end: Event, done: Event) -> None:
+def _follow(name: str, out: Path, recipe: Mapping[str, Any], end: Event, done: Event) -> None:
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     n_sent: dict[Path, int] = {}
     try:
-        tracker, is_over = TRACKERS[name](out, config), False
+        tracker, is_over = TRACKERS[name](out, recipe), False
         while not is_over:
             is_over = end.wait(POLL_S)
             for path in sorted(out.rglob(METRICS)):
@@ -161,17 +144,19 @@ def _follow(name: str, out: Path, config: Config, end: Event, done: Event) -> No
                     place = path.parent.relative_to(out).as_posix().removeprefix("models/")
                     tracker.log(place, [(line.pop("step"), line) for line in new])
                     n_sent[path] = len(lines)
-        report = _report(out) if done.is_set() else {}
-        tracker.finish(report, out / REPORT_PICTURE, is_done=done.is_set())
+        values = _reported(out) if done.is_set() else {}
+        tracker.finish(values, out / REPORT_PICTURE, is_done=done.is_set())
     except Exception as error:
         message = one_line(hide_credentials(f"{type(error).__name__}: {error}"))
         log.info(f"--log-to {name}: stopped, the run continues: {message}")
 
 
-def _report(out: Path) -> dict[str, float]:
+def _reported(out: Path) -> dict[str, float]:
     # `train` writes no report.
     if not (out / REPORT).exists():
         return {}
+    from submissions.run_report import read_report
+
     report = read_report(out)
     values = {"score/mean": report.score}
     values |= {f"score/{name}": part.value for name, part in report.collections.items()}
