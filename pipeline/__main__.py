@@ -27,15 +27,18 @@ with handled_by(end_at_once):
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
 
+    from pipeline.cli.blend import blend
     from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
     from pipeline.cli.kernel import app as kernel_app
     from pipeline.cli.kernel import dataset_app
     from pipeline.cli.plan import plan
     from pipeline.cli.programs import collect, optimize
     from pipeline.cli.rank import rank, suggest
-    from pipeline.cli.run import blend, compare, predict, report, run, runs, train, tune
+    from pipeline.cli.reports import compare, report, runs
+    from pipeline.cli.run import predict, run, train
     from pipeline.cli.submission import app as submission_app
     from pipeline.cli.submission import score
+    from pipeline.cli.tune import tune
 
 # A file name or a message of a server may have characters that the terminal's encoding lacks.
 if isinstance(sys.stdout, TextIOWrapper):

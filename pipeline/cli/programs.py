@@ -1,8 +1,9 @@
 """The commands that measure programs on this machine: collect, optimize."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +18,10 @@ from pipeline.cli.console import (
     show,
     tell_errors,
 )
+
+if TYPE_CHECKING:
+    from autotune.collect import Outcome
+    from autotune.optimize.optimize import OptimizeResult
 
 HEADER = (
     *("graph", "configs", "distinct", "failed"),
@@ -96,18 +101,22 @@ def collect(
     if json:
         print_json({outcome.job.submission_id: outcome.entry for outcome in outcomes})
     else:
-        print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
-        for outcome in outcomes:
-            if outcome.was_there and program:
-                name = outcome.job.submission_id
-                say(f"{name}: exists; more --rounds add to it, another --out measures it again")
-            if outcome.path is None and plan:
-                show(outcome.line())
+        _print_outcomes(outcomes, is_plan=program is None)
         if n_left := len(jobs) - len(outcomes):
             show(f"not done: {n_left} of {len(jobs)} graphs; the same command resumes")
         show(f"data        {out}")
-    if program:  # the one graph that was asked for
+    if program:
         tell_errors([outcome.line() for outcome in outcomes if outcome.path is None])
+
+
+def _print_outcomes(outcomes: "Sequence[Outcome]", *, is_plan: bool) -> None:
+    print_table(HEADER, [outcome.row() for outcome in outcomes if outcome.path])
+    for outcome in outcomes:
+        if outcome.was_there and not is_plan:
+            name = outcome.job.submission_id
+            say(f"{name}: exists; more --rounds add to it, another --out measures it again")
+        if outcome.path is None and is_plan:
+            show(outcome.line())
 
 
 @command
@@ -150,7 +159,6 @@ def optimize(
     Example: fast-or-slow optimize --program my_model:step --out runs/optimized
     """
     from autotune.optimize import write
-    from autotune.optimize.candidate import setting_text
     from autotune.optimize.optimize import optimize as choose
     from autotune.optimize.session import OptimizeRequest
     from autotune.programs.catalogue import ProgramInputs
@@ -178,10 +186,29 @@ def optimize(
     if json:
         print_json(content)
         return
+    _print_finalists(result)
+    show(f"tried       {_tried_text(result)}")
+    if uncompared := write.uncompared_text(result):
+        show(f"compared    {uncompared}")
+    if result.is_faster:
+        show(f"use         {out / write.APPLY}")
+        if content["decisions"].keys() == {"options"}:
+            show(f'or          XLA_FLAGS="{content["xla_flags"]}"')
+
+
+def _print_finalists(result: "OptimizeResult") -> None:
+    """Print the verified candidates, the best one, and the default over itself."""
+    from autotune.optimize.candidate import setting_text
+    from autotune.optimize.write import all_cores_text, processes_text, ratio_text
+
     rows = [
-        (own.source, write.ratio_text(own.verified.ratio), setting_text(own.description))
-        for own in result.finalists
-        if own.verified
+        (
+            candidate.source,
+            ratio_text(candidate.verified.ratio),
+            setting_text(candidate.description),
+        )
+        for candidate in result.finalists
+        if candidate.verified
     ]
     if rows:
         print_table(("from", "time / default's", "decisions"), rows)
@@ -191,23 +218,21 @@ def optimize(
         show(f"default     {default}; {reason}")
     if best := result.best:
         label = "faster      " if result.is_faster else "best tried  "
-        comparison, together = best.comparison, write.all_cores_text(best)
-        ratio = f"{write.ratio_text(comparison.ratio)} of the default's {default}"
-        processes = write.processes_text(comparison)
-        show(f"{label}{ratio}, one thread, by {processes}{together}")
+        ratio = f"{ratio_text(best.comparison.ratio)} of the default's {default}"
+        processes = f"{processes_text(best.comparison)}{all_cores_text(best)}"
+        show(f"{label}{ratio}, one thread, by {processes}")
         show(f"by          {setting_text(best.description)}")
-    for own in result.confirmed[1:]:
-        alone = f"{write.ratio_text(own.comparison.ratio)}, one thread"
-        processes = f"by {write.processes_text(own.comparison)}{write.all_cores_text(own)}"
-        show(f"confirmed   {alone}, {processes} ({setting_text(own.description)})")
+    for candidate in result.confirmed[1:]:
+        ratio = f"{ratio_text(candidate.comparison.ratio)}, one thread"
+        processes = f"by {processes_text(candidate.comparison)}{all_cores_text(candidate)}"
+        show(f"confirmed   {ratio}, {processes} ({setting_text(candidate.description)})")
     itself = f"the default ({setting_text(result.default_description)}) over itself"
-    show(f"itself      {write.ratio_text(result.measured.same)}: {itself}")
+    show(f"itself      {ratio_text(result.measured.same)}: {itself}")
+
+
+def _tried_text(result: "OptimizeResult") -> str:
+    from autotune.optimize.write import tried_text
+
     reasons = [candidate.failure for candidate in result.candidates if candidate.failure]
     failed = f"; {len(reasons)} failed: {reasons[0]}" if reasons else ""
-    show(f"tried       {write.tried_text(result)}{failed}")
-    if uncompared := write.uncompared_text(result):
-        show(f"compared    {uncompared}")
-    if result.is_faster:
-        show(f"use         {out / write.APPLY}")
-        if content["decisions"].keys() == {"options"}:
-            show(f'or          XLA_FLAGS="{content["xla_flags"]}"')
+    return f"{tried_text(result)}{failed}"

@@ -1,5 +1,6 @@
 """The commands `rank` and `suggest`: the best configs of a graph, and those to measure next."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,36 +75,44 @@ def rank(
     graphs = [_with_candidates(graph, candidates, seed or 0) for graph in graphs]
     # Takes seconds to import: a bad file is told before.
     from ensembles.ranking.rank import rank as rank_configs
+
+    ranker, report = _warm_ranker(run, graphs[0], trust or ()), _report_of(run)
+    ranked = [rank_configs(ranker, graph, top=top) for graph in graphs]
+    _note_platform(report, graphs[0])
+    printed = [
+        kernel_ranks.as_json(why=why, measure=measure)
+        | {"faster_than_first": _chance(report, kernel_ranks)}
+        for kernel_ranks in ranked
+    ]
+    explanation = None
+    if explain is not None:
+        explanation = _explained(ranker, ranked[0], explain)
+        printed[0]["explained"] = explanation.as_json()
+    if json:
+        print_json({"kernels": printed} if several else printed[0])
+        return
+    if kind := OTHER_KINDS.get(ranked[0].decides):
+        say(f"note: configs decide {kind}: unless RUN learned from such files, its order is none")
+    for kernel_ranks, part in zip(ranked, printed, strict=True):
+        if several:
+            show(*[""] * (kernel_ranks is not ranked[0]), f"kernel      {part['name']}")
+        _print(kernel_ranks, part)
+    if explain is not None and explanation:
+        _print_explained(explanation, ranked[0], explain)
+
+
+def _warm_ranker(run: Path, graph: "NamedGraph", trust: Sequence[str]) -> "Ensemble":
+    """Load the models of a run, and let them rank once, so that timings are of ranking alone."""
     from ensembles.ranking.rank import ranker_for, warm_up
     from models.run_folder import models_of
     from models.training.device import log_device
 
-    ranker = ranker_for(run, graphs[0], trust or ())
-    recipe, models = models_of(run, graphs[0].kind)
+    ranker = ranker_for(run, graph, trust)
+    recipe, models = models_of(run, graph.kind)
     if any(recipe.training_of(model) for model in models):
         log_device(recipe)
-    warm_up(ranker, graphs[0])
-    ranked, report = [rank_configs(ranker, graph, top=top) for graph in graphs], _report_of(run)
-    _note_platform(report, graphs[0])
-    printed = [
-        one.as_json(why=why, measure=measure) | {"faster_than_first": _chance(report, one)}
-        for one in ranked
-    ]
-    found = None
-    if explain is not None:
-        found = _explained(ranker, ranked[0], explain)
-        printed[0]["explained"] = found.as_json()
-    if json:
-        print_json({"kernels": printed} if several else printed[0])
-        return
-    if told := OTHER_KINDS.get(ranked[0].decides):
-        say(f"note: configs decide {told}: unless RUN learned from such files, its order is none")
-    for one, part in zip(ranked, printed, strict=True):
-        if several:
-            show(*[""] * (one is not ranked[0]), f"kernel      {part['name']}")
-        _print(one, part)
-    if explain is not None and found:
-        _print_explained(found, ranked[0], explain)
+    warm_up(ranker, graph)
+    return ranker
 
 
 @command
@@ -178,11 +187,12 @@ def _explained(ranker: "Ensemble", ranked: "Ranked", rank: int) -> "Explanation"
     listed = ranked.best(rank)
     if len(listed) < rank:
         raise UsageError(f"--explain {rank}: expected a rank, 1..{len(listed)}")
-    found = explain(ranker, ranked.graph, listed[-1]["config"])
-    if not found.parts:
-        what = f"config {found.config} is {found.baseline or f'config {found.against}'} itself"
+    explanation = explain(ranker, ranked.graph, listed[-1]["config"])
+    if not explanation.parts:
+        baseline = explanation.baseline or f"config {explanation.against}"
+        what = f"config {explanation.config} is {baseline} itself"
         raise UsageError(f"--explain {rank}: {what}; expected another rank")
-    return found
+    return explanation
 
 
 def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> "NamedGraph":
@@ -190,10 +200,10 @@ def _with_candidates(graph: "NamedGraph", candidates: int | None, seed: int) -> 
 
     if candidates is None and graph.has_configs:
         return graph
-    drawn = graph.candidates(candidates or CANDIDATES, seed=seed)
-    told = "config 0 is the compiler's choice; none was measured"
-    say(f"{graph.name}: {len(drawn)} random legal layouts; {told}")
-    return with_configs(graph, drawn)
+    layouts = graph.candidates(candidates or CANDIDATES, seed=seed)
+    note = "config 0 is the compiler's choice; none was measured"
+    say(f"{graph.name}: {len(layouts)} random legal layouts; {note}")
+    return with_configs(graph, layouts)
 
 
 def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
@@ -204,19 +214,19 @@ def _print(ranked: "Ranked", part: dict[str, Any]) -> None:
     timing = f"{ranked.ms_per_config:.3f} ms per config, {n_configs} in {ranked.seconds:.2f} s"
     show(f"inference   {timing}")
     if part["measured"]:
-        told = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
+        values = ", ".join(f"{name} {value:.3f}" for name, value in part["measured"].items())
         if (n_distinct := part["n_distinct"]) < n_configs:
-            judged = f"`run` and `score` judge all {n_configs} rows"
-            told += f"; of {n_distinct} distinct configs ({judged})"
-        show(f"measured    {told}")
+            note = f"`run` and `score` judge all {n_configs} rows"
+            values += f"; of {n_distinct} distinct configs ({note})"
+        show(f"measured    {values}")
     if default := part["default"]:
-        told = f"config {default['config']}, {_place_text(default['place'], part)}"
+        place = f"config {default['config']}, {_place_text(default['place'], part)}"
         slow = f", slowdown {default['slowdown']:.3f}" if "slowdown" in default else ""
-        show(f"default     {told}{slow}: nearest to the compiler's own")
+        show(f"default     {place}{slow}: nearest to the compiler's own")
     if (chance := part["faster_than_first"]) and not part["measured"]:
         share = "{probability:.2f} [{low:.2f}, {high:.2f}], as in {n_faster} of {n_graphs}"
-        told = share.format(**chance) + " valid graphs"
-        show(f"worth it?   chance that --measure 5 finds one over 1 % faster: {told}")
+        odds = share.format(**chance) + " valid graphs"
+        show(f"worth it?   chance that --measure 5 finds one over 1 % faster: {odds}")
     for entry in best:
         if "why" in entry:
             _print_why(entry["why"], part)
@@ -244,8 +254,8 @@ def _report_of(run: Path | None) -> "RunReport | None":
 
 
 def _chance(report: "RunReport | None", ranked: "Ranked") -> dict[str, Any] | None:
-    wanted = ranked.graph.collection
-    name = wanted.name if wanted else ranked.collection
+    place = ranked.graph.collection
+    name = place.name if place else ranked.collection
     parts = report.collections if report else {}
     return parts[name].chance_of_gain() if name in parts else None
 
@@ -256,12 +266,12 @@ def _print_configs(entries: list[dict[str, Any]]) -> None:
     fields, rows = (*TILE_BOUNDS, "iteration_bounds"), []
     for entry in entries:
         bounds = [entry.get("tile", {}).get(field) for field in fields]
-        sizes = [" x ".join(map(str, own)) if own else None for own in bounds]
+        sizes = [" x ".join(map(str, bound)) if bound else None for bound in bounds]
         options = " ".join(f"{name}={value}" for name, value in entry.get("options", {}).items())
         others = options or None, ", ".join(entry.get("kept_apart", ())) or None
         rows.append((*(entry.get(key) for key in KEYS), *sizes, *others))
-    known = (*fields, "options", "kept apart")
-    print_table((*KEYS, *known), rows, if_known=(*KEYS, *known))
+    header = (*KEYS, *fields, "options", "kept apart")
+    print_table(header, rows, if_known=header)
 
 
 def _place_text(place: float, part: dict[str, Any]) -> str:
@@ -284,20 +294,19 @@ def _nodes_text(n_nodes: int) -> str:
     return f"{n_nodes} node{'s' * (n_nodes != 1)}"
 
 
-def _print_explained(found: "Explanation", ranked: "Ranked", rank: int) -> None:
-    show("", found.heading)
-    own, other = map(ranked.runtime_ns, (found.config, found.against))
-    measured = "" if own is None else f"; measured {own:,} ns against {other:,} ns"
+def _print_explained(explanation: "Explanation", ranked: "Ranked", rank: int) -> None:
+    show("", explanation.heading)
+    own_ns, other_ns = map(ranked.runtime_ns, (explanation.config, explanation.against))
+    measured = "" if own_ns is None else f"; measured {own_ns:,} ns against {other_ns:,} ns"
     show(f"rank        {rank}{measured}")
     rows: list[tuple[object, ...]] = []
-    for part in found.parts[:MAX_PARTS]:
-        of = part.after
-        facts = of.node, of.name, of.opcode, part.shape, part.change
-        rows.append((*facts, *found.said(part.score)))
-    rest = found.parts[MAX_PARTS:]
-    if rest:
-        said = found.said(sum(part.score for part in rest))
-        rows.append((None, None, f"{len(rest)} more", "", "", *said))
+    for part in explanation.parts[:MAX_PARTS]:
+        node = part.after
+        facts = node.node, node.name, node.opcode, part.shape, part.change
+        rows.append((*facts, *explanation.said(part.score)))
+    if rest := explanation.parts[MAX_PARTS:]:
+        scores = explanation.said(sum(part.score for part in rest))
+        rows.append((None, None, f"{len(rest)} more", "", "", *scores))
     header = ("node", "name", "opcode", "output", "change", "part", "share")
     print_table(header, rows, if_known=("name", "share"))
-    show(f"explained   {found.n_variants} variants in {found.seconds:.2f} s")
+    show(f"explained   {explanation.n_variants} variants in {explanation.seconds:.2f} s")

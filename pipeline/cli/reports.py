@@ -1,0 +1,170 @@
+"""The commands on finished runs: report, runs, compare."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import PipelineError, blame
+from pipeline.cli import options
+from pipeline.cli.console import (
+    check_output,
+    command,
+    print_json,
+    print_table,
+    say,
+    show,
+    tell_errors,
+)
+
+COMPARED = (
+    *("collection", "metric", "graphs", "families", "first", "second"),
+    *("second - first", "ci95 low", "ci95 high", "P(second better)"),
+)
+
+
+@command
+def report(
+    run: Annotated[Path, typer.Option(help="Folder of a finished run.")],
+) -> None:
+    """Draw the report of a run again.
+
+    It writes report.html, report.png and a page for each graph.
+
+    Example: fast-or-slow report --run runs/first
+    """
+    from models.run_folder import REPORT, REPORT_PICTURE
+    from pipeline.run.report import draw_report
+    from submissions.run_report import read_report
+
+    check_output("--run", run / REPORT_PICTURE if run.is_dir() else None)
+    with blame(run / REPORT, "the report of a run"):
+        page = draw_report(run, read_report(run))
+    show(f"report      {page}", f"picture     {page.with_name(REPORT_PICTURE)}")
+
+
+@command
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder in which run folders are searched.")
+    ] = Path("runs"),
+    json: options.Json = False,
+) -> None:
+    """List the run folders and their scores.
+
+    Example: fast-or-slow runs runs
+    """
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; expected one that holds run folders")
+    rows, errors = [], []
+    for path in _run_folders(folder):
+        try:
+            rows.append(_run_row(path))
+        except PipelineError as error:
+            errors.append(str(error))
+    if json:
+        print_json(rows)
+    elif rows:
+        names = list(dict.fromkeys(name for row in rows for name in row["values"]))
+        lines = [
+            (
+                *(str(row["folder"]), row["state"], row["recipe"]),
+                " ".join(map(str, row["seeds"])) or None,
+                row["revision"] and row["revision"][:12],
+                *(row["score"], *map(row["values"].get, names)),
+            )
+            for row in rows
+        ]
+        print_table(("folder", "state", "recipe", "seeds", "revision", "score", *names), lines)
+    else:
+        show(f"no runs     {folder}")
+    tell_errors(errors)
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    from models.run_folder import CONFIG
+
+    if (folder / CONFIG).is_file():
+        yield folder
+        return
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        yield from _run_folders(path)
+
+
+def _run_row(folder: Path) -> dict[str, Any]:
+    from models.run_folder import CONFIG, REPORT, is_done, read_config
+    from submissions.run_report import read_report
+
+    with blame(folder / CONFIG, "the config of a run"):
+        config = read_config(folder)
+        recipe = config.get("recipe", {})
+        seeds = [config["seed"]] if "seed" in config else list(recipe.get("seeds", ()))
+        name = recipe.get("name")
+    report = read_report(folder) if "space" not in config and (folder / REPORT).exists() else None
+    parts = report.collections if report else {}
+    return {
+        "folder": folder,
+        "state": "done" if is_done(folder) else "unfinished",
+        "recipe": name,
+        "seeds": seeds,
+        "revision": report and report.revision,
+        "score": report and report.score,
+        "values": {key: part.value for key, part in parts.items() if part.value is not None},
+    }
+
+
+@command
+def compare(
+    first: Annotated[
+        Path, typer.Argument(help="Run folder, or a file with the output of `score --json`.")
+    ],
+    second: Annotated[Path, typer.Argument(help="Run folder or file to compare with the first.")],
+    json: options.Json = False,
+) -> None:
+    """Compare two runs graph by graph.
+
+    It prints the recipe keys that differ, the difference of the scores with its interval, and the
+    probability that the second run is better.
+
+    Example: fast-or-slow compare runs/first runs/hops2
+    """
+    from models.run_folder import flat
+    from submissions.compare import compare_reports
+    from submissions.run_report import read_report
+
+    reports = [read_report(run) for run in (first, second)]
+    with blame(f"{first} or {second}", "the reports of two runs"):
+        compared = compare_reports(*reports)
+        before, after = (dict(flat(report.config)) for report in reports)
+        keys = {
+            key: [before.get(key), after.get(key)]
+            for key in sorted(before | after)
+            if before.get(key) != after.get(key)
+        }
+        if json:
+            print_json({"first": first, "second": second, "config": keys, **compared})
+            return
+        show(f"first = {first}, second = {second}")
+        if keys:
+            print_table(("key", "first", "second"), [(key, *keys[key]) for key in keys])
+            show("")
+        elif all(report.config for report in reports):
+            show("no key of their configs differs")
+        _print_comparison(compared)
+
+
+def _print_comparison(compared: Mapping[str, Any]) -> None:
+    from submissions.compare import comparison_notes, probability_texts
+
+    rows, texts = [], probability_texts(compared)
+    for name, entry in {**compared["collections"], "mean": compared["mean"]}.items():
+        shown = f"mean of {len(compared['collections'])}" if name == "mean" else name
+        counts = (entry.get("metric", ""), entry.get("n_graphs"), entry.get("n_families"))
+        values = (entry["first"], entry["second"], entry["difference"])
+        interval = entry["ci95"] or (None, None)
+        probability = (texts[name] or "-").rjust(len(COMPARED[-1]))
+        rows.append((shown, *counts, *values, *interval, probability))
+    print_table(COMPARED, rows)
+    for note in comparison_notes(compared):
+        say(f"note: {note}")
