@@ -41,7 +41,7 @@ def tune(
     Example: fast-or-slow tune --recipe cpu --trials 20 --workers 2 --out runs/tune
     """
     from common.jobs.workers import Workers
-    from pipeline.tuning.objective import load_space
+    from pipeline.tuning.space import load_space
     from pipeline.tuning.tune import tune as search
 
     settings = read_recipe(recipe, overrides, seed, trust=trust)

@@ -1,26 +1,19 @@
-"""The search space of a tuning, and its objective: how well a recipe ranks held-out train graphs.
-
-A search space is a file, for example configs/tune/cpu.toml. If both ends of a range are whole
-numbers, its values are whole numbers.
-"""
+"""The objective of a search: how well a recipe ranks held-out train graphs."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from common.errors import PipelineError, UsageError
+from common.errors import PipelineError
 from common.files import read_json, write_text
 from common.jobs.run_jobs import Job
 from common.metrics import ranking_score
 from common.progress import log
-from common.settings import CONFIGS, FrozenConfig, read_toml, recipe_path, set_value
 from data.families import family_of, grouped_folds
 from data.graph_store.prepare import stored_graphs
 from data.graph_store.stored_graph import fingerprint, read_graph
@@ -33,156 +26,17 @@ from models.run_folder import REPORT, begin, flat, is_done, mark_done
 from models.train import sources_of, train_model
 from models.training.device import network_device
 from pipeline.run.jobs import check_left_out
+from pipeline.tuning.space import Parameters, SearchSpace, StudyConfig, with_values
 from pipeline.tuning.storage import REASON
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.trial import Trial
 
-STUDY = "study"
-
-Number = StrictInt | StrictFloat
-Value = StrictBool | StrictInt | StrictFloat | StrictStr
-Parameters = dict[str, Value]
 # p-value of the Wilcoxon pruner.
 P_THRESHOLD = 0.1
 # Keys of a recipe that change no trial's value.
 _WITHOUT_EFFECT = {"name", "threads", "accelerator"}
-
-
-class StudyConfig(FrozenConfig):
-    """The metric of trials: one model, cross-validated on a train split.
-
-    Attributes:
-        folds: Number of folds. All graphs of a family are in one fold.
-        seed: Seed of the folds and of the search. The training's is the recipe's first.
-        pruner: "wilcoxon" ends a trial after a fold if its graphs are worse than the best
-            trial's. "none" ends no trial early.
-    """
-
-    collection: str
-    model: str
-    folds: Annotated[int, Field(ge=2)] = 2
-    seed: Annotated[int, Field(ge=0)] = 0
-    pruner: Literal["none", "wilcoxon"] = "none"
-
-    @property
-    def kind(self) -> str:
-        return collection_named(self.collection).kind
-
-    @property
-    def name(self) -> str:
-        return f"{self.collection}:{self.model}"
-
-
-class Parameter(FrozenConfig):
-    """One of `choices`, or a number from `low` to `high`, both included.
-
-    Attributes:
-        choices: Possible values. Without them the parameter is a number.
-        log: Whether the logarithm is drawn evenly, for example for a learning rate.
-    """
-
-    choices: tuple[Value, ...] = ()
-    low: Number = 0
-    high: Number = 0
-    log: StrictBool = False
-
-    @model_validator(mode="after")
-    def _is_one_or_the_other(self) -> Self:
-        keys, low, high = self.model_fields_set, self.low, self.high
-        if not (keys == {"choices"} and self.choices) and keys - {"log"} != {"low", "high"}:
-            raise ValueError("expected choices, or low and high")
-        if high < low or (self.log and low <= 0):
-            raise ValueError(f"{low} to {high}: expected low <= high, and for log above 0")
-        return self
-
-    @property
-    def _is_whole(self) -> bool:
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
-    def examples(self) -> tuple[Value, ...]:
-        """Return values for a check: a recipe that accepts them accepts all values."""
-        between = () if self._is_whole else (self.low + (self.high - self.low) / 3,)
-        return self.choices or (self.low, self.high, *between)
-
-    def is_allowed(self, value: Any) -> bool:
-        """Return whether a value can be drawn. True and 1 are different values."""
-        if self.choices:
-            return any(value == c and type(value) is type(c) for c in self.choices)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return self.low <= value <= self.high and not (self._is_whole and value % 1)
-
-    def suggest(self, trial: "Trial", key: str) -> Value:
-        """Return the value that an Optuna trial chooses."""
-        if self.choices:
-            chosen: Value = trial.suggest_categorical(key, self.choices)
-            return chosen
-        if self._is_whole:
-            return trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
-        return trial.suggest_float(key, self.low, self.high, log=self.log)
-
-
-class SearchSpace(FrozenConfig):
-    """A study and its parameters, by dotted recipe key."""
-
-    study: StudyConfig
-    parameters: Annotated[dict[str, Parameter], Field(min_length=1)]
-
-    def to_table(self) -> dict[str, Any]:
-        """Return the search space as TOML values."""
-        own = {k: p.model_dump(mode="json", exclude_unset=True) for k, p in self.parameters.items()}
-        return {STUDY: self.study.model_dump(mode="json"), **own}
-
-
-def load_space(name_or_file: str, recipe: Recipe | None = None) -> SearchSpace:
-    """Read a search space: a .toml file, or a name in configs/tune/."""
-    path = recipe_path(name_or_file, folder=CONFIGS / "tune", what="search space")
-    return space_from_table(read_toml(path, UsageError), recipe, source=str(path))
-
-
-def space_from_table(
-    table: Mapping[str, Any], recipe: Recipe | None = None, *, source: str
-) -> SearchSpace:
-    """Return a search space after a check that all its values fit a recipe.
-
-    Raises:
-        UsageError: A key is unknown, the recipe rejects a value, or the study's model does not read
-            a key.
-    """
-    for key, _ in flat({k: v for k, v in table.items() if k != STUDY}):
-        name = key.rpartition(".")[0]
-        if "." in name and not {key, name} & table.keys():
-            raise UsageError(f'{source}: a key in quotes is expected: ["{name}"], not [{name}]')
-    whole = {STUDY: table.get(STUDY, {}), "parameters": {k: table[k] for k in table if k != STUDY}}
-    space = SearchSpace.from_table(whole, source=source)
-    study, recipe = space.study, recipe or Recipe()
-    if study.model not in recipe.models_of(study.kind):
-        raise UsageError(
-            f"{source}: key 'study.model' is '{study.model}': recipe {recipe.name} ranks "
-            f"{study.kind} configs by {', '.join(recipe.models_of(study.kind))}; others, your own "
-            f"too, are named by --set '{study.kind}.models=[…]'"
-        )
-    own = recipe.of(collection_named(study.collection))
-    recipe_table = own.model_dump(mode="json")
-    for key, parameter in space.parameters.items():
-        if key.split(".")[0] not in ("features", study.model) or own.is_idle(key):
-            hint = f"trials of '{study.model}' read features.…, {study.model}.…"
-            raise UsageError(f"{source}: '{key}' has no effect; {hint}")
-        for value in parameter.examples():
-            Recipe.from_table(
-                with_values(recipe_table, {key: value}), source=source, trust=recipe.trust
-            )
-    return space
-
-
-def with_values(table: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
-    """Return a copy of a recipe's table with some values changed."""
-    result = deepcopy(dict(table))
-    for key, value in values.items():
-        set_value(result, key, value, source=f"search space: key '{key}'")
-    return result
 
 
 @dataclass(frozen=True)

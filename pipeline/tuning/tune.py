@@ -29,13 +29,12 @@ from models.run_folder import (
     with_original_name,
 )
 from pipeline.tuning.objective import (
-    Parameters,
-    SearchSpace,
     TuningObjective,
     pruner_of,
     report_folds,
     tuning_objective,
 )
+from pipeline.tuning.space import Parameters, SearchSpace
 from pipeline.tuning.storage import (
     GRACE_S,
     INTERRUPTED,

@@ -16,7 +16,8 @@ from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
 from models.run_folder import read_config
-from pipeline.tuning.objective import TuningObjective, space_from_table
+from pipeline.tuning.objective import TuningObjective
+from pipeline.tuning.space import space_from_table
 from submissions.check import read_submission
 from tests.support.command_line import call, stderr_of
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from models.config.recipe import Recipe, load_recipe
-from pipeline.tuning.objective import SearchSpace, space_from_table, with_values
+from pipeline.tuning.space import SearchSpace, space_from_table, with_values
 from pipeline.tuning.tune import TuneResult, tune
 
 LEARNING_RATE = "cross_config_sage.training.learning_rate"

@@ -19,15 +19,8 @@ from data.tree import GraphFile, collection_named, find_graphs
 from models.config.recipe import Recipe, load_recipe
 from models.registry import load_model
 from models.run_folder import flat, is_done
-from pipeline.tuning.objective import (
-    P_THRESHOLD,
-    SearchSpace,
-    TuningObjective,
-    pruner_of,
-    report_folds,
-    space_from_table,
-    with_values,
-)
+from pipeline.tuning.objective import P_THRESHOLD, TuningObjective, pruner_of, report_folds
+from pipeline.tuning.space import SearchSpace, space_from_table, with_values
 from tests.pipeline.tuning.small_study import PARAMETERS, outcome, search, small_recipe, space_over
 
 STUDY = """
