@@ -7,8 +7,11 @@ import atexit
 import os
 import signal
 import sys
+from functools import cache
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 # The working folder may have other modules named `models` or `data`, so the project comes first.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -24,21 +27,9 @@ with handled_by(end_at_once):
             setattr(sys, stream, os.fdopen(number, "w" if number else "r", closefd=False))
     try:
         import typer
+        from typer.core import TyperGroup
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error}; run `make setup`, then .venv/bin/python -m pipeline")
-
-    from pipeline.cli.blend import blend
-    from pipeline.cli.data import audit, featurize, fetch, prepare, statistics, synthesize
-    from pipeline.cli.kernel import app as kernel_app
-    from pipeline.cli.kernel import dataset_app
-    from pipeline.cli.plan import plan
-    from pipeline.cli.programs import collect, optimize
-    from pipeline.cli.rank import rank, suggest
-    from pipeline.cli.reports import compare, report, runs
-    from pipeline.cli.run import predict, run, train
-    from pipeline.cli.submission import app as submission_app
-    from pipeline.cli.submission import score
-    from pipeline.cli.tune import tune
 
 # A file name or a message of a server may have characters that the terminal's encoding lacks.
 if isinstance(sys.stdout, TextIOWrapper):
@@ -51,21 +42,63 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
+# The module in pipeline/cli/ of each command, and of each app of several commands.
+PLACES = {
+    **{"run": "run", "plan": "plan"},
+    **dict.fromkeys(("synthesize", "fetch", "audit", "prepare", "featurize", "statistics"), "data"),
+    "collect": "programs",
+    **dict.fromkeys(("train", "predict"), "run"),
+    **{"blend": "blend", "tune": "tune", "score": "submission"},
+    **dict.fromkeys(("rank", "suggest"), "rank"),
+    "optimize": "programs",
+    **dict.fromkeys(("report", "runs", "compare"), "reports"),
+    **{"submission": "submission:app", "kernel": "kernel:app", "dataset": "kernel:dataset_app"},
+}
+
+
+class Commands(TyperGroup):
+    """The commands. A call of a command imports only the module of this command."""
+
+    @property
+    def commands(self) -> dict[str, Any]:
+        return {name: _load(name) for name in PLACES}
+
+    @commands.setter
+    def commands(self, _: object) -> None:
+        pass
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: object, name: str) -> Any:
+        return _load(name) if name in PLACES else None
+
+
+@cache
+def _load(name: str) -> Any:
+    module, _, attribute = PLACES[name].partition(":")
+    part = getattr(import_module(f"pipeline.cli.{module}"), attribute or name)
+    parent = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if isinstance(part, typer.Typer):
+        parent.add_typer(part, name=name)
+        return typer.main.get_group(parent).commands[name]
+    parent.command(name)(part)
+    return typer.main.get_command(parent)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Rank XLA compiler configs from fastest to slowest: TpuGraphs, end to end.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
 )
-for function in (
-    *(run, plan, synthesize, fetch, audit, prepare, featurize, statistics, collect),
-    *(train, predict, blend, tune, score, rank, suggest, optimize, report, runs, compare),
-):
-    app.command()(function)
-app.add_typer(submission_app, name="submission")
-app.add_typer(kernel_app, name="kernel")
-app.add_typer(dataset_app, name="dataset")
+
+
+@app.callback()
+def _commands() -> None:
+    """Do nothing: without a callback, typer makes no group of an app without commands."""
 
 
 def main(name: str = "fast-or-slow") -> None:
