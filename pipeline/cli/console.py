@@ -35,10 +35,12 @@ DEBUG = inspect.Parameter(
     "debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DebugOption
 )
 EXIT_FAULT, EXIT_USAGE = 1, 2
-TOLD_EVERY_S = 60.0  # how far work is, where no bar can be drawn
+# Interval of lines with the progress, without a terminal for a bar.
+TOLD_EVERY_S = 60.0
 PROGRESS_AFTER_S = 2.0
 STAGE_PREFIX = "stage: "
-LOADING = f"{STAGE_PREFIX}load the libraries"  # why nothing happens for some seconds
+# The imports of a command take some seconds.
+LOADING = f"{STAGE_PREFIX}load the libraries"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -78,9 +80,10 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             say(f"error: {line}")
             raise typer.Exit(code) from error
 
-    own = inspect.signature(function)
-    options = own.replace(parameters=[*own.parameters.values(), DEBUG])
-    vars(guarded)["__signature__"] = options  # what typer reads
+    signature = inspect.signature(function)
+    parameters = [*signature.parameters.values(), DEBUG]
+    # Typer reads this attribute.
+    vars(guarded)["__signature__"] = signature.replace(parameters=parameters)
     return guarded
 
 
@@ -163,8 +166,8 @@ def read_recipe(
         if recipe.is_idle(key, ranked):
             models = ", ".join(model for kind in kinds for model in recipe.models_of(kind))
             what = f"{kinds[0]}s " if len(kinds) == 1 else ""
-            told = f"has no effect: recipe {recipe.name} ranks {what}by {models}"
-            raise UsageError(f"--set {key}: {told}")
+            reason = f"has no effect: recipe {recipe.name} ranks {what}by {models}"
+            raise UsageError(f"--set {key}: {reason}")
     return recipe
 
 
@@ -219,10 +222,11 @@ def print_json(value: object) -> None:
 
 
 def print_result(facts: object, *lines: str, as_json: bool) -> None:
-    """Print facts as JSON, or else what lines say of them."""
+    """Print facts as JSON, or else lines with the same content."""
     if as_json:
         print_json(facts)
-    show(*(() if as_json else lines))
+    else:
+        show(*lines)
 
 
 def print_rows(
@@ -274,32 +278,34 @@ class _Bars:
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
-        self._tasks: dict[str, tuple[TaskID, float]] = {}  # by who tells: its bar, when it began
+        # The bar and the start of each stage or job.
+        self._stages: dict[str, tuple[TaskID, float]] = {}
 
     def stop(self) -> None:
         if self._bars:
             self._bars.stop()
         self._bars = None
-        self._tasks.clear()
+        self._stages.clear()
 
     def update(self, what: str, done: int, total: int) -> None:
         what = escaped(what)
-        teller, now = reporter_name(what), time.monotonic()
+        name, now = reporter_name(what), time.monotonic()
         bars = self._bars = self._bars or _no_bars()
-        if teller not in self._tasks:
-            self._tasks[teller] = bars.add_task(teller, total=total, visible=False), now
-        number, _ = self._tasks[teller]
-        if done == 0:  # its next step
+        if name not in self._stages:
+            self._stages[name] = bars.add_task(name, total=total, visible=False), now
+        number, _ = self._stages[name]
+        # A job begins its next step.
+        if done == 0:
             bars.reset(number, total=total)
-        bars.update(number, description=what if what.startswith(teller) else teller, completed=done)
-        for other, began_s in self._tasks.values():
+        bars.update(number, description=what if what.startswith(name) else name, completed=done)
+        for other, began_s in self._stages.values():
             if now - began_s >= PROGRESS_AFTER_S:
                 bars.update(other, visible=True)
                 bars.start()
-        if what == teller and done >= total:
+        if what == name and done >= total:
             bars.remove_task(number)
-            del self._tasks[teller]
-            if not self._tasks:
+            del self._stages[name]
+            if not self._stages:
                 self.stop()
 
 
@@ -308,9 +314,9 @@ def _no_bars() -> "Progress":
     from rich.console import Console
     from rich.table import Column
 
-    what = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    description = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     return progress.Progress(
-        progress.TextColumn("{task.description}", markup=False, table_column=what),
+        progress.TextColumn("{task.description}", markup=False, table_column=description),
         progress.BarColumn(bar_width=24),
         progress.TaskProgressColumn(),
         progress.TimeRemainingColumn(),

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.cache import CACHE_BYTES
-from data.official.published import graph_sizes, official_sizes
 from data.tree import collection_named
 from features.pruning import kept_nodes
 from features.statistics.configs import ALL_STATISTICS
@@ -94,6 +93,8 @@ class Graphs:
 
 def official_graphs() -> list[Graphs]:
     """Return the sizes of the public dataset."""
+    from data.official.published import graph_sizes, official_sizes
+
     return [
         Graphs(part.collection, part.split, *graph_sizes(part), part.repeated)
         for part in official_sizes()
@@ -119,7 +120,7 @@ def _fits(recipe: Recipe, model: str, collection: str, graphs: Iterable[Graphs])
     return fits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelPlan:
     """The cost of a model on one collection.
 
@@ -135,13 +136,13 @@ class ModelPlan:
     collection: str
     model: str
     runs: int
-    steps: int
-    step_ms: float
-    host_ms: float
+    steps: int = 0
+    step_ms: float = 0.0
+    host_ms: float = 0.0
     train_hours: float
     rank_hours: float
-    on_gpu: bool
-    card_mib: float
+    on_gpu: bool = False
+    card_mib: float = 0.0
     process_mib: float
     files_bytes: float
 
@@ -253,13 +254,8 @@ def _tree_plan(recipe: Recipe, model: str, learned: Graphs, ranked: Sequence[Gra
         collection=learned.collection,
         model=model,
         runs=n_seeds,
-        steps=0,
-        step_ms=0.0,
-        host_ms=0.0,
         train_hours=train_s / HOUR_S,
         rank_hours=n_seeds * ranking_s / HOUR_S,
-        on_gpu=False,
-        card_mib=0.0,
         process_mib=LIBRARIES_MIB + n_bytes / MIB,
         files_bytes=n_seeds * LEAF_BYTES * leaves * (n_graphs if name == BY_GRAPH else 1),
     )
@@ -409,19 +405,18 @@ def make_plan(
     """Return the cost of a recipe on graphs of some sizes. A training takes one of the cards."""
     rows, stages = [], []
     for name in dict.fromkeys(part.collection for part in graphs):
-        own = recipe.of(collection_named(name))
+        settings = recipe.of(collection_named(name))
         parts = [part for part in graphs if part.collection == name]
-        limit = own.valid_configs if parts[0].kind == "layout" else 0
+        limit = settings.valid_configs if parts[0].kind == "layout" else 0
         ranked = [
             part.at_most(limit) if part.split == "valid" and limit else part
             for part in parts
             if part.split != "train"
         ]
         models = [
-            model_plan(costs, own, model, _fits(own, model, name, graphs), ranked)
-            for model in own.models_of(parts[0].kind)
+            model_plan(costs, settings, model, _fits(settings, model, name, graphs), ranked)
+            for model in settings.models_of(parts[0].kind)
         ]
         rows += models
-        stages.append(_collection_plan(own, parts, ranked, models))
-    source = costs.source
-    return Plan(recipe, rows, stages, costs.card, n_cards, n_cores, source)
+        stages.append(_collection_plan(settings, parts, ranked, models))
+    return Plan(recipe, rows, stages, costs.card, n_cards, n_cores, costs.source)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.storages.journal import BaseJournalFileLock
     from optuna.trial import FrozenTrial, Trial
+    from sqlalchemy.engine import URL
 
 # After three times this interval without a heartbeat a worker counts as dead.
 HEARTBEAT_S = 60
@@ -167,12 +168,28 @@ def _journal(path: Path) -> SharedStorage:
         raise PipelineError(f"{path}: {reason}; choose another --storage and --out") from error
 
 
+def _checked_url(url: str) -> "URL":
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parts = make_url(url)
+    except (ArgumentError, ValueError):
+        raise PipelineError("storage: not a database URL; expected dialect://host/name") from None
+    if parts.get_backend_name() != "sqlite" and "@" in f"{parts.host}{parts.database}":
+        fault = "a second @, so that a part of the password is read as the host"
+        raise PipelineError(f"storage: its URL has {fault}; write an @ of the password as %40")
+    if parts.database in (None, "", ":memory:"):
+        where = f"storage {parts.set(query={}).render_as_string()}"
+        raise PipelineError(f"{where}: names no database; workers would share nothing")
+    return parts
+
+
 @contextmanager
 def _database(url: str, out: Path) -> Iterator[SharedStorage]:
     from optuna.exceptions import StorageInternalError
     from optuna.storages import RDBStorage
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+    from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
     class PatientStorage(RDBStorage):
@@ -181,17 +198,9 @@ def _database(url: str, out: Path) -> Iterator[SharedStorage]:
             with suppress(SQLAlchemyError, StorageInternalError):
                 super().record_heartbeat(trial_id)
 
-    try:
-        parts = make_url(url)
-    except (ArgumentError, ValueError):
-        raise PipelineError("storage: not a database URL; expected dialect://host/name") from None
+    parts = _checked_url(url)
     where = f"storage {parts.set(query={}).render_as_string()}"
     is_file = parts.get_backend_name() == "sqlite"
-    if not is_file and "@" in f"{parts.host}{parts.database}":
-        fault = "a second @, so that a part of the password is read as the host"
-        raise PipelineError(f"storage: its URL has {fault}; write an @ of the password as %40")
-    if parts.database in (None, "", ":memory:"):
-        raise PipelineError(f"{where}: names no database; workers would share nothing")
     locks = Path(f"{parts.database}.running") if is_file else out / "running"
     try:
         opened = PatientStorage(

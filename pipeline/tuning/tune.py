@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from common.errors import OutOfTime, PipelineError, UsageError
 from common.files import write_text
@@ -49,6 +49,7 @@ from pipeline.tuning.storage import (
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.pruners import BasePruner
     from optuna.trial import Trial, TrialState
 
 # An attribute of the study.
@@ -58,6 +59,7 @@ BASELINE = "baseline"
 # Interval of looks at trials of other workers.
 WAIT_S = 2.0
 LOST = "did not end: killed, interrupted, or out of disk"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -138,17 +140,28 @@ def tune(
     jobs = [replace(job, repeats=True) for job in jobs]
     _finish(lambda: workers.do(jobs, out), objective, place, trials)
 
-    def collect() -> TuneResult:
-        with open_storage(place, out) as shared:
-            return _result(shared.study(objective.space.study.name), objective)
-
-    result = patiently(collect)
+    result = _on_study(objective, place, lambda _, study: _result(study, objective))
     n_ended = sum(trial.state not in ("running", "waiting") for trial in result.trials)
     if n_ended >= max(trials, len(result.trials)):
         mark_done(out)
     else:
         log.info(f"{n_ended} of {trials} trials have ended; the same command resumes")
     return result
+
+
+def _on_study(
+    objective: TuningObjective,
+    place: Path | str,
+    work: "Callable[[SharedStorage, Study], T]",
+    pruner: "BasePruner | None" = None,
+) -> T:
+    """Open the storage and do work on the study, again if the database goes away meanwhile."""
+
+    def attempt() -> T:
+        with open_storage(place, objective.out) as shared:
+            return work(shared, shared.study(objective.space.study.name, pruner))
+
+    return patiently(attempt)
 
 
 def _finish(
@@ -161,7 +174,7 @@ def _finish(
             work()
         except OutOfTime:
             is_over = True
-        states = patiently(lambda: _states(objective, place))
+        states = _on_study(objective, place, _states)
         n_begun, n_running = len(states) - states.count("WAITING"), states.count("RUNNING")
         if is_over or not (n_running or ("WAITING" in states and n_begun < trials)):
             return
@@ -173,14 +186,12 @@ def _finish(
         time.sleep(WAIT_S * bool(n_running))
 
 
-def _states(objective: TuningObjective, place: Path | str) -> list[str]:
+def _states(shared: SharedStorage, study: "Study") -> list[str]:
     """Queue lost trials again, and return the name of each trial's state."""
-    with open_storage(place, objective.out) as shared:
-        study = shared.study(objective.space.study.name)
-        with shared.turn():
-            # The time limit may just have ended a trial.
-            requeue_lost(study, shared)
-        return [trial.state.name for trial in latest_tries(study)]
+    with shared.turn():
+        # The time limit may just have ended a trial.
+        requeue_lost(study, shared)
+    return [trial.state.name for trial in latest_tries(study)]
 
 
 def _checked_study(objective: TuningObjective, shared: SharedStorage) -> "Study":
@@ -219,16 +230,14 @@ def search(objective: TuningObjective, storage: Path | str, trials: int) -> bool
         OutOfTime: The time is over.
     """
 
-    def run_next() -> bool:
-        with open_storage(storage, objective.out) as shared:
-            study = shared.study(objective.space.study.name, pruner_of(objective.space.study))
-            has_run = _run_next(objective, shared, study, trials)
-            if has_run:
-                _write_trials(study, objective)
-                progress("trial", count_trials(study), trials)
-            return has_run
+    def run_next(shared: SharedStorage, study: "Study") -> bool:
+        has_run = _run_next(objective, shared, study, trials)
+        if has_run:
+            _write_trials(study, objective)
+            progress("trial", count_trials(study), trials)
+        return has_run
 
-    return patiently(run_next)
+    return _on_study(objective, storage, run_next, pruner_of(objective.space.study))
 
 
 def _run_next(
