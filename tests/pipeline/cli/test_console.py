@@ -110,22 +110,11 @@ def test_only_one_module_writes_to_the_terminal() -> None:
             assert not calls, path
 
 
-def test_an_interrupted_command_that_writes_nothing_says_no_more(
-    tiny_tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*args: object, **options: object) -> None:
-        progress("audit", 0, 1)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("data.audit.audit", interrupted)
-    assert stderr_of("audit", "--data", tiny_tree, expect=130)[-1] == "error: interrupted"
-
-
 def test_packages_of_the_working_folder_do_not_take_the_place_of_ours(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     for name in ("models/__init__.py", "data.py"):
         (tmp_path / name).touch()
-    words = [sys.executable, "-m", "pipeline", "plan", "--recipe", "smoke", "--json"]
+    words = [sys.executable, "-m", "pipeline", "runs", tmp_path, "--json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
 

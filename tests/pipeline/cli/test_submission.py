@@ -83,37 +83,24 @@ def test_the_answer_to_the_sample_is_called_that(fake_kaggle: FakeKaggle, run_fo
     assert not fake_kaggle.received
 
 
-def test_the_whole_competition_is_answered_where_a_part_of_it_is_at_hand(tmp_path: Path) -> None:
-    line = official_lines()[500]
-    name = line.partition(",")[0].removeprefix("tile:xla:")
-    place_npz(tmp_path, "tile/xla/test", name, config_runtime=np.zeros(7, np.int64))
-    check = ("submission", "check", tmp_path / "s.csv", "--data", tmp_path)
-    for lines, n_rows in ((official_lines(), 894), ([line], 1)):
-        write_official(tmp_path / "s.csv", lines)
-        assert call(*check) == f"accepted    {tmp_path}/s.csv ({n_rows} rows)\n"
-    write_official(tmp_path / "s.csv", official_lines()[1:])
-    assert "tile:xla: 1 of 844 rows are missing" in call(*check, expect=1)
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_a_file_that_answers_other_data_is_never_sent(
     fake_kaggle: FakeKaggle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    place_npz(tmp_path, "tile/xla/test", "mine", config_runtime=np.zeros(3, np.int64))
-    write_official(tmp_path / "submission.csv", ["tile:xla:mine,2;0;1"])
     monkeypatch.setenv("PIPELINE_DATA", str(tmp_path))
     options = ("--data", tmp_path) if named else ()
-    text = upload(tmp_path, *options, "--force", expect=1)
-    assert text.startswith(
-        f"error: {tmp_path}/submission.csv: answers the test graphs of {tmp_path}, not the "
-        "competition's\n"
-    )
-    official = official_lines()[500]  # one graph of the competition is not all of it
-    name = official.partition(",")[0].removeprefix("tile:xla:")
-    shutil.rmtree(tmp_path / "npz")
-    place_npz(tmp_path, "tile/xla/test", name, config_runtime=np.zeros(7, np.int64))
-    write_official(tmp_path / "submission.csv", [official])
-    assert "not the competition's" in upload(tmp_path, *options, "--force", expect=1)
+    # One graph of the competition is not all of it.
+    official = official_lines()[500]
+    for line in ("tile:xla:mine,2;0;1", official):
+        shutil.rmtree(tmp_path / "npz", ignore_errors=True)
+        name = line.partition(",")[0].removeprefix("tile:xla:")
+        n_configs = 7 if line == official else 3
+        runtimes = np.zeros(n_configs, np.int64)
+        place_npz(tmp_path, "tile/xla/test", name, config_runtime=runtimes)
+        write_official(tmp_path / "submission.csv", [line])
+        text = upload(tmp_path, *options, "--force", expect=1)
+        fault = f"answers the test graphs of {tmp_path}, not the competition's"
+        assert text.startswith(f"error: {tmp_path}/submission.csv: {fault}\n")
     assert not fake_kaggle.received
 
 
@@ -177,22 +164,18 @@ def test_another_splits_rankings_are_named(
     assert told == [text.strip()]
 
 
-def test_withheld_runtimes_of_another_split_than_test_are_no_usage(tree: Path) -> None:
-    files = ("--submission", tree / "test.csv", "--data", tree, "--private", "--split")
-    assert "--private judges the test split; leave" in call("score", *files, "valid", expect=2)
-    call("score", *files, "test")
-
-
 def test_faults_are_one_line(tree: Path, tmp_path: Path) -> None:
     lines = (tree / "seed0.csv").read_text().splitlines()
     short = tmp_path / "short.csv"
     short.write_text("\n".join(line for line in lines if not line.startswith(f"{X}:b")))
     bare = tmp_path / "bare"
     shutil.copytree(tree / "npz", bare / "npz")
-    for data, words, named in (
-        (tree, ("--submission", tree / "nosuch.csv"), "nosuch.csv"),
-        (tree, ("--submission", short), f"short.csv: {X}:b: row is"),
-        (bare, (*one(tree), "--private"), "private"),
+    other_split = (*one(tree, "test"), "--private", "--split", "valid")
+    for data, words, code, fault in (
+        (tree, ("--submission", tree / "nosuch.csv"), 1, "nosuch.csv"),
+        (tree, ("--submission", short), 1, f"short.csv: {X}:b: row is"),
+        (bare, (*one(tree), "--private"), 1, "private"),
+        (tree, other_split, 2, "--private judges the test split; leave"),
     ):
-        text = call("score", "--data", data, *words, expect=1)
-        assert text.startswith("error: ") and text.count("\n") == 1 and named in text
+        text = call("score", "--data", data, *words, expect=code)
+        assert text.startswith("error: ") and text.count("\n") == 1 and fault in text

@@ -38,13 +38,7 @@ def test_long_curves_are_averaged(tmp_path: Path) -> None:
     assert len(curve.step) == MAX_POINTS
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("{", "3", '{"loss": 1}', '{"step": "a", "loss": 1}', "[" * 100_000),
-        *('{"step": 2, "loss": [1]}', '{"step": 2, "loss": {}}', '{"step": NaN, "loss": 1}'),
-    ],
-)
+@pytest.mark.parametrize("line", ["{", '{"loss": 1}', '{"step": NaN, "loss": 1}', "[" * 100_000])
 def test_a_damaged_line_of_a_curve_names_its_file(tmp_path: Path, line: str) -> None:
     net = tmp_path / "models" / "tile-xla" / "net-seed0"
     put(net, {"step": 1, "loss": 1.0})

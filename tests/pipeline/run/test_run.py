@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from common.errors import UsageError
-from common.files import alone_in
 from common.jobs.workers import Workers
 from data.graph_store.stored_graph import read_graph
 from data.tree import collection_named, find_graphs
@@ -31,26 +30,12 @@ def finished(tiny_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_untrained_rule_alone_has_the_value_of_the_baseline(
     tiny_tree: Path, tmp_path: Path
 ) -> None:
-    words = (
-        "--recipe",
-        "smoke",
-        "--set",
-        "tile.models=[tile_baseline]",
-        "--collections",
-        "tile:xla",
-    )
-    call("run", "--data", tiny_tree, *words, "--out", tmp_path / "run")
+    rule = ("--set", "tile.models=[tile_baseline]")
+    call("run", "--data", tiny_tree, *TILES, *rule, "--out", tmp_path / "run")
     part = json.loads((tmp_path / "run/report.json").read_text())["collections"]["tile:xla"]
     assert part["value"] == part["baseline"]
     # The five configs to measure must matter here.
     assert part["value"] != pytest.approx(1 - part["top5_error"], abs=1e-6)
-
-
-def test_a_run_folder_takes_one_process_at_a_time(finished: Path, tiny_tree: Path) -> None:
-    words = ("run", "--data", tiny_tree, *TILES, "--out", finished, "--resume")
-    with alone_in(finished):
-        assert "another process works in it" in call(*words, expect=2)
-    call(*words)
 
 
 @pytest.mark.parametrize(
@@ -101,24 +86,22 @@ def test_a_name_that_no_run_takes_is_refused_before_anything_is_packed(
     shutil.copytree(tiny_tree / "npz/tile", tree / "npz/tile")
     first = next((tree / "npz/tile/xla/train").iterdir())
     words = ("run", "--data", tree, "--store", store, "--out", out, *TILES)
-    twin, test = tree / "npz/tile/xla/valid" / first.name, tree / "npz/tile/xla/test"
-    blank = test / "graph (1).npz"
-    next(test.iterdir()).rename(blank)
-    faults = [f"{blank}: no row of a submission can have this name"]
-    *stages, error = stderr_of(*words, expect=1)
-    assert f"error: {faults[0]}" in error and error.endswith(", or pass --skip-bad")
-    assert stages == [LOADING]
-    shutil.copy(first, twin)
-    faults.insert(0, f"{twin}: the name is already in tile:xla ({first})")
-    *stages, error = stderr_of(*words, expect=1)
-    assert f"error: {faults[0]}" in error and stages == [LOADING]
+    twin, blank = tree / "npz/tile/xla/valid" / first.name, tree / "npz/tile/xla/test/a b.npz"
+    next(blank.parent.iterdir()).rename(blank)
+    faults = {
+        f"{blank}: no row of a submission can have this name": twin,
+        f"{twin}: the name is already in tile:xla ({first})": twin.with_name("copy.npz"),
+    }
+    for fault, added in faults.items():
+        *stages, error = stderr_of(*words, expect=1)
+        assert error == f"error: {fault}, or pass --skip-bad" and stages == [LOADING]
+        shutil.copy(first, added)
     assert not store.exists()
-    shutil.copy(first, twin.with_name("copy.npz"))
-    listed, told = call("audit", "--data", tree, expect=1), call(*words, "--skip-bad")
+    listed, notes = call("audit", "--data", tree, expect=1), call(*words, "--skip-bad")
     for fault in faults:
-        assert f"error: {fault}" in listed and f"left out: {fault}" in told
+        assert f"error: {fault}" in listed and f"left out: {fault}" in notes
     leak = "tile:xla/valid: contains copies of another split's graphs, so that its scores"
-    assert leak in listed and leak in told
+    assert leak in listed and leak in notes
 
 
 def test_places_that_cannot_be_written_are_refused_before_any_work(
@@ -132,11 +115,7 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(
     out, train = tmp_path / "out", (*TILES[:-2], "--collection", "tile:xla")
     predict = ("predict", "--run", finished, "--collection", "tile:xla", "--out")
     for words, expect, named in (
-        (
-            ("run", *TILES, "--out", file / "x"),
-            1,
-            "file/config.toml: cannot be written: ",
-        ),
+        (("run", *TILES, "--out", file / "x"), 1, "file/config.toml: cannot be written: "),
         (("run", *TILES, "--out", out, "--store", out / "x"), 2, f"{out}/x: is in --out {out};"),
         (("train", *train, "--out", file / "x"), 1, "file/x/DONE: Not a directory"),
         (("train", *train, "--out", tmp_path / "trained"), 2, "seed0: is in the way and no run"),
@@ -149,36 +128,25 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(
         assert not out.exists()
 
 
-def test_a_cluster_that_does_not_answer_is_refused_however_little_there_is_to_do(
-    finished: Path, tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cluster_or_models_that_are_not_there_are_refused_before_anything_is_packed(
+    tiny_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_cluster(workers: Workers) -> None:
-        raise UsageError(f"--ray {workers.ray}: no cluster to work with")
+        if workers.ray:
+            raise UsageError(f"--ray {workers.ray}: no cluster to work with")
 
     monkeypatch.setattr(Workers, "check", no_cluster)
-    for words in (
-        ("prepare", "--store", tmp_path / "store"),
-        ("run", *TILES, "--out", tmp_path / "run"),
-        ("train", *TILES[:-2], "--collection", "tile:xla", "--out", tmp_path / "trained"),
+    run = ("run", *TILES, "--store", tmp_path / "store", "--out", tmp_path / "run")
+    train = ("train", *TILES[:-2], "--collection", "tile:xla", "--out", tmp_path / "trained")
+    prepare, far = ("prepare", "--store", tmp_path / "store"), ("--ray", "far")
+    for words, code, fault in (
+        *(((*words, *far), 2, "--ray far: no cluster") for words in (prepare, run, train)),
+        ((*run, "--models", tmp_path), 1, f"{tmp_path}: no trained model tile-xla/tile_linear"),
+        ((*run, "--models", tmp_path / "none"), 1, "none: no such folder; expected a folder with"),
     ):
-        error = call(*words, "--data", tiny_tree, "--ray", "far", expect=2)
-        assert error == "error: --ray far: no cluster to work with\n"
+        text = call(*words, "--data", tiny_tree, expect=code)
+        assert text.startswith("error: ") and fault in text and text.count("\n") == 1
     assert not any(tmp_path.iterdir())
-
-
-def test_models_that_are_not_there_are_refused_before_anything_is_packed(
-    tiny_tree: Path, tmp_path: Path
-) -> None:
-    store, out = tmp_path / "store", tmp_path / "out"
-    words = ("run", "--data", tiny_tree, *TILES, "--store", store, "--out", out)
-    for folder, named in (
-        (tmp_path, "no trained model tile-xla/tile_linear-seed0"),
-        (tmp_path / "none", "no such folder; expected a folder with run folders"),
-    ):
-        *stages, error = stderr_of(*words, "--models", folder, expect=1)
-        assert f"error: {folder}: {named}" in error
-        assert stages == ["stage: load the libraries"]
-    assert not store.exists() and not out.exists()
 
 
 def test_missing_splits_are_listed_before_training_and_each_stage_once(

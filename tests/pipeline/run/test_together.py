@@ -11,7 +11,7 @@ from data.families import family_of, grouped_folds
 from data.graph_store.stored_graph import fingerprint, read_graph
 from data.graphs.graph import distinct_configs
 from data.labels import split_usable
-from data.tree import LAYOUT_COLLECTIONS, GraphFile, find_graphs
+from data.tree import LAYOUT_COLLECTIONS, Collection, GraphFile, find_graphs
 from ensembles.ensemble import load_ranker
 from kernels.datasets import write_weights
 from models.config.recipe import load_recipe
@@ -82,11 +82,9 @@ def test_each_member_is_trained_once_and_ranks_all(
     assert curves == [("layout", MEMBERS[0])]
 
 
-@pytest.mark.parametrize("collection", LAYOUT_COLLECTIONS)
+@pytest.mark.parametrize("collection", [LEARNED[0], UNTAUGHT])
 def test_rank_takes_it_for_any_layout_collection(
-    collection,
-    finished: Path,
-    tree: Path,  # type: ignore[no-untyped-def]
+    collection: Collection, finished: Path, tree: Path
 ) -> None:
     assert list(load_ranker(finished, collection=collection.name).rankers) == MEMBERS
     file = find_graphs(tree, collections=(collection,), splits=("test",))[0]

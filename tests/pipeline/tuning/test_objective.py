@@ -113,10 +113,7 @@ def folds_of(tree: Path, place: str = "layout:xla:random") -> tuple[tuple[GraphF
 
 
 def validated(
-    recipe: Recipe,
-    model: str,
-    folds: tuple[tuple[GraphFile, ...], ...],
-    run: Path,
+    recipe: Recipe, model: str, folds: tuple[tuple[GraphFile, ...], ...], run: Path
 ) -> float:
     collection = folds[0][0].collection.name
     keys = {"features.scaling": {"choices": ["log1p"]}}
