@@ -29,10 +29,10 @@ an error. The exit codes are in [errors](errors.md)."""
 
 def page() -> str:
     """Return the text of the page."""
-    found = list(_commands(typer.main.get_command(app)))
-    rows = [f"| [`{name}`](#{_anchor(name)}) | {_texts(one)[0]} |" for name, one in found]
+    entries = list(_commands(typer.main.get_command(app)))
+    rows = [f"| [`{name}`](#{_anchor(name)}) | {_texts(command)[0]} |" for name, command in entries]
     lines = [HEADER, "", "| command | purpose |", "|---|---|", *rows]
-    for name, command in found:
+    for name, command in entries:
         purpose, *more = _texts(command)
         lines += ["", f"## {name}", "", purpose, *(line for text in more for line in ("", text))]
         lines += ["", "```", *EXAMPLE.findall(command.help), "```", "", *_options(command)]
@@ -59,20 +59,24 @@ def _texts(command: Any) -> list[str]:
 
 def _options(command: Any) -> list[str]:
     rows = ["| option | default | meaning |", "|---|---|---|"]
-    for own in command.params:
-        if own.opts[0] not in COMMON:
-            meaning, _, default = own.help.partition(" Default: ")
-            cells = _name(own, command), default.removesuffix(".") or _default(own), meaning
+    for option in command.params:
+        if option.opts[0] not in COMMON:
+            meaning, _, default = option.help.partition(" Default: ")
+            cells = _name(option, command), default.removesuffix(".") or _default(option), meaning
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return rows
 
 
-def _name(own: Any, command: Any) -> str:
-    if own.param_type_name == "argument":
-        return f"`{own.name.upper()}{' ...' * (own.nargs < 0)}`"
-    value = "" if own.is_flag else own.metavar or _type(own.display_type(typer.Context(command)))
-    names = f"{', '.join(own.opts)} {value}".strip()
-    return f"`{names}`" if not own.secondary_opts else f"`{names}`, `{own.secondary_opts[0]}`"
+def _name(option: Any, command: Any) -> str:
+    if option.param_type_name == "argument":
+        return f"`{option.name.upper()}{' ...' * (option.nargs < 0)}`"
+    value = (
+        ""
+        if option.is_flag
+        else option.metavar or _type(option.display_type(typer.Context(command)))
+    )
+    names = f"{', '.join(option.opts)} {value}".strip()
+    return f"`{names}`" if not option.secondary_opts else f"`{names}`, `{option.secondary_opts[0]}`"
 
 
 def _type(shown: str) -> str:
@@ -81,12 +85,12 @@ def _type(shown: str) -> str:
     return VALUES.get(name, name if "|" in name else name.upper())
 
 
-def _default(own: Any) -> str:
-    if own.required:
+def _default(option: Any) -> str:
+    if option.required:
         return "required"
-    if own.param_type_name != "argument" and own.is_flag:
-        return "" if own.secondary_opts and own.default is None else "off"
-    return f"`{own.default}`" if own.default not in (None, "") else ""
+    if option.param_type_name != "argument" and option.is_flag:
+        return "" if option.secondary_opts and option.default is None else "off"
+    return f"`{option.default}`" if option.default not in (None, "") else ""
 
 
 if __name__ == "__main__":

@@ -13,6 +13,14 @@ ABOUT = """Build Kaggle kernels, push them, and get their output.
 Example: fast-or-slow kernel build --recipe cpu --out runs/kernel
 """
 
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", help="Dataset to attach, as OWNER/SLUG. Repeatable."),
+]
+KernelName = Annotated[
+    str, typer.Argument(help="Kernel as OWNER/SLUG, or SLUG for your own kernel.")
+]
+
 app = typer.Typer(help=ABOUT, no_args_is_help=True)
 dataset_app = typer.Typer(no_args_is_help=True)
 
@@ -43,9 +51,7 @@ def build(
         bool | None,
         typer.Option(help="Use two T4 GPUs on Kaggle. Default: yes for a recipe with a network."),
     ] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Dataset to attach, as OWNER/SLUG. Repeatable.")
-    ] = None,
+    dataset: Datasets = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(help="Kernel whose output is attached, as OWNER/SLUG. Repeatable."),
@@ -97,9 +103,7 @@ def push(folder: Annotated[Path, typer.Argument(help="Folder from `kernel build`
 @app.command()
 @command
 def status(
-    kernel: Annotated[
-        str, typer.Argument(help="Kernel as OWNER/SLUG, or SLUG for your own kernel.")
-    ],
+    kernel: KernelName,
     json: options.Json = False,
 ) -> None:
     """Print the state of the latest run of a kernel.
@@ -116,9 +120,7 @@ def status(
 @app.command()
 @command
 def output(
-    kernel: Annotated[
-        str, typer.Argument(help="Kernel as OWNER/SLUG, or SLUG for your own kernel.")
-    ],
+    kernel: KernelName,
     out: Annotated[Path, typer.Option(help="New folder for the output of the kernel.")],
     json: options.Json = False,
 ) -> None:
